@@ -1,0 +1,147 @@
+"""Admission: whether a job's request finds a place, on which GPUs, and if not, who holds what.
+
+Placement is best fit by request, all of a job's GPUs at once: the GPUs on which the least unrequested memory is
+left over, so that large requests still find whole ones. A job with request 0 goes where most memory is free.
+Memory outside gpushare counts as taken: a guarantee that it would break is not given.
+"""
+
+from __future__ import annotations
+
+from gpushare.quantity import Kind, Quantity, format_bytes
+from gpushare.reasons import Code, Reason
+from gpushared.events import JobSpec
+from gpushared.state import Bounds, Gpu, Job, State
+
+
+def bounds_on(gpu: Gpu, request: Quantity, limit: Quantity) -> Bounds | Reason:
+    """The amounts in bytes on this GPU. Shares and `max` mean at most the capacity; bytes mean bytes."""
+    wanted, ceiling = request.resolve(gpu.total), min(limit.resolve(gpu.total), gpu.capacity)
+    if request.kind is not Kind.BYTES:
+        wanted = min(wanted, gpu.capacity)
+    if wanted > gpu.capacity:
+        return _too_large(gpu, request, wanted)
+    if wanted > ceiling:
+        return Reason(
+            Code.BAD_BUDGET,
+            f"request {request} is more than limit {limit} on GPU {gpu.index}",
+            (("request", format_bytes(wanted)), ("limit", format_bytes(ceiling))),
+            "the limit must be at least the request",
+            {"request": wanted, "limit": ceiling},
+        )
+    return Bounds(wanted, ceiling)
+
+
+def unrequested(state: State, gpu: Gpu, but: Job | None = None) -> int:
+    """What may still be promised on a GPU, with one job left out of the sum."""
+    mine = but.bounds[gpu.id].request if but is not None and gpu.id in but.bounds else 0
+    return gpu.capacity - gpu.unmanaged - state.requested(gpu.id) + mine
+
+
+def place(state: State, spec: JobSpec) -> dict[str, Bounds] | Reason:
+    """The GPUs for a job and its bounds there, or why there are none."""
+    allowed = _allowed(state, spec)
+    if isinstance(allowed, Reason):
+        return allowed
+    if spec.gpus > len(allowed):
+        return _too_few(spec, allowed)
+    bounds: dict[str, Bounds] = {}
+    misfit: Reason | None = None
+    for gpu in allowed:
+        found = bounds_on(gpu, spec.request, spec.limit)
+        if isinstance(found, Reason):
+            misfit = found
+        else:
+            bounds[gpu.id] = found
+    if misfit is not None and len(bounds) < spec.gpus:
+        return misfit
+    fitting = [gpu for gpu in allowed if gpu.id in bounds and unrequested(state, gpu) >= bounds[gpu.id].request]
+    if len(fitting) < spec.gpus:
+        return no_room(state, spec, allowed)
+
+    def order(gpu: Gpu) -> tuple[int, int, int]:
+        request = bounds[gpu.id].request
+        left_over = unrequested(state, gpu) - request if request else 0
+        return (left_over, -gpu.free, gpu.index)
+
+    chosen = sorted(sorted(fitting, key=order)[: spec.gpus], key=lambda gpu: _position(spec, gpu))
+    return {gpu.id: bounds[gpu.id] for gpu in chosen}
+
+
+def no_room(state: State, spec: JobSpec, gpus: list[Gpu]) -> Reason:
+    """A refusal with the numbers and who holds them."""
+    facts = []
+    data: dict[str, object] = {}
+    most = 0
+    for gpu in gpus:
+        left = max(0, unrequested(state, gpu))
+        most = max(most, left)
+        holders = sorted(state.owners(gpu.id), key=lambda job: -job.bounds[gpu.id].request)
+        held = [
+            f"{job.spec.name} ({job.spec.user}) {format_bytes(job.bounds[gpu.id].request)}"
+            for job in holders
+            if job.bounds[gpu.id].request
+        ]
+        if gpu.unmanaged:
+            held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
+        text = f"{format_bytes(left)} of {format_bytes(gpu.capacity)} not yet requested"
+        facts.append((f"GPU {gpu.index}", f"{text}; held: {', '.join(held)}" if held else text))
+        data[gpu.id] = {
+            "capacity": gpu.capacity,
+            "unrequested": left,
+            "unmanaged": gpu.unmanaged,
+            "requests": {job.id: job.bounds[gpu.id].request for job in holders},
+        }
+    where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"
+    return Reason(
+        Code.NOT_ADMITTED,
+        f"no room for a request of {_said(spec.request, gpus)} {where}",
+        tuple(facts),
+        f"request at most {most // 2**20}Mi, or queue for room with --wait" if most else "queue for room with --wait",
+        data,
+    )
+
+
+def _said(request: Quantity, gpus: list[Gpu]) -> str:
+    if request.kind is Kind.BYTES:
+        return format_bytes(request.value)
+    return f"{request} ({format_bytes(request.resolve(gpus[0].total))})"
+
+
+def _allowed(state: State, spec: JobSpec) -> list[Gpu] | Reason:
+    if not state.gpus:
+        return Reason(Code.NO_SUCH_GPU, "this node has no GPU", hint="see `gpushare doctor`")
+    if spec.devices is None:
+        return sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+    unknown = [device for device in spec.devices if device not in state.gpus]
+    if unknown:
+        known = tuple((f"GPU {gpu.index}", gpu.id) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index))
+        return Reason(Code.NO_SUCH_GPU, f"no GPU {unknown[0]} on this node", known, "CUDA_VISIBLE_DEVICES names it")
+    return [state.gpus[device] for device in dict.fromkeys(spec.devices)]
+
+
+def _position(spec: JobSpec, gpu: Gpu) -> int:
+    """Where the user has named devices, theirs is the order in which the program sees them."""
+    return spec.devices.index(gpu.id) if spec.devices is not None else gpu.index
+
+
+def _too_few(spec: JobSpec, allowed: list[Gpu]) -> Reason:
+    count = len(allowed)
+    whose = "this node has" if spec.devices is None else "CUDA_VISIBLE_DEVICES names"
+    return Reason(
+        Code.TOO_LARGE,
+        f"asked for {spec.gpus} GPUs, {whose} {count}",
+        data={"asked": spec.gpus, "gpus": count},
+    )
+
+
+def _too_large(gpu: Gpu, request: Quantity, wanted: int) -> Reason:
+    return Reason(
+        Code.TOO_LARGE,
+        f"a request of {format_bytes(wanted)} is more than GPU {gpu.index} has",
+        (
+            ("capacity", f"{format_bytes(gpu.capacity)} on {gpu.name}"),
+            ("reserve", f"{format_bytes(gpu.reserve)}, never promised"),
+        ),
+        f"request at most {gpu.capacity // 2**20}Mi",
+        {"request": wanted, "capacity": gpu.capacity, "text": str(request)},
+    )

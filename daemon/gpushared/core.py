@@ -1,0 +1,541 @@
+"""The node core: `NodeState.handle(event, now)` returns instructions. No clock, socket, NVML or sleep in here.
+
+This file says what each event means; the decisions are in the modules that it calls:
+
+    admission.py   has a job's request a place, and where
+    lending.py     who gets credit, who waits, who is refused
+    reclaim.py     how a claim's shortfall comes back from borrowers
+    planner.py     whose loan it is that must come back
+    measure.py     what NVML corrects
+
+`validate()` checks every invariant and runs after every event of every test; `story(job)` is what happened to a
+job, which `gpushare explain` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpushare.quantity import Quantity, format_bytes
+from gpushare.reasons import Code, Reason
+from gpushared import admission, lending, measure, notes, reclaim
+from gpushared.events import (
+    AskCancelled,
+    AttachAsked,
+    BudgetChanged,
+    CreditAsked,
+    Detached,
+    Event,
+    GpuFound,
+    JobEnded,
+    JobRestored,
+    JobSubmitted,
+    JobWithdrawn,
+    MemorySampled,
+    ProcessGone,
+    ProcessJoined,
+    ProcessRestored,
+    Revoked,
+    TimePassed,
+    UsedSeen,
+)
+from gpushared.instructions import (
+    Attached,
+    BudgetRefused,
+    BudgetSet,
+    Denied,
+    Instruction,
+    JobAdmitted,
+    JobClosed,
+    JobQueued,
+    JobRefused,
+    Persist,
+    Publish,
+    Record,
+    Revoke,
+)
+from gpushared.lending import Published
+from gpushared.state import (
+    Ask,
+    Bounds,
+    Counters,
+    Gpu,
+    Job,
+    Policy,
+    Process,
+    Returning,
+    Share,
+    State,
+    Submission,
+)
+from gpushared.turn import Turn
+
+__all__ = ["NodeState", "Published"]
+
+
+class NodeState:
+    """The node daemon's mind."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.state = State(policy or Policy())
+        self._now = 0.0
+        self._handlers: dict[type[Event], Callable[[Turn, Any], None]] = {
+            GpuFound: _gpu_found,
+            JobSubmitted: _job_submitted,
+            JobRestored: _job_restored,
+            JobWithdrawn: _job_withdrawn,
+            JobEnded: _job_ended,
+            ProcessJoined: _process_joined,
+            ProcessRestored: _process_restored,
+            ProcessGone: _process_gone,
+            AttachAsked: _attach_asked,
+            CreditAsked: _credit_asked,
+            AskCancelled: _ask_cancelled,
+            Detached: _detached,
+            UsedSeen: _used_seen,
+            Revoked: _revoked,
+            MemorySampled: _memory_sampled,
+            BudgetChanged: _budget_changed,
+            TimePassed: _time_passed,
+        }
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """What follows from the event. `now` never goes back; a smaller one counts as the last."""
+        self._now = max(self._now, now)
+        turn = Turn(self.state, self._now)
+        self._handlers[type(event)](turn, event)
+        self.state.work_off_excess()
+        return turn.out
+
+    def validate(self) -> None:
+        """Raise InvariantError if the state contradicts itself or an invariant."""
+        self.state.validate()
+
+    def story(self, job: str) -> list[Record]:
+        """What happened to a job, oldest first."""
+        found = self.state.jobs.get(job)
+        return list(found.story) if found else []
+
+    def published(self, gpu: str, processes: Iterable[int] | None = None) -> Mapping[int, Published]:
+        """What the pages of these processes (all of the GPU's, if not said) should say, in bytes."""
+        found = self.state.gpus[gpu]
+        return lending.published(Turn(self.state, self._now), found, found.shares if processes is None else processes)
+
+    def notes(self) -> dict[str, Any]:
+        """What a later daemon should know, as JSON-able data; notes.restore reads it."""
+        return notes.take(self.state, self._now)
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        return self.state.jobs
+
+    @property
+    def gpus(self) -> Mapping[str, Gpu]:
+        return self.state.gpus
+
+    @property
+    def processes(self) -> Mapping[int, Process]:
+        return self.state.processes
+
+    @property
+    def counters(self) -> Counters:
+        return self.state.counters
+
+    @property
+    def records(self) -> list[Record]:
+        return self.state.records
+
+
+# ---- GPUs ------------------------------------------------------------------------------------------
+
+
+def _gpu_found(turn: Turn, event: GpuFound) -> None:
+    policy = turn.policy
+    reserve = max(policy.reserve_least, int(event.total * policy.reserve_share), event.reserved)
+    reserve = -(-reserve // measure.UNIT) * measure.UNIT
+    known = turn.state.gpus.get(event.gpu)
+    if known is not None:
+        known.index, known.name = event.index, event.name
+        return
+    total = event.total // measure.UNIT * measure.UNIT
+    turn.state.gpus[event.gpu] = Gpu(event.gpu, event.index, event.name, total, min(reserve, total))
+    text = f"GPU {event.index} {event.name}: {format_bytes(total)}, reserve {format_bytes(reserve)}"
+    turn.record("gpu", text, gpu=event.gpu, total=total, reserve=reserve)
+
+
+# ---- jobs ------------------------------------------------------------------------------------------
+
+
+def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
+    state = turn.state
+    if event.job in state.jobs:
+        # The wrapper has come back after a restart of the daemon: it has its place already.
+        state.jobs[event.job].open = True
+        turn.emit(JobAdmitted(event.job, tuple(state.jobs[event.job].bounds)))
+        return
+    ahead = [waiting for waiting in state.queue.values() if waiting.spec.priority >= event.spec.priority]
+    found = admission.place(state, event.spec) if event.spec.gpus else {}
+    if isinstance(found, Reason):
+        _queue_or_refuse(turn, event, found)
+    elif ahead and event.spec.gpus and any(bounds.request for bounds in found.values()):
+        # What is free belongs to those who wait: large requests would never get in otherwise.
+        facts = tuple((f"{waiting.spec.name}", f"waits for {waiting.spec.request}") for waiting in ahead[:4])
+        reason = Reason(Code.NOT_ADMITTED, f"{len(ahead)} jobs queue for room already", facts, "queue with --wait")
+        _queue_or_refuse(turn, event, reason)
+    else:
+        _admit(turn, event.job, event.spec, found, turn.now)
+
+
+def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
+    if event.wait is None or reason.code is not Code.NOT_ADMITTED:
+        turn.emit(JobRefused(event.job, reason))
+        turn.record_reason("refused", reason)
+        return
+    until = turn.now + event.wait
+    turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now, until)
+    turn.emit(JobQueued(event.job, reason))
+    turn.record_reason("queued", reason)
+    turn.wake(until)
+
+
+def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
+    job = Job(id, spec, since, dict(bounds))
+    turn.state.jobs[id] = job
+    turn.emit(JobAdmitted(id, tuple(bounds)))
+    where = ", ".join(
+        f"GPU {turn.state.gpus[gpu].index} ({format_bytes(one.request)} requested, limit {format_bytes(one.limit)})"
+        for gpu, one in bounds.items()
+    )
+    turn.record("admitted", f"admitted on {where or 'each GPU that it opens'}", job=job)
+    turn.emit(Persist())
+    for gpu in bounds:
+        turn.emit(Publish(gpu))
+    return job
+
+
+def _admit_waiting(turn: Turn) -> None:
+    """Those at the head of the queue that now fit: by priority, then by arrival; nobody overtakes."""
+    state = turn.state
+    for waiting in sorted(state.queue.values(), key=lambda one: (-one.spec.priority, one.since, one.job)):
+        found = admission.place(state, waiting.spec)
+        if not isinstance(found, Reason):
+            del state.queue[waiting.job]
+            _admit(turn, waiting.job, waiting.spec, found, turn.now)
+        elif turn.now >= waiting.until:
+            del state.queue[waiting.job]
+            message = f"queued for room as long as it was ready to wait: {found.message}"
+            reason = replace(found, code=Code.WAIT_OVER, message=message)
+            turn.emit(JobRefused(waiting.job, reason))
+            turn.record_reason("refused", reason)
+        else:
+            return
+
+
+def _job_restored(turn: Turn, event: JobRestored) -> None:
+    bounds = {}
+    for id in event.gpus:
+        gpu = turn.state.gpus.get(id)
+        if gpu is None:
+            continue
+        found = admission.bounds_on(gpu, event.spec.request, event.spec.limit)
+        if isinstance(found, Reason) or found.request > gpu.capacity - turn.state.requested(id):
+            # The GPU, the reserve or the notes have changed: the job keeps its limit and loses its guarantee.
+            ceiling = min(event.spec.limit.resolve(gpu.total), gpu.capacity)
+            found = Bounds(0, ceiling)
+        bounds[id] = found
+    job = Job(event.job, event.spec, turn.now - event.age, bounds)
+    turn.state.jobs[event.job] = job
+    turn.record("restored", "found again after a restart of the daemon", job=job)
+    for id in bounds:
+        turn.emit(Publish(id))
+
+
+def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:
+    if turn.state.queue.pop(event.job, None) is not None:
+        _admit_waiting(turn)
+
+
+def _job_ended(turn: Turn, event: JobEnded) -> None:
+    job = turn.state.jobs.get(event.job)
+    if job is None:
+        _job_withdrawn(turn, JobWithdrawn(event.job))
+        return
+    job.open = False
+    _close_if_over(turn, job)
+
+
+def _close_if_over(turn: Turn, job: Job) -> None:
+    if job.open or job.processes:
+        return
+    turn.record("ended", "the job is over", job=job)
+    turn.emit(JobClosed(job.id))
+    del turn.state.jobs[job.id]
+    turn.emit(Persist())
+    _admit_waiting(turn)
+    for gpu in job.bounds:
+        lending.settle(turn, turn.state.gpus[gpu])
+        turn.emit(Publish(gpu))
+
+
+# ---- processes -------------------------------------------------------------------------------------
+
+
+def _process_joined(turn: Turn, event: ProcessJoined) -> None:
+    job = turn.state.jobs.get(event.job)
+    if job is None or event.process in turn.state.processes:
+        return
+    turn.state.processes[event.process] = Process(event.process, job.id, event.pid, event.command, turn.now)
+    job.processes.add(event.process)
+    turn.record("joined", f"{event.command or 'a process'}[{event.pid}] joins", job=job, pid=event.pid)
+
+
+def _process_restored(turn: Turn, event: ProcessRestored) -> None:
+    _process_joined(turn, ProcessJoined(event.process, event.job, event.pid, event.command))
+    state = turn.state
+    if event.process not in state.processes:
+        return
+    job = state.jobs[event.job]
+    for seen in event.shares:
+        gpu = state.gpus.get(seen.gpu)
+        if gpu is None or seen.gpu in state.processes[event.process].shares:
+            continue
+        if seen.gpu not in job.bounds:
+            job.bounds[seen.gpu] = Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity))
+        credit = max(seen.credit, seen.used)
+        share = Share(event.process, job.id, gpu.id, turn.now, credit, seen.used, seen.overhead)
+        state.add_share(share)
+        state.note_excess(job, gpu.id)
+        turn.emit(Publish(gpu.id))
+
+
+def _process_gone(turn: Turn, event: ProcessGone) -> None:
+    """Its credit is free again at once where it was idle; what it used, when NVML says so."""
+    state = turn.state
+    process = state.processes.get(event.process)
+    if process is None:
+        return
+    job = state.jobs[process.job]
+    for ask in [ask for ask in state.asks.values() if ask.process == process.id]:
+        lending.drop_ask(turn, ask)
+    touched = []
+    for share in list(process.shares.values()):
+        gpu = state.gpus[share.gpu]
+        used = min(event.used.get(gpu.id, share.used), share.credit)
+        _return(turn, gpu, share, process.pid, used + share.overhead)
+        state.drop_share(share)
+        touched.append(gpu)
+    job.processes.discard(process.id)
+    del state.processes[process.id]
+    for gpu in touched:
+        if not any(share.job == job.id for share in gpu.shares.values()):
+            reclaim.victim_gone(turn, gpu, job)
+    turn.record("left", f"{process.command or 'a process'}[{process.pid}] has gone", job=job, pid=process.pid)
+    for gpu in touched:
+        lending.settle(turn, gpu)
+        turn.emit(Publish(gpu.id))
+    _close_if_over(turn, job)
+
+
+def _return(turn: Turn, gpu: Gpu, share: Share, pid: int, amount: int) -> None:
+    if amount <= 0:
+        return
+    earlier = gpu.returning.get(share.process)
+    amount += earlier.amount if earlier else 0
+    gpu.returning[share.process] = Returning(pid, share.job, amount, turn.now)
+    turn.wake(turn.now + turn.policy.poll)
+
+
+# ---- asks ------------------------------------------------------------------------------------------
+
+
+def _attach_asked(turn: Turn, event: AttachAsked) -> None:
+    state = turn.state
+    process, gpu = state.processes.get(event.process), state.gpus.get(event.gpu)
+    if process is None or gpu is None:
+        turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
+        return
+    job = state.jobs[process.job]
+    share = process.shares.get(gpu.id)
+    if share is not None and share.attached:
+        turn.emit(Attached(event.ask, process.id, gpu.id, 0, 0))
+        return
+    refusal = _bounds_for(turn, job, gpu)
+    if refusal is not None:
+        turn.emit(Denied(event.ask, process.id, gpu.id, refusal))
+        turn.record_reason("denied", refusal, job=job, gpu=gpu.id)
+        return
+    cost = state.overheads.get(gpu.name, turn.policy.overhead_guess)
+    # A guess must not keep a job out: what it does cost, NVML will say.
+    cost = min(cost, job.bounds[gpu.id].limit) // measure.UNIT * measure.UNIT
+    _wait_for(turn, Ask(event.ask, process.id, job.id, gpu.id, cost, turn.now, attach=True))
+
+
+def _bounds_for(turn: Turn, job: Job, gpu: Gpu) -> Reason | None:
+    """Admit a job that comes with the environment alone on the GPU that it opens; others stay on their own."""
+    if gpu.id in job.bounds:
+        return None
+    if job.spec.gpus:
+        mine = tuple((f"GPU {turn.state.gpus[id].index}", id) for id in job.bounds)
+        message = f"this job was not admitted on GPU {gpu.index}"
+        return Reason(Code.NOT_ADMITTED, message, mine, "keep CUDA_VISIBLE_DEVICES as `gpushare run` sets it")
+    found = admission.place(turn.state, replace(job.spec, gpus=1, devices=(gpu.id,)))
+    if isinstance(found, Reason):
+        return found
+    job.bounds.update(found)
+    turn.record("admitted", f"admitted on GPU {gpu.index}", job=job, gpu=gpu.id)
+    turn.emit(Persist())
+    return None
+
+
+def _no_such_gpu(gpu: str) -> Reason:
+    return Reason(Code.NO_SUCH_GPU, f"the daemon knows no GPU {gpu}", hint="see `gpushare status`")
+
+
+def _credit_asked(turn: Turn, event: CreditAsked) -> None:
+    state = turn.state
+    process = state.processes.get(event.process)
+    share = process.shares.get(event.gpu) if process else None
+    if process is None or share is None:
+        turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
+        return
+    size = -(-event.size // measure.UNIT) * measure.UNIT
+    _wait_for(
+        turn, Ask(event.ask, process.id, process.job, event.gpu, size, turn.now, driver_failed=event.driver_failed)
+    )
+
+
+def _wait_for(turn: Turn, ask: Ask) -> None:
+    ask.priority = turn.state.jobs[ask.job].spec.priority
+    ask.deadline = turn.now + turn.policy.claim_timeout
+    lending.add_ask(turn, ask)
+
+
+def _ask_cancelled(turn: Turn, event: AskCancelled) -> None:
+    ask = turn.state.asks.get(event.ask)
+    if ask is not None:
+        lending.drop_ask(turn, ask)
+        lending.settle(turn, turn.state.gpus[ask.gpu])
+
+
+def _detached(turn: Turn, event: Detached) -> None:
+    process = turn.state.processes.get(event.process)
+    share = process.shares.get(event.gpu) if process else None
+    if process is None or share is None or not share.attached:
+        return
+    gpu = turn.state.gpus[event.gpu]
+    share.attached = False
+    share.used = min(event.used, share.credit)
+    overhead = share.overhead
+    turn.state.change(share, overhead=-overhead)
+    _return(turn, gpu, share, process.pid, overhead)
+    measure.work_off(turn, gpu)
+    lending.settle(turn, gpu)
+    turn.emit(Publish(gpu.id))
+
+
+# ---- what the shell answers ------------------------------------------------------------------------
+
+
+def _used_seen(turn: Turn, event: UsedSeen) -> None:
+    gpu = turn.state.gpus[event.gpu]
+    gpu.looking = False
+    gpu.seen_at = turn.now
+    for process, used in event.used.items():
+        share = gpu.shares.get(process)
+        if share is not None:
+            share.used = min(used, share.credit)
+    for ask in gpu.asks.values():
+        ask.looked = True
+    measure.work_off(turn, gpu)
+    lending.settle(turn, gpu)
+
+
+def _revoked(turn: Turn, event: Revoked) -> None:
+    gpu = turn.state.gpus[event.gpu]
+    gpu.revoking = max(0, gpu.revoking - 1)
+    share = gpu.shares.get(event.process)
+    if share is not None:
+        turn.state.change(share, credit=-event.taken)
+        share.used = min(event.used, share.credit)
+        turn.state.counters.revoked_bytes += event.taken
+    if not gpu.revoking:
+        lending.settle(turn, gpu)
+        turn.emit(Publish(gpu.id))
+
+
+def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
+    gpu = turn.state.gpus.get(event.gpu)
+    if gpu is None:
+        return
+    measure.take_sample(turn, gpu, event)
+    for ask in gpu.asks.values():
+        ask.sampled = True
+    lending.settle(turn, gpu)
+    _admit_waiting(turn)
+
+
+def _time_passed(turn: Turn, _event: TimePassed) -> None:
+    for gpu in turn.state.gpus.values():
+        claims = any(ask.claim for ask in gpu.asks.values())
+        if claims or reclaim.active(turn, gpu):
+            turn.look(gpu)
+        if gpu.returning:
+            turn.sample(gpu)
+            turn.wake(turn.now + turn.policy.poll)
+    _admit_waiting(turn)
+
+
+# ---- a running job's budget ------------------------------------------------------------------------
+
+
+def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
+    """All GPUs of the job or none. A lower limit takes nothing away: it only stops growth."""
+    state = turn.state
+    job = state.jobs.get(event.job)
+    if job is None:
+        reason = Reason(Code.NO_SUCH_JOB, f"no job {event.job}", hint="see `gpushare ps`")
+        turn.emit(BudgetRefused(event.job, reason))
+        return
+    request: Quantity = event.request or job.spec.request
+    limit: Quantity = event.limit or job.spec.limit
+    changed: dict[str, Bounds] = {}
+    for id in job.bounds:
+        gpu = state.gpus[id]
+        found = admission.bounds_on(gpu, request, limit)
+        if not isinstance(found, Reason) and found.request > job.bounds[id].request:
+            room = admission.unrequested(state, gpu, but=job)
+            if found.request > room:
+                found = admission.no_room(state, replace(job.spec, request=request, gpus=1), [gpu])
+        if isinstance(found, Reason):
+            turn.emit(BudgetRefused(job.id, found))
+            return
+        changed[id] = found
+    job.bounds = changed
+    job.spec = replace(
+        job.spec,
+        request=request,
+        limit=limit,
+        request_source=event.request_source if event.request else job.spec.request_source,
+        limit_source=event.limit_source if event.limit else job.spec.limit_source,
+        priority=job.spec.priority if event.priority is None else event.priority,
+    )
+    turn.emit(BudgetSet(job.id, _after_change(turn, job)))
+    turn.record("changed", f"request {request}, limit {limit}, priority {job.spec.priority}", job=job)
+    turn.emit(Persist())
+    for id in changed:
+        state.note_excess(job, id)
+        measure.work_off(turn, state.gpus[id])
+        lending.settle(turn, state.gpus[id])
+        turn.emit(Publish(id))
+    _admit_waiting(turn)
+
+
+def _after_change(turn: Turn, job: Job) -> str:
+    over = []
+    for id, bounds in job.bounds.items():
+        excess = turn.state.usage(job, id) - bounds.limit
+        if excess > 0:
+            over.append(f"{format_bytes(excess)} above the new limit on GPU {turn.state.gpus[id].index}")
+    return f"{', '.join(over)}: nothing is taken away, but the job cannot grow" if over else ""

@@ -1,0 +1,186 @@
+"""Everything the node core can tell the shell to do, as data.
+
+`NodeState.handle(event, now)` returns a list of these; the shell carries them out in order. Two of them are
+questions (LookUsed, SampleMemory) and one is an attempt (Revoke): the shell answers each with its event
+(UsedSeen, MemorySampled, Revoked) before it takes the next thing from its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpushare.reasons import Reason
+
+
+class Instruction:
+    """Base of all instructions."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobAdmitted(Instruction):
+    """Tell the submitter: the job has a place on these GPUs."""
+
+    job: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRefused(Instruction):
+    """Tell the submitter: no place, and why. The job is forgotten."""
+
+    job: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueued(Instruction):
+    """The submitter waits; a JobAdmitted or JobRefused follows later."""
+
+    job: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class JobClosed(Instruction):
+    """The job has ended and all its processes are gone: forget what belongs to it."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attached(Instruction):
+    """Open a line for the process: charge it `overhead`, give it `credit`, answer the ask."""
+
+    ask: int
+    process: int
+    gpu: str
+    overhead: int
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Granted(Instruction):
+    """Add `size` bytes (>= what was asked) to the credit in the process's word, then answer the ask."""
+
+    ask: int
+    process: int
+    gpu: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied(Instruction):
+    """Answer the ask: out of memory, and why. reason.code tells the wire status."""
+
+    ask: int
+    process: int
+    gpu: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke(Instruction):
+    """Take up to `size` bytes of unused credit out of the word; answer with Revoked."""
+
+    process: int
+    gpu: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookUsed(Instruction):
+    """Read the words of all processes on the GPU; answer with UsedSeen."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMemory(Instruction):
+    """Ask NVML about the GPU now; answer with MemorySampled."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish(Instruction):
+    """What jobs could be granted on the GPU has changed: write NodeState.published(gpu) to the pages, soon."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate(Instruction):
+    """SIGTERM to these processes of the job (its processes on GPUs), and tell its wrapper why."""
+
+    job: str
+    processes: tuple[int, ...]
+    grace: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Kill(Instruction):
+    """SIGKILL to these processes of the job and to its main process, and tell its wrapper why."""
+
+    job: str
+    processes: tuple[int, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Notify(Instruction):
+    """Tell the job's wrapper something that its user should read. kind: waiting | denied | changed | relieved."""
+
+    job: str
+    kind: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSet(Instruction):
+    """Tell whoever asked: the job's budget is changed."""
+
+    job: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRefused(Instruction):
+    """Tell whoever asked: the job keeps its budget, and why."""
+
+    job: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Persist(Instruction):
+    """The admitted jobs or the learned overheads have changed: write NodeState.notes() to disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log(Instruction):
+    """One line for the daemon's log; the same record is kept for `gpushare explain`."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt(Instruction):
+    """Send TimePassed at this time (or soon after); the earliest of all such wishes counts."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of a story: what happened, to whom, with the numbers."""
+
+    time: float
+    event: str
+    job: str | None
+    gpu: str | None
+    text: str
+    facts: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,309 @@
+"""Asks: who gets credit now, who waits, who is refused.
+
+A process asks when its credit is used up. In this order, until one is enough:
+
+    1. over the job's limit, even with what its other processes hold idle   refuse
+    2. it fits into what is free                                            grant, and a chunk more
+    3. idle credit of others covers the rest: revoke it                     grant
+    4. the job would be above its request: a loan                           refuse at once (invariant 4)
+    5. within its request: a claim. It waits, at most the claim timeout, while reclaim.py works
+
+The words of the processes are read (LookUsed) before anything is taken or refused, never before a plain grant.
+What is free is earmarked for waiting claims, in the order of priority and arrival: no loan overtakes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpushare.quantity import format_bytes
+from gpushare.reasons import Code, Reason
+from gpushared import reclaim
+from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
+from gpushared.state import Ask, Gpu, Job, Share
+from gpushared.turn import Turn
+
+UNIT = 512
+
+
+def add_ask(turn: Turn, ask: Ask) -> None:
+    gpu = turn.state.gpus[ask.gpu]
+    gpu.asks[ask.id] = ask
+    turn.state.asks[ask.id] = ask
+    settle(turn, gpu)
+
+
+def drop_ask(turn: Turn, ask: Ask) -> None:
+    turn.state.asks.pop(ask.id, None)
+    turn.state.gpus[ask.gpu].asks.pop(ask.id, None)
+
+
+def settle(turn: Turn, gpu: Gpu) -> None:
+    """Answer what can be answered on this GPU now, and take the next step for the rest."""
+    if not gpu.asks and not reclaim.active(turn, gpu):
+        return
+    earmarked = 0
+    waiting: list[Ask] = []
+    for ask in _in_order(turn, gpu):
+        if _try(turn, gpu, ask, earmarked):
+            drop_ask(turn, ask)
+        else:
+            waiting.append(ask)
+            if ask.claim:
+                earmarked += ask.need
+    claims = [ask for ask in waiting if ask.claim and ask.looked]
+    if not gpu.looking and not gpu.revoking and not gpu.sampling:
+        reclaim.pursue(turn, gpu, claims)
+    if claims or any(ask.claim for ask in waiting):
+        turn.wake(turn.now + turn.policy.poll)
+
+
+def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
+    """Claims first, by priority, then by arrival; then loans, by arrival. Marks what is a claim."""
+    for ask in gpu.asks.values():
+        _mark(turn, gpu, ask)
+    return sorted(gpu.asks.values(), key=lambda ask: (not ask.claim, -ask.priority, ask.since, ask.id))
+
+
+def _mark(turn: Turn, gpu: Gpu, ask: Ask) -> None:
+    """A claim is an ask within the request: by usage as last seen, or surely so by what is committed."""
+    ask.claim = usage_after(turn, gpu, ask) <= turn.state.jobs[ask.job].bounds[gpu.id].request
+
+
+def usage_after(turn: Turn, gpu: Gpu, ask: Ask) -> int:
+    """The job's usage if the ask were granted and used: its other processes as seen, its own share in full."""
+    job = turn.state.jobs[ask.job]
+    mine = gpu.shares.get(ask.process)
+    others = sum(share.usage for share in turn.state.shares_of(job, gpu.id) if share is not mine)
+    return others + (mine.committed if mine else 0) + ask.need
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What an ask meets: all in bytes."""
+
+    need: int
+    available: int
+    """Free, and neither earmarked nor kept by an owner that lends nothing."""
+    in_limit: int
+    """Until the job's limit."""
+
+
+def _room(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
+    job = turn.state.jobs[ask.job]
+    available = gpu.free - earmarked - turn.state.unlent(gpu.id, job)
+    return Room(ask.need, available, job.bounds[gpu.id].limit - job.committed.get(gpu.id, 0))
+
+
+def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
+    """True if the ask is answered."""
+    job = turn.state.jobs[ask.job]
+    if ask.driver_failed and not ask.sampled:
+        turn.sample(gpu)
+        return False
+    room = _room(turn, gpu, ask, earmarked)
+    if room.need <= room.in_limit and room.need <= room.available:
+        _grant(turn, gpu, ask, room)
+        return True
+    if turn.now >= ask.deadline and ask.claim and ask.looked:
+        return _deny(turn, gpu, ask, reclaim.timed_out(turn, gpu, ask))
+    if not ask.looked:
+        turn.look(gpu)
+        return False
+    if gpu.revoking:
+        return False
+    siblings = [share for share in turn.state.shares_of(job, gpu.id) if share.process != ask.process]
+    if room.need > room.in_limit:
+        missing = room.need - room.in_limit
+        if missing > sum(share.idle for share in siblings):
+            return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
+        _revoke(turn, gpu, missing, siblings, any_idle=True)
+        return False
+    others = [share for share in gpu.shares.values() if share.process != ask.process]
+    idle = sum(turn.state.revocable(share) for share in others)
+    missing = room.need - room.available
+    if idle and (missing <= idle or ask.claim):
+        _revoke(turn, gpu, missing, _idle_first(turn, gpu, ask, others))
+        return False
+    if not ask.claim:
+        return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
+    if not ask.short:
+        ask.short = True
+        turn.state.counters.claims += 1
+    return False
+
+
+def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
+    """Whose idle credit goes first: the job's own processes', then borrowers', then the largest."""
+    state = turn.state
+
+    def order(share: Share) -> tuple[bool, bool, int, int]:
+        job = state.jobs[share.job]
+        return (share.job != ask.job, state.loan(job, gpu.id) == 0, -share.idle, share.process)
+
+    return sorted(others, key=order)
+
+
+def _revoke(turn: Turn, gpu: Gpu, missing: int, shares: list[Share], *, any_idle: bool = False) -> None:
+    """Take `missing` bytes of idle credit, in this order.
+
+    This ends: a revocation that brings less than it should have has brought all, and the answer says so.
+    """
+    for share in shares:
+        size = min(missing, share.idle if any_idle else turn.state.revocable(share))
+        if size <= 0:
+            continue
+        gpu.revoking += 1
+        turn.emit(Revoke(share.process, gpu.id, size))
+        missing -= size
+        if missing <= 0:
+            return
+
+
+def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
+    state = turn.state
+    spare = min(turn.policy.chunk, room.in_limit - room.need, room.available - room.need)
+    spare = max(0, spare) // UNIT * UNIT
+    state.counters.grants += 1
+    share = gpu.shares.get(ask.process)
+    if ask.attach:
+        if share is None:
+            share = Share(ask.process, ask.job, gpu.id, turn.now)
+            state.add_share(share)
+        share.attached, share.measured, share.since = True, False, turn.now
+        state.change(share, credit=spare, overhead=room.need)
+        turn.emit(Attached(ask.id, ask.process, gpu.id, room.need, spare))
+        job = state.jobs[ask.job]
+        turn.record("attached", f"a context opens on GPU {gpu.index}", job=job, gpu=gpu.id, overhead=room.need)
+    else:
+        assert share is not None  # core.py takes credit asks of attached processes only
+        size = 0 if ask.driver_failed else room.need + spare
+        state.change(share, credit=size)
+        turn.emit(Granted(ask.id, ask.process, gpu.id, size))
+    if ask.short:
+        _record_claim(turn, gpu, ask)
+    turn.emit(Publish(gpu.id))
+
+
+def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
+    waited = turn.now - ask.since
+    turn.state.counters.claim_seconds += waited
+    job = turn.state.jobs[ask.job]
+    text = f"claim of {format_bytes(ask.size)} met after {waited:.2f} s"
+    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.size, waited=waited)
+
+
+def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
+    state = turn.state
+    job = state.jobs[ask.job]
+    job.refusals += 1
+    denials = state.counters.denials
+    denials[reason.code.value] = denials.get(reason.code.value, 0) + 1
+    turn.emit(Denied(ask.id, ask.process, gpu.id, reason))
+    turn.record_reason("denied", reason, job=job, gpu=gpu.id)
+    return True
+
+
+# ---- what the refused user reads -------------------------------------------------------------------
+
+
+def _what(gpu: Gpu, ask: Ask) -> str:
+    if ask.attach:
+        return f"cannot open a context on GPU {gpu.index} ({format_bytes(ask.size)})"
+    return f"cannot allocate {format_bytes(ask.size)} more on GPU {gpu.index}"
+
+
+def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
+    job = turn.state.jobs[ask.job]
+    bounds, usage = job.bounds[gpu.id], turn.state.usage(job, gpu.id)
+    source = f"   from {job.spec.limit_source}" if job.spec.limit_source else ""
+    facts = (
+        ("limit", format_bytes(bounds.limit) + source),
+        ("in use", f"{format_bytes(usage)}{_by_process(turn, gpu, job)}"),
+    )
+    data = {"asked": ask.size, "limit": bounds.limit, "usage": usage, "job": job.id}
+    hint = f"raise it while it runs with `gpushare set {job.spec.name} --limit Q`"
+    if bounds.limit >= gpu.capacity:
+        hint = f"the limit is all that GPU {gpu.index} can give"
+    return Reason(Code.OVER_LIMIT, f"{_what(gpu, ask)}: over this job's limit", facts, hint, data)
+
+
+def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
+    state = turn.state
+    job = state.jobs[ask.job]
+    bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)
+    holders = [
+        f"{other.spec.name} ({other.spec.user}) {format_bytes(state.usage(other, gpu.id))}"
+        for other in state.owners(gpu.id)
+        if other is not job and state.usage(other, gpu.id)
+    ]
+    if gpu.unmanaged:
+        holders.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
+    if gpu.returning:
+        holders.append(f"on its way back {format_bytes(gpu.returning_total)}")
+    free = max(0, room.available)
+    what = f"{_what(gpu, ask)}: {format_bytes(free)} free, and this job's request is used up"
+    facts = [
+        ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
+        ("held", " · ".join(holders) or "nothing by others"),
+    ]
+    data = {"asked": ask.size, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
+    hint = "memory above the request is lent only while it is free; ask for more with --request"
+    return Reason(Code.NOT_FREE, what, tuple(facts), hint, data)
+
+
+def _by_process(turn: Turn, gpu: Gpu, job: Job) -> str:
+    shares = turn.state.shares_of(job, gpu.id)
+    if not shares:
+        return ""
+    processes = turn.state.processes
+    parts = [
+        f"{processes[share.process].command or 'pid'}[{processes[share.process].pid}] {format_bytes(share.usage)}"
+        for share in sorted(shares, key=lambda share: -share.usage)[:4]
+    ]
+    return "   " + ", ".join(parts)
+
+
+# ---- what jobs could be granted now ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a process's line says for its program to read, in bytes."""
+
+    grantable: int
+    limit: int
+    request: int
+    overhead: int
+    job_usage: int
+
+
+def published(turn: Turn, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, Published]:
+    """For each of these processes: what a request for more credit would get at this moment."""
+    state = turn.state
+    earmarked = sum(ask.need for ask in gpu.asks.values() if ask.claim)
+    idle = {process: state.revocable(share) for process, share in gpu.shares.items()}
+    idle_total = sum(idle.values())
+    found: dict[int, Published] = {}
+    of_job: dict[str, tuple[int, int, int]] = {}
+    for process in processes:
+        share = gpu.shares.get(process)
+        if share is None:
+            continue
+        job = state.jobs[share.job]
+        bounds = job.bounds[gpu.id]
+        if job.id not in of_job:
+            shares = state.shares_of(job, gpu.id)
+            of_job[job.id] = (
+                sum(one.idle for one in shares),
+                sum(one.usage for one in shares),
+                gpu.free - earmarked - state.unlent(gpu.id, job),
+            )
+        job_idle, usage, available = of_job[job.id]
+        siblings = job_idle - share.idle
+        committed = job.committed.get(gpu.id, 0) - siblings
+        lendable = available + idle_total - idle[process]
+        grantable = max(0, min(bounds.limit - committed, max(bounds.request - committed, lendable)))
+        found[process] = Published(grantable, bounds.limit, bounds.request, share.overhead, usage)
+    return found

@@ -1,0 +1,157 @@
+"""What NVML says, and what follows: overheads, unmanaged memory, memory that has come back.
+
+The ledger knows what was allocated; only NVML knows what contexts and modules cost, what programs outside gpushare
+hold, and when the memory of a dead process is really free. A sample corrects the ledger and never the other way
+round. Where it shows more than the ledger had, `excess` says by how much the promises now exceed the GPU: nothing
+is granted until that is worked off, and idle credit is taken back first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpushare.quantity import format_bytes
+from gpushared.events import MemorySampled
+from gpushared.instructions import Publish, Revoke
+from gpushared.state import MIB, Gpu, Returning, Share
+from gpushared.turn import Turn
+
+UNIT = 512
+NOTICEABLE = 64 * MIB
+"""Changes of unmanaged memory from this size on are worth a line in the log."""
+
+
+def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
+    """Correct the ledger of this GPU."""
+    gpu.sampling = False
+    gpu.sampled_at = turn.now
+    by_pid = sample.by_pid
+    if by_pid is None:
+        _settle_by_totals(turn, gpu, sample)
+    else:
+        _settle_overheads(turn, gpu, sample, by_pid)
+        _settle_returning(turn, gpu, by_pid)
+        _settle_unmanaged(turn, gpu, sample, by_pid)
+    for share in gpu.shares.values():
+        turn.state.note_excess(turn.state.jobs[share.job], gpu.id)
+    gpu.excess = max(0, -gpu.free)
+    work_off(turn, gpu)
+    turn.emit(Publish(gpu.id))
+
+
+def _live_by_pid(turn: Turn, gpu: Gpu) -> dict[int, Share]:
+    return {turn.state.processes[process].pid: share for process, share in gpu.shares.items()}
+
+
+def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+    for share in gpu.shares.values():
+        used = sample.steady.get(share.process)
+        if used is None:
+            continue
+        share.used = min(used, share.credit)
+        measured = by_pid.get(turn.state.processes[share.process].pid)
+        young = turn.now - share.since < turn.policy.settling
+        if measured is None:
+            # Not a context yet, or none any more. The charge stays while one may be opening.
+            target = share.overhead if young and share.attached else 0
+        else:
+            target = -(-max(0, measured - used) // UNIT) * UNIT
+            if young:
+                target = max(target, share.overhead)  # it may still be growing: the guess is the floor
+            elif not share.measured and share.attached:
+                _learn(turn, gpu, share, target)
+                share.measured = True
+        if target != share.overhead:
+            turn.state.change(share, overhead=target - share.overhead)
+
+
+def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
+    """What the next context on this type of GPU is charged before it opens."""
+    if measured and turn.state.overheads.get(gpu.name) != measured:
+        turn.state.overheads[gpu.name] = measured
+        job = turn.state.jobs[share.job]
+        turn.record("overhead", f"a context costs {format_bytes(measured)}", job=job, gpu=gpu.id, overhead=measured)
+
+
+def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
+    live = _live_by_pid(turn, gpu)
+    for process, entry in list(gpu.returning.items()):
+        left = by_pid.get(entry.pid, 0)
+        if entry.pid in live:
+            left = max(0, left - live[entry.pid].usage)
+        if left <= 0:
+            del gpu.returning[process]
+            _record_returned(turn, gpu, entry)
+        else:
+            entry.amount = min(entry.amount, left)
+
+
+def _record_returned(turn: Turn, gpu: Gpu, entry: Returning) -> None:
+    seconds = turn.now - entry.since
+    job = turn.state.jobs.get(entry.job)
+    text = f"{format_bytes(entry.amount)} of GPU {gpu.index} returned by the driver"
+    turn.record("returned", text, job=job, gpu=gpu.id, amount=entry.amount, seconds=seconds)
+
+
+def _settle_unmanaged(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+    """Memory of other processes, and what the device has in use beyond all processes that NVML lists."""
+    ours = set(_live_by_pid(turn, gpu)) | {entry.pid for entry in gpu.returning.values()}
+    foreign = sum(amount for pid, amount in by_pid.items() if pid not in ours)
+    quiet = not gpu.returning and all(
+        process in sample.steady and turn.now - share.since >= turn.policy.settling
+        for process, share in gpu.shares.items()
+    )
+    unlisted = max(0, sample.used - sum(by_pid.values())) if quiet else 0
+    set_unmanaged(turn, gpu, foreign + unlisted)
+
+
+def set_unmanaged(turn: Turn, gpu: Gpu, amount: int) -> None:
+    amount = -(-amount // UNIT) * UNIT
+    if abs(amount - gpu.unmanaged) >= NOTICEABLE:
+        text = f"{format_bytes(amount)} of GPU {gpu.index} used outside gpushare"
+        turn.record("unmanaged", text, gpu=gpu.id, amount=amount)
+    gpu.unmanaged = amount
+
+
+def _settle_by_totals(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
+    """Without attribution the device's total is all there is; guesses of overheads stay as they are.
+
+    Memory counts as returned when the device shows no more in use than the living account for, or after a while;
+    what is in use beyond that is unmanaged.
+    """
+    if any(process not in sample.steady for process in gpu.shares):
+        return
+    for process, used in sample.steady.items():
+        if process in gpu.shares:
+            gpu.shares[process].used = min(used, gpu.shares[process].credit)
+    living = sum(share.usage for share in gpu.shares.values())
+    for process, entry in list(gpu.returning.items()):
+        gone = sample.used <= living + gpu.unmanaged
+        if gone or turn.now - entry.since > turn.policy.unattributed_after:
+            del gpu.returning[process]
+            _record_returned(turn, gpu, entry)
+    if not gpu.returning:
+        set_unmanaged(turn, gpu, max(0, sample.used - living))
+
+
+def work_off(turn: Turn, gpu: Gpu) -> None:
+    """Take idle credit back where a job is over its limit, or the GPU over its capacity, as far as it goes."""
+    if gpu.revoking:
+        return
+    taken: dict[int, int] = {}
+    for id in dict.fromkeys(share.job for share in gpu.shares.values()):
+        job = turn.state.jobs[id]
+        if gpu.id in job.excess:
+            _take(taken, turn.state.shares_of(job, gpu.id), job.excess[gpu.id])
+    _take(taken, list(gpu.shares.values()), gpu.excess - sum(taken.values()))
+    for process, size in taken.items():
+        gpu.revoking += 1
+        turn.emit(Revoke(process, gpu.id, size))
+
+
+def _take(taken: dict[int, int], shares: list[Share], missing: int) -> None:
+    for share in sorted(shares, key=lambda share: (-share.idle, share.process)):
+        size = min(missing, share.idle - taken.get(share.process, 0))
+        if size > 0:
+            taken[share.process] = taken.get(share.process, 0) + size
+            missing -= size

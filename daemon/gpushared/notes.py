@@ -1,0 +1,70 @@
+"""What a daemon writes down for its successor, and how it is read again: admitted jobs and learned overheads.
+
+Credit and use need no notes: they are in the credit pages. Times are written as ages, since the clock of the core
+means nothing to another process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from gpushare.quantity import Kind, Quantity
+from gpushared.events import JobRestored, JobSpec
+from gpushared.state import State
+
+VERSION = 1
+
+
+def take(state: State, now: float) -> dict[str, Any]:
+    """All that is worth keeping, as JSON-able data."""
+    jobs = [
+        {
+            "job": job.id,
+            "spec": spec_to_note(job.spec),
+            "gpus": list(job.bounds),
+            "age": now - job.since,
+            "open": job.open,
+        }
+        for job in state.jobs.values()
+    ]
+    return {"version": VERSION, "jobs": jobs, "overheads": dict(state.overheads)}
+
+
+def restore(notes: dict[str, Any]) -> list[JobRestored]:
+    """The jobs of an earlier daemon. Raises ValueError, KeyError or TypeError for what are no notes of ours."""
+    if notes["version"] != VERSION:
+        raise ValueError(f"notes of version {notes['version']}")
+    return [
+        JobRestored(str(one["job"]), spec_from_note(one["spec"]), tuple(one["gpus"]), float(one["age"]))
+        for one in notes["jobs"]
+    ]
+
+
+def restore_overheads(notes: dict[str, Any]) -> dict[str, int]:
+    return {str(name): int(amount) for name, amount in notes.get("overheads", {}).items()}
+
+
+def spec_to_note(spec: JobSpec) -> dict[str, Any]:
+    note = asdict(spec)
+    note["request"], note["limit"] = _quantity_to_note(spec.request), _quantity_to_note(spec.limit)
+    return note
+
+
+def spec_from_note(note: dict[str, Any]) -> JobSpec:
+    fields = dict(note)
+    fields["request"], fields["limit"] = (
+        _quantity_from_note(note["request"]),
+        _quantity_from_note(note["limit"]),
+    )
+    fields["command"] = tuple(note["command"])
+    fields["devices"] = None if note["devices"] is None else tuple(note["devices"])
+    return JobSpec(**fields)
+
+
+def _quantity_to_note(quantity: Quantity) -> dict[str, Any]:
+    return {"kind": quantity.kind.value, "value": quantity.value, "text": quantity.text}
+
+
+def _quantity_from_note(note: dict[str, Any]) -> Quantity:
+    return Quantity(Kind(note["kind"]), int(note["value"]), str(note["text"]))

@@ -1,0 +1,64 @@
+"""One turn of the node core: the state, the time of the event, and the instructions that it leads to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpushare.reasons import Reason
+from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory, WakeAt
+from gpushared.state import Gpu, Job, Policy, State
+
+STORY_LINES = 400
+"""Kept per job and for the node; the oldest go first."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a handler reads (state, now) and writes (state, out)."""
+
+    state: State
+    now: float
+    out: list[Instruction] = field(default_factory=list)
+
+    @property
+    def policy(self) -> Policy:
+        return self.state.policy
+
+    def emit(self, instruction: Instruction) -> None:
+        self.out.append(instruction)
+
+    def wake(self, time: float) -> None:
+        self.out.append(WakeAt(time))
+
+    def look(self, gpu: Gpu) -> None:
+        """Have the words of this GPU's processes read, unless that is under way."""
+        if not gpu.looking:
+            gpu.looking = True
+            self.out.append(LookUsed(gpu.id))
+
+    def sample(self, gpu: Gpu) -> None:
+        """Have NVML asked about this GPU, unless that is under way."""
+        if not gpu.sampling:
+            gpu.sampling = True
+            self.out.append(SampleMemory(gpu.id))
+
+    def record(self, event: str, text: str, *, job: Job | None = None, gpu: str | None = None, **facts: object) -> None:
+        """Note for the log, the node's story and the job's."""
+        self._keep(Record(self.now, event, job.id if job else None, gpu, text, facts), job)
+
+    def record_reason(self, event: str, reason: Reason, *, job: Job | None = None, gpu: str | None = None) -> None:
+        facts = {"code": reason.code.value, **reason.data}
+        self._keep(Record(self.now, event, job.id if job else None, gpu, reason.message, facts), job)
+
+    def _keep(self, record: Record, job: Job | None) -> None:
+        self.out.append(Log(record))
+        keep(self.state.records, record)
+        if job is not None:
+            keep(job.story, record)
+
+
+def keep(records: list[Record], record: Record) -> None:
+    """Append, and forget the oldest half when there are too many."""
+    records.append(record)
+    if len(records) > 2 * STORY_LINES:
+        del records[:STORY_LINES]

@@ -1,0 +1,61 @@
+"""Reasons: why something was refused, taken or changed, as data first and as a sentence last.
+
+The node daemon decides with a Reason; the same object becomes the line on a user's terminal, the `error` of
+the HTTP API, the text in a frame to the shim and the record behind `gpushare explain`, so that all of them say
+the same. The shape of a message is fixed: one line what happened, in the user's terms; facts in aligned pairs;
+then a `hint:` with the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """What kind of reason it is. Stable: scripts read it in JSON."""
+
+    OVER_LIMIT = "over_limit"
+    """The job's limit: more would not be granted whatever is free."""
+    NOT_FREE = "not_free"
+    """Above the job's request, and not to be lent now."""
+    CLAIM_TIMED_OUT = "claim_timed_out"
+    """Within the request, but it could not be freed in time: a guarantee violation."""
+    NOT_ADMITTED = "not_admitted"
+    """The requests of other jobs leave no room for this one's."""
+    TOO_LARGE = "too_large"
+    """No GPU of this node is that large."""
+    NO_SUCH_GPU = "no_such_gpu"
+    NO_SUCH_JOB = "no_such_job"
+    BAD_BUDGET = "bad_budget"
+    """request > limit, or an amount that makes no sense."""
+    RECLAIM = "reclaim"
+    """Borrowed memory is wanted back by its owner."""
+    CLAIM_WAITS = "claim_waits"
+    BUDGET_CHANGED = "budget_changed"
+    WAIT_OVER = "wait_over"
+    """Queued for admission as long as it was ready to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """code and data for programs; message, facts and hint for people."""
+
+    code: Code
+    message: str
+    """One line, no full stop."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """(label, text) pairs, in order."""
+    hint: str | None = None
+    data: Mapping[str, object] = field(default_factory=dict)
+    """The numbers, in bytes and seconds, by stable names."""
+
+    def render(self) -> str:
+        """The whole message, several lines, without the leading `gpushare: `."""
+        lines = [self.message]
+        width = max((len(label) for label, _ in self.facts), default=0)
+        lines += [f"  {label:<{width}}  {text}" for label, text in self.facts]
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)

@@ -1,0 +1,166 @@
+"""Build step of the C parts: one script, two kinds of artefact, the same sources.
+
+* `gpushare/_layout.abi3.so`: Python's view of the bytes that programs share (credit.h, wire.h), made by cffi
+  from the very text that the C compiler reads, so that the two cannot drift.
+* plain C libraries that no Python symbol may enter, because they are loaded into other people's programs: the
+  preload library and the software driver. They are compiled with the C compiler directly: Python's own link
+  flags would leak a RUNPATH into them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import cffi
+from setuptools import Extension
+from setuptools.command.build_ext import build_ext
+
+SHIM = Path(__file__).resolve().parent
+ROOT = SHIM.parent
+
+C_FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+]
+LINK_FLAGS = [
+    "-shared",
+    "-Wl,-z,defs",
+    "-Wl,-z,nodelete",
+    "-Wl,-z,relro",
+    "-Wl,-Bsymbolic",
+    "-pthread",
+    "-ldl",
+]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A plain shared library: dotted name under which setuptools knows it, file name, sources, SONAME."""
+
+    dotted: str
+    file: str
+    globs: tuple[str, ...]
+    soname: str | None = None
+    flags: tuple[str, ...] = ()
+
+    def sources(self) -> list[Path]:
+        return sorted(path for glob in self.globs for path in SHIM.glob(glob))
+
+    def command(self, output: Path) -> list[str]:
+        soname = [f"-Wl,-soname,{self.soname}"] if self.soname else []
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        extra = shlex.split(os.environ.get("GPUSHARE_CFLAGS", ""))
+        sources = [str(path) for path in self.sources()]
+        return [
+            *compiler,
+            *C_FLAGS,
+            *self.flags,
+            *extra,
+            f"-I{SHIM}",
+            "-o",
+            str(output),
+            *sources,
+            *soname,
+            *LINK_FLAGS,
+        ]
+
+    def build(self, output: Path) -> None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Never write into a library that a running program has mapped: build beside it and rename.
+        fresh = output.with_name(f".{output.name}.{os.getpid()}")
+        subprocess.run(self.command(fresh), check=True)
+        fresh.rename(output)
+
+
+LIBRARIES = (
+    Library(
+        "gpushare.lib.libgpushare",
+        "gpushare/lib/libgpushare.so",
+        ("preload/*.c", "preload/*.S"),
+        "libgpushare.so",
+    ),
+    Library("gpushare.sim.libcuda", "gpushare/sim/libcuda.so.1", ("sim/cuda_*.c", "sim/common*.c"), "libcuda.so.1"),
+    Library(
+        "gpushare.sim.libnvml",
+        "gpushare/sim/libnvidia-ml.so.1",
+        ("sim/nvml*.c", "sim/common*.c"),
+        "libnvidia-ml.so.1",
+    ),
+)
+BY_NAME = {library.dotted: library for library in LIBRARIES}
+
+FUNCTIONS = """
+uint64_t gs_word_load(const struct gs_line *line);
+uint32_t gs_word_used(uint64_t word);
+uint32_t gs_word_credit(uint64_t word);
+uint32_t gs_units(uint64_t bytes);
+int gs_reserve(struct gs_line *line, uint32_t units);
+void gs_release(struct gs_line *line, uint32_t units);
+void gs_grant(struct gs_line *line, uint32_t units);
+uint32_t gs_revoke(struct gs_line *line, uint32_t units);
+"""
+
+
+def declarations(header: str) -> str:
+    """The region of a header that cffi reads: cffi knows no inline functions and no static assertions."""
+    text = (SHIM / header).read_text()
+    region = re.search(r"/\* cdef begin \*/(.*?)/\* cdef end \*/", text, re.DOTALL)
+    if region is None:
+        raise RuntimeError(f"{header} has no cdef region")
+    return region.group(1)
+
+
+def layout_builder() -> cffi.FFI:
+    """The cffi builder of gpushare._layout."""
+    builder = cffi.FFI()
+    builder.cdef(declarations("credit.h") + declarations("wire.h") + FUNCTIONS)
+    builder.set_source(
+        "gpushare._layout",
+        '#include "credit.h"\n#include "wire.h"\n',
+        include_dirs=[str(SHIM)],
+        extra_compile_args=["-O2"],
+    )
+    return builder
+
+
+def extensions() -> list[Extension]:
+    """What setup.py declares; the sources of the plain libraries are known to BuildShim, not to setuptools."""
+    layout = Extension("gpushare._layout", sources=[], py_limited_api=True)
+    return [layout, *(Extension(library.dotted, sources=[]) for library in LIBRARIES)]
+
+
+class BuildShim(build_ext):
+    """build_ext that compiles the plain libraries with the C compiler and the cffi module as usual."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        library = BY_NAME.get(fullname)
+        return library.file if library else super().get_ext_filename(fullname)
+
+    def build_extension(self, ext: Extension) -> None:
+        library = BY_NAME.get(ext.name)
+        if library is not None:
+            library.build(Path(self.get_ext_fullpath(ext.name)).resolve())
+            return
+        made = layout_builder().distutils_extension(self.build_temp)
+        ext.sources, ext.include_dirs = made.sources, made.include_dirs
+        ext.extra_compile_args = made.extra_compile_args
+        ext.depends = [str(SHIM / "credit.h"), str(SHIM / "wire.h")]
+        super().build_extension(ext)
+
+    def get_ext_fullpath(self, ext_name: str) -> str:
+        library = BY_NAME.get(ext_name)
+        if library is None:
+            return super().get_ext_fullpath(ext_name)
+        return str((ROOT if self.inplace else Path(self.build_lib)) / library.file)

@@ -1,0 +1,141 @@
+/* credit.h: the credit page, the memory that a process and the node daemon share.
+ *
+ * One page a process. The daemon makes it (a file on tmpfs, so that a restarted daemon finds it again), the
+ * process maps it. For each GPU on which the process opens a context there is one line in it, and in each
+ * line one 64-bit word, `used` in the high half and `credit` in the low half, that both sides change with
+ * single atomic operations:
+ *
+ *   allocate   the process raises used, if used + n <= credit at that same instant
+ *   free       the process lowers used, after the driver has freed
+ *   grant      the daemon raises credit
+ *   revoke     the daemon lowers credit, by no more than credit - used at that same instant
+ *
+ * So used <= credit holds at every instant, without a lock, and a process that dies takes its word with it.
+ * Both halves are in units of 512 bytes: 2 TiB a GPU.
+ *
+ * Every field names its one writer: [process] or [daemon]. The layout is fixed-width and append-only: fields
+ * are added in the reserved space, never moved. Python reads the region between "cdef begin" and "cdef end"
+ * through cffi; sizes and offsets are asserted below and again in tests/unit/test_layout.py.
+ */
+#ifndef GPUSHARE_CREDIT_H
+#define GPUSHARE_CREDIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef begin */
+#define GS_PAGE_MAGIC   0x6572616873757067 /* "gpushare" as little-endian bytes */
+#define GS_PAGE_VERSION 1
+#define GS_PAGE_BYTES   4096
+#define GS_PAGE_LINES   31
+#define GS_UNIT_BYTES   512
+#define GS_UNIT_SHIFT   9
+#define GS_UUID_BYTES   16
+
+/* A process's part of one GPU. */
+struct gs_line {
+    uint64_t word;       /* [both] used << 32 | credit, in units; only by the functions below */
+    uint32_t peak;       /* [process] highest used so far, units */
+    uint32_t refusals;   /* [process] allocations answered with out-of-memory */
+    uint32_t contexts;   /* [process] contexts open on this GPU */
+    uint32_t managed;    /* [process] allocations that make it unsuspendable, by kind */
+    uint32_t ipc;        /* [process] */
+    uint32_t vmm_export; /* [process] */
+    uint32_t multicast;  /* [process] */
+    uint32_t reserved_process[7];
+
+    uint64_t grantable; /* [daemon] units that a request for more credit would get now */
+    uint64_t limit;     /* [daemon] the job's limit on this GPU, units */
+    uint64_t request;   /* [daemon] the job's request on this GPU, units */
+    uint64_t overhead;  /* [daemon] what this process is charged beside its allocations, units */
+    uint64_t job_usage; /* [daemon] usage of the whole job on this GPU when last looked at, units */
+    uint8_t uuid[16];   /* [daemon] the GPU, or the MIG instance */
+    uint32_t attached;  /* [daemon] 1 while the line is in use */
+    uint32_t reserved_daemon;
+};
+
+struct gs_page {
+    uint64_t magic;      /* [daemon] GS_PAGE_MAGIC */
+    uint32_t version;    /* [daemon] GS_PAGE_VERSION */
+    uint32_t size;       /* [daemon] GS_PAGE_BYTES */
+    uint64_t page_id;    /* [daemon] never zero, never reused */
+    uint64_t job_id;     /* [daemon] */
+    uint64_t start_time; /* [daemon] of the process: field 22 of /proc/PID/stat; with pid, its identity */
+    uint32_t pid;        /* [daemon] in the daemon's PID namespace */
+    uint32_t uid;        /* [daemon] */
+    int32_t priority;    /* [daemon] of the job, for a daemon that has lost its own notes */
+    uint32_t grace_ms;   /* [daemon] likewise */
+    char job_name[48];   /* [daemon] likewise; ends with a zero byte */
+    uint64_t reserved[3];
+    struct gs_line line[31];
+};
+/* cdef end */
+
+_Static_assert(sizeof(struct gs_line) == 128, "a line is two cache lines: the process's and the daemon's");
+_Static_assert(offsetof(struct gs_line, grantable) == 64, "the daemon writes the second cache line");
+_Static_assert(offsetof(struct gs_line, uuid) == 104, "append-only");
+_Static_assert(offsetof(struct gs_page, line) == 128, "append-only");
+_Static_assert(sizeof(struct gs_page) == GS_PAGE_BYTES, "one page");
+
+static inline uint32_t gs_word_used(uint64_t word) {
+    return (uint32_t)(word >> 32);
+}
+
+static inline uint32_t gs_word_credit(uint64_t word) {
+    return (uint32_t)word;
+}
+
+static inline uint64_t gs_word_load(const struct gs_line *line) {
+    return __atomic_load_n(&line->word, __ATOMIC_ACQUIRE);
+}
+
+/* Bytes to units, rounded up. Saturates at 2^32 - 1, which fits into no credit. */
+static inline uint32_t gs_units(uint64_t bytes) {
+    uint64_t units = (bytes >> GS_UNIT_SHIFT) + ((bytes & (GS_UNIT_BYTES - 1)) != 0);
+    return units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
+}
+
+/* [process] Take units out of the credit: 1 if they fit, 0 (and no change) if they do not.
+ *
+ * A compare-and-swap and not a fetch-add: a fetch-add that must be undone shows other threads, for that
+ * moment, a `used` above `credit`, and sends their fitting requests to the daemon. Uncontended both cost the same. */
+static inline int gs_reserve(struct gs_line *line, uint32_t units) {
+    uint64_t word = __atomic_load_n(&line->word, __ATOMIC_RELAXED);
+    for (;;) {
+        uint64_t used = (uint64_t)gs_word_used(word) + units;
+        if (used > gs_word_credit(word))
+            return 0;
+        if (__atomic_compare_exchange_n(&line->word, &word, word + ((uint64_t)units << 32), 1, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED)) {
+            if (used > __atomic_load_n(&line->peak, __ATOMIC_RELAXED))
+                __atomic_store_n(&line->peak, (uint32_t)used, __ATOMIC_RELAXED);
+            return 1;
+        }
+    }
+}
+
+/* [process] Give back units that gs_reserve took: only after the driver has freed them. */
+static inline void gs_release(struct gs_line *line, uint32_t units) {
+    __atomic_fetch_sub(&line->word, (uint64_t)units << 32, __ATOMIC_ACQ_REL);
+}
+
+/* [daemon] Raise the credit. The caller keeps credit below 2^32. */
+static inline void gs_grant(struct gs_line *line, uint32_t units) {
+    __atomic_fetch_add(&line->word, units, __ATOMIC_ACQ_REL);
+}
+
+/* [daemon] Lower the credit by at most `units`, never below used. Returns what was taken. */
+static inline uint32_t gs_revoke(struct gs_line *line, uint32_t units) {
+    uint64_t word = __atomic_load_n(&line->word, __ATOMIC_RELAXED);
+    for (;;) {
+        uint32_t used = gs_word_used(word), credit = gs_word_credit(word);
+        uint32_t unused = credit > used ? credit - used : 0;
+        uint32_t taken = unused < units ? unused : units;
+        if (taken == 0)
+            return 0;
+        if (__atomic_compare_exchange_n(&line->word, &word, word - taken, 1, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return taken;
+    }
+}
+
+#endif

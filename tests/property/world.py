@@ -1,0 +1,413 @@
+"""A whole node without a kernel: words, processes, a driver and NVML as plain data, around the real node core.
+
+The world carries out the core's instructions the way the daemon's shell does, keeps its own account of who really
+uses what, and checks every instruction against it before it obeys: the invariants here are stated on the world's
+own numbers, not on the core's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpushare.reasons import Code
+from gpushared import notes
+from gpushared.core import NodeState
+from gpushared.events import (
+    AttachAsked,
+    CreditAsked,
+    Detached,
+    Event,
+    GpuFound,
+    JobEnded,
+    JobSpec,
+    JobSubmitted,
+    MemorySampled,
+    ProcessGone,
+    ProcessJoined,
+    ProcessRestored,
+    Revoked,
+    ShareSeen,
+    TimePassed,
+    UsedSeen,
+)
+from gpushared.instructions import (
+    Attached,
+    Denied,
+    Granted,
+    Instruction,
+    JobAdmitted,
+    JobClosed,
+    JobQueued,
+    JobRefused,
+    Kill,
+    LookUsed,
+    Revoke,
+    SampleMemory,
+    Terminate,
+    WakeAt,
+)
+from gpushared.state import MIB, Bounds, Policy
+
+UNIT = 512
+
+
+@dataclass
+class Word:
+    """The 64-bit word of one process on one GPU."""
+
+    used: int = 0
+    credit: int = 0
+
+
+@dataclass
+class Program:
+    """A process of a job: what it holds on each GPU, and what its contexts really cost there."""
+
+    id: int
+    job: str
+    pid: int
+    words: dict[str, Word] = field(default_factory=dict)
+    contexts: dict[str, int] = field(default_factory=dict)
+    stubborn: bool = False
+    """Does not die when killed (state D), until the world lets it."""
+    doomed: bool = False
+
+
+@dataclass
+class Waiting:
+    """An unanswered ask."""
+
+    program: int
+    gpu: str
+    size: int
+    since: float
+    attach: bool
+
+
+class World:
+    """One node. Random callers use the verbs at the end; all checking is in `_obey`."""
+
+    def __init__(self, totals: list[int], costs: list[int], policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.now = 1000.0
+        self.cost = {f"GPU-{index}": cost for index, cost in enumerate(costs)}
+        self.total = {f"GPU-{index}": total for index, total in enumerate(totals)}
+        self.programs: dict[int, Program] = {}
+        self.jobs: dict[str, JobSpec] = {}
+        self.waiting: dict[int, Waiting] = {}
+        self.teardown: list[tuple[float, int, str, int]] = []
+        """(when, pid, gpu, bytes): memory of the dead that the driver still holds."""
+        self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
+        self.wakes: list[float] = []
+        self.refusals: list[Denied] = []
+        self.terminated: list[Terminate] = []
+        self.killed: list[Kill] = []
+        self.serial = 0
+        self.ever_foreign = self.ever_stubborn = self.ever_lagging = self.ever_protected = False
+        self.ever_tight = any(cost > self.policy.overhead_guess for cost in costs)
+        self.node = NodeState(self.policy)
+        self._find_gpus()
+
+    def _find_gpus(self) -> None:
+        for index, (gpu, total) in enumerate(self.total.items()):
+            self.send(GpuFound(gpu, index, "software GPU", total))
+
+    def next_id(self) -> int:
+        self.serial += 1
+        return self.serial
+
+    # ---- the shell's part ----------------------------------------------------------------------
+
+    def send(self, event: Event) -> None:
+        """Hand the event to the core and do what it says, questions first to last, as the shell does."""
+        queue: deque[Event] = deque([event])
+        steps = 0
+        while queue:
+            steps += 1
+            assert steps < 10_000, "the core and the shell talk for ever"
+            for instruction in self.node.handle(queue.popleft(), self.now):
+                answer = self._obey(instruction)
+                if answer is not None:
+                    queue.append(answer)
+            self.node.validate()
+            self._check_job_caps()
+
+    def _obey(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case LookUsed(gpu):
+                return UsedSeen(gpu, {one.id: one.words[gpu].used for one in self._on(gpu)})
+            case SampleMemory(gpu):
+                return self._sample(gpu)
+            case Revoke(process, gpu, size):
+                return self._revoke(process, gpu, size)
+            case Attached() | Granted() | Denied():
+                self._answer(instruction)
+            case Terminate():
+                self._check_rung(instruction.job, instruction.processes, instruction.reason.data)
+                self.terminated.append(instruction)
+            case Kill():
+                self._check_rung(instruction.job, instruction.processes, instruction.reason.data)
+                self.killed.append(instruction)
+                for process in instruction.processes:
+                    self.programs[process].doomed = True
+            case JobRefused(job):
+                self.jobs.pop(job, None)
+            case JobClosed(job):
+                del self.jobs[job]
+                assert not [one for one in self.programs.values() if one.job == job]
+            case WakeAt(time):
+                self.wakes.append(time)
+            case JobAdmitted() | JobQueued() | _:
+                pass
+        return None
+
+    def _on(self, gpu: str) -> list[Program]:
+        return [one for one in self.programs.values() if gpu in one.words]
+
+    def _sample(self, gpu: str) -> MemorySampled:
+        by_pid: dict[int, int] = {}
+        for one in self._on(gpu):
+            amount = one.words[gpu].used + one.contexts.get(gpu, 0)
+            if amount:
+                by_pid[one.pid] = by_pid.get(one.pid, 0) + amount
+        for _, pid, where, amount in self.teardown:
+            if where == gpu:
+                by_pid[pid] = by_pid.get(pid, 0) + amount
+        if self.foreign[gpu]:
+            by_pid[1] = self.foreign[gpu]
+        steady = {one.id: one.words[gpu].used for one in self._on(gpu)}
+        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady)
+
+    def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
+        one = self.programs.get(process)
+        if one is None or gpu not in one.words:
+            return Revoked(process, gpu, 0, 0)
+        word = one.words[gpu]
+        taken = min(size, word.credit - word.used)
+        word.credit -= taken
+        return Revoked(process, gpu, taken, word.used)
+
+    def _answer(self, answer: Attached | Granted | Denied) -> None:
+        asked = self.waiting.pop(answer.ask)
+        one = self.programs[asked.program]
+        if isinstance(answer, Denied):
+            self._check_denial(answer, asked)
+            self.refusals.append(answer)
+            return
+        assert answer.gpu == asked.gpu
+        assert answer.process == asked.program
+        # Invariants 2 and 11, at the moment of the grant and in the core's own ledger.
+        gpu = self.node.gpus[answer.gpu]
+        job = self.node.jobs[one.job]
+        if answer.overhead + answer.credit if isinstance(answer, Attached) else answer.size:
+            assert gpu.free >= 0, "granted what is not free"
+            assert job.committed[answer.gpu] <= job.bounds[answer.gpu].limit, "granted above the limit"
+        if isinstance(answer, Attached):
+            word = one.words.setdefault(answer.gpu, Word())
+            word.credit += answer.credit
+            one.contexts[answer.gpu] = self.cost[answer.gpu]
+        else:
+            assert answer.size >= asked.size, "granted less than was asked"
+            one.words[answer.gpu].credit += answer.size
+            one.words[answer.gpu].used += asked.size
+        self._check_physical(answer.gpu)
+
+    # ---- the invariants on the world's own numbers ----------------------------------------------
+
+    def usage(self, job: str, gpu: str) -> int:
+        """Of all the job's processes: words, and the overhead that the core charges."""
+        mine = [one for one in self.programs.values() if one.job == job and gpu in one.words]
+        overheads = {
+            one.id: self.node.processes[one.id].shares[gpu].overhead
+            for one in mine
+            if gpu in self.node.processes[one.id].shares
+        }
+        return sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
+
+    def loan(self, job: str, gpu: str) -> int:
+        return max(0, self.usage(job, gpu) - self.node.jobs[job].bounds[gpu].request)
+
+    def _check_job_caps(self) -> None:
+        for gpu in self.total:
+            for one in self._on(gpu):
+                assert one.words[gpu].used <= one.words[gpu].credit
+
+    def _check_physical(self, gpu: str) -> None:
+        """What is really in use fits into the capacity, as long as nothing outside gpushare is in the way."""
+        if self.ever_foreign or self.ever_tight:
+            return
+        living = sum(one.words[gpu].credit + one.contexts.get(gpu, 0) for one in self._on(gpu))
+        dead = sum(amount for _, _, where, amount in self.teardown if where == gpu)
+        assert living + dead <= self.node.gpus[gpu].capacity, "more in use than there is"
+
+    def _after(self, asked: Waiting) -> int:
+        """The job's usage if this were granted and used."""
+        one = self.programs[asked.program]
+        word = one.words.get(asked.gpu, Word())
+        idle = word.credit - word.used
+        guess = self.node.state.overheads.get("software GPU", self.policy.overhead_guess)
+        size = min(guess, self.node.jobs[one.job].bounds[asked.gpu].limit) if asked.attach else asked.size
+        return self.usage(one.job, asked.gpu) + idle + size
+
+    def _check_denial(self, answer: Denied, asked: Waiting) -> None:
+        """Invariant 3: within the request nothing is refused but after the claim's whole patience."""
+        job = self.node.jobs[self.programs[asked.program].job]
+        if answer.gpu not in job.bounds:
+            assert answer.reason.code in {Code.NOT_ADMITTED, Code.TOO_LARGE, Code.BAD_BUDGET}
+            return
+        bounds = job.bounds[answer.gpu]
+        after = self._after(asked)
+        if answer.reason.code is Code.CLAIM_TIMED_OUT:
+            assert self.now - asked.since >= self.policy.claim_timeout
+            excused = self.ever_foreign or self.ever_stubborn or self.ever_lagging or self.ever_tight
+            assert excused or self.ever_protected, "a claim timed out though nothing stood in its way"
+        else:
+            assert after > bounds.request, f"{answer.reason.code} although within the request"
+        if answer.reason.code is Code.OVER_LIMIT:
+            assert after > bounds.limit, "refused for a limit that is not reached"
+
+    def _check_rung(self, job: str, processes: tuple[int, ...], data: Mapping[str, object]) -> None:
+        """Invariants 4 to 8, at the moment of the action."""
+        gpu, owner = str(data["gpu"]), str(data["owner"])
+        found = self.node.jobs[job]
+        bounds = found.bounds[gpu]
+        assert self.loan(job, gpu) > 0, "a victim without a loan"
+        assert bounds.limit > bounds.request, "a job that never borrows"
+        assert owner != job, "the claimant's own job"
+        assert set(processes) == {one.id for one in self.programs.values() if one.job == job}, "not the whole job"
+        assert self.now - found.since >= found.spec.min_run_time, "a protected victim"
+        within = [
+            ask
+            for ask, asked in self.waiting.items()
+            if asked.gpu == gpu and gpu in self._bounds_of(asked) and self._after(asked) <= self._bounds_of(asked)[gpu].request
+        ]
+        asks = self.node.gpus[gpu].asks
+        shortfall = sum(asks[ask].need for ask in within if ask in asks) - self.node.gpus[gpu].free
+        assert within, "a rung without a claim"
+        assert shortfall > 0, "a rung without a shortfall"
+
+    def _bounds_of(self, asked: Waiting) -> Mapping[str, Bounds]:
+        return self.node.jobs[self.programs[asked.program].job].bounds
+
+    # ---- verbs for random callers ---------------------------------------------------------------
+
+    def submit(self, spec: JobSpec, wait: float | None = None) -> str:
+        job = f"{self.next_id():016x}"
+        self.ever_protected = self.ever_protected or spec.min_run_time > 0
+        self.jobs[job] = spec
+        self.send(JobSubmitted(job, spec, wait))
+        return job
+
+    def join(self, job: str) -> int:
+        process = self.next_id()
+        self.programs[process] = Program(process, job, 10_000 + process)
+        self.send(ProcessJoined(process, job, 10_000 + process, "python"))
+        return process
+
+    def attach(self, process: int, gpu: str) -> int:
+        ask = self.next_id()
+        self.waiting[ask] = Waiting(process, gpu, 0, self.now, attach=True)
+        self.send(AttachAsked(ask, process, gpu))
+        return ask
+
+    def allocate(self, process: int, gpu: str, size: int) -> int | None:
+        """As the shim does: from the credit if it fits, else ask for what is missing. The ask, if one was made."""
+        word = self.programs[process].words[gpu]
+        if word.used + size <= word.credit:
+            word.used += size
+            return None
+        missing = size - (word.credit - word.used)
+        word.used = word.credit  # what it has, it uses: the answer covers the rest
+        ask = self.next_id()
+        self.waiting[ask] = Waiting(process, gpu, missing, self.now, attach=False)
+        self.send(CreditAsked(ask, process, gpu, missing))
+        return ask
+
+    def free(self, process: int, gpu: str, size: int) -> None:
+        word = self.programs[process].words[gpu]
+        word.used -= min(size, word.used)
+
+    def detach(self, process: int, gpu: str) -> None:
+        one = self.programs[process]
+        if one.contexts.pop(gpu, None) is None:
+            return
+        one.words[gpu].used = 0
+        self.send(Detached(process, gpu, 0))
+
+    def exit(self, process: int, lag: float = 0.0) -> None:
+        one = self.programs.pop(process)
+        self.waiting = {ask: asked for ask, asked in self.waiting.items() if asked.program != process}
+        for gpu, word in one.words.items():
+            amount = word.used + one.contexts.get(gpu, 0)
+            if amount and lag:
+                self.teardown.append((self.now + lag, one.pid, gpu, amount))
+        if lag >= self.policy.claim_timeout / 2:
+            self.ever_lagging = True
+        self.send(ProcessGone(process, {gpu: word.used for gpu, word in one.words.items()}))
+
+    def end(self, job: str) -> None:
+        self.send(JobEnded(job))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with all the wake-ups that the core has asked for, and the sampler's every second."""
+        until = self.now + seconds
+        while True:
+            self._reap()
+            due = [time for time in self.wakes if time <= until]
+            tick = min([*due, int(self.now) + 1.0])
+            if tick > until:
+                break
+            self.now = max(self.now, tick)
+            self.wakes = [time for time in self.wakes if time > self.now]
+            self.send(TimePassed())
+            if self.now == int(self.now):
+                for gpu in self.total:
+                    self.send(self._sample(gpu))
+        self.now = until
+        self._reap()
+
+    def _reap(self) -> None:
+        self.teardown = [entry for entry in self.teardown if entry[0] > self.now]
+        for process in [one.id for one in self.programs.values() if one.doomed and not one.stubborn]:
+            if process in self.programs:
+                self.exit(process, lag=0.05)
+
+    def occupy(self, gpu: str, amount: int) -> None:
+        """A program outside gpushare takes memory (of what nobody uses physically)."""
+        living = sum(one.words[gpu].used + one.contexts.get(gpu, 0) for one in self._on(gpu))
+        dead = sum(size for _, _, where, size in self.teardown if where == gpu)
+        self.foreign[gpu] = max(0, min(amount, self.node.gpus[gpu].capacity - living - dead))
+        self.ever_foreign = self.ever_foreign or self.foreign[gpu] > 0
+        self.send(self._sample(gpu))
+
+    def restart(self) -> None:
+        """The daemon is killed; another one finds its notes and the pages. Whoever waited asks again."""
+        written = self.node.notes()
+        self.node = NodeState(self.policy)
+        asks, self.waiting = self.waiting, {}
+        self.wakes.clear()
+        self._find_gpus()
+        self.node.state.overheads.update(notes.restore_overheads(written))
+        for event in notes.restore(written):
+            self.send(event)
+        queued = set(self.jobs) - set(self.node.jobs)
+        for one in self.programs.values():
+            seen = tuple(
+                ShareSeen(gpu, word.used, word.credit, self.cost[gpu] if gpu in one.contexts else 0)
+                for gpu, word in one.words.items()
+            )
+            self.send(ProcessRestored(one.id, one.job, one.pid, seen, "python"))
+        for job in queued:
+            self.send(JobSubmitted(job, self.jobs[job], 60.0))
+        for asked in asks.values():
+            ask = self.next_id()
+            self.waiting[ask] = Waiting(asked.program, asked.gpu, asked.size, self.now, asked.attach)
+            again = AttachAsked if asked.attach else CreditAsked
+            arguments = (ask, asked.program, asked.gpu) if asked.attach else (ask, asked.program, asked.gpu, asked.size)
+            self.send(again(*arguments))
+
+
+def mib(amount: float) -> int:
+    return int(amount * MIB) // UNIT * UNIT
