@@ -54,7 +54,6 @@ from gpushared.instructions import (
     Persist,
     Publish,
     Record,
-    Revoke,
 )
 from gpushared.lending import Published
 from gpushared.state import (
@@ -304,7 +303,8 @@ def _process_restored(turn: Turn, event: ProcessRestored) -> None:
         if seen.gpu not in job.bounds:
             job.bounds[seen.gpu] = Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity))
         credit = max(seen.credit, seen.used)
-        share = Share(event.process, job.id, gpu.id, turn.now, credit, seen.used, seen.overhead)
+        attached = seen.overhead > 0  # a closed context is not charged; a new one will be
+        share = Share(event.process, job.id, gpu.id, turn.now, credit, seen.used, seen.overhead, attached)
         state.add_share(share)
         state.note_excess(job, gpu.id)
         turn.emit(Publish(gpu.id))

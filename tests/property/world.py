@@ -104,7 +104,7 @@ class World:
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
         self.killed: list[Kill] = []
-        self.serial = 0
+        self.serial = self.events = self.claims = self.relieved = 0
         self.ever_foreign = self.ever_stubborn = self.ever_lagging = self.ever_protected = False
         self.ever_tight = any(cost > self.policy.overhead_guess for cost in costs)
         self.node = NodeState(self.policy)
@@ -126,6 +126,7 @@ class World:
         steps = 0
         while queue:
             steps += 1
+            self.events += 1
             assert steps < 10_000, "the core and the shell talk for ever"
             for instruction in self.node.handle(queue.popleft(), self.now):
                 answer = self._obey(instruction)
@@ -281,10 +282,21 @@ class World:
         within = [
             ask
             for ask, asked in self.waiting.items()
-            if asked.gpu == gpu and gpu in self._bounds_of(asked) and self._after(asked) <= self._bounds_of(asked)[gpu].request
+            if asked.gpu == gpu
+            and gpu in self._bounds_of(asked)
+            and self._after(asked) <= self._bounds_of(asked)[gpu].request
         ]
         asks = self.node.gpus[gpu].asks
-        shortfall = sum(asks[ask].need for ask in within if ask in asks) - self.node.gpus[gpu].free
+        wanted: dict[str, int] = {}
+        for ask in within:
+            claimant = self.programs[self.waiting[ask].program].job
+            wanted[claimant] = wanted.get(claimant, 0) + (asks[ask].need if ask in asks else 0)
+        kept = sum(
+            max(0, other.bounds[gpu].request - other.committed.get(gpu, 0) - wanted.get(other.id, 0))
+            for other in self.node.jobs.values()
+            if gpu in other.bounds and not other.spec.lend
+        )
+        shortfall = sum(wanted.values()) + kept - self.node.gpus[gpu].free
         assert within, "a rung without a claim"
         assert shortfall > 0, "a rung without a shortfall"
 
@@ -385,6 +397,8 @@ class World:
     def restart(self) -> None:
         """The daemon is killed; another one finds its notes and the pages. Whoever waited asks again."""
         written = self.node.notes()
+        self.claims += self.node.counters.claims
+        self.relieved += self.node.counters.relieved
         self.node = NodeState(self.policy)
         asks, self.waiting = self.waiting, {}
         self.wakes.clear()
@@ -399,6 +413,8 @@ class World:
                 for gpu, word in one.words.items()
             )
             self.send(ProcessRestored(one.id, one.job, one.pid, seen, "python"))
+        for gpu in self.total:
+            self.send(self._sample(gpu))  # before anything is granted: the dead may still hold memory
         for job in queued:
             self.send(JobSubmitted(job, self.jobs[job], 60.0))
         for asked in asks.values():

@@ -1,0 +1,56 @@
+# gpushare: what to type. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+EVENTS ?= 200000
+SEED   ?= 1
+
+C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
+
+.PHONY: help demo test check pytest property bench build clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/installed-demo ## make a virtual environment, install, and see two programs share a GPU
+	$(BIN)/gpushare demo
+
+test: check pytest ## install everything and pass all tests
+
+check: $(VENV)/installed-test ## lint, formats, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+
+pytest: $(VENV)/installed-test
+	$(BIN)/pytest -n 2 --dist loadfile -q
+
+property: $(VENV)/installed-test ## random events against the node core: make property EVENTS=200000 SEED=1
+	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/property -q -s --timeout 0
+
+bench: $(VENV)/installed-test ## the cost table, side by side in one run
+	$(BIN)/python benchmarks/cost.py
+	$(BIN)/python benchmarks/roundtrip.py
+
+build: $(VENV)/bin/python ## compile the C parts into the source tree
+	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'
+	$(BIN)/python setup.py -q build_ext --inplace
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The C sources are prerequisites because an installation holds what was compiled from them.
+SOURCES = pyproject.toml setup.py $(wildcard shim/* shim/*/*)
+
+$(VENV)/installed-demo: $(BIN)/python $(SOURCES) $(wildcard gpushare/*.py gpushare/*/*.py daemon/*/*.py examples/*)
+	$(BIN)/pip install -q '.[demo]'
+	touch $@
+
+$(VENV)/installed-test: $(BIN)/python $(SOURCES)
+	$(BIN)/pip install -q -e '.[test]'
+	touch $@ $(VENV)/installed-demo
+
+clean: ## remove what was built and installed here
+	rm -rf $(VENV) build dist *.egg-info gpushare/_layout*.so gpushare/lib gpushare/sim
