@@ -159,8 +159,13 @@ class BuildShim(build_ext):
         ext.depends = [str(SHIM / "credit.h"), str(SHIM / "wire.h")]
         super().build_extension(ext)
 
+    def copy_extensions_to_source(self) -> None:
+        for library in LIBRARIES:
+            (ROOT / library.file).parent.mkdir(exist_ok=True)
+        super().copy_extensions_to_source()
+
     def get_ext_fullpath(self, ext_name: str) -> str:
         library = BY_NAME.get(ext_name)
         if library is None:
             return super().get_ext_fullpath(ext_name)
-        return str((ROOT if self.inplace else Path(self.build_lib)) / library.file)
+        return str(Path(self.build_lib) / library.file)

@@ -54,6 +54,7 @@ from gpushared.instructions import (
     Persist,
     Publish,
     Record,
+    WakeAt,
 )
 from gpushared.lending import Published
 from gpushared.state import (
@@ -80,6 +81,7 @@ class NodeState:
     def __init__(self, policy: Policy | None = None) -> None:
         self.state = State(policy or Policy())
         self._now = 0.0
+        self._wake: float | None = None
         self._handlers: dict[type[Event], Callable[[Turn, Any], None]] = {
             GpuFound: _gpu_found,
             JobSubmitted: _job_submitted,
@@ -106,6 +108,10 @@ class NodeState:
         turn = Turn(self.state, self._now)
         self._handlers[type(event)](turn, event)
         self.state.work_off_excess()
+        wake = _next_wake(self.state)
+        if wake is not None and wake != self._wake:
+            turn.emit(WakeAt(wake))
+        self._wake = wake
         return turn.out
 
     def validate(self) -> None:
@@ -196,7 +202,6 @@ def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
     turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now, until)
     turn.emit(JobQueued(event.job, reason))
     turn.record_reason("queued", reason)
-    turn.wake(until)
 
 
 def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
@@ -344,7 +349,6 @@ def _return(turn: Turn, gpu: Gpu, share: Share, pid: int, amount: int) -> None:
     earlier = gpu.returning.get(share.process)
     amount += earlier.amount if earlier else 0
     gpu.returning[share.process] = Returning(pid, share.job, amount, turn.now)
-    turn.wake(turn.now + turn.policy.poll)
 
 
 # ---- asks ------------------------------------------------------------------------------------------
@@ -366,9 +370,10 @@ def _attach_asked(turn: Turn, event: AttachAsked) -> None:
         turn.emit(Denied(event.ask, process.id, gpu.id, refusal))
         turn.record_reason("denied", refusal, job=job, gpu=gpu.id)
         return
-    cost = state.overheads.get(gpu.name, turn.policy.overhead_guess)
-    # A guess must not keep a job out: what it does cost, NVML will say.
-    cost = min(cost, job.bounds[gpu.id].limit) // measure.UNIT * measure.UNIT
+    cost = state.overheads.get(gpu.name)
+    if cost is None:
+        # A guess must not keep a job out for its limit: what a context does cost, NVML will say.
+        cost = min(turn.policy.overhead_guess, job.bounds[gpu.id].limit) // measure.UNIT * measure.UNIT
     _wait_for(turn, Ask(event.ask, process.id, job.id, gpu.id, cost, turn.now, attach=True))
 
 
@@ -476,15 +481,28 @@ def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
     _admit_waiting(turn)
 
 
+def _next_wake(state: State) -> float | None:
+    """When the core wants to look at the clock again, whatever happens until then: derived, never stored.
+
+    Whoever is on a rung is there for a claim that waits, so that graces end at one of its polls.
+    """
+    times = [waiting.until for waiting in state.queue.values()]
+    for gpu in state.gpus.values():
+        if gpu.returning or any(ask.claim for ask in gpu.asks.values()):
+            times.append(state.polled_at + state.policy.poll)
+            break
+    return min(times) if times else None
+
+
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
+    turn.state.polled_at = turn.now
     for gpu in turn.state.gpus.values():
         claims = any(ask.claim for ask in gpu.asks.values())
         if claims or reclaim.active(turn, gpu):
             turn.look(gpu)
         if gpu.returning:
             turn.sample(gpu)
-            turn.wake(turn.now + turn.policy.poll)
-    _admit_waiting(turn)
+            _admit_waiting(turn)
 
 
 # ---- a running job's budget ------------------------------------------------------------------------

@@ -169,7 +169,7 @@ class Log(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class WakeAt(Instruction):
-    """Send TimePassed at this time (or soon after); the earliest of all such wishes counts."""
+    """Send TimePassed at this time (or soon after). Replaces an earlier wish; a past time means at once."""
 
     time: float
 

@@ -55,8 +55,6 @@ def settle(turn: Turn, gpu: Gpu) -> None:
     claims = [ask for ask in waiting if ask.claim and ask.looked]
     if not gpu.looking and not gpu.revoking and not gpu.sampling:
         reclaim.pursue(turn, gpu, claims)
-    if claims or any(ask.claim for ask in waiting):
-        turn.wake(turn.now + turn.policy.poll)
 
 
 def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:

@@ -58,8 +58,6 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     covered = sum(turn.state.loan(victim, gpu.id) for victim in victims)
     for borrower in planner.plan(shortfall - covered, _borrowers(turn, gpu, claims)):
         _terminate(turn, gpu, turn.state.jobs[borrower.job], pursued)
-    for victim in _victims(turn, gpu):
-        turn.wake(victim.reclaims[gpu.id].deadline)
 
 
 # ---- sums ------------------------------------------------------------------------------------------

@@ -260,6 +260,8 @@ class State:
     asks: dict[int, Ask] = field(default_factory=dict)
     overheads: dict[str, int] = field(default_factory=dict)
     """Learned cost of a context, by name of the GPU."""
+    polled_at: float = 0.0
+    """When time last passed."""
     counters: Counters = field(default_factory=Counters)
     records: list[Record] = field(default_factory=list)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpushare.reasons import Reason
-from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory, WakeAt
+from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory
 from gpushared.state import Gpu, Job, Policy, State
 
 STORY_LINES = 400
@@ -26,9 +26,6 @@ class Turn:
 
     def emit(self, instruction: Instruction) -> None:
         self.out.append(instruction)
-
-    def wake(self, time: float) -> None:
-        self.out.append(WakeAt(time))
 
     def look(self, gpu: Gpu) -> None:
         """Have the words of this GPU's processes read, unless that is under way."""

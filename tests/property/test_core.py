@@ -98,6 +98,8 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.world.node.jobs)
     @rule(pick=st.integers(0, 99), request=st.none() | requests, limit=st.none() | limits)
     def change_budget(self, pick, request, limit) -> None:
+        if limit is not None:
+            self.world.note_limit(limit)
         self.world.send(BudgetChanged(self._job(pick), request, limit))
 
     @precondition(lambda self: self.world.node.jobs)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpushare.quantity import Quantity
 from gpushare.reasons import Code
 from gpushared import notes
 from gpushared.core import NodeState
@@ -100,7 +101,7 @@ class World:
         self.teardown: list[tuple[float, int, str, int]] = []
         """(when, pid, gpu, bytes): memory of the dead that the driver still holds."""
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
-        self.wakes: list[float] = []
+        self.wake: float | None = None
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
         self.killed: list[Kill] = []
@@ -159,7 +160,7 @@ class World:
                 del self.jobs[job]
                 assert not [one for one in self.programs.values() if one.job == job]
             case WakeAt(time):
-                self.wakes.append(time)
+                self.wake = time
             case JobAdmitted() | JobQueued() | _:
                 pass
         return None
@@ -248,8 +249,9 @@ class World:
         one = self.programs[asked.program]
         word = one.words.get(asked.gpu, Word())
         idle = word.credit - word.used
-        guess = self.node.state.overheads.get("software GPU", self.policy.overhead_guess)
-        size = min(guess, self.node.jobs[one.job].bounds[asked.gpu].limit) if asked.attach else asked.size
+        limit = self.node.jobs[one.job].bounds[asked.gpu].limit
+        cost = self.node.state.overheads.get("software GPU", min(self.policy.overhead_guess, limit))
+        size = cost if asked.attach else asked.size
         return self.usage(one.job, asked.gpu) + idle + size
 
     def _check_denial(self, answer: Denied, asked: Waiting) -> None:
@@ -308,9 +310,15 @@ class World:
     def submit(self, spec: JobSpec, wait: float | None = None) -> str:
         job = f"{self.next_id():016x}"
         self.ever_protected = self.ever_protected or spec.min_run_time > 0
+        self.note_limit(spec.limit)
         self.jobs[job] = spec
         self.send(JobSubmitted(job, spec, wait))
         return job
+
+    def note_limit(self, limit: Quantity) -> None:
+        """A context that is only guessed at is charged at most the limit: it may cost more."""
+        smallest = min(limit.resolve(total) for total in self.total.values())
+        self.ever_tight = self.ever_tight or smallest < self.policy.overhead_guess
 
     def join(self, job: str) -> int:
         process = self.next_id()
@@ -367,14 +375,15 @@ class World:
         until = self.now + seconds
         while True:
             self._reap()
-            due = [time for time in self.wakes if time <= until]
-            tick = min([*due, int(self.now) + 1.0])
+            second = int(self.now) + 1.0
+            tick = second if self.wake is None else max(self.now, min(self.wake, second))
             if tick > until:
                 break
-            self.now = max(self.now, tick)
-            self.wakes = [time for time in self.wakes if time > self.now]
-            self.send(TimePassed())
-            if self.now == int(self.now):
+            self.now = tick
+            if self.wake is not None and self.wake <= self.now:
+                self.wake = None
+                self.send(TimePassed())
+            if tick == second:
                 for gpu in self.total:
                     self.send(self._sample(gpu))
         self.now = until
@@ -401,7 +410,7 @@ class World:
         self.relieved += self.node.counters.relieved
         self.node = NodeState(self.policy)
         asks, self.waiting = self.waiting, {}
-        self.wakes.clear()
+        self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(notes.restore_overheads(written))
         for event in notes.restore(written):

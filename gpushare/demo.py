@@ -1,0 +1,205 @@
+"""The demo: one GPU, a borrower and an owner, told as it happens. Runs the two scripts of examples/, unchanged.
+
+    act 1   the borrower takes three quarters of the GPU; a quarter of it is guaranteed, the rest is on loan
+    act 2   the owner comes and takes an eighth: there is room, nobody notices
+    act 3   the owner takes more than is free: the borrower is asked (SIGTERM), gives back and works on
+    act 4   the same again with a borrower that does nothing: it is killed when its grace is over
+
+Without a GPU it runs on the software driver, as every `gpushare run` does. It keeps to a directory of its own, so
+that it meets no other job of the same user.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from gpushare.errors import GpushareError
+
+GIB = 2**30
+NARROW = 8
+COLOURS = {"train": "36", "serve": "33", "late": "33", "stubborn": "35"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    driver = "sim" if "--sim" in (arguments or []) else "auto"
+    with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as directory:
+        stage = Stage(Path(directory), driver)
+        try:
+            return stage.play()
+        finally:
+            stage.clear()
+
+
+def examples() -> Path:
+    """Where the scripts are: installed beside the package, or in the source tree."""
+    spec = importlib.util.find_spec("gpushare_examples")
+    places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    for place in [*places, Path(__file__).resolve().parent.parent / "examples"]:
+        if (place / "borrower.py").is_file():
+            return place
+    raise GpushareError("the examples are not installed", hint="run the demo from the source tree: make demo")
+
+
+class Stage:
+    """Starts programs, prints what they print, and waits for what they are to say."""
+
+    def __init__(self, directory: Path, driver: str) -> None:
+        self.driver = driver
+        self.scripts = examples()
+        self.environment = {
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(directory),
+            "PYTHONUNBUFFERED": "1",
+            "GPUSHARE_SIM": os.environ.get("GPUSHARE_SIM", f"memory=16Gi,pool={directory}/pool"),
+        }
+        self.environment.pop("GPUSHARE_SOCKET", None)
+        self.began = time.monotonic()
+        self.programs: list[Program] = []
+
+    def play(self) -> int:
+        unit = self.gpu_size() / 16
+        self.say("Act 1: train is guaranteed a quarter of the GPU and takes three quarters: the rest is on loan.")
+        train = self.run("train", "25%", "90%", "borrower.py", 12 * unit, "--block", unit, "--keep", 4 * unit)
+        train.hears("working with")
+        self.show("ps")
+        self.say("Act 2: serve is guaranteed half of it, and takes an eighth. There is room: nobody notices.")
+        serve = self.run("serve", "50%", "50%", "owner.py", 2 * unit, 4.5 * unit, "--pause", 3)
+        serve.hears("took")
+        self.say("Act 3: serve takes more than is free. It is its own: train is asked to give back, and does.")
+        serve.hears("took", times=2)
+        train.hears("working on with")
+        self.show("ps")
+        ended = serve.ends() or train.stops()
+        self.say("Act 4: the same again, with a borrower that does nothing when it is asked.")
+        stubborn = self.run(
+            "stubborn", "25%", "90%", "borrower.py", 12 * unit, "--block", unit, "--stubborn", grace="2s"
+        )
+        stubborn.hears("working with")
+        late = self.run("late", "50%", "50%", "owner.py", 7 * unit, "--pause", 1)
+        late.hears("took")
+        killed = stubborn.ends()
+        ended = ended or late.ends()
+        self.say(f"stubborn was stopped with exit status {killed}; late never saw an error.")
+        good = ended == 0 and killed == 137
+        self.say(
+            "Now your own: gpushare run --request 4Gi --limit 14Gi python train.py" if good else "That went wrong."
+        )
+        return 0 if good else 1
+
+    # ---- programs ------------------------------------------------------------------------------
+
+    def gpu_size(self) -> float:
+        """In GiB, as a program under gpushare with the whole GPU sees it."""
+        probe = "from gpu import *; print(open_gpu().memory()[1])"
+        line = [*self.gpushare("run"), "-q", "--limit", "max", sys.executable, "-c", probe]
+        environment = {**self.environment, "PYTHONPATH": str(self.scripts)}
+        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise GpushareError("the demo cannot use a GPU, nor the software driver", hint="see `gpushare doctor`")
+        # A little less than NVML's total: the reserve is never given away.
+        return int(done.stdout) / GIB / 0.97
+
+    def gpushare(self, *words: str) -> list[str]:
+        driver = ["--driver", self.driver] if words[0] == "run" else []
+        return [sys.executable, "-m", "gpushare", *words, *driver]
+
+    def run(self, name: str, request: str, limit: str, script: str, *arguments: object, grace: str = "5s") -> Program:
+        options = ["--name", name, "--request", request, "--limit", limit, "--grace", grace]
+        words = [f"{one:.2f}".rstrip("0").rstrip(".") if isinstance(one, float) else str(one) for one in arguments]
+        self.print(f"$ gpushare run {shlex.join(options)} python {script} {shlex.join(words)}", "1")
+        line = [*self.gpushare("run"), *options, sys.executable, str(self.scripts / script), *words]
+        program = Program(self, name, line)
+        self.programs.append(program)
+        return program
+
+    def show(self, *words: str) -> None:
+        self.print(f"$ gpushare {shlex.join(words)}", "1")
+        subprocess.run([*self.gpushare(*words)], env=self.environment, check=False)
+
+    def clear(self) -> None:
+        for program in self.programs:
+            program.stops()
+        subprocess.run(
+            [*self.gpushare("daemon", "stop")], env=self.environment, check=False, capture_output=True, timeout=20
+        )
+
+    # ---- words ---------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        self.print(f"\n{text}", "1;32")
+
+    def print(self, text: str, colour: str | None) -> None:
+        plain = colour is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR")
+        print(text if plain else f"\033[{colour}m{text}\033[0m", flush=True)
+
+
+class Program:
+    """One `gpushare run`; a thread prints its lines as they come."""
+
+    def __init__(self, stage: Stage, name: str, line: list[str]) -> None:
+        self.stage, self.name = stage, name
+        self.lines: list[str] = []
+        self.news = threading.Condition()
+        self.process = subprocess.Popen(
+            line,
+            env=stage.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            seconds = time.monotonic() - self.stage.began
+            self.stage.print(f"{seconds:5.1f}s {self.name:>{NARROW}} | {line.rstrip()}", COLOURS.get(self.name))
+            with self.news:
+                self.lines.append(line)
+                self.news.notify_all()
+        with self.news:
+            self.lines.append("")
+            self.news.notify_all()
+
+    def hears(self, text: str, times: int = 1, patience: float = 60.0) -> None:
+        """Wait until the program has said it that often."""
+
+        def said() -> bool:
+            return sum(text in line for line in self.lines) >= times or self.lines[-1:] == [""]
+
+        with self.news:
+            said_in_time = self.news.wait_for(said, patience)
+        if not said_in_time or sum(text in line for line in self.lines) < times:
+            raise GpushareError(f"{self.name} should have said {text!r} by now", hint="see `gpushare doctor`")
+
+    def ends(self, patience: float = 60.0) -> int:
+        status = self.process.wait(patience)
+        self.reader.join(patience)
+        return status
+
+    def stops(self) -> int:
+        """End it if it still runs: SIGINT, as Ctrl-C would; 0, because that is how it was meant to end."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.reader.join(5)
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
