@@ -101,12 +101,12 @@ class Stage:
         """In GiB, as a program under gpushare with the whole GPU sees it."""
         probe = "from gpu import *; print(open_gpu().memory()[1])"
         line = [*self.gpushare("run"), "-q", "--limit", "max", sys.executable, "-c", probe]
-        environment = {**self.environment, "PYTHONPATH": str(self.scripts)}
-        done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            line, env=self.environment, cwd=self.scripts, stdout=subprocess.PIPE, text=True, check=False
+        )
         if done.returncode:
             raise GpushareError("the demo cannot use a GPU, nor the software driver", hint="see `gpushare doctor`")
-        # A little less than NVML's total: the reserve is never given away.
-        return int(done.stdout) / GIB / 0.97
+        return int(done.stdout) / GIB
 
     def gpushare(self, *words: str) -> list[str]:
         driver = ["--driver", self.driver] if words[0] == "run" else []

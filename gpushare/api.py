@@ -1,0 +1,217 @@
+"""The daemon's HTTP+JSON API, as types: what client.py reads and what gpushared answers.
+
+All amounts are bytes. Texts of quantities are as the user wrote them. Fields are added, never removed or renamed;
+a reader ignores what it does not know. `check` compares an answer with these types, so that an answer from something
+that is no gpushare daemon becomes a clear error and not a KeyError three calls later.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, TypedDict
+
+from gpushare.errors import DaemonUnreachable
+
+__all__ = ["Explanation", "Gpu", "Job", "JobGpu", "Notice", "Outcome", "Record", "Status", "Story", "Version", "check"]
+
+PROTOCOL = 1
+
+
+class Version(TypedDict):
+    version: str
+    protocol: int
+    pid: int
+    driver: str
+    scope: str
+
+
+class JobGpu(TypedDict):
+    uuid: str
+    index: int
+    name: str
+    total: int
+    request: int
+    limit: int
+    usage: int
+    accounted: int
+    overhead: int
+    loan: int
+    credit: int
+    peak: int
+    grantable: int
+
+
+class JobProcess(TypedDict):
+    pid: int
+    command: str
+    gpus: dict[str, int]
+
+
+class Killed(TypedDict):
+    claim: str | int | None
+    owner: str | None
+    owner_user: str | None
+    asked: int
+    got: int
+    loan: int
+    usage: int
+    request: int
+    grace: float
+    reason: str
+    time: float
+
+
+class Outcome(TypedDict):
+    exit_code: int | None
+    signal: int | None
+    killed: Killed | None
+    peak: dict[str, int]
+    refusals: int
+    duration: float
+
+
+class Job(TypedDict):
+    id: str
+    name: str
+    user: str
+    uid: int
+    command: list[str]
+    state: str
+    since: float
+    priority: int
+    lend: bool
+    grace: float | None
+    request_source: str | None
+    limit_source: str | None
+    gpus: list[JobGpu]
+    processes: list[JobProcess]
+    outcome: Outcome | None
+
+
+class Gpu(TypedDict):
+    uuid: str
+    index: int
+    name: str
+    total: int
+    reserve: int
+    capacity: int
+    requested: int
+    usage: int
+    lent: int
+    free: int
+    unmanaged: int
+    returning: int
+
+
+class Notice(TypedDict):
+    time: float
+    kind: str
+    text: str
+    facts: dict[str, Any]
+
+
+class Record(TypedDict):
+    time: float
+    event: str
+    gpu: str | None
+    job: str | None
+    text: str
+    facts: dict[str, Any]
+
+
+class Daemon(TypedDict):
+    version: str
+    uptime: float
+    jobs: int
+
+
+class Jobs(TypedDict):
+    jobs: list[Job]
+
+
+class Status(TypedDict):
+    daemon: Daemon
+    gpus: list[Gpu]
+    jobs: list[Job]
+
+
+class Story(TypedDict):
+    job: Job
+    story: list[Record]
+
+
+class Explanation(TypedDict):
+    gpus: list[Gpu]
+    records: list[Record]
+
+
+class Change(TypedDict):
+    before: Job
+    after: Job
+    note: str
+
+
+class Ended(TypedDict):
+    job: Job
+    outcome: Outcome
+
+
+def check(value: object, expected: Any, path: str = "$") -> None:
+    """Raise DaemonUnreachable unless `value` (from JSON) has the type `expected`."""
+    if expected is Any:
+        return
+    if typing.is_typeddict(expected):
+        _check_fields(value, expected, path)
+        return
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin is types.UnionType:
+        if not any(_fits(value, argument, path) for argument in arguments):
+            raise _garbage(path, f"is {value!r:.40}")
+    elif origin is list and isinstance(value, list):
+        for index, item in enumerate(value):
+            check(item, arguments[0], f"{path}[{index}]")
+    elif origin is dict and isinstance(value, dict):
+        for key, item in value.items():
+            check(item, arguments[1], f"{path}.{key}")
+    elif origin is not None or not _is_a(value, expected):
+        raise _garbage(path, f"is {value!r:.40}")
+
+
+_hints: dict[Any, dict[str, Any]] = {}
+
+
+def _check_fields(value: object, expected: Any, path: str) -> None:
+    if not isinstance(value, dict):
+        raise _garbage(path, f"is {value!r:.40}")
+    if expected not in _hints:
+        _hints[expected] = typing.get_type_hints(expected)
+    for name, kind in _hints[expected].items():
+        if name in value:
+            check(value[name], kind, f"{path}.{name}")
+        elif name in expected.__required_keys__:
+            raise _garbage(f"{path}.{name}", "is missing")
+
+
+def _fits(value: object, expected: Any, path: str) -> bool:
+    try:
+        check(value, expected, path)
+    except DaemonUnreachable:
+        return False
+    return True
+
+
+def _is_a(value: object, expected: Any) -> bool:
+    if expected is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if expected is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, expected)
+
+
+def _garbage(path: str, what: str) -> DaemonUnreachable:
+    return DaemonUnreachable(
+        f"the daemon's answer cannot be read: {path} {what}",
+        code="garbage",
+        hint="is the daemon of the same version as the command? `gpushare doctor` compares them",
+    )

@@ -1,0 +1,21 @@
+"""gpushare completion: the script that teaches a shell our options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command(short_help="Print the completion script for a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    \b
+    eval "$(gpushare completion bash)"
+    """
+    from gpushare.cli import cli
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(cli, {}, "gpushare", "_GPUSHARE_COMPLETE").source())

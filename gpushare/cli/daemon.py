@@ -1,0 +1,81 @@
+"""gpushare daemon: run the node daemon here, or ask about it, or end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import click
+
+from gpushare.cli import output as _output
+from gpushare.config import load_settings
+from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted
+from gpushare.locate import find
+from gpushare.quantity import format_duration
+
+STOPS_WITHIN = 10.0
+
+
+@click.command(
+    short_help="Run the node daemon in the foreground, or: daemon status, daemon stop.",
+    context_settings={"ignore_unknown_options": True},
+)
+@_output.option("table", "json")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(arguments: tuple[str, ...], output: str) -> None:
+    """Run the node daemon in the foreground; ARGUMENTS are those of gpushared.
+
+    \b
+    gpushare daemon --help-daemon   what gpushared takes
+    gpushare daemon status          which daemon answers here
+    gpushare daemon stop            end it: running jobs keep what they have, nothing more is lent
+    """
+    if arguments == ("status",):
+        _status(output)
+    elif arguments == ("stop",):
+        _stop()
+    else:
+        words = ["--help" if word == "--help-daemon" else word for word in arguments]
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "gpushared", *words])
+
+
+def _status(output: str) -> None:
+    node = find(load_settings())
+    client = node.client()
+    version, uptime = client.version(), client.status()["daemon"]["uptime"]
+    socket = str(node.runtime.api_socket)
+    if output == "json":
+        _output.print_json("daemon", {**version, "socket": socket, "uptime": uptime})
+        return
+    up = format_duration(float(int(uptime)))
+    click.echo(
+        f"gpushared {version['version']} (pid {version['pid']}, {version['scope']},"
+        f" driver {version['driver']}), up {up}"
+    )
+    click.echo(f"  {socket}")
+
+
+def _stop() -> None:
+    node = find(load_settings())
+    version = node.client().version()
+    pid = version["pid"]
+    if version["scope"] == "system":
+        raise GpushareError("this is the system's daemon", hint="systemctl stop gpushared")
+    try:
+        descriptor = os.pidfd_open(pid)
+        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise NotPermitted(f"the daemon (pid {pid}) belongs to somebody else") from None
+    deadline = time.monotonic() + STOPS_WITHIN
+    while time.monotonic() < deadline:
+        try:
+            node.client(1.0).version()
+        except DaemonUnreachable:
+            click.echo(f"stopped gpushared (pid {pid})", err=True)
+            return
+        time.sleep(0.05)
+    raise GpushareError(f"the daemon (pid {pid}) did not end within {format_duration(STOPS_WITHIN)}")

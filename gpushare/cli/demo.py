@@ -1,0 +1,24 @@
+"""gpushare demo: the story of a borrower and an owner, on this machine."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from gpushare.errors import GpushareError
+
+
+@click.command(
+    short_help="Watch a borrower use an owner's idle memory and give it back.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(arguments: tuple[str, ...]) -> int:
+    """Watch a borrower use an owner's idle memory and give it back. Needs no GPU: the software driver stands in."""
+    try:
+        demo = importlib.import_module("gpushare.demo")
+    except ModuleNotFoundError as error:
+        raise GpushareError(f"the demo cannot run: {error}", hint="pip install 'gpushare[demo]'") from None
+    result = demo.main(list(arguments)) if arguments else demo.main()
+    return result if isinstance(result, int) else 0

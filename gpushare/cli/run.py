@@ -1,0 +1,140 @@
+"""gpushare run: start a program as a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpushare.errors import QuantityError
+from gpushare.quantity import parse_duration
+
+FOREVER = "forever"
+
+
+class RunCommand(click.Command):
+    """Two things click does not do: `--wait` may stand without its value, and the program's options are its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._complete_wait(list(args)))
+
+    def format_epilog(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        from gpushare.env import VARIABLES
+
+        with formatter.section("Environment (an option on the command line comes first)"):
+            formatter.write_dl(
+                [(", ".join([item.name, *(alias.name for alias in item.aliases)]), item.help) for item in VARIABLES]
+            )
+
+    def _complete_wait(self, args: list[str]) -> list[str]:
+        takes_value = {
+            name: not (param.is_flag or param.count)
+            for param in self.params
+            if isinstance(param, click.Option)
+            for name in param.opts
+        }
+        index = 0
+        while index < len(args) and args[index].startswith("-") and args[index] != "--":
+            if args[index] == "--wait" and not _is_duration(args[index + 1 : index + 2]):
+                args[index] = f"--wait={FOREVER}"
+            index += 2 if takes_value.get(args[index], False) else 1
+        return args
+
+
+def _is_duration(words: list[str]) -> bool:
+    try:
+        return words == [FOREVER] or parse_duration(words[0]) >= 0
+    except (QuantityError, IndexError):
+        return False
+
+
+def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    if text is None or text == FOREVER:
+        return None if text is None else float("inf")
+    return parse_duration(text)
+
+
+@click.command(
+    cls=RunCommand,
+    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    short_help="Start a program with its part of a GPU.",
+    options_metavar="[OPTIONS]",
+)
+@click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
+@click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
+@click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
+@click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's]")
+@click.option("--priority", metavar="N", help="Jobs of lower priority are stopped first.  [default: 0]")
+@click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m.")
+@click.option(
+    "--wait", metavar="[TIME]", callback=_wait, help="Wait for room when the request does not fit now, forever or TIME."
+)
+@click.option("--no-wait", is_flag=True, help="Fail at once when the request does not fit (the default).")
+@click.option("--no-lend", is_flag=True, help="Keep this job's unused memory for itself.")
+@click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.  [default: auto]")
+@click.option("--visible", metavar="WHAT", help="What the program sees as the GPU's size: limit or request.")
+@click.option("--exec", "replace", is_flag=True, help="Become the program instead of staying as its parent.")
+@click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write how it ended as JSON.")
+@click.option("--require-daemon", is_flag=True, help="Fail rather than run without a daemon.")
+@click.option("-v", "--verbose", count=True, help="Say where the budget comes from, and what the daemon does.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.argument("command_line", metavar="COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    *,
+    command_line: tuple[str, ...],
+    request: str | None,
+    limit: str | None,
+    gpus: int,
+    name: str | None,
+    priority: str | None,
+    grace: str | None,
+    wait: float | None,
+    no_wait: bool,
+    no_lend: bool,
+    driver: str | None,
+    visible: str | None,
+    replace: bool,
+    report: Path | None,
+    require_daemon: bool,
+    verbose: int,
+    quiet: bool,
+) -> int:
+    """Start COMMAND as a job with a budget of GPU memory. The first word that is no option begins the command.
+
+    With --limit alone the job has that much for itself, and never more. With --request below --limit it may borrow
+    what others leave idle; when they need it, it is asked back, and the job is stopped if that takes longer than its
+    grace. With neither, everything is borrowed.
+
+    The exit code is the program's own; 128+n if it died of signal n; 137 with the cause if it was stopped to return
+    borrowed memory; 125 if gpushare failed before the start, 126 if the program cannot be executed, 127 if it does
+    not exist.
+
+    With --exec there is no parent, so signals and job control are the program's alone; lost are the messages when
+    memory is asked back, the cause behind exit code 137, --report, and the restart of this user's daemon.
+    """
+    from gpushare.launch import Options, run
+
+    if wait is not None and no_wait:
+        raise click.UsageError("--wait and --no-wait contradict each other")
+    flags = {
+        "GPUSHARE_REQUEST": request,
+        "GPUSHARE_LIMIT": limit,
+        "GPUSHARE_NAME": name,
+        "GPUSHARE_PRIORITY": priority,
+        "GPUSHARE_GRACE": grace,
+        "GPUSHARE_DRIVER": driver,
+        "GPUSHARE_VISIBLE": visible,
+    }
+    return run(
+        Options(
+            command=list(command_line),
+            flags=flags,
+            gpus=gpus,
+            wait=wait,
+            lend=not no_lend,
+            replace=replace,
+            report=report,
+            require_daemon=require_daemon,
+            verbosity=-1 if quiet else verbose,
+        )
+    )

@@ -1,0 +1,86 @@
+"""gpushare status: the GPUs of this node, and how their memory is divided."""
+
+from __future__ import annotations
+
+import click
+
+from gpushare.api import Gpu, Job, Status
+from gpushare.cli import output as _output
+from gpushare.cli.output import Column
+from gpushare.config import load_settings
+from gpushare.locate import Node, find
+from gpushare.quantity import format_bytes, format_duration
+
+COLUMNS = [
+    Column("GPU", right=True),
+    Column("NAME"),
+    Column("TOTAL", right=True),
+    Column("CAPACITY", right=True),
+    Column("REQUESTED", right=True),
+    Column("USAGE", right=True),
+    Column("LENT", right=True),
+    Column("FREE", right=True),
+    Column("UNMANAGED", right=True),
+    Column("MEMORY"),
+]
+WIDE = [Column("RETURNING", right=True), Column("UUID")]
+BAR = 24
+LEGEND = "# guaranteed  + borrowed  ! outside gpushare  . free"
+DRIVERS = {"sim": "software driver", "nvidia": "NVIDIA driver"}
+
+
+@click.command(short_help="Show the GPUs and how their memory is divided.")
+@_output.option("table", "wide", "json")
+def command(output: str) -> None:
+    """Show each GPU of this node: what is guaranteed to jobs, in use, lent, free, and used outside gpushare."""
+    node = find(load_settings())
+    status = node.client().status()
+    if output == "json":
+        _output.print_json("status", dict(status))
+        return
+    click.echo(_headline(node, status))
+    click.echo()
+    wide = output == "wide"
+    columns = [*COLUMNS, *(WIDE if wide else [])]
+    _output.print_table(columns, [_row(gpu, wide=wide) for gpu in status["gpus"]])
+    click.echo(f"\n{LEGEND}")
+    if status["jobs"]:
+        click.echo(_jobs(status["jobs"]))
+
+
+def _headline(node: Node, status: Status) -> str:
+    daemon = status["daemon"]
+    jobs = f"{daemon['jobs']} job{'' if daemon['jobs'] == 1 else 's'}"
+    up = format_duration(float(int(daemon["uptime"])))
+    return f"gpushared {daemon['version']} ({DRIVERS.get(node.driver, node.driver)}), up {up}, {jobs}"
+
+
+def _row(gpu: Gpu, *, wide: bool) -> list[str]:
+    amounts = [
+        gpu["total"],
+        gpu["capacity"],
+        gpu["requested"],
+        gpu["usage"],
+        gpu["lent"],
+        gpu["free"],
+        gpu["unmanaged"],
+    ]
+    row = [str(gpu["index"]), gpu["name"], *(format_bytes(amount) for amount in amounts), bar(gpu)]
+    return [*row, format_bytes(gpu["returning"]), gpu["uuid"]] if wide else row
+
+
+def bar(gpu: Gpu) -> str:
+    """The GPU's memory as a strip; whatever is there shows as at least one mark."""
+    parts = (("#", gpu["usage"] - gpu["lent"]), ("+", gpu["lent"]), ("!", gpu["unmanaged"]))
+    strip = ""
+    for mark, amount in parts:
+        if amount > 0 and gpu["total"] > 0:
+            strip += mark * max(1, round(amount / gpu["total"] * BAR))
+    return f"[{strip[:BAR]:.<{BAR}}]"
+
+
+def _jobs(jobs: list[Job]) -> str:
+    states: dict[str, int] = {}
+    for job in jobs:
+        states[job["state"]] = states.get(job["state"], 0) + 1
+    return "jobs: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

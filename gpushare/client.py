@@ -1,0 +1,177 @@
+"""Client of the node daemon's HTTP+JSON API.
+
+Each call is one connection: a daemon may be restarted between any two of them. Errors of the daemon come back as
+the classes of errors.py with the daemon's own words; anything that is not an answer is DaemonUnreachable.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+from gpushare import api, unixhttp
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted, Refused, UsageError
+
+__all__ = ["Client", "Events"]
+
+TIMEOUT = 10.0
+ERRORS: dict[int, type[GpushareError]] = {
+    400: UsageError,
+    401: NotPermitted,
+    403: NotPermitted,
+    404: NoSuchJob,
+    409: Refused,
+    503: DaemonUnreachable,
+}
+
+
+class Client:
+    def __init__(self, api_socket: Path, timeout: float = TIMEOUT) -> None:
+        self.api_socket = api_socket
+        self.timeout = timeout
+
+    def version(self) -> api.Version:
+        return cast(api.Version, self._call("GET", "/v1/version", api.Version))
+
+    def status(self) -> api.Status:
+        return cast(api.Status, self._call("GET", "/v1/status", api.Status))
+
+    def jobs(self) -> list[api.Job]:
+        return cast(api.Jobs, self._call("GET", "/v1/jobs", api.Jobs))["jobs"]
+
+    def job(self, name: str) -> api.Job:
+        return cast(api.Job, self._call("GET", _job_path(name), api.Job))
+
+    def find_job(self, name: str) -> api.Job:
+        """By id, unique prefix or name, or by the pid of one of its processes."""
+        try:
+            return self.job(name)
+        except NoSuchJob:
+            if not name.isdigit():
+                raise
+            owners = [job for job in self.jobs() if any(p["pid"] == int(name) for p in job["processes"])]
+            if len(owners) != 1:
+                raise
+            return owners[0]
+
+    def register(self, body: Mapping[str, object], wait: float | None = None) -> api.Job:
+        timeout = None if wait == float("inf") else self.timeout + (wait or 0)
+        return cast(api.Job, self._call("POST", "/v1/jobs", api.Job, body, timeout))
+
+    def set_main(self, job: str, pid: int) -> api.Job:
+        return cast(api.Job, self._call("PUT", f"{_job_path(job)}/main", api.Job, {"pid": pid}))
+
+    def change(self, job: str, changes: Mapping[str, object]) -> api.Change:
+        return cast(api.Change, self._call("PATCH", _job_path(job), api.Change, changes))
+
+    def end(self, job: str, exit_code: int | None, signal: int | None) -> api.Ended:
+        body = {"exit_code": exit_code, "signal": signal}
+        return cast(api.Ended, self._call("DELETE", _job_path(job), api.Ended, body))
+
+    def story(self, job: str) -> api.Story:
+        return cast(api.Story, self._call("GET", f"{_job_path(job)}/story", api.Story))
+
+    def explain(self) -> api.Explanation:
+        return cast(api.Explanation, self._call("GET", "/v1/explain", api.Explanation))
+
+    def events(self, job: str) -> Events:
+        return Events(self.api_socket, f"{_job_path(job)}/events", self.timeout)
+
+    def _call(
+        self,
+        method: str,
+        target: str,
+        answer: type,
+        body: Mapping[str, object] | None = None,
+        timeout: float | None = -1,
+    ) -> object:
+        sent = None if body is None else json.dumps(body).encode()
+        timeout = self.timeout if timeout == -1 else timeout
+        status, received = unixhttp.exchange(self.api_socket, method, target, sent, timeout)
+        value = _decode(received)
+        if status >= 400:
+            raise _error(status, value)
+        api.check(value, answer)
+        return value
+
+
+class Events:
+    """The notices of one job, as they come. Has a `fileno` to wait on; never blocks once it is open."""
+
+    def __init__(self, api_socket: Path, target: str, timeout: float) -> None:
+        self._parser = unixhttp.Parser()
+        self._line = bytearray()
+        self.ended = False
+        self.clean = False  # the daemon closed the stream on purpose: the job is over
+        self._connection: socket.socket = unixhttp.connect(api_socket, timeout)
+        try:
+            self._connection.sendall(unixhttp.request_bytes("GET", target, None))
+        except OSError as error:
+            self._connection.close()
+            raise unixhttp.unreachable(api_socket, error) from error
+        self._connection.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def read(self) -> Iterator[api.Notice]:
+        """All that is there now; sets `ended` when nothing more will come."""
+        while not self.ended:
+            try:
+                data = self._connection.recv(unixhttp.READ)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.ended = True
+                return
+            self._line += self._parser.feed(data)
+            if self._parser.complete:
+                self.ended = self.clean = True
+            if self._parser.status >= 400:
+                self.ended = True
+                return
+            yield from self._whole_lines()
+
+    def _whole_lines(self) -> Iterator[api.Notice]:
+        *lines, rest = self._line.split(b"\n")
+        self._line = bytearray(rest)
+        for line in lines:
+            if line.strip():
+                notice = _decode(bytes(line))
+                api.check(notice, api.Notice)
+                yield cast(api.Notice, notice)
+
+
+def _job_path(name: str) -> str:
+    return f"/v1/jobs/{quote(name, safe='')}"
+
+
+def _decode(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise unixhttp.garbage(data) from None
+
+
+def _error(status: int, value: object) -> GpushareError:
+    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        return unixhttp.garbage(json.dumps(value).encode())
+    facts = [(str(fact[0]), str(fact[1])) for fact in error.get("facts") or () if len(fact) == 2]
+    hint = error.get("hint")
+    kind = ERRORS.get(status, GpushareError)
+    return kind(
+        error["message"],
+        facts=facts,
+        hint=hint if isinstance(hint, str) else None,
+        code=str(error.get("code") or kind.code),
+    )

@@ -1,0 +1,136 @@
+"""How a job ended: the wrapper's exit code, its closing words and its report.
+
+A process that was stopped to give memory back looks like any other that died of a signal. Nobody should have to guess
+which kill it was, so the wrapper says it: reclaimed by the daemon, the kernel's memory killer, or somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.api import Job, JobGpu, Killed, Outcome
+from gpushare.errors import render
+from gpushare.quantity import format_bytes, format_duration
+
+__all__ = ["Ending", "closing_words", "memory_kills", "write_report"]
+
+KILLED = 128 + signal.SIGKILL
+REPORTED = ("uuid", "index", "name", "total", "request", "limit")  # of each GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What became of the child, and what the daemon knows about it."""
+
+    status: int  # as waitpid gives it
+    program: str  # name[pid]
+    outcome: Outcome | None = None
+    killed_notice: str | None = None  # the daemon's last words, where it did not live to give the outcome
+    by_kernel: bool = False
+
+    @property
+    def signal(self) -> int | None:
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
+
+    @property
+    def child_exit_code(self) -> int | None:
+        return os.WEXITSTATUS(self.status) if os.WIFEXITED(self.status) else None
+
+    @property
+    def reclaimed(self) -> bool:
+        return self.killed_notice is not None or (self.outcome is not None and self.outcome["killed"] is not None)
+
+    @property
+    def exit_code(self) -> int:
+        # A child that takes SIGTERM, saves its work and exits 0 has still not done what it was started for.
+        if self.reclaimed:
+            return KILLED
+        return 128 + self.signal if self.signal is not None else self.child_exit_code or 0
+
+
+def closing_words(ending: Ending) -> str | None:
+    killed = ending.outcome["killed"] if ending.outcome else None
+    if killed:
+        return _reclaimed(ending.program, killed)
+    if ending.killed_notice is not None:
+        return render(f"{ending.killed_notice} (exit {KILLED})")
+    if ending.signal != signal.SIGKILL:
+        return None
+    if ending.by_kernel:
+        return render(
+            f"{ending.program} was killed by the kernel: host memory ran out (exit {KILLED})",
+            hint="this was not about GPU memory; see `dmesg` or the memory limit of its cgroup",
+        )
+    return render(f"{ending.program} was killed with SIGKILL, not by gpushare (exit {KILLED})")
+
+
+def _reclaimed(program: str, killed: Killed) -> str:
+    owner = "/".join(part for part in (killed["owner_user"], killed["owner"]) if part) or "its owner"
+    when = time.strftime("%H:%M:%S", time.localtime(killed["time"]))
+    grace = f", grace {format_duration(killed['grace'])}" if killed["grace"] else ""
+    facts = [
+        ("owed", f"{format_bytes(killed['asked'])} to {owner} at {when}{grace}"),
+        ("returned", format_bytes(killed["got"])),
+        (
+            "used",
+            f"{format_bytes(killed['usage'])}, guaranteed {format_bytes(killed['request'])},"
+            f" borrowed {format_bytes(killed['loan'])}",
+        ),
+    ]
+    if killed["reason"]:
+        facts.append(("reason", killed["reason"]))
+    return render(
+        f"{program} was stopped to return borrowed memory (exit {KILLED})",
+        facts,
+        hint="ask for more with --request, or free memory on SIGTERM within the grace",
+    )
+
+
+def memory_kills() -> int:
+    """How often the kernel has killed for memory in our cgroup; 0 where it cannot be known."""
+    try:
+        group = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        events = Path("/sys/fs/cgroup", group[3:].lstrip("/"), "memory.events").read_text()
+        return next(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0
+
+
+def write_report(path: Path, *, ending: Ending, command: list[str], job: Job | None, duration: float) -> None:
+    report = {
+        "schema": "gpushare.report/1",
+        "command": command,
+        "mode": "daemon" if job else "standalone",
+        "job": {"id": job["id"], "name": job["name"]} if job else None,
+        "gpus": [_gpu(gpu, ending.outcome) for gpu in job["gpus"]] if job else [],
+        "request_source": job["request_source"] if job else None,
+        "limit_source": job["limit_source"] if job else None,
+        "exit_code": ending.exit_code,
+        "child_exit_code": ending.child_exit_code,
+        "child_signal": ending.signal,
+        "reclaimed": ending.reclaimed,
+        "duration": round(duration, 3),
+        "outcome": ending.outcome,
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    if path.exists() and not path.is_file():  # a pipe, /dev/stderr
+        path.write_text(text)
+        return
+    # Whole or not at all: a scheduler may be reading it.
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _gpu(gpu: JobGpu, outcome: Outcome | None) -> dict[str, object]:
+    peak = outcome["peak"].get(gpu["uuid"]) if outcome else None
+    return {name: value for name, value in gpu.items() if name in REPORTED} | {"peak": peak}

@@ -1,0 +1,270 @@
+"""Checks of an installation: a list of data, no printing.
+
+Each check asks the real thing (the loader, the socket, NVML) instead of guessing from its surroundings. `ok` and
+`skip` need nothing; `warn` works, but not as well as it could; `fail` does not work, and is what the exit code tells.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpushare import __version__, locate
+from gpushare.client import Client
+from gpushare.config import load_settings
+from gpushare.env import Settings, unknown_variables
+from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.paths import Runtime, library, user_dir
+from gpushare.quantity import format_bytes
+
+__all__ = ["CHECKS", "Check", "Finding", "Surroundings", "examine"]
+
+OTHER_INTERPOSERS = ("libvgpu.so", "libnvshare.so", "libcuda_hook.so", "libgemhook.so", "libtorch_memory_saver")
+NATIVE_LIMITS_SINCE = 615
+GLIBC_SINCE = (2, 31)
+UNMANAGED_WORTH_A_WORD = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    state: str  # ok, warn, fail, skip
+    detail: str
+    hint: str | None = None
+
+
+@dataclass
+class Surroundings:
+    """What the checks look at; asked once."""
+
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @cached_property
+    def settings(self) -> Settings:
+        return load_settings(environ=self.environ)
+
+    @cached_property
+    def node(self) -> locate.Node:
+        return locate.find(self.settings)
+
+    @cached_property
+    def client(self) -> Client:
+        return self.node.client(5.0)
+
+    @cached_property
+    def driver_version(self) -> str:
+        return _ask_nvml()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    id: str
+    title: str
+    probe: Callable[[Surroundings], Finding]
+    hint: str
+
+
+def examine(surroundings: Surroundings) -> Iterator[tuple[Check, Finding]]:
+    for check in CHECKS:
+        try:
+            finding = check.probe(surroundings)
+        except DaemonUnreachable as error:
+            finding = Finding("skip", error.message, "")
+        except GpushareError as error:
+            finding = Finding("fail", error.message, error.hint)
+        if finding.hint is None and finding.state in ("warn", "fail"):
+            finding = Finding(finding.state, finding.detail, check.hint)
+        yield check, finding
+
+
+def check_driver(_: Surroundings) -> Finding:
+    if locate.detect_driver() == "sim":
+        return Finding("warn", "no NVIDIA driver: the software driver stands in")
+    try:
+        version, count = _ask_nvml()
+    except OSError as error:
+        return Finding("fail", f"the driver is there, but NVML does not answer: {error}")
+    return Finding("ok", f"driver {version}, {count} GPU{'' if count == 1 else 's'}")
+
+
+def check_shim_loads(surroundings: Surroundings) -> Finding:
+    if not library().exists():
+        return Finding("fail", f"{library()} is not there")
+    true = shutil.which("true") or "/bin/true"
+    for command in ([true], [sys.executable, "-c", "pass"]):
+        problem = _preload_problem(command, surroundings.environ)
+        if problem:
+            return Finding("fail", f"{command[0]}: {problem}")
+    return Finding("ok", f"into {true} and {Path(sys.executable).name}, all symbols bound at once")
+
+
+def check_daemon(surroundings: Surroundings) -> Finding:
+    try:
+        node = surroundings.node
+    except DaemonUnreachable as error:
+        named = surroundings.settings.find("GPUSHARE_SOCKET")
+        if named:
+            return Finding("fail", f"{error.message} ({named.source})", "unset GPUSHARE_SOCKET, or start that daemon")
+        if error.code == "no_daemon":
+            return Finding("skip", "none runs; `gpushare run` starts one for its job")
+        return Finding("fail", error.message, error.hint)
+    version = surroundings.client.version()
+    where = f"{node.runtime.api_socket} ({version['scope']}, pid {version['pid']})"
+    if version["version"] != __version__:
+        return Finding("warn", f"{where} is version {version['version']}, this command {__version__}")
+    return Finding("ok", f"{where}, version {version['version']}, protocol {version['protocol']}")
+
+
+def check_runtime_dir(surroundings: Surroundings) -> Finding:
+    for driver in ("nvidia", "sim"):
+        directory = user_dir(driver, surroundings.environ)
+        if directory.is_symlink() or directory.exists():
+            Runtime(directory).check()
+    return Finding("ok", str(user_dir("nvidia", surroundings.environ).parent))
+
+
+def check_layout(_: Surroundings) -> Finding:
+    try:
+        from gpushare._layout import ffi, lib
+    except ImportError as error:
+        return Finding("fail", str(error))
+    expected = {"struct gs_page": lib.GS_PAGE_BYTES, "struct gs_frame": lib.GS_FRAME_BYTES, "struct gs_line": 128}
+    wrong = [
+        f"{name} is {ffi.sizeof(name)} bytes, not {size}" for name, size in expected.items() if ffi.sizeof(name) != size
+    ]
+    if wrong:
+        return Finding("fail", ", ".join(wrong))
+    return Finding("ok", f"page version {lib.GS_PAGE_VERSION}, frame version {lib.GS_WIRE_VERSION}")
+
+
+def check_interposers(surroundings: Surroundings) -> Finding:
+    preloaded = f"{surroundings.environ.get('LD_PRELOAD', '')} {_read('/etc/ld.so.preload')}"
+    found = [name for name in OTHER_INTERPOSERS if name in preloaded]
+    if "CUDA_MPS_PIPE_DIRECTORY" in surroundings.environ or _runs("nvidia-cuda-mps"):
+        found.append("MPS")
+    if found:
+        return Finding("warn", f"found {', '.join(found)}")
+    return Finding("ok", "none")
+
+
+def check_native_limits(surroundings: Surroundings) -> Finding:
+    if locate.detect_driver() == "sim":
+        return Finding("skip", "no NVIDIA driver")
+    try:
+        version = surroundings.driver_version
+    except OSError as error:
+        return Finding("skip", str(error))
+    if int(version.split(".")[0]) < NATIVE_LIMITS_SINCE:
+        return Finding("skip", f"driver {version}; the driver's own limits come with r{NATIVE_LIMITS_SINCE}")
+    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return Finding("skip", f"driver {version} has limits of its own, but they need cgroup v2")
+    return Finding("ok", f"driver {version} can enforce limits itself (nvidia-smi memory-limits)")
+
+
+def check_unmanaged(surroundings: Surroundings) -> Finding:
+    gpus = surroundings.client.status()["gpus"]
+    found = [
+        f"{format_bytes(gpu['unmanaged'])} on GPU {gpu['index']}"
+        for gpu in gpus
+        if gpu["unmanaged"] > UNMANAGED_WORTH_A_WORD
+    ]
+    return Finding("warn", ", ".join(found)) if found else Finding("ok", "none worth a word")
+
+
+def check_variables(surroundings: Surroundings) -> Finding:
+    settings = surroundings.settings
+    settings.budget()
+    settings.integer("GPUSHARE_PRIORITY")
+    settings.duration("GPUSHARE_GRACE")
+    for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
+        settings.choice(name)
+    problems = [*settings.warnings, *unknown_variables(surroundings.environ)]
+    return Finding("warn", "; ".join(problems)) if problems else Finding("ok", "no contradictions")
+
+
+def check_container(surroundings: Surroundings) -> Finding:
+    environ = surroundings.environ
+    marks = [path for path in ("/.dockerenv", "/run/.containerenv") if Path(path).exists()]
+    if not marks and "KUBERNETES_SERVICE_HOST" not in environ and "container" not in environ:
+        return Finding("ok", "not in a container")
+    if Path("/run/gpushare/api.sock").exists():
+        return Finding("ok", "in a container, with the node's daemon mounted")
+    return Finding("warn", "in a container: this user's daemon sees only the jobs and processes in here")
+
+
+def check_glibc(_: Surroundings) -> Finding:
+    try:
+        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        version = tuple(int(part) for part in name.split()[1].split(".")[:2])
+    except (ValueError, OSError, IndexError):
+        return Finding("fail", "the C library is not glibc")
+    return Finding("ok" if version >= GLIBC_SINCE else "fail", name)
+
+
+CHECKS = (
+    Check(
+        "GS01", "NVIDIA driver and NVML", check_driver, "`nvidia-smi` should list your GPUs; with none all still runs"
+    ),
+    Check("GS02", "shim loads", check_shim_loads, "reinstall gpushare on this machine, with this C library"),
+    Check("GS03", "daemon", check_daemon, "restart the daemon after an upgrade: it is of another version"),
+    Check("GS04", "memory layouts", check_layout, "reinstall gpushare: its compiled parts are of another version"),
+    Check("GS05", "other interposers", check_interposers, "one at a time: two of them count the same memory twice"),
+    Check("GS06", "runtime directory", check_runtime_dir, "remove it, or set XDG_RUNTIME_DIR"),
+    Check("GS07", "limits in the driver", check_native_limits, ""),
+    Check(
+        "GS08", "memory outside gpushare", check_unmanaged, "guarantees hold only for what runs under `gpushare run`"
+    ),
+    Check("GS09", "environment variables", check_variables, "unset what you do not mean"),
+    Check(
+        "GS10", "container", check_container, "mount /run/gpushare of the node into the container (and share its pids)"
+    ),
+    Check("GS11", "C library", check_glibc, "the shim needs glibc 2.31 or newer (no musl)"),
+)
+
+
+def _ask_nvml() -> tuple[str, int]:
+    """Driver version and number of GPUs; OSError when NVML does not answer."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            version: Any = pynvml.nvmlSystemGetDriverVersion()
+            return (version if isinstance(version, str) else version.decode()), int(pynvml.nvmlDeviceGetCount())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise OSError(str(error)) from None
+
+
+def _preload_problem(command: list[str], environ: Mapping[str, str]) -> str | None:
+    # The loader says on stderr that a library could not be preloaded, and starts the program all the same.
+    result = subprocess.run(
+        command,
+        env={**environ, "LD_PRELOAD": str(library()), "LD_BIND_NOW": "1"},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=30,
+        check=False,
+    )
+    if result.returncode or result.stderr:
+        return result.stderr.strip().splitlines()[0] if result.stderr.strip() else f"exit code {result.returncode}"
+    return None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _runs(name: str) -> bool:
+    return any(_read(f"{path}/comm").startswith(name[:15]) for path in Path("/proc").glob("[0-9]*"))

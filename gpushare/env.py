@@ -1,0 +1,290 @@
+"""The environment variables of gpushare: one table, and how a setting is looked up.
+
+A setting comes from the first of: the command line, its variable, the variable's aliases in order, the user's file,
+the system's file, the default. Each answer remembers where it came from, so that every message can say so.
+
+Aliases are variables of other products (Run:ai, NVIDIA, HAMi), each in the dialect of its product, so that a job
+that was written for them runs here unchanged. Two set variables that disagree are worth one warning: the first wins.
+shim/preload has the same table in C; a test compares them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpushare.errors import UsageError
+from gpushare.quantity import BLANKS, Budget, Dialect, Kind, Quantity, format_bytes, parse_duration
+
+__all__ = ["VARIABLES", "Alias", "Setting", "Settings", "Variable", "unknown_variables"]
+
+PREFIX = "GPUSHARE_"
+
+
+class Alias(NamedTuple):
+    name: str
+    dialect: Dialect
+    per_device: bool = False  # also as NAME_0, NAME_1, ...
+
+
+class Variable(NamedTuple):
+    name: str
+    help: str
+    default: str | None = None
+    aliases: tuple[Alias, ...] = ()
+    choices: tuple[str, ...] = ()
+    in_file: bool = True  # may stand in a configuration file too
+    kind: str = "text"
+
+    @property
+    def key(self) -> str:
+        """Its name in a configuration file."""
+        return self.name.removeprefix(PREFIX).lower()
+
+
+VARIABLES = (
+    Variable(
+        "GPUSHARE_REQUEST",
+        "memory guaranteed on each GPU: 4Gi, 4G, 0.25, 25%, none",
+        aliases=(Alias("NVIDIA_GPU_MEMORY_REQUEST", Dialect.MIB),),
+        kind="quantity",
+    ),
+    Variable(
+        "GPUSHARE_LIMIT",
+        "ceiling of memory on each GPU: 14Gi, 0.5, max",
+        aliases=(
+            Alias("RUNAI_GPU_MEMORY_LIMIT", Dialect.RUNAI),
+            Alias("NVIDIA_GPU_MEMORY_LIMIT", Dialect.MIB),
+            Alias("CUDA_DEVICE_MEMORY_LIMIT", Dialect.HAMI, per_device=True),
+        ),
+        kind="quantity",
+    ),
+    Variable("GPUSHARE_NAME", "name of the job in ps and in messages", in_file=False),
+    Variable("GPUSHARE_PRIORITY", "whole number; lower priorities are stopped first", "0", kind="integer"),
+    Variable("GPUSHARE_GRACE", "time between SIGTERM and SIGKILL when memory is asked back", kind="duration"),
+    Variable(
+        "GPUSHARE_VISIBLE",
+        "what a program sees as the GPU's total memory",
+        "limit",
+        choices=("limit", "request"),
+        kind="choice",
+    ),
+    Variable(
+        "GPUSHARE_DRIVER",
+        "the NVIDIA driver or the software driver",
+        "auto",
+        choices=("auto", "nvidia", "sim"),
+        kind="choice",
+    ),
+    Variable(
+        "GPUSHARE_LOG",
+        "how much the shim says on stderr",
+        "warning",
+        choices=("error", "warning", "info", "debug"),
+        kind="choice",
+    ),
+    Variable("GPUSHARE_SOCKET", "path of the daemon's api.sock"),
+    Variable("GPUSHARE_SIM", "settings of the software driver: gpus=2,memory=16Gi,...", in_file=False),
+    Variable("GPUSHARE_CONFIG", "path of the user's configuration file", in_file=False),
+    Variable("GPUSHARE_JOB", "the job a process belongs to; set by gpushare run", in_file=False, kind="job"),
+)
+
+BY_NAME = {variable.name: variable for variable in VARIABLES}
+BY_KEY = {variable.key: variable for variable in VARIABLES if variable.in_file}
+
+
+class Setting(NamedTuple):
+    """A value and where it came from, as messages name it: `--limit`, `RUNAI_GPU_MEMORY_LIMIT=0.25`, a file."""
+
+    text: str
+    source: str
+    name: str = ""  # of the variable, when it is one
+    dialect: Dialect = Dialect.NATIVE
+
+    def quantity(self) -> Quantity:
+        with _naming(self):
+            return Quantity.parse(self.text, self.dialect)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _naming:
+    """Say in an error whose value it was that we could not accept."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UsageError):
+            raise type(error)(
+                f"{self.setting.source}: {error.message}", facts=error.facts, hint=error.hint, code=error.code
+            ) from None
+
+
+@dataclass
+class Settings:
+    """All settings of one command: flags, environment and files, with what is worth a warning."""
+
+    flags: Mapping[str, str | None] = field(default_factory=dict)  # by the variable's name
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    files: tuple[tuple[str, Mapping[str, str]], ...] = ()  # (path, values by key), the user's first
+    warnings: list[str] = field(default_factory=list)
+
+    def find(self, name: str) -> Setting | None:
+        variable = BY_NAME[name]
+        flag = self.flags.get(name)
+        if flag is not None:
+            return Setting(flag, f"--{variable.key}")
+        found = list(self._in_environment(variable))
+        self._warn_of_disagreement(found)
+        if found:
+            return found[0]
+        return self._in_files(variable)
+
+    def text(self, name: str) -> str | None:
+        setting = self.find(name)
+        return setting.text if setting else BY_NAME[name].default
+
+    def choice(self, name: str) -> str:
+        setting, choices = self.find(name), BY_NAME[name].choices
+        if setting is None:
+            return BY_NAME[name].default or ""
+        if setting.text not in choices:
+            with _naming(setting):
+                raise UsageError(f"{setting.text!r} is none of {', '.join(choices)}", code="bad_choice")
+        return setting.text
+
+    def integer(self, name: str) -> int:
+        setting = self.find(name)
+        if setting is None:
+            return int(BY_NAME[name].default or 0)
+        with _naming(setting):
+            return _parse_integer(setting.text)
+
+    def duration(self, name: str) -> float | None:
+        setting = self.find(name)
+        if setting is None:
+            return None
+        with _naming(setting):
+            return parse_duration(setting.text)
+
+    def budget(self) -> tuple[Budget, Setting | None, Setting | None]:
+        """The job's budget, and the settings it came from."""
+        request, limit = self.find("GPUSHARE_REQUEST"), self.find("GPUSHARE_LIMIT")
+        burst_only = limit is not None and limit.dialect is Dialect.RUNAI
+        budget = Budget.of(
+            request.quantity() if request else None,
+            limit.quantity() if limit else None,
+            limit_is_burst_only=burst_only,
+        )
+        return budget, request, limit
+
+    def overruled_aliases(self, name: str, winner: Quantity) -> list[str]:
+        """Variables of other products that say something else than what was decided.
+
+        `run` takes them out of its child's environment: the shim reads them too, and would warn in each process.
+        """
+        found = self._in_environment(BY_NAME[name])
+        return [setting.name for setting in found if setting.name != name and _value(setting) != winner]
+
+    def _in_environment(self, variable: Variable) -> Iterator[Setting]:
+        text = self._value_of(variable.name)
+        if text is not None:
+            yield Setting(text, f"{variable.name}={text}", variable.name)
+        for alias in variable.aliases:
+            for setting in self._alias_settings(alias):
+                # HAMi's 0 sets no limit: the same as not being set.
+                if alias.dialect is not Dialect.HAMI or not _is_none(setting):
+                    yield setting
+
+    def _alias_settings(self, alias: Alias) -> Iterator[Setting]:
+        found = [(alias.name, self._value_of(alias.name))]
+        if alias.per_device:
+            # One limit holds on each GPU of a job, so of several the lowest: it breaks nobody's promise.
+            found += sorted(
+                ((name, self._value_of(name)) for name in self.environ if _is_per_device(name, alias.name)),
+                key=lambda item: _sort_key(item[1], alias.dialect),
+            )
+        for name, text in found:
+            if text is not None:
+                yield Setting(text, f"{name}={text}", name, alias.dialect)
+
+    def _value_of(self, name: str) -> str | None:
+        return self.environ.get(name, "").strip(BLANKS) or None  # set but empty is how scripts unset a variable
+
+    def _in_files(self, variable: Variable) -> Setting | None:
+        for path, values in self.files:
+            if variable.in_file and variable.key in values:
+                return Setting(values[variable.key], f"{path}: {variable.key}")
+        return None
+
+    def _warn_of_disagreement(self, found: list[Setting]) -> None:
+        for other in found[1:]:
+            if _value(other) != _value(found[0]):
+                text = f"{_assignment(found[0])} and {_assignment(other)} disagree: the first counts"
+                if text not in self.warnings:
+                    self.warnings.append(text)
+                return
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A warning for each variable that looks like ours and is not, with the nearest name that is."""
+    return [_unknown(name) for name in sorted(environ) if name.startswith(PREFIX) and name not in BY_NAME]
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    # Without the prefix, which would make every name near to every other.
+    known = [variable.name.removeprefix(PREFIX) for variable in VARIABLES]
+    near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.6)
+    return f"there is no variable {name}" + (f": did you mean {PREFIX}{near[0]}?" if near else "")
+
+
+def _parse_integer(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a whole number", code="bad_integer") from None
+    if abs(value) > 2**31 - 1:
+        raise UsageError(f"{text} is too far from 0", code="bad_integer")
+    return value
+
+
+def _is_per_device(name: str, base: str) -> bool:
+    index = name.removeprefix(f"{base}_")
+    return index != name and index.isascii() and index.isdigit()
+
+
+def _sort_key(text: str | None, dialect: Dialect) -> tuple[int, int]:
+    try:
+        quantity = Quantity.parse(text or "", dialect)
+    except UsageError:
+        return (0, 0)  # first, so that it is refused and not skipped
+    return (2, 0) if quantity.kind is Kind.NONE else (1, quantity.value)
+
+
+def _is_none(setting: Setting) -> bool:
+    try:
+        return setting.quantity().kind is Kind.NONE
+    except UsageError:
+        return False
+
+
+def _value(setting: Setting) -> Quantity | str:
+    try:
+        return setting.quantity()
+    except UsageError:
+        return setting.text
+
+
+def _assignment(setting: Setting) -> str:
+    value = _value(setting)
+    shown = f" ({format_bytes(value.value)})" if isinstance(value, Quantity) and value.kind is Kind.BYTES else ""
+    return f"{setting.name}={setting.text}{shown}"

@@ -1,0 +1,114 @@
+"""The errors of gpushare.
+
+    GpushareError                    1   something failed
+    ├── UsageError                   2   the command line, a variable or a file says something we do not accept
+    │   └── QuantityError            2   an amount of memory or a duration that we do not accept
+    ├── DaemonUnreachable            3   no daemon answers, or what answers is not a daemon
+    ├── NotPermitted                 4   somebody else's job, or a path that is not ours
+    ├── NoSuchJob                    5   no job by that name
+    ├── Refused                      1   the daemon understood and said no: not admitted, does not fit, ...
+    ├── CommandNotExecutable       126   what `run` should start is there, but cannot be started
+    └── CommandNotFound            127   what `run` should start is not there
+
+An error says what happened in one line without a full stop (`message`), then the numbers behind it as pairs
+(`facts`), then the way out (`hint`). `code` names the reason for programs. Errors become text and an exit code
+in one place only, gpushare/cli/__init__.py; there `run` turns every code of its own below 126 into 125, because
+the small numbers belong to the command that it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "CommandNotExecutable",
+    "CommandNotFound",
+    "DaemonUnreachable",
+    "Facts",
+    "GpushareError",
+    "NoSuchJob",
+    "NotPermitted",
+    "QuantityError",
+    "Refused",
+    "UsageError",
+    "render",
+]
+
+Facts = Sequence[tuple[str, str]]
+
+
+class GpushareError(Exception):
+    code = "failed"
+    exit_code = 1
+
+    def __init__(self, message: str, *, facts: Facts = (), hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = tuple((str(label), str(text)) for label, text in facts)
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.facts, self.hint, self.code))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(code={self.code!r}, message={self.message!r})"
+
+    def render(self) -> str:
+        return render(self.message, self.facts, self.hint)
+
+
+def _rebuild(kind: type[GpushareError], message: str, facts: Facts, hint: str | None, code: str) -> GpushareError:
+    return kind(message, facts=facts, hint=hint, code=code)
+
+
+class UsageError(GpushareError):
+    code = "usage"
+    exit_code = 2
+
+
+class QuantityError(UsageError):
+    code = "bad_quantity"
+
+
+class DaemonUnreachable(GpushareError):
+    code = "daemon_unreachable"
+    exit_code = 3
+
+
+class NotPermitted(GpushareError):
+    code = "not_permitted"
+    exit_code = 4
+
+
+class NoSuchJob(GpushareError):
+    code = "no_such_job"
+    exit_code = 5
+
+
+class Refused(GpushareError):
+    code = "refused"
+
+
+class CommandNotExecutable(GpushareError):
+    code = "not_executable"
+    exit_code = 126
+
+
+class CommandNotFound(GpushareError):
+    code = "not_found"
+    exit_code = 127
+
+
+def render(message: str, facts: Facts = (), hint: str | None = None) -> str:
+    """The shape of every message: what happened, the numbers in aligned pairs, then the way out."""
+    lines = [f"gpushare: {message}"]
+    width = max((len(label) for label, _ in facts), default=0)
+    for label, text in facts:
+        first, *more = text.splitlines() or [""]
+        lines.append(f"  {label:<{width}}  {first}".rstrip())
+        lines.extend(" " * (width + 4) + line for line in more)
+    if hint:
+        lines += [f"hint: {hint}"] if facts else ["", f"hint: {hint}"]
+    return "\n".join(lines)

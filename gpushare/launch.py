@@ -1,0 +1,542 @@
+"""`gpushare run`: a job around a program.
+
+    find or start the daemon -> register the job -> start the program -> wait -> end the job -> exit as the program did
+
+The wrapper is a parent that the program does not notice: same terminal, same process group, same output, its exit
+code. It waits in exactly one place, `sigtimedwait`, with all signals blocked: the program's end is SIGCHLD, the
+daemon's stream of notices raises SIGIO, and every other signal comes with its sender. That last part is why it is
+not a poll over a wake-up descriptor: Ctrl-C reaches the program from the terminal already, while `kill -INT` of the
+wrapper does not, and only the signal's own record tells one from the other. No thread, no handler.
+
+The daemon may die at any time. The stream ends; the wrapper starts this user's daemon again (the system's is the
+system's business), and registers the same job under the same id. The program runs on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare import locate, spawn
+from gpushare.api import Job, Notice, Outcome
+from gpushare.client import Client, Events
+from gpushare.closing import Ending, closing_words, memory_kills, write_report
+from gpushare.config import load_settings
+from gpushare.env import Setting, Settings, unknown_variables
+from gpushare.errors import DaemonUnreachable, Facts, GpushareError, NoSuchJob, Refused, UsageError, render
+from gpushare.paths import software_driver_dir
+from gpushare.quantity import Kind, format_bytes, format_duration
+
+__all__ = ["Options", "run"]
+
+FORWARDED = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+    signal.SIGCONT,
+    signal.SIGTSTP,
+}
+WAITED_FOR = FORWARDED | {signal.SIGCHLD, signal.SIGIO}
+SI_KERNEL = 128  # the terminal's signals; the foreground process group has them already
+FOREVER = float(10 * 365 * 86400)
+MAX_SHOWN = 4000  # characters of the command line
+
+RETRY_FIRST = 0.05
+RETRY_LAST = 5.0
+ALWAYS_SHOWN = {"asked_back", "changed"}  # of the notices; the shim prints the others in the program itself
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    command: list[str]
+    flags: Mapping[str, str | None] = field(default_factory=dict)  # by variable: GPUSHARE_LIMIT and so on
+    gpus: int = 1
+    wait: float | None = None
+    lend: bool = True
+    replace: bool = False  # --exec
+    report: Path | None = None
+    require_daemon: bool = False
+    verbosity: int = 0
+
+
+def run(options: Options, environ: Mapping[str, str] | None = None) -> int:
+    return Launch(options, os.environ if environ is None else environ).run()
+
+
+class Launch:
+    def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
+        self.options = options
+        self.environ = environ
+        self.settings: Settings = load_settings(options.flags, environ)
+        self.budget, self.request, self.limit = self.settings.budget()
+        self.job: Job | None = None
+        self.node: locate.Node | None = None
+        self.started = time.monotonic()
+
+    def run(self) -> int:
+        self._check()
+        program = spawn.find_program(self.options.command[0], self.environ)
+        self.node = self._find_daemon()
+        if self.node is not None:
+            self._admit()
+        try:
+            environ = self._child_environ()
+            if self.options.replace:
+                self._replace(program, environ)
+            return self._supervise(program, environ)
+        except BaseException:
+            self._withdraw()
+            raise
+
+    # Before the start
+
+    def _check(self) -> None:
+        """Everything that can be refused before anybody else is troubled."""
+        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
+            self.settings.choice(name)
+        self.settings.integer("GPUSHARE_PRIORITY")
+        self.settings.duration("GPUSHARE_GRACE")
+        if self.options.report is not None:
+            self._check_report(self.options.report)
+        spawn.preload(self.environ)
+        for warning in [*self.settings.warnings, *unknown_variables(self.environ)]:
+            self.say(warning, level=0)
+
+    def _check_report(self, path: Path) -> None:
+        if self.options.replace:
+            raise UsageError("--report needs the wrapper to stay, --exec replaces it")
+        if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise UsageError(f"cannot write the report to {path}")
+
+    def _find_daemon(self) -> locate.Node | None:
+        try:
+            node = locate.for_run(self.settings)
+        except (DaemonUnreachable, OSError) as error:
+            if self.options.require_daemon:
+                raise
+            why = error.message if isinstance(error, GpushareError) else str(error)
+            self.say(f"{why}; the limit holds for each process by itself, and nothing is lent", level=0)
+            return None
+        if node.passed_over is not None:
+            self.say(f"this user's daemon is used, not the system's: {node.passed_over.message}", level=1)
+        if node.driver == "sim" and self.settings.choice("GPUSHARE_DRIVER") == "auto":
+            self.say("no NVIDIA driver here: the software driver stands in (GPUs made of host memory)", level=0)
+        return node
+
+    def _admit(self) -> None:
+        """Register the job. A daemon that ends after its last job may do so right now: ask for the next one."""
+        for attempt in range(4):
+            assert self.node is not None
+            try:
+                self.job = self._register(self.node.client())
+            except DaemonUnreachable as error:
+                if self.node.starter is None or attempt == 3 or error.code in ("timed_out", "garbage"):
+                    raise
+                self.node = locate.for_run(self.settings)
+            else:
+                self._tell_budget(self.job)
+                return
+
+    def _register(self, client: Client) -> Job:
+        body = self.registration()
+        wait = self.options.wait
+        if wait is None:
+            return client.register(body)
+        try:
+            return client.register(body)
+        except Refused as refusal:
+            limit = "until there is room" if wait == float("inf") else f"up to {format_duration(wait)}"
+            self.say(f"waiting {limit}: {refusal.message}", refusal.facts, level=0)
+        return client.register({**body, "wait": min(wait, FOREVER)}, wait)
+
+    def registration(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "command": shortened(self.options.command),
+            "request": self.budget.request.canonical(),
+            "limit": self.budget.limit.canonical(),
+            "request_source": _source(self.request or (None if self.budget.request.kind is Kind.NONE else self.limit)),
+            "limit_source": _source(self.limit or (None if self.budget.limit.kind is Kind.MAX else self.request)),
+            "gpus": self.options.gpus,
+            "devices": visible_devices(self.environ),
+            "priority": self.settings.integer("GPUSHARE_PRIORITY"),
+            "grace": self.settings.duration("GPUSHARE_GRACE"),
+            "lend": self.options.lend,
+            "min_run_time": 0.0,
+            "wait": None,
+            "job": self.job["id"] if self.job else None,
+            "cwd": working_directory(),
+        }
+
+    @property
+    def name(self) -> str:
+        setting = self.settings.find("GPUSHARE_NAME")
+        if setting and setting.name and "GPUSHARE_JOB" in self.environ:
+            setting = None  # the name of the job that we are in, not of the one that we start
+        return setting.text if setting else default_name(self.options.command)
+
+    def _tell_budget(self, job: Job) -> None:
+        for gpu in job["gpus"]:
+            self.say(
+                f"job {job['name']} ({job['id']}) on GPU {gpu['index']} ({gpu['name']}):"
+                f" request {format_bytes(gpu['request'])}{_from(job['request_source'])},"
+                f" limit {format_bytes(gpu['limit'])}{_from(job['limit_source'])}",
+                level=1,
+            )
+
+    def _child_environ(self) -> dict[str, str]:
+        environ = dict(self.environ)
+        for name, quantity in (("GPUSHARE_REQUEST", self.budget.request), ("GPUSHARE_LIMIT", self.budget.limit)):
+            for alias in self.settings.overruled_aliases(name, quantity):
+                del environ[alias]
+            environ[name] = quantity.canonical()
+        environ["LD_PRELOAD"] = spawn.preload(self.environ)
+        environ["GPUSHARE_NAME"] = self.name
+        for name in ("GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
+            setting = self.settings.find(name)
+            if setting:
+                environ[name] = setting.text
+        environ.pop("GPUSHARE_JOB", None)  # of a job around this one
+        if self.node is not None and self.job is not None:
+            environ["GPUSHARE_JOB"] = self.job["id"]
+            environ["GPUSHARE_SOCKET"] = str(self.node.runtime.api_socket)
+            environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu["uuid"] for gpu in self.job["gpus"])
+        if self._driver() == "sim":
+            environ["LD_LIBRARY_PATH"] = _first(self._software_driver(), environ.get("LD_LIBRARY_PATH"))
+            environ["GPUSHARE_DRIVER"] = "sim"
+        return environ
+
+    def _driver(self) -> str:
+        if self.node is not None:
+            return self.node.driver
+        driver = self.settings.choice("GPUSHARE_DRIVER")
+        return locate.detect_driver() if driver == "auto" else driver
+
+    def _software_driver(self) -> str:
+        if self.node is None:
+            return str(software_driver_dir())
+        links = self.node.runtime.drivers
+        try:
+            spawn.make_driver_links(links, software_driver_dir())
+        except OSError:
+            return str(software_driver_dir())  # the directory is another's: the package has the two main names
+        return str(links)
+
+    # The program
+
+    def _replace(self, program: str, environ: Mapping[str, str]) -> None:
+        if self.node is not None and self.job is not None:
+            self.node.client().set_main(self.job["id"], os.getpid())
+        raise spawn.exec_program(program, self.options.command, environ)
+
+    def _supervise(self, program: str, environ: Mapping[str, str]) -> int:
+        memory_kills_before = memory_kills()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
+        try:
+            child = spawn.spawn_program(program, self.options.command, environ, _signals(mask))
+            link = Link(self, child) if self.node is not None and self.job is not None else None
+            status = wait_for(child, link)
+        finally:
+            # What is still pending was meant for the program; with the mask open it would end us before we have spoken.
+            for number in WAITED_FOR - {signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}:
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        outcome = link.end(status) if link else None
+        ending = Ending(
+            status=status,
+            program=f"{Path(self.options.command[0]).name}[{child}]",
+            outcome=outcome,
+            killed_notice=link.killed_notice if link else None,
+            by_kernel=memory_kills() > memory_kills_before,
+        )
+        return self._finish(ending)
+
+    def _finish(self, ending: Ending) -> int:
+        words = closing_words(ending)
+        if words:
+            write_stderr(words)
+        if self.options.report is not None:
+            try:
+                write_report(
+                    self.options.report,
+                    ending=ending,
+                    command=self.options.command,
+                    job=self.job,
+                    duration=time.monotonic() - self.started,
+                )
+            except OSError as error:
+                self.say(f"cannot write the report to {self.options.report}: {error.strerror}", level=0)
+        return ending.exit_code
+
+    def _withdraw(self) -> None:
+        """The program did not start: nothing of it stays behind."""
+        if self.node is not None and self.job is not None:
+            with contextlib.suppress(GpushareError):  # the daemon sees our end by itself
+                self.node.client(1.0).end(self.job["id"], None, None)
+
+    def say(self, message: str, facts: Facts = (), *, level: int) -> None:
+        """A note for the user: level 0 unless -q, level 1 with -v."""
+        if self.options.verbosity >= level:
+            write_stderr(render(message, facts))
+
+
+class Link:
+    """The job's connection to the daemon while the program runs."""
+
+    def __init__(self, launch: Launch, child: int) -> None:
+        assert launch.node is not None
+        assert launch.job is not None
+        self.launch = launch
+        self.node = launch.node
+        self.job: str = launch.job["id"]
+        self.child = child
+        self.killed_notice: str | None = None
+        self.retry_at: float | None = None
+        self._delay = RETRY_FIRST
+        self._events: Events | None = None
+        self._printed: dict[str, float] = {}
+        self._suppressed: dict[str, int] = {}
+        self._said: set[str] = set()
+        try:
+            self._open(register=False)
+        except GpushareError:
+            self._retry_later()
+
+    def read(self) -> None:
+        """Take what the daemon says; when the stream has ended, plan to open it again."""
+        if self._events is None:
+            return
+        try:
+            for notice in self._events.read():
+                self._take(notice)
+            ended = self._events.ended
+        except DaemonUnreachable:
+            ended = True
+        if ended:
+            self._events.close()
+            self._events = None
+            self._retry_later()
+
+    def retry(self) -> None:
+        """Reach the daemon again: start it if it is ours to start, register the job under its id."""
+        self.retry_at = None
+        try:
+            self._open(register=True)
+        except DaemonUnreachable:
+            self._start_daemon()
+            self._retry_later()
+        except GpushareError as error:
+            self._say_once(f"the daemon does not take the job back: {error.message}", level=0)
+            self._delay = RETRY_LAST
+            self._retry_later()
+        else:
+            self._delay = RETRY_FIRST
+
+    def end(self, status: int) -> Outcome | None:
+        """Tell the daemon how it ended, and hear whether that was its own doing."""
+        self.read()
+        if self._events is not None:
+            self._events.close()
+        try:
+            if os.WIFSIGNALED(status):
+                ended = self.node.client(2.0).end(self.job, None, os.WTERMSIG(status))
+            else:
+                ended = self.node.client(2.0).end(self.job, os.WEXITSTATUS(status), None)
+        except GpushareError:
+            return None
+        self.launch.job = ended["job"]  # with what `gpushare set` has changed since
+        return ended["outcome"]
+
+    def reap(self) -> None:
+        if self.node.starter is not None:
+            self.node.starter.reap()
+
+    def _open(self, *, register: bool) -> None:
+        client = self.node.client(2.0)
+        if register:
+            state = self._state(client)
+            if state == "ended":
+                return  # it was ended on purpose, and the program is about to follow
+            if state is None:
+                client.register({**self.launch.registration(), "job": self.job})
+        self._set_main(client)
+        self._events = client.events(self.job)
+        watch(self._events)
+        self.read()  # what came before the first SIGIO could
+
+    def _state(self, client: Client) -> str | None:
+        try:
+            return client.job(self.job)["state"]
+        except NoSuchJob:
+            return None
+
+    def _set_main(self, client: Client) -> None:
+        try:
+            client.set_main(self.job, self.child)
+        except DaemonUnreachable:
+            raise
+        except GpushareError as error:
+            if not has_ended(self.child):
+                self._say_once(f"the daemon cannot see the program: {error.message}", level=1)
+
+    def _start_daemon(self) -> None:
+        if self.node.starter is not None:
+            try:
+                self.node.starter.start()
+            except (GpushareError, OSError) as error:
+                self.launch.say(f"cannot start the daemon again: {error}", level=1)
+
+    def _retry_later(self) -> None:
+        if self.killed_notice is not None:
+            return  # a process that is being killed may take its time, and is no job any more
+        self.retry_at = time.monotonic() + self._delay
+        self._delay = min(self._delay * 2, RETRY_LAST)
+
+    def _say_once(self, text: str, *, level: int) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.launch.say(text, level=level)
+
+    def _take(self, notice: Notice) -> None:
+        kind = notice["kind"]
+        if kind == "killed":
+            self.killed_notice = notice["text"]
+            return
+        # One a second of each kind, then a count: a job that is asked often must not drown its own output.
+        now = time.monotonic()
+        if now - self._printed.get(kind, -1.0) < 1.0:
+            self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
+            return
+        self._printed[kind] = now
+        more = self._suppressed.pop(kind, 0)
+        text = notice["text"] + (f" (and {more} more like it)" if more else "")
+        self.launch.say(text, level=0 if kind in ALWAYS_SHOWN else 1)
+
+
+def watch(events: Events) -> None:
+    """Have the kernel raise SIGIO when something arrives."""
+    descriptor = events.fileno()
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def wait_for(child: int, link: Link | None) -> int:
+    """Until the program ends: its status, as waitpid gives it."""
+    while True:
+        timeout = FOREVER
+        if link is not None and link.retry_at is not None:
+            timeout = max(0.0, link.retry_at - time.monotonic())
+        caught = signal.sigtimedwait(WAITED_FOR, timeout)
+        if caught is not None and caught.si_signo in FORWARDED:
+            forward(child, caught)
+        # Signals of one kind merge, so whatever woke us, look at everything.
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if link is not None:
+            link.reap()
+            link.read()
+            if link.retry_at is not None and time.monotonic() >= link.retry_at:
+                link.retry()
+
+
+def has_ended(child: int) -> bool:
+    """Without taking its status, which the wait loop needs."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def forward(child: int, caught: signal.struct_siginfo) -> None:
+    if caught.si_code != SI_KERNEL:
+        os.kill(child, caught.si_signo)
+    if caught.si_signo == signal.SIGTSTP:
+        stop_too()
+
+
+def stop_too() -> None:
+    """The shell waits for us, not for the program: stop as well, or it never gives the prompt back.
+
+    By the same signal and its default action, not by SIGSTOP: where no shell is there to continue us (the first
+    process of a container), the kernel lets neither of us stop.
+    """
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+
+
+def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
+    """What CUDA_VISIBLE_DEVICES names: indices or UUIDs, in order. CUDA itself stops at the first that is not one."""
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return None
+    found: list[str] = []
+    for item in (part.strip() for part in text.split(",")):
+        if not (item.isdigit() or item.startswith(("GPU-", "MIG-"))):
+            break
+        found.append(item)
+    if not found:
+        raise UsageError(
+            f"CUDA_VISIBLE_DEVICES={text} hides every GPU",
+            code="no_visible_gpu",
+            hint="unset it, or run the program without gpushare",
+        )
+    return found
+
+
+def working_directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:  # removed under our feet: no reason not to run there
+        return None
+
+
+def shortened(command: list[str]) -> list[str]:
+    """What ps shows: a command line may have megabytes."""
+    words, left = [], MAX_SHOWN
+    for word in command:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word) + 1
+    return words
+
+
+def default_name(command: list[str]) -> str:
+    """`train` for `python -u train.py --epochs 3`, else the program's name."""
+    program = Path(command[0]).name
+    if program.startswith("python"):
+        script = next((word for word in command[1:] if word.endswith(".py")), None)
+        if script:
+            return Path(script).stem
+    return program
+
+
+def write_stderr(text: str) -> None:
+    """One write, so that lines of several wrappers do not mix; a closed stderr is no reason to fail."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def _source(setting: Setting | None) -> str | None:
+    return setting.source if setting else None
+
+
+def _from(source: str | None) -> str:
+    return f" (from {source})" if source else ""
+
+
+def _first(path: str, others: str | None) -> str:
+    return f"{path}:{others}" if others else path
+
+
+def _signals(mask: set[int] | set[signal.Signals]) -> set[signal.Signals]:
+    return {signal.Signals(number) for number in mask}

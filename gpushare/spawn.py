@@ -1,0 +1,119 @@
+"""The program that `run` starts: finding it, and the environment it gets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpushare.errors import CommandNotExecutable, CommandNotFound, GpushareError, UsageError
+from gpushare.paths import library
+
+__all__ = ["exec_program", "find_program", "make_driver_links", "preload", "prepend", "spawn_program"]
+
+DRIVER_LINKS = {
+    "libcuda.so": "libcuda.so.1",
+    "libcuda.so.1": "libcuda.so.1",
+    "libnvidia-ml.so": "libnvidia-ml.so.1",
+    "libnvidia-ml.so.1": "libnvidia-ml.so.1",
+}
+# Python ignores these two, and an ignored signal stays ignored through exec.
+RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str:
+    """The path that exec would take: looked for before a job is admitted, so that a typing error registers nothing."""
+    if "/" in name:
+        return _executable(Path(name), name)
+    refused = None
+    for directory in os.get_exec_path(environ):
+        path = Path(directory or ".") / name
+        try:
+            return _executable(path, name)
+        except CommandNotExecutable as error:
+            refused = refused or error
+        except CommandNotFound:
+            continue
+    raise refused or CommandNotFound(f"command not found: {name}")
+
+
+def _executable(path: Path, name: str) -> str:
+    try:
+        found = path.exists()
+    except OSError as error:
+        raise CommandNotExecutable(f"cannot execute {path}: {error.strerror}") from None
+    if not found:
+        raise CommandNotFound(f"command not found: {name}")
+    if path.is_dir():
+        raise CommandNotExecutable(f"cannot execute {path}: it is a directory")
+    if not os.access(path, os.X_OK):
+        raise CommandNotExecutable(f"cannot execute {path}: permission denied", hint=f"chmod +x {path}")
+    return str(path) if "/" in str(path) else f"./{path}"
+
+
+def preload(environ: Mapping[str, str]) -> str:
+    """LD_PRELOAD with our library first, once."""
+    path = str(library())
+    if not library().exists():
+        raise GpushareError(
+            f"the preload library {path} is not there",
+            code="not_built",
+            hint="install the package (pip install .), or build in place (python setup.py build_ext --inplace)",
+        )
+    if any(character in path for character in " :;"):
+        raise GpushareError(
+            f"LD_PRELOAD cannot name {path}: a blank or colon is in the path",
+            code="bad_install_path",
+            hint="install gpushare under a path without blanks and colons",
+        )
+    return prepend(path, environ.get("LD_PRELOAD", ""))
+
+
+def prepend(item: str, items: str) -> str:
+    others = [other for other in items.replace(" ", ":").split(":") if other and other != item]
+    return ":".join([item, *others])
+
+
+def make_driver_links(directory: Path, source: Path) -> None:
+    """Links to the software driver under every name a program may look for, in a directory that holds nothing else.
+
+    The links may be made by several wrappers at once and be in use by running programs: each appears whole.
+    """
+    directory.mkdir(mode=0o700, exist_ok=True)
+    for name, target in DRIVER_LINKS.items():
+        link, wanted = directory / name, str(source / target)
+        if link.is_symlink() and str(link.readlink()) == wanted:
+            continue
+        fresh = directory / f".{name}.{os.getpid()}"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(wanted)
+        fresh.replace(link)
+
+
+def spawn_program(path: str, command: list[str], environ: Mapping[str, str], mask: set[signal.Signals]) -> int:
+    """Start it in our process group, so that the keyboard's signals and the terminal reach it by themselves."""
+    try:
+        return os.posix_spawn(path, command, environ, setsigmask=mask, setsigdef=RESTORED)
+    except (OSError, ValueError) as error:
+        raise _did_not_start(path, error) from None
+
+
+def exec_program(path: str, command: list[str], environ: Mapping[str, str]) -> GpushareError:
+    """Become the program. Returns only to say why that failed."""
+    for number in RESTORED:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execve(path, command, environ)
+    except (OSError, ValueError) as error:
+        return _did_not_start(path, error)
+
+
+def _did_not_start(path: str, error: OSError | ValueError) -> GpushareError:
+    if isinstance(error, ValueError):
+        return UsageError(f"cannot execute {path}: {error}")
+    if isinstance(error, FileNotFoundError) and Path(path).exists():
+        return CommandNotExecutable(f"cannot execute {path}: its interpreter does not exist")
+    if isinstance(error, FileNotFoundError):
+        return CommandNotFound(f"command not found: {path}")
+    return CommandNotExecutable(f"cannot execute {path}: {(error.strerror or str(error)).lower()}")

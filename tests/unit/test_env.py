@@ -1,0 +1,165 @@
+"""Where a setting comes from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpushare import config
+from gpushare.env import BY_NAME, VARIABLES, Settings, unknown_variables
+from gpushare.errors import UsageError
+
+
+def settings(environ=None, flags=None, files=()):
+    return Settings(flags or {}, environ or {}, files)
+
+
+def test_flag_then_variable_then_alias_then_files_then_default():
+    environ = {"GPUSHARE_LIMIT": "2Gi", "RUNAI_GPU_MEMORY_LIMIT": "0.5", "NVIDIA_GPU_MEMORY_LIMIT": "4096"}
+    files = (("/user", {"limit": "5Gi"}), ("/system", {"limit": "6Gi", "priority": "3"}))
+    flags = {"GPUSHARE_LIMIT": "1Gi"}
+
+    def source(**kinds):
+        found = settings(**kinds).find("GPUSHARE_LIMIT")
+        return found and (found.text, found.source)
+
+    assert source(environ=environ, flags=flags, files=files) == ("1Gi", "--limit")
+    assert source(environ=environ, files=files) == ("2Gi", "GPUSHARE_LIMIT=2Gi")
+    del environ["GPUSHARE_LIMIT"]
+    assert source(environ=environ, files=files) == ("0.5", "RUNAI_GPU_MEMORY_LIMIT=0.5")
+    del environ["RUNAI_GPU_MEMORY_LIMIT"]
+    assert source(environ=environ, files=files) == ("4096", "NVIDIA_GPU_MEMORY_LIMIT=4096")
+    assert source(files=files) == ("5Gi", "/user: limit")
+    assert source() is None
+    assert settings(files=files).integer("GPUSHARE_PRIORITY") == 3
+    assert settings().integer("GPUSHARE_PRIORITY") == 0
+    assert settings().choice("GPUSHARE_DRIVER") == "auto"
+
+
+def test_each_alias_is_read_in_its_own_dialect():
+    for name, text, canonical in [
+        ("RUNAI_GPU_MEMORY_LIMIT", "4G", "4000000000"),
+        ("NVIDIA_GPU_MEMORY_LIMIT", "4096", "4Gi"),
+        ("CUDA_DEVICE_MEMORY_LIMIT", "4g", "4Gi"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "4g", "4Gi"),
+    ]:
+        budget, _, limit = settings({name: text}).budget()
+        assert limit.name == name
+        assert Settings({}, {"GPUSHARE_LIMIT": canonical}).find("GPUSHARE_LIMIT").quantity() == budget.limit
+
+
+def test_an_empty_variable_is_not_set():
+    found = settings({"GPUSHARE_LIMIT": " ", "NVIDIA_GPU_MEMORY_LIMIT": "1024"})
+    assert found.find("GPUSHARE_LIMIT").name == "NVIDIA_GPU_MEMORY_LIMIT"
+
+
+def test_of_several_limits_per_device_the_lowest_holds():
+    name = "CUDA_DEVICE_MEMORY_LIMIT"
+    environ = {f"{name}_0": "8g", f"{name}_1": "4g", f"{name}_X": "1g"}
+    found = settings(environ)
+    assert found.find("GPUSHARE_LIMIT").name == "CUDA_DEVICE_MEMORY_LIMIT_1"
+    assert len(found.warnings) == 1
+    environ["CUDA_DEVICE_MEMORY_LIMIT_2"] = "rubbish"
+    with pytest.raises(UsageError, match="rubbish"):
+        settings(environ).budget()
+
+
+def test_hamis_zero_is_no_limit():
+    assert settings({"CUDA_DEVICE_MEMORY_LIMIT": "0m"}).find("GPUSHARE_LIMIT") is None
+
+
+def test_one_warning_when_variables_disagree_and_none_when_they_agree():
+    found = settings({"GPUSHARE_LIMIT": "4Gi", "NVIDIA_GPU_MEMORY_LIMIT": "4096"})
+    found.budget()
+    assert found.warnings == []
+    found = settings({"GPUSHARE_LIMIT": "4Gi", "NVIDIA_GPU_MEMORY_LIMIT": "1024", "RUNAI_GPU_MEMORY_LIMIT": "0.5"})
+    found.budget()
+    found.budget()
+    assert found.warnings == ["GPUSHARE_LIMIT=4Gi (4.0 GiB) and RUNAI_GPU_MEMORY_LIMIT=0.5 disagree: the first counts"]
+
+
+def test_only_run_ais_limit_alone_guarantees_nothing():
+    assert settings({"RUNAI_GPU_MEMORY_LIMIT": "4Gi"}).budget()[0].request.canonical() == "none"
+    both = {"RUNAI_GPU_MEMORY_LIMIT": "4Gi", "NVIDIA_GPU_MEMORY_REQUEST": "1024"}
+    assert settings(both).budget()[0].request.canonical() == "1Gi"
+    both = {"RUNAI_GPU_MEMORY_LIMIT": "4Gi", "GPUSHARE_LIMIT": "4Gi"}
+    assert settings(both).budget()[0].request.canonical() == "4Gi"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("GPUSHARE_LIMIT", "4g", lambda s: s.budget()),
+        ("RUNAI_GPU_MEMORY_LIMIT", "25%", lambda s: s.budget()),
+        ("GPUSHARE_PRIORITY", "1.5", lambda s: s.integer("GPUSHARE_PRIORITY")),
+        ("GPUSHARE_PRIORITY", "99999999999", lambda s: s.integer("GPUSHARE_PRIORITY")),
+        ("GPUSHARE_GRACE", "soon", lambda s: s.duration("GPUSHARE_GRACE")),
+        ("GPUSHARE_DRIVER", "amd", lambda s: s.choice("GPUSHARE_DRIVER")),
+    ],
+)
+def test_a_bad_value_names_its_variable(name, text, read):
+    with pytest.raises(UsageError) as caught:
+        read(settings({name: text}))
+    assert caught.value.message.startswith(f"{name}={text}: ")
+
+
+def test_unknown_variables_and_the_nearest_name():
+    environ = {variable.name: "" for variable in VARIABLES} | {"GPUSHARE_LIMITS": "", "GPUSHARE_ZZZZ": "", "OTHER": ""}
+    assert unknown_variables(environ) == [
+        "there is no variable GPUSHARE_LIMITS: did you mean GPUSHARE_LIMIT?",
+        "there is no variable GPUSHARE_ZZZZ",
+    ]
+
+
+def test_the_users_file_comes_before_the_systems(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "SYSTEM_FILE", tmp_path / "system.toml")
+    (tmp_path / "system.toml").write_text('limit = "8Gi"\npriority = -1\n')
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert config.load_settings({}, environ).text("GPUSHARE_LIMIT") == "8Gi"
+    (tmp_path / "gpushare").mkdir()
+    (tmp_path / "gpushare" / "config.toml").write_text('limit = "4Gi"\n')
+    found = config.load_settings({}, environ)
+    assert found.text("GPUSHARE_LIMIT") == "4Gi"
+    assert found.integer("GPUSHARE_PRIORITY") == -1
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('limt = "4Gi"', r"unknown key \$.limt"),
+        ("limit = [1]", r"\$.limit must be a text or a number"),
+        ("limit = true", r"\$.limit must be a text or a number"),
+        ("limit = ", "cannot read"),
+        ('job = "0123"', r"unknown key \$.job"),
+        ("\xff", "cannot read"),
+    ],
+)
+def test_bad_files_are_refused_with_their_path(tmp_path, content, says):
+    path = tmp_path / "config.toml"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UsageError, match=says) as caught:
+        config.load_settings({}, {"GPUSHARE_CONFIG": str(path)})
+    assert str(path) in caught.value.message
+
+
+def test_a_file_that_is_named_must_exist(tmp_path):
+    with pytest.raises(UsageError, match="does not exist"):
+        config.load_settings({}, {"GPUSHARE_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_the_shim_has_the_same_table():
+    """shim/preload/options.c reads the same variables, in the same order and dialects."""
+    source = (Path(__file__).parents[2] / "shim" / "preload" / "options.c").read_text()
+
+    def table(name):
+        return re.search(rf"{name}\[\] = \{{(.*?)\n?\}};", source, re.DOTALL)[1]
+
+    for name in ("request", "limit"):
+        variable = BY_NAME[f"GPUSHARE_{name.upper()}"]
+        expected = [(variable.name, "NATIVE", "false")]
+        for alias in variable.aliases:
+            expected.append((alias.name, alias.dialect.name, str(alias.per_device).lower()))
+        assert re.findall(r'{"(\w+)", GS_(\w+), (\w+)}', table(f"{name}_sources")) == expected
+    assert set(re.findall(r'"(\w+)"', table("known_names"))) == set(BY_NAME)

@@ -1,0 +1,39 @@
+"""The error tree, and the shape of every message."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from gpushare import errors
+from gpushare.errors import GpushareError, render
+
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, GpushareError)]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_tree_in_the_docstring_is_the_tree(kind):
+    assert re.search(rf"\b{kind.__name__} +{kind.exit_code} ", errors.__doc__)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_errors_survive_pickling(kind):
+    error = kind("what happened", facts=[("a", "1")], hint="do this", code="why")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert (copy.message, copy.facts, copy.hint, copy.code) == ("what happened", (("a", "1"),), "do this", "why")
+
+
+def test_codes_are_distinct():
+    assert len({kind.code for kind in CLASSES}) == len(CLASSES)
+
+
+def test_shape_of_a_message():
+    assert render("it failed") == "gpushare: it failed"
+    assert render("it failed", hint="try this") == "gpushare: it failed\n\nhint: try this"
+    assert render("it failed", [("limit", "4 GiB"), ("in use", "3 GiB\nand more"), ("none", "")], "try this") == (
+        "gpushare: it failed\n  limit   4 GiB\n  in use  3 GiB\n          and more\n  none\nhint: try this"
+    )
