@@ -38,7 +38,7 @@ def main() -> None:
 
     blocks: list[int] = []
     try:
-        while len(blocks) * options.block < options.gib:
+        for _ in range(round(options.gib / options.block)):
             blocks.append(gpu.take(int(options.block * GIB)))
     except OutOfMemoryError:
         print("out of memory: I work with what I have", flush=True)
@@ -50,7 +50,7 @@ def main() -> None:
         if asked and not options.stubborn:
             asked = False
             print("SIGTERM: saving a checkpoint, giving back what I borrowed", flush=True)
-            while len(blocks) * options.block > options.keep:
+            while len(blocks) > options.keep / options.block:
                 gpu.give_back(blocks.pop())
             print(f"working on with {len(blocks) * options.block:.1f} GiB", flush=True)
         elif asked:
