@@ -1,0 +1,355 @@
+/* common_pool.c: the physical memory of the GPUs, shared by all processes.
+ *
+ * A file `pool` in the pool's directory holds, for each process, a slot, and for each GPU and slot one 64-bit word:
+ * the bytes that the process has of that GPU. A GPU's used memory is the sum of its words; there is no total to
+ * go wrong. Each process writes its own words only, one store each, so no kill can leave one half-done.
+ *
+ * Check and add must be one step among processes. They happen under a robust mutex in the file: if its holder dies,
+ * the kernel passes it to the next one who waits, and there is nothing to repair, because what it guards is single
+ * words. (A file lock would do as well, except that a forked child keeps its parent's lock alive.)
+ *
+ * A slot is alive as long as its process holds a POSIX lock on the slot's byte of the file `alive`. The kernel drops
+ * it when the process ends by whatever means, before it becomes a zombie, and on exec, because the descriptor is
+ * close-on-exec; a forked child does not inherit it; and a recycled pid is not mistaken for the old process.
+ * Whoever is short of memory or asks what is used looks at the locks and takes back the slots of the dead, after the
+ * teardown time if one is set. The lock is tested with F_OFD_GETLK, for which our own process counts as another,
+ * so that the CUDA and the NVML library in one process agree. The descriptor stays open for good: closing any
+ * descriptor of that file would drop the process's lock.
+ */
+#define _GNU_SOURCE
+#include "common_pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define POOL_MAGIC   0x6d69732d75706770ull /* "pgpu-sim" */
+#define POOL_VERSION 1
+#define POOL_SLOTS   4096
+
+/* Changed under the mutex only, except by its owner; free when pid is 0. */
+struct slot {
+    _Atomic uint32_t pid;
+    _Atomic uint32_t leaving; /* its process has come to its exit and was not killed */
+    uint64_t dead_since;      /* CLOCK_MONOTONIC ns at which it was first found dead, 0 before */
+};
+
+struct pool_file {
+    _Atomic uint64_t ready; /* POOL_MAGIC + POOL_VERSION when the hardware below is complete */
+    pthread_mutex_t mutex;
+    _Atomic uint32_t high; /* slots from here on were never used */
+    struct sim_hardware hardware;
+    struct slot slots[POOL_SLOTS];
+    _Atomic uint64_t used[SIM_MAX_GPUS][POOL_SLOTS];
+};
+
+static struct pool_file *pool;
+static int alive_fd = -1;
+static int my_slot = -1;
+static char pool_path[SIM_PATH_BYTES];
+
+static bool complain(const char *what) {
+    fprintf(stderr, "gpushare software driver: pool %s: %s: %s\n", pool_path, what, strerror(errno));
+    return false;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static void pool_lock(void) {
+    if (pthread_mutex_lock(&pool->mutex) == EOWNERDEAD) {
+        pthread_mutex_consistent(&pool->mutex);
+    }
+}
+
+static void pool_unlock(void) {
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+static bool slot_alive(uint32_t slot) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    return fcntl(alive_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+static void free_slot(uint32_t index) {
+    for (int gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
+        atomic_store(&pool->used[gpu][index], 0);
+    }
+    pool->slots[index].dead_since = 0;
+    atomic_store(&pool->slots[index].leaving, 0);
+    atomic_store(&pool->slots[index].pid, 0);
+}
+
+static bool slot_holds_memory(uint32_t index) {
+    for (int gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
+        if (atomic_load(&pool->used[gpu][index]) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Takes back what the dead left. Called with the mutex held; returns whether anybody is alive. */
+static bool reap(void) {
+    bool living = false;
+    uint32_t high = atomic_load(&pool->high);
+    for (uint32_t index = 0; index < high; index++) {
+        struct slot *slot = &pool->slots[index];
+        if (atomic_load(&slot->pid) == 0) {
+            continue;
+        }
+        if (slot_alive(index)) {
+            living = true;
+            continue;
+        }
+        uint64_t now = now_ns();
+        if (slot->dead_since == 0) {
+            slot->dead_since = now;
+        }
+        if (now - slot->dead_since >= pool->hardware.teardown_ns || atomic_load(&slot->leaving) != 0 ||
+            !slot_holds_memory(index)) {
+            free_slot(index);
+        }
+    }
+    return living;
+}
+
+/* Fills in the hardware. A kill in the middle leaves `ready` unset, and the next one to come starts over. */
+static void write_hardware(const struct sim_hardware *hardware) {
+    atomic_store(&pool->ready, 0);
+    for (uint32_t index = 0; index < atomic_load(&pool->high); index++) {
+        free_slot(index);
+    }
+    pool->hardware = *hardware;
+    atomic_store(&pool->ready, POOL_MAGIC + POOL_VERSION);
+}
+
+static void init_mutex(void) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&pool->mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+static int open_file(const char *directory, const char *name) {
+    char path[SIM_PATH_BYTES + 16];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+/* The directory holds memory contents' accounts of one user: nobody else may have made it. */
+static bool make_directory(const char *directory) {
+    struct stat status;
+    if (mkdir(directory, 0700) != 0 && errno != EEXIST) {
+        return complain("cannot make the directory");
+    }
+    if (stat(directory, &status) != 0) {
+        return complain("cannot look at the directory");
+    }
+    if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {
+        errno = EPERM;
+        return complain("not a directory of our own");
+    }
+    return true;
+}
+
+static bool map_pool(const char *directory) {
+    int fd = open_file(directory, "pool");
+    if (fd < 0 || ftruncate(fd, sizeof(struct pool_file)) != 0) {
+        return complain("cannot open the file 'pool'");
+    }
+    void *memory = mmap(NULL, sizeof(struct pool_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (memory == MAP_FAILED) {
+        return complain("cannot map the file 'pool'");
+    }
+    pool = memory;
+    return true;
+}
+
+/* Held while the pool is made and while a process takes its slot. The descriptor is new each time, so that a forked
+ * child does not have it and the lock ends with us. */
+static int lock_directory(const char *directory) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int fd = open_file(directory, "lock");
+    if (fd < 0) {
+        return -1;
+    }
+    while (fcntl(fd, F_OFD_SETLKW, &lock) != 0) {
+        if (errno != EINTR) {
+            close(fd);
+            return -1;
+        }
+    }
+    return fd;
+}
+
+static void unlock_directory(int fd) {
+    struct flock unlock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    fcntl(fd, F_OFD_SETLK, &unlock);
+    close(fd);
+}
+
+static bool open_locked(const struct sim_settings *settings) {
+    if (pool == NULL && !map_pool(settings->pool)) {
+        return false;
+    }
+    if (alive_fd < 0) {
+        alive_fd = open_file(settings->pool, "alive");
+    }
+    if (alive_fd < 0) {
+        return complain("cannot open the file 'alive'");
+    }
+    if (atomic_load(&pool->ready) != POOL_MAGIC + POOL_VERSION) {
+        init_mutex();
+        write_hardware(&settings->hardware);
+    }
+    return true;
+}
+
+bool pool_open(const struct sim_settings *settings) {
+    snprintf(pool_path, sizeof pool_path, "%s", settings->pool);
+    if (!make_directory(settings->pool)) {
+        return false;
+    }
+    int lock = lock_directory(settings->pool);
+    if (lock < 0) {
+        return complain("cannot lock it");
+    }
+    bool good = open_locked(settings);
+    unlock_directory(lock);
+    return good;
+}
+
+static bool take_slot(void) {
+    for (uint32_t index = 0; index < POOL_SLOTS; index++) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
+        if (atomic_load(&pool->slots[index].pid) != 0 || fcntl(alive_fd, F_SETLK, &lock) != 0) {
+            continue;
+        }
+        if (index >= atomic_load(&pool->high)) {
+            atomic_store(&pool->high, index + 1);
+        }
+        atomic_store(&pool->slots[index].pid, (uint32_t)getpid());
+        my_slot = (int)index;
+        return true;
+    }
+    errno = EUSERS;
+    return complain("no free slot");
+}
+
+/* A process that exits by itself has cleaned up when it is gone; the teardown time is for one that was killed. */
+static __attribute__((destructor)) void leave(void) {
+    if (my_slot >= 0 && atomic_load(&pool->slots[my_slot].pid) == (uint32_t)getpid()) {
+        atomic_store(&pool->slots[my_slot].leaving, 1);
+    }
+}
+
+bool pool_attach(const struct sim_settings *settings) {
+    int lock = lock_directory(settings->pool);
+    if (lock < 0) {
+        return complain("cannot lock it");
+    }
+    pool_lock();
+    if (!reap() && memcmp(&pool->hardware, &settings->hardware, sizeof pool->hardware) != 0) {
+        write_hardware(&settings->hardware);
+    }
+    bool good = take_slot();
+    pool_unlock();
+    unlock_directory(lock);
+    return good;
+}
+
+void pool_hardware(struct sim_hardware *hardware) {
+    pool_lock();
+    *hardware = pool->hardware;
+    pool_unlock();
+}
+
+/* The same GPU of the same pool has the same UUID in every process and after every restart: it is made from the
+ * pool's real path and the GPU's number. (FNV-1a and a finaliser; it need not resist anybody.) */
+void pool_uuid(uint32_t gpu, unsigned char uuid[16]) {
+    char *real = realpath(pool_path, NULL);
+    for (int half = 0; half < 2; half++) {
+        uint64_t hash = 0xcbf29ce484222325ull + (uint64_t)half;
+        for (const char *c = real == NULL ? pool_path : real; *c != '\0'; c++) {
+            hash = (hash ^ (unsigned char)*c) * 0x100000001b3ull;
+        }
+        hash = (hash ^ gpu) * 0x100000001b3ull;
+        hash = (hash ^ (hash >> 31)) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 29;
+        memcpy(uuid + 8 * half, &hash, 8);
+    }
+    free(real);
+}
+
+static uint64_t sum_used(uint32_t gpu) {
+    uint64_t sum = 0;
+    uint32_t high = atomic_load(&pool->high);
+    for (uint32_t index = 0; index < high; index++) {
+        sum += atomic_load_explicit(&pool->used[gpu][index], memory_order_relaxed);
+    }
+    return sum;
+}
+
+bool pool_charge(uint32_t gpu, uint64_t bytes) {
+    uint64_t room = pool->hardware.memory[gpu] - pool->hardware.reserved_bytes;
+    if (bytes > room) {
+        return false;
+    }
+    pool_lock();
+    bool fits = sum_used(gpu) + bytes <= room;
+    if (!fits) {
+        reap();
+        fits = sum_used(gpu) + bytes <= room;
+    }
+    if (fits) {
+        atomic_fetch_add(&pool->used[gpu][my_slot], bytes);
+    }
+    pool_unlock();
+    return fits;
+}
+
+void pool_uncharge(uint32_t gpu, uint64_t bytes) {
+    atomic_fetch_sub(&pool->used[gpu][my_slot], bytes);
+}
+
+uint64_t pool_used(uint32_t gpu) {
+    pool_lock();
+    reap();
+    uint64_t sum = sum_used(gpu);
+    pool_unlock();
+    return sum;
+}
+
+size_t pool_processes(uint32_t gpu, struct pool_process *processes, size_t room) {
+    size_t count = 0;
+    pool_lock();
+    reap();
+    uint32_t high = atomic_load(&pool->high);
+    for (uint32_t index = 0; index < high; index++) {
+        uint64_t used = atomic_load(&pool->used[gpu][index]);
+        if (used == 0) {
+            continue;
+        }
+        if (count < room) {
+            processes[count] = (struct pool_process){.pid = (pid_t)atomic_load(&pool->slots[index].pid), .used = used};
+        }
+        count++;
+    }
+    pool_unlock();
+    return count;
+}

@@ -1,0 +1,35 @@
+/* cuda_context.h: contexts, the stack of them that each thread has, and the memory that belongs to one. */
+#ifndef GPUSHARE_SIM_CUDA_CONTEXT_H
+#define GPUSHARE_SIM_CUDA_CONTEXT_H
+
+#include "cuda_abi.h"
+#include "cuda_device.h"
+#include "cuda_memory.h"
+
+struct CUctx_st {
+    CUdevice device;
+    bool primary;
+    bool live;      /* holds its overhead and may be used; a destroyed one stays known, to be told apart */
+    int references; /* of a primary context: retains less releases */
+    unsigned int flags, api_version;
+    uint64_t id;
+    size_t limits[CU_LIMIT_MAX];
+    CUfunc_cache cache_config;
+    CUsharedconfig shared_config;
+    uint32_t peers;          /* contexts' devices to which access is enabled, as bits */
+    struct memory *memories; /* newest first */
+    struct heap small;       /* allocations that share a block */
+};
+
+/* The calling thread's context, if it is there and live. */
+CUresult context_current(CUcontext *context);
+/* The same, and its device. */
+CUresult context_current_device(CUcontext *context, struct device **device);
+/* A handle that a program handed over; NULL means the current one where `optional` is set. */
+CUresult context_check(CUcontext context);
+
+/* Device memory of a context: from a shared block when small, else in blocks of its own. */
+CUresult context_take(CUcontext context, enum memory_kind kind, uint64_t size, struct memory **memory);
+void context_give(struct memory *memory);
+
+#endif

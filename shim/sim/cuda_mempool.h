@@ -1,0 +1,12 @@
+/* cuda_mempool.h: stream-ordered memory pools. See cuda_mempool.c. */
+#ifndef GPUSHARE_SIM_CUDA_MEMPOOL_H
+#define GPUSHARE_SIM_CUDA_MEMPOOL_H
+
+#include "cuda_memory.h"
+
+/* Gives back what the pools of a device hold above their release thresholds: what a synchronise does. Locks. */
+void mempools_settle(CUdevice device);
+/* Frees one stream-ordered allocation. Under the lock. */
+void mempool_give(struct memory *memory);
+
+#endif

@@ -1,0 +1,352 @@
+/* cuda_stream.c: streams, and the thread that runs programs' functions in them.
+ *
+ * Work is done when it is put into a stream, so a stream is always empty, with one exception: functions of the
+ * program (callbacks) run on a thread of the driver's, in the order in which they came. A program may hold a lock
+ * that its callback takes, so running them in the calling thread would deadlock. What is put into a stream after a
+ * callback waits for it.
+ */
+#define _GNU_SOURCE
+#include "cuda_stream.h"
+
+#include "cuda_api.h"
+#include "cuda_context.h"
+#include "cuda_handle.h"
+#include "cuda_mempool.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct CUstream_st {
+    CUcontext context;
+    unsigned int flags;
+    int priority;
+    uint64_t id;
+    CUstream previous, next;
+};
+
+/* A program's function waiting for its turn. */
+struct call {
+    CUstream stream;
+    CUhostFn function;
+    CUstreamCallback callback; /* if there is no function */
+    void *data;
+    struct call *next;
+};
+
+static CUstream streams;
+static uint64_t last_id = 16; /* those below are for the streams that need no creating */
+
+static pthread_mutex_t call_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t call_arrived = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t call_done = PTHREAD_COND_INITIALIZER;
+static struct call *first_call, **last_call = &first_call;
+static _Atomic int calls_pending; /* waiting or running */
+static bool caller_running;
+static __thread bool is_caller;
+
+static bool is_default(CUstream stream) {
+    return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+static CUresult check(CUstream stream, CUcontext *context) {
+    if (is_default(stream)) {
+        return context_current(context);
+    }
+    if (!handle_is(stream, HANDLE_STREAM)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *context = stream->context;
+    return CUDA_SUCCESS;
+}
+
+/* Whether a callback of this stream, or of any for a default stream, is still to end. */
+static bool busy(CUstream stream) {
+    for (const struct call *call = first_call; call != NULL; call = call->next) {
+        if (is_default(stream) || call->stream == stream) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void *run_calls(void *unused) {
+    (void)unused;
+    is_caller = true;
+    pthread_mutex_lock(&call_mutex);
+    for (;;) {
+        struct call *call = first_call;
+        if (call == NULL) {
+            pthread_cond_wait(&call_arrived, &call_mutex);
+            continue;
+        }
+        pthread_mutex_unlock(&call_mutex);
+        if (call->function != NULL) {
+            call->function(call->data);
+        } else {
+            call->callback(call->stream, CUDA_SUCCESS, call->data);
+        }
+        pthread_mutex_lock(&call_mutex);
+        first_call = call->next;
+        if (first_call == NULL) {
+            last_call = &first_call;
+        }
+        free(call);
+        atomic_fetch_sub(&calls_pending, 1);
+        pthread_cond_broadcast(&call_done);
+    }
+    return NULL;
+}
+
+/* The thread takes no signals: those are for the program's own threads. */
+static bool start_caller(void) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    int failed = pthread_create(&thread, &attributes, run_calls, NULL);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0;
+}
+
+static CUresult put_call(CUstream stream, CUhostFn function, CUstreamCallback callback, void *data) {
+    CUcontext context;
+    if (function == NULL && callback == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = LOCKED(check(stream, &context));
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    struct call *call = malloc(sizeof *call);
+    if (call == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *call = (struct call){.stream = stream, .function = function, .callback = callback, .data = data};
+    pthread_mutex_lock(&call_mutex);
+    if (!caller_running && !(caller_running = start_caller())) {
+        pthread_mutex_unlock(&call_mutex);
+        free(call);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *last_call = call;
+    last_call = &call->next;
+    atomic_fetch_add(&calls_pending, 1);
+    pthread_cond_signal(&call_arrived);
+    pthread_mutex_unlock(&call_mutex);
+    return CUDA_SUCCESS;
+}
+
+/* Waits for the callbacks of a stream; one of them must not, since it would wait for itself. */
+static CUresult wait_for_calls(CUstream stream) {
+    if (atomic_load(&calls_pending) == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (is_caller) {
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    pthread_mutex_lock(&call_mutex);
+    while (busy(stream)) {
+        pthread_cond_wait(&call_done, &call_mutex);
+    }
+    pthread_mutex_unlock(&call_mutex);
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_enter(CUstream stream) {
+    CUcontext context;
+    CUresult result = LOCKED(check(stream, &context));
+    return result != CUDA_SUCCESS ? result : wait_for_calls(stream);
+}
+
+CUresult streams_synchronize(CUdevice device) {
+    CUresult result = wait_for_calls(NULL);
+    mempools_settle(device);
+    return result;
+}
+
+static void end_stream(CUstream stream) {
+    if (stream->previous != NULL) {
+        stream->previous->next = stream->next;
+    } else {
+        streams = stream->next;
+    }
+    if (stream->next != NULL) {
+        stream->next->previous = stream->previous;
+    }
+    handle_end(stream);
+}
+
+void streams_end(CUcontext context) {
+    for (CUstream stream = streams, next; stream != NULL; stream = next) {
+        next = stream->next;
+        if (stream->context == context) {
+            end_stream(stream);
+        }
+    }
+}
+
+static CUresult create(CUstream *stream, unsigned int flags, int priority) {
+    CUcontext context;
+    CUresult result = context_current(&context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (stream == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUstream fresh = handle_new(HANDLE_STREAM, sizeof *fresh);
+    if (fresh == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    fresh->context = context;
+    fresh->flags = flags;
+    fresh->priority = priority < STREAM_GREATEST_PRIORITY ? STREAM_GREATEST_PRIORITY
+                      : priority > STREAM_LEAST_PRIORITY  ? STREAM_LEAST_PRIORITY
+                                                          : priority;
+    fresh->id = ++last_id;
+    fresh->next = streams;
+    if (streams != NULL) {
+        streams->previous = fresh;
+    }
+    streams = fresh;
+    *stream = fresh;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUstream stream) {
+    if (is_default(stream) || !handle_is(stream, HANDLE_STREAM)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    end_stream(stream);
+    return CUDA_SUCCESS;
+}
+
+API(cuStreamCreate, (CUstream * stream, unsigned int flags), LOCKED(create(stream, flags, STREAM_LEAST_PRIORITY)))
+API(cuStreamCreateWithPriority, (CUstream * stream, unsigned int flags, int priority),
+    LOCKED(create(stream, flags, priority)))
+API(cuStreamDestroy, (CUstream stream), LOCKED(destroy(stream)))
+API(cuStreamDestroy_v2, (CUstream stream), LOCKED(destroy(stream)))
+
+static CUresult query(CUstream stream) {
+    CUcontext context;
+    CUresult result = LOCKED(check(stream, &context));
+    if (result == CUDA_SUCCESS && atomic_load(&calls_pending) != 0) {
+        pthread_mutex_lock(&call_mutex);
+        result = busy(stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+        pthread_mutex_unlock(&call_mutex);
+    }
+    return result;
+}
+
+static CUresult synchronize(CUstream stream) {
+    CUcontext context;
+    CUresult result = LOCKED(check(stream, &context));
+    if (result == CUDA_SUCCESS) {
+        result = wait_for_calls(stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        mempools_settle(context->device);
+    }
+    return result;
+}
+
+API_TWIN(cuStreamQuery, _ptsz, (CUstream stream), query(stream))
+API_TWIN(cuStreamSynchronize, _ptsz, (CUstream stream), synchronize(stream))
+API_TWIN(cuLaunchHostFunc, _ptsz, (CUstream stream, CUhostFn function, void *data),
+         put_call(stream, function, NULL, data))
+API_TWIN(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags),
+         flags != 0 ? CUDA_ERROR_INVALID_VALUE : put_call(stream, NULL, callback, data))
+
+/* What one asks of a stream. */
+struct description {
+    CUcontext context;
+    CUdevice device;
+    unsigned int flags;
+    int priority;
+    uint64_t id;
+};
+
+static CUresult describe(CUstream stream, struct description *description) {
+    CUresult result = check(stream, &description->context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    bool standing = is_default(stream);
+    description->device = description->context->device;
+    description->flags = standing ? CU_STREAM_DEFAULT : stream->flags;
+    description->priority = standing ? STREAM_LEAST_PRIORITY : stream->priority;
+    description->id = !standing ? stream->id : stream == CU_STREAM_PER_THREAD ? 2 : 1;
+    return CUDA_SUCCESS;
+}
+
+#define ASK(stream, output, field)                                                                                     \
+    ({                                                                                                                 \
+        struct description description_;                                                                               \
+        CUresult asked_ = (output) == NULL ? CUDA_ERROR_INVALID_VALUE : LOCKED(describe(stream, &description_));       \
+        if (asked_ == CUDA_SUCCESS) {                                                                                  \
+            *(output) = description_.field;                                                                            \
+        }                                                                                                              \
+        asked_;                                                                                                        \
+    })
+
+API_TWIN(cuStreamGetPriority, _ptsz, (CUstream stream, int *priority), ASK(stream, priority, priority))
+API_TWIN(cuStreamGetFlags, _ptsz, (CUstream stream, unsigned int *flags), ASK(stream, flags, flags))
+API_TWIN(cuStreamGetId, _ptsz, (CUstream stream, unsigned long long *id), ASK(stream, id, id))
+API_TWIN(cuStreamGetDevice, _ptsz, (CUstream stream, CUdevice *device), ASK(stream, device, device))
+API_TWIN(cuStreamGetCtx, _ptsz, (CUstream stream, CUcontext *context), ASK(stream, context, context))
+
+static CUresult get_contexts(CUstream stream, CUcontext *context, CUgreenCtx *green) {
+    CUresult result = ASK(stream, context, context);
+    if (result == CUDA_SUCCESS && green != NULL) {
+        *green = NULL;
+    }
+    return result;
+}
+
+API_TWIN(cuStreamGetCtx_v2, _ptsz, (CUstream stream, CUcontext *context, CUgreenCtx *green),
+         get_contexts(stream, context, green))
+
+/* Nothing can be captured: graphs are not there. A program may ask, and is told so. */
+static CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status) {
+    CUcontext context;
+    CUresult result = status == NULL ? CUDA_ERROR_INVALID_VALUE : LOCKED(check(stream, &context));
+    if (result == CUDA_SUCCESS) {
+        *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    }
+    return result;
+}
+
+API_TWIN(cuStreamIsCapturing, _ptsz, (CUstream stream, CUstreamCaptureStatus *status), capture_status(stream, status))
+API_TWIN(cuStreamGetCaptureInfo, _ptsz, (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id),
+         ((void)id, capture_status(stream, status)))
+API_TWIN(cuStreamGetCaptureInfo_v2, _ptsz,
+         (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+          const CUgraphNode **dependencies, size_t *count),
+         ((void)id, (void)graph, (void)dependencies, (void)count, capture_status(stream, status)))
+API_TWIN(cuStreamGetCaptureInfo_v3, _ptsz,
+         (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+          const CUgraphNode **dependencies, const void **edges, size_t *count),
+         ((void)id, (void)graph, (void)dependencies, (void)edges, (void)count, capture_status(stream, status)))
+API_TWIN(cuStreamBeginCapture, _ptsz, (CUstream stream), ((void)stream, CUDA_ERROR_NOT_SUPPORTED))
+API_TWIN(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, CUstreamCaptureMode mode),
+         ((void)stream, (void)mode, CUDA_ERROR_NOT_SUPPORTED))
+API_TWIN(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph),
+         ((void)stream, (void)graph, CUDA_ERROR_ILLEGAL_STATE))
+
+static __thread CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    ENTER(cuThreadExchangeStreamCaptureMode);
+    if (mode == NULL || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUstreamCaptureMode old = capture_mode;
+    capture_mode = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}

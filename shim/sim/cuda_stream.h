@@ -1,0 +1,21 @@
+/* cuda_stream.h: streams, and the thread that runs programs' functions in them. See cuda_stream.c. */
+#ifndef GPUSHARE_SIM_CUDA_STREAM_H
+#define GPUSHARE_SIM_CUDA_STREAM_H
+
+#include "cuda_abi.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define STREAM_LEAST_PRIORITY    0
+#define STREAM_GREATEST_PRIORITY (-5)
+
+/* Refuses a handle that is no stream, and waits for the program's functions that were put into it before. Every
+ * operation in a stream starts with it; without the lock held. */
+CUresult stream_enter(CUstream stream);
+/* Waits for all streams, as a synchronise of the device does, and lets its pools give back what they may. */
+CUresult streams_synchronize(CUdevice device);
+/* The streams of a context end with it. Called under the lock. */
+void streams_end(CUcontext context);
+
+#endif

@@ -1,0 +1,307 @@
+/* nvml_device.c: the GPUs as NVML shows them: all of them, in the pool's order, whatever CUDA_VISIBLE_DEVICES says. */
+#define _GNU_SOURCE
+#include "nvml_device.h"
+
+#include "common_identity.h"
+#include "common_pool.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define MOST_PROCESSES 4096
+
+/* Handles are addresses in here, so a foreign one is told from ours. */
+static char handles[SIM_MAX_GPUS];
+
+static nvmlDevice_t handle_of(uint32_t gpu) {
+    return (nvmlDevice_t)(void *)&handles[gpu];
+}
+
+nvmlReturn_t nvml_gpu(nvmlDevice_t device, uint32_t *gpu, struct sim_hardware *hardware) {
+    if (!nvml_ready()) {
+        return NVML_ERROR_UNINITIALIZED;
+    }
+    pool_hardware(hardware);
+    uintptr_t index = (uintptr_t)device - (uintptr_t)handles;
+    if (index >= hardware->gpus) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *gpu = (uint32_t)index;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
+    struct sim_hardware hardware;
+    if (!nvml_ready()) {
+        return NVML_ERROR_UNINITIALIZED;
+    }
+    NEED(count);
+    pool_hardware(&hardware);
+    *count = hardware.gpus;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) {
+    return nvmlDeviceGetCount_v2(count);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
+    unsigned int count;
+    NEED(device);
+    nvmlReturn_t result = nvmlDeviceGetCount_v2(&count);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (index >= count) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *device = handle_of(index);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+static void uuid_of(uint32_t gpu, char text[IDENTITY_UUID_TEXT]) {
+    unsigned char uuid[16];
+    pool_uuid(gpu, uuid);
+    identity_uuid_text(uuid, text);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    unsigned int count;
+    NEED(uuid);
+    NEED(device);
+    nvmlReturn_t result = nvmlDeviceGetCount_v2(&count);
+    for (uint32_t gpu = 0; result == NVML_SUCCESS && gpu < count; gpu++) {
+        char text[IDENTITY_UUID_TEXT];
+        uuid_of(gpu, text);
+        if (strcasecmp(text, uuid) == 0) {
+            *device = handle_of(gpu);
+            return NVML_SUCCESS;
+        }
+    }
+    return result != NVML_SUCCESS ? result : NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device) {
+    unsigned int count;
+    NEED(bus_id);
+    NEED(device);
+    nvmlReturn_t result = nvmlDeviceGetCount_v2(&count);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    int gpu = identity_gpu_at(bus_id, count);
+    if (gpu < 0) {
+        return NVML_ERROR_NOT_FOUND;
+    }
+    *device = handle_of((uint32_t)gpu);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByPciBusId_v2(bus_id, device);
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
+    char text[IDENTITY_UUID_TEXT];
+    GPU_OF(device);
+    uuid_of(gpu, text);
+    return nvml_text(text, uuid, length);
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
+    GPU_OF(device);
+    return nvml_text(hardware.name, name, length);
+}
+
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
+    GPU_OF(device);
+    NEED(index);
+    *index = gpu;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) {
+    return nvmlDeviceGetIndex(device, minor);
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {
+    GPU_OF(device);
+    NEED(info);
+    memset(info, 0, sizeof *info);
+    info->bus = (unsigned int)identity_bus(gpu);
+    info->pciDeviceId = IDENTITY_PCI_DEVICE_ID;
+    info->pciSubSystemId = IDENTITY_PCI_SUBSYSTEM;
+    snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", info->bus);
+    snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", info->bus);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
+    GPU_OF(device);
+    NEED(major);
+    NEED(minor);
+    *major = IDENTITY_COMPUTE_MAJOR;
+    *minor = IDENTITY_COMPUTE_MINOR;
+    return NVML_SUCCESS;
+}
+
+/* `used` counts what the driver reserves, in version 1; version 2 tells it apart. */
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    GPU_OF(device);
+    NEED(memory);
+    memory->total = hardware.memory[gpu];
+    memory->used = pool_used(gpu) + hardware.reserved_bytes;
+    memory->free = memory->total - memory->used;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    GPU_OF(device);
+    NEED(memory);
+    if (memory->version != NVML_VERSION(nvmlMemory_v2_t, 2)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    memory->total = hardware.memory[gpu];
+    memory->reserved = hardware.reserved_bytes;
+    memory->used = pool_used(gpu);
+    memory->free = memory->total - memory->reserved - memory->used;
+    return NVML_SUCCESS;
+}
+
+/* Asked with too little room it says how much is needed, with none at all too. */
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_t *infos) {
+    static __thread struct pool_process processes[MOST_PROCESSES];
+    GPU_OF(device);
+    NEED(count);
+    size_t found = pool_processes(gpu, processes, MOST_PROCESSES);
+    unsigned int room = infos == NULL ? 0 : *count;
+    *count = (unsigned int)found;
+    if (found > room) {
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    for (size_t index = 0; index < found; index++) {
+        infos[index] = (nvmlProcessInfo_t){.pid = (unsigned int)processes[index].pid,
+                                           .usedGpuMemory = processes[index].used,
+                                           .gpuInstanceId = ~0u,
+                                           .computeInstanceId = ~0u};
+    }
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_t *infos) {
+    return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
+}
+
+/* Nobody draws and nobody runs MPS on a software GPU. */
+static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count) {
+    GPU_OF(device);
+    NEED(count);
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                      nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                      nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                        nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                        nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {
+    GPU_OF(device);
+    NEED(utilization);
+    utilization->gpu = 0;
+    utilization->memory = 0;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long since) {
+    (void)samples, (void)since;
+    nvmlReturn_t result = no_processes(device, count);
+    return result != NVML_SUCCESS ? result : NVML_ERROR_NOT_FOUND; /* no kernel ever ran */
+}
+
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
+    GPU_OF(device);
+    (void)current, (void)pending;
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+/* Numbers that one asks for and that are the same for every software GPU. */
+static nvmlReturn_t answer(nvmlDevice_t device, unsigned int *target, unsigned int value) {
+    GPU_OF(device);
+    NEED(target);
+    *target = value;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, unsigned int *brand) {
+    return answer(device, brand, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned int *mode) {
+    return answer(device, mode, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned int *mode) {
+    return answer(device, mode, 1);
+}
+
+nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, unsigned int *active) {
+    return answer(device, active, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, unsigned int *display) {
+    return answer(device, display, 0);
+}
+
+/* A software GPU has neither heat nor power to tell of. */
+static nvmlReturn_t unsupported(nvmlDevice_t device) {
+    GPU_OF(device);
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor, unsigned int *temperature) {
+    (void)sensor, (void)temperature;
+    return unsupported(device);
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
+    (void)milliwatts;
+    return unsupported(device);
+}
+
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) {
+    (void)milliwatts;
+    return unsupported(device);
+}
+
+nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts) {
+    (void)milliwatts;
+    return unsupported(device);
+}
