@@ -1,0 +1,442 @@
+"""The HTTP+JSON API on api.sock, for the command line and whoever speaks HTTP to a Unix socket.
+
+Who calls is known from the kernel (SO_PEERCRED). Everybody may look; a job is changed and ended by its own user
+and by root. Every error has the same shape: {"error": {"code", "message", "facts", "hint"}}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from gpushare import api
+from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
+from gpushare.quantity import Budget, Quantity
+from gpushare.reasons import Code, Reason
+from gpushared import instructions as do
+from gpushared.config import Config
+from gpushared.events import BudgetChanged, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
+from gpushared.fields import Fields
+from gpushared.hello import new_job_id, user_name
+from gpushared.jobs import Entry
+from gpushared.logs import facts, log
+from gpushared.processes import Process, parent_of, peer_credentials, printable, uid_of
+from gpushared.shell import Shell
+from gpushared.version import version
+from gpushared.views import Viewer, Views
+
+MAX_BODY = 256 * 1024
+FOREVER = 10 * 365 * 24 * 3600.0
+
+HTTP_STATUS = {
+    Code.NO_SUCH_JOB: 404,
+    Code.BAD_BUDGET: 400,
+    Code.NO_SUCH_GPU: 400,
+    Code.TOO_LARGE: 409,
+    Code.NOT_ADMITTED: 409,
+    Code.WAIT_OVER: 409,
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Rejected(GpushareError):
+    """The core said no."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.message, facts=reason.facts, hint=reason.hint, code=reason.code.value)
+        self.status = HTTP_STATUS.get(reason.code, 409)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is at the other end, as the kernel says."""
+
+    pid: int
+    uid: int
+
+    def may_change(self, uid: int) -> bool:
+        return self.uid in (0, uid)
+
+
+class Api:
+    """The handlers."""
+
+    def __init__(self, shell: Shell, config: Callable[[], Config], scope: str) -> None:
+        self.shell = shell
+        self.views = Views(shell)
+        self._config = config
+        self._scope = scope
+        self._started = time.time()
+        self.active = 0
+        """Requests in progress; a daemon that somebody is talking to does not go idle."""
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._guard])
+        job = "/v1/jobs/{job}"
+        app.add_routes(
+            [
+                web.get("/v1/version", self.get_version),
+                web.post("/v1/jobs", self.post_job),
+                web.get("/v1/jobs", self.get_jobs),
+                web.get(job, self.get_job),
+                web.patch(job, self.patch_job),
+                web.delete(job, self.delete_job),
+                web.put(f"{job}/main", self.put_main),
+                web.get(f"{job}/events", self.get_events),
+                web.get(f"{job}/story", self.get_story),
+                web.get("/v1/explain", self.get_explain),
+                web.get("/v1/status", self.get_status),
+                web.get("/metrics", self.get_metrics),
+            ]
+        )
+        return app
+
+    # ---- errors ------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.active += 1
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _http_error(request, error)
+        except GpushareError as error:
+            return _error(_status_of(error), error)
+        except Exception:
+            self.shell.errors += 1
+            log.exception("a request failed", extra=facts(method=request.method, path=request.path))
+            hint = "this is a bug of gpushare; the daemon's log has the details"
+            return _error(500, GpushareError("the daemon failed on this request", code="internal", hint=hint))
+        finally:
+            self.active -= 1
+
+    def _caller(self, request: web.Request) -> Caller:
+        sock = request.transport.get_extra_info("socket") if request.transport is not None else None
+        if sock is None or sock.family != socket.AF_UNIX:
+            raise NotPermitted("this address serves metrics only")
+        pid, uid, _ = peer_credentials(sock)
+        return Caller(pid, uid)
+
+    def _viewer(self, request: web.Request) -> Viewer:
+        return Viewer(self._caller(request).uid, self._config().reveal)
+
+    def _find(self, request: web.Request) -> Entry:
+        name = request.match_info["job"]
+        found = self.shell.book.find(name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(
+                f"{name[:60]!r} fits {len(found)} jobs",
+                code="ambiguous_job",
+                facts=[(entry.id, entry.spec.name) for entry in found[:8]],
+                hint="use the id",
+            )
+        raise NoSuchJob(f"no job {printable(name, 60)!r}", hint="see `gpushare ps`")
+
+    def _find_own(self, request: web.Request) -> tuple[Entry, Caller]:
+        entry, caller = self._find(request), self._caller(request)
+        if not caller.may_change(entry.spec.uid):
+            raise NotPermitted(f"job {entry.id} belongs to {entry.spec.user}", hint="its user or root may change it")
+        return entry, caller
+
+    # ---- looking -----------------------------------------------------------------------------------
+
+    async def get_version(self, request: web.Request) -> web.Response:
+        self._caller(request)
+        answer: api.Version = {
+            "version": version(),
+            "protocol": api.PROTOCOL,
+            "pid": os.getpid(),
+            "driver": self.shell.gpus.driver.kind,
+            "scope": self._scope,
+        }
+        return web.json_response(answer)
+
+    async def get_jobs(self, request: web.Request) -> web.Response:
+        return web.json_response({"jobs": self.views.jobs(self._viewer(request))})
+
+    async def get_job(self, request: web.Request) -> web.Response:
+        return web.json_response(self.views.job(self._find(request), self._viewer(request)))
+
+    async def get_status(self, request: web.Request) -> web.Response:
+        jobs = self.views.jobs(self._viewer(request))
+        daemon = {"version": version(), "uptime": time.time() - self._started, "jobs": len(jobs)}
+        return web.json_response({"daemon": daemon, "gpus": self.views.gpus(), "jobs": jobs})
+
+    async def get_story(self, request: web.Request) -> web.Response:
+        entry, viewer = self._find(request), self._viewer(request)
+        if not viewer.may_see(entry.spec.uid):
+            raise NotPermitted(f"job {entry.id} belongs to {entry.spec.user}", hint="its user and root read its story")
+        return web.json_response({"job": self.views.job(entry, viewer), "story": self.views.story(entry)})
+
+    async def get_explain(self, request: web.Request) -> web.Response:
+        return web.json_response({"gpus": self.views.gpus(), "records": self.views.records(self._viewer(request))})
+
+    async def get_metrics(self, _: web.Request) -> web.Response:
+        from gpushared.metrics import CONTENT_TYPE, render
+
+        return web.Response(body=render(self.shell, self.views), headers={"Content-Type": CONTENT_TYPE})
+
+    # ---- submitting --------------------------------------------------------------------------------
+
+    async def post_job(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        body = await _body(request)
+        known = body.text("job", longest=16)
+        wait = body.seconds("wait", FOREVER)
+        spec = self._spec(body, caller)
+        wrapper = Process.open(caller.pid)
+        if wrapper is None:
+            raise NotPermitted(
+                "the daemon cannot see the calling process",
+                code="invisible_process",
+                hint="in a container, share the host's PID namespace",
+            )
+        try:
+            entry = self._reregister(known, spec, caller, wrapper) if known is not None else None
+            if entry is not None:
+                return web.json_response(self.views.job(entry, self._viewer(request)))
+            entry = await self._submit(_job_id(known), spec, wait, wrapper)
+        except BaseException:
+            wrapper.close()
+            raise
+        return web.json_response(self.views.job(entry, self._viewer(request)), status=201)
+
+    def _spec(self, body: Fields, caller: Caller) -> JobSpec:
+        request = _quantity(body.text("request", longest=64), "the request")
+        limit = _quantity(body.text("limit", longest=64), "the limit")
+        budget = Budget.of(request, limit)
+        devices = body.texts("devices", most=64)
+        command = body.texts("command", most=10_000) or ()
+        name = body.text("name", longest=256) or (Path(command[0]).name if command else "job")
+        spec = JobSpec(
+            name=printable(name, 63),
+            uid=caller.uid,
+            user=user_name(caller.uid),
+            command=command,
+            request=budget.request,
+            limit=budget.limit,
+            gpus=_or(body.integer("gpus", 1, 64), 1),
+            devices=None if devices is None else self._devices(devices),
+            priority=_or(body.integer("priority", -(2**31), 2**31 - 1), 0),
+            grace=body.seconds("grace", 24 * 3600.0),
+            lend=body.flag("lend", True),
+            min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
+            request_source=body.text("request_source") or "",
+            limit_source=body.text("limit_source") or "",
+        )
+        body.text("cwd")
+        body.finish(JOB_FIELDS)
+        return spec
+
+    def _devices(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        if not devices:
+            raise UsageError(
+                "CUDA_VISIBLE_DEVICES hides every GPU from this program",
+                code="no_such_gpu",
+                hint="unset it, or name a GPU in it",
+            )
+        return self.shell.gpus.resolve(devices)
+
+    def _reregister(self, job: str, spec: JobSpec, caller: Caller, wrapper: Process) -> Entry | None:
+        """A wrapper comes back after a restart of the daemon; None: nobody here knows its job."""
+        entry = self.shell.book.get(job)
+        if entry is not None and not caller.may_change(entry.spec.uid):
+            raise NotPermitted(f"job {job} belongs to {entry.spec.user}")
+        if entry is not None and entry.state == "queued":
+            raise UsageError(f"job {job} still waits for room", code="bad_request")
+        if entry is None or entry.state == "ended" or entry.id not in self.shell.core.jobs:
+            return None
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.feed(JobSubmitted(job, spec))
+        self.shell.persist()
+        return entry
+
+    async def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> Entry:
+        entry = self.shell.book.open(job, spec)
+        entry.admission = self.shell.loop.create_future()
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.feed(JobSubmitted(job, spec, wait))
+        try:
+            refusal = await entry.admission
+        except asyncio.CancelledError:
+            # The client has hung up, or the daemon stops. Admitted in this very moment, it is nobody's job.
+            self.shell.feed(JobWithdrawn(job) if entry.state == "queued" else JobEnded(job))
+            self.shell.book.forget(entry)
+            raise
+        if refusal is not None:
+            self.shell.book.forget(entry)
+            raise Rejected(refusal)
+        return entry
+
+    # ---- running -----------------------------------------------------------------------------------
+
+    async def put_main(self, request: web.Request) -> web.Response:
+        entry, caller = self._find_own(request)
+        body = await _body(request)
+        pid = body.integer("pid", 1, 2**22)
+        body.finish(("pid",))
+        if entry.state == "ended":
+            raise NoSuchJob(f"job {entry.id} has ended")
+        if pid is None:
+            raise UsageError("pid is missing", code="bad_request")
+        main = Process.open(pid)
+        if main is None:
+            raise UsageError(f"there is no process {pid}", code="no_such_process")
+        # The daemon may kill this process later, with rights that the caller does not have.
+        related = pid == caller.pid or parent_of(pid) == caller.pid
+        if not related or (caller.uid != 0 and uid_of(pid) != caller.uid):
+            main.close()
+            raise NotPermitted(f"process {pid} is not a child of the caller", code="not_a_child")
+        self.shell.book.set_main(entry, main)
+        self.shell.persist()
+        return web.json_response(self.views.job(entry, self._viewer(request)))
+
+    async def patch_job(self, request: web.Request) -> web.Response:
+        entry, _ = self._find_own(request)
+        body = await _body(request)
+        event = BudgetChanged(
+            entry.id,
+            request=_quantity(body.text("request", longest=64), "the request"),
+            limit=_quantity(body.text("limit", longest=64), "the limit"),
+            priority=body.integer("priority", -(2**31), 2**31 - 1),
+        )
+        dry_run = body.flag("dry_run", False)
+        body.finish(("request", "limit", "priority", "dry_run"))
+        if event.request is None and event.limit is None and event.priority is None:
+            raise UsageError("nothing to change", code="bad_request", hint="give request, limit or priority")
+        if entry.state == "ended":
+            raise NoSuchJob(f"job {entry.id} has ended")
+        viewer = self._viewer(request)
+        before = self.views.job(entry, viewer)
+        core = copy.deepcopy(self.shell.core) if dry_run else None
+        if core is not None:
+            answers = [
+                one for one in core.handle(event, time.monotonic()) if isinstance(one, do.BudgetSet | do.BudgetRefused)
+            ]
+            answer = answers[0] if answers else None
+        else:
+            answer = self.shell.change_budget(event)
+        if isinstance(answer, do.BudgetRefused):
+            raise Rejected(answer.reason)
+        if answer is None:
+            raise GpushareError("the daemon did not answer the change", code="internal")
+        entry.spec = self.shell.core.jobs[entry.id].spec
+        after = self.views.job(entry, viewer, core)
+        return web.json_response({"before": before, "after": after, "note": answer.note})
+
+    async def delete_job(self, request: web.Request) -> web.Response:
+        entry, _ = self._find_own(request)
+        body = await _body(request, empty_is_ok=True)
+        exit_code, number = body.integer("exit_code", 0, 255), body.integer("signal", 1, 64)
+        body.finish(("exit_code", "signal"))
+        if entry.state == "queued":
+            self.shell.withdraw(entry)
+        elif entry.state != "ended":
+            entry.exit_code, entry.exit_signal = exit_code, number
+            self.views.remember(entry)
+            self.shell.feed(JobEnded(entry.id))
+        shown = self.views.job(entry, self._viewer(request))
+        outcome = self.views.outcome(entry)
+        shown["state"], shown["outcome"] = "ended", outcome
+        return web.json_response({"job": shown, "outcome": outcome})
+
+    async def get_events(self, request: web.Request) -> web.StreamResponse:
+        entry, _ = self._find_own(request)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        queue = entry.listen()
+        try:
+            await response.prepare(request)
+            while (notice := await queue.get()) is not None:
+                await response.write(json.dumps(notice, default=str).encode() + b"\n")
+            await response.write_eof()
+        except ConnectionError:
+            pass  # it no longer wants to know
+        finally:
+            entry.listeners.discard(queue)
+        return response
+
+
+JOB_FIELDS = (
+    *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
+    *("grace", "lend", "min_run_time", "wait", "job", "cwd"),
+)
+
+
+def metrics_application(handlers: Api) -> web.Application:
+    """What a TCP port serves: /metrics and nothing else, for there nobody knows who calls."""
+    app = web.Application()
+    app.add_routes([web.get("/metrics", handlers.get_metrics)])
+    return app
+
+
+async def _body(request: web.Request, *, empty_is_ok: bool = False) -> Fields:
+    data = await request.read()
+    if not data and empty_is_ok:
+        return Fields({})
+    try:
+        return Fields(json.loads(data))
+    except (ValueError, RecursionError):
+        raise UsageError("the body of the request is not JSON", code="bad_request") from None
+
+
+def _quantity(text: str | None, what: str) -> Quantity | None:
+    if text is None:
+        return None
+    try:
+        return Quantity.parse(text)
+    except QuantityError as error:
+        raise QuantityError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _job_id(known: str | None) -> str:
+    if known is None:
+        return new_job_id()
+    valid = len(known) == 16 and all(c in "0123456789abcdef" for c in known) and int(known, 16)
+    if not valid:
+        raise UsageError(f"{known!r} is not a job's id", code="bad_request", hint="16 hexadecimal digits")
+    return known
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _status_of(error: GpushareError) -> int:
+    if isinstance(error, Rejected):
+        return error.status
+    if isinstance(error, NotPermitted):
+        return 403
+    if isinstance(error, NoSuchJob):
+        return 404
+    return 400 if isinstance(error, UsageError) else 500
+
+
+def _error(status: int, error: GpushareError) -> web.Response:
+    shown = {
+        "code": error.code,
+        "message": error.message,
+        "facts": [list(fact) for fact in error.facts],
+        "hint": error.hint,
+    }
+    return web.json_response({"error": shown}, status=status)
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+    """aiohttp's own refusals (no such path, wrong method, body too large) in our shape."""
+    if error.status == 413:
+        message = f"the body of the request is larger than {MAX_BODY} bytes"
+    else:
+        message = f"{(error.reason or 'no').lower()}: {request.method} {printable(request.path, 100)}"
+    return _error(error.status, GpushareError(message, code=f"http_{error.status}"))

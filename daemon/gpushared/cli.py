@@ -1,0 +1,106 @@
+"""The command line of gpushared.
+
+argparse, and no import of the daemon before the options are known: several wrappers may start a daemon at once,
+and all but one of them only have to find out that they are not needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare.errors import GpushareError, UsageError
+from gpushare.paths import SYSTEM_DIR, user_dir
+from gpushared import logs
+from gpushared.runtime_dir import AlreadyRunning, RuntimeDir
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    _without_preload()
+    options = _parser().parse_args(arguments)
+    try:
+        logs.set_up(options.log_level, options.log_format)
+        return _run(options)
+    except AlreadyRunning:
+        return 0
+    except GpushareError as error:
+        print(error.render().replace("gpushare: ", "gpushared: ", 1), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpushared",
+        description="The node daemon of gpushare: shares the memory of this node's GPUs between programs.",
+    )
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument("--user", action="store_true", help="for this user alone; ends after the last job (default)")
+    scope.add_argument("--system", action="store_true", help="for all users; runs as root, under systemd")
+    parser.add_argument("--dir", type=Path, help="where its sockets, pages and notes lie")
+    parser.add_argument("--driver", choices=("auto", "nvidia", "sim"), help="NVIDIA's driver or the software driver")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/gpushared.toml")
+    parser.add_argument("--check-config", action="store_true", help="print the settings in force, and where from")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    level = os.environ.get("GPUSHARE_LOG", "")
+    parser.add_argument("--log-level", choices=tuple(logs.LEVELS), default=level if level in logs.LEVELS else "info")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpushared import config
+
+    loaded = config.load(options.config)
+    if options.check_config:
+        print(loaded.describe())
+        return 0
+    choice = options.driver or os.environ.get("GPUSHARE_DRIVER") or "auto"
+    if choice not in ("auto", "nvidia", "sim"):
+        raise UsageError(f"GPUSHARE_DRIVER={choice} is none of auto, nvidia and sim", code="bad_driver")
+    choice = _choose_driver(choice)
+    directory = RuntimeDir(_directory(options, choice), system=options.system)
+    directory.take()
+    try:
+        asyncio.run(_serve(directory, choice, loaded, options.config))
+    finally:
+        directory.release()
+    return 0
+
+
+def _directory(options: argparse.Namespace, driver: str) -> Path:
+    if options.dir is not None:
+        return Path(options.dir).absolute()
+    return SYSTEM_DIR if options.system else user_dir(driver, os.environ)
+
+
+async def _serve(directory: RuntimeDir, driver: str, loaded: object, path: Path | None) -> None:
+    from gpushared import config
+    from gpushared.daemon import Daemon
+    from gpushared.notify import Notifier
+    from gpushared.nvml import Nvml
+
+    assert isinstance(loaded, config.Loaded)
+    daemon = Daemon(directory, Nvml(driver), loaded, Notifier(), lambda: config.load(path))
+    await daemon.run()
+
+
+def _choose_driver(choice: str) -> str:
+    if choice != "auto":
+        return choice
+    from gpushare.locate import detect_driver
+
+    return detect_driver()
+
+
+def _without_preload() -> None:
+    """The daemon must see the GPUs as they are, not as the shim shows them to a job that has started it."""
+    libraries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    others = [library for library in libraries if Path(library).name != "libgpushare.so"]
+    if len(others) != len(libraries):
+        os.environ["LD_PRELOAD"] = ":".join(others)
+        os.execv(sys.executable, [sys.executable, "-m", "gpushared", *sys.argv[1:]])

@@ -1,0 +1,68 @@
+"""The processes that have a credit page: their identity, their page, and the connection that they have just now.
+
+A client is there as long as its process is, connected or not: a shim may lose its connection (the daemon was
+restarted, a descriptor was closed) and the process goes on using its credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gpushared.pages import Page
+from gpushared.processes import Process
+
+if TYPE_CHECKING:
+    from gpushared.shim_server import Connection
+
+
+class Client:
+    """One process with a page."""
+
+    __slots__ = ("budget", "command", "connection", "id", "job", "page", "process", "uid")
+
+    def __init__(self, page: Page, process: Process, job: str, uid: int, command: str) -> None:
+        self.id = page.id
+        self.page = page
+        self.process = process
+        self.job = job
+        self.uid = uid
+        self.command = command
+        self.budget: object = None
+        """What it said in HELLO, where it came with the environment alone: children with the same join its job."""
+        self.connection: Connection | None = None
+
+
+class Clients:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Client] = {}
+        self._by_pid: dict[int, list[Client]] = {}
+
+    def add(self, client: Client) -> None:
+        self._by_id[client.id] = client
+        self._by_pid.setdefault(client.process.pid, []).append(client)
+
+    def remove(self, client: Client) -> None:
+        self._by_id.pop(client.id, None)
+        same = self._by_pid.get(client.process.pid, [])
+        if client in same:
+            same.remove(client)
+        if not same:
+            self._by_pid.pop(client.process.pid, None)
+
+    def get(self, id: int) -> Client | None:
+        return self._by_id.get(id)
+
+    def of_pid(self, pid: int) -> list[Client]:
+        return list(self._by_pid.get(pid, ()))
+
+    def of_job(self, job: str) -> list[Client]:
+        return [client for client in self._by_id.values() if client.job == job]
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)

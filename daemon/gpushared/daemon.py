@@ -1,0 +1,211 @@
+"""The daemon as a whole: from its directory and its GPUs to serving, and to an end that disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gpushare.errors import GpushareError
+from gpushare.quantity import format_bytes
+from gpushared import config as configuration
+from gpushared.core import NodeState
+from gpushared.gpus import Driver, Gpus
+from gpushared.hello import Welcomer
+from gpushared.logs import facts, log
+from gpushared.notify import Notifier
+from gpushared.pages import Pages
+from gpushared.recovery import recover
+from gpushared.runtime_dir import RuntimeDir
+from gpushared.shell import Shell
+from gpushared.shim_server import ShimServer
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+CLAIM_MARGIN = 5.0
+"""Beyond the claim timeout, until a shim may think that the daemon is stuck."""
+QUIET_SAMPLING = 10.0
+"""Seconds between samples while there is no job."""
+INVENTORY_EVERY = 60.0
+
+
+class Daemon:
+    """One run."""
+
+    def __init__(
+        self,
+        directory: RuntimeDir,
+        driver: Driver,
+        loaded: configuration.Loaded,
+        notifier: Notifier | None = None,
+        reload: Callable[[], configuration.Loaded] | None = None,
+    ) -> None:
+        """The directory is taken already."""
+        self.directory = directory
+        self.config = loaded.config
+        self._gpus = Gpus(driver)
+        self._notifier = notifier or Notifier({})
+        self._reload = reload
+        self._stop = asyncio.Event()
+        self._busy_at = time.monotonic()
+        self._status = ""
+
+    async def run(self) -> None:
+        """Serve until stopped or idle."""
+        _raise_descriptor_limit()
+        path = self.directory.directory
+        core = NodeState(self.config.policy())
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._gpus.driver.close)
+            self.shell = shell = Shell(core, self._gpus, path / "state.json")
+            stack.callback(shell.close)
+            shell.find_gpus()
+            if not shell.gpus.infos:
+                log.warning("no GPU found")
+            pages = Pages(path / "pages")
+            recover(shell, pages)
+            for gpu in self._gpus.infos:
+                shell.sample_soon(gpu)
+            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN)
+            self.shims = ShimServer(shell, welcomer)
+            stack.callback(self.shims.close)
+            self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
+            await self._serve_api(stack)
+            stack.callback(shell.book.end_streams)
+            self._handle_signals()
+            self._notifier.ready(self._describe())
+            log.info("ready", extra=facts(directory=str(path), driver=self._gpus.driver.kind, gpus=len(core.gpus)))
+            await self._serve()
+        log.info("stopped")
+
+    async def _serve(self) -> None:
+        tasks = [asyncio.create_task(one) for one in (self._sample(), self._keep_house())]
+        await self._stop.wait()
+        self._notifier.stopping()
+        self.directory.unbind()
+        self.shims.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.shell.persist()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    # ---- the API -----------------------------------------------------------------------------------
+
+    async def _serve_api(self, stack: contextlib.AsyncExitStack) -> None:
+        from aiohttp import web
+
+        from gpushared.api import Api, metrics_application
+
+        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user")
+        if self.config.metrics_listen:
+            await self._serve_metrics(stack, metrics_application(self.api))
+        runner = web.AppRunner(self.api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        sock = self.directory.bind("api.sock", socket.SOCK_STREAM)
+        sock.setblocking(False)
+        await web.SockSite(runner, sock, backlog=512).start()
+
+    async def _serve_metrics(self, stack: contextlib.AsyncExitStack, application: web.Application) -> None:
+        from aiohttp import web
+
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        host, port = configuration.split_address(self.config.metrics_listen)
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise GpushareError(f"cannot listen on {self.config.metrics_listen}: {error.strerror}") from None
+
+    # ---- what goes on by itself --------------------------------------------------------------------
+
+    async def _sample(self) -> None:
+        """Compare the ledger with the driver's numbers, and look for GPUs that came or changed."""
+        looked = sampled = time.monotonic()
+        while True:
+            await asyncio.sleep(self.config.sample_interval)
+            now = time.monotonic()
+            busy = any(True for _ in self.shell.book.live())
+            if not busy and now - sampled < QUIET_SAMPLING:
+                continue
+            sampled = now
+            for gpu in self._gpus.infos:
+                self.shell.sample_soon(gpu)
+            if now - looked > INVENTORY_EVERY:
+                looked = now
+                self.shell.find_gpus()
+
+    async def _keep_house(self) -> None:
+        watchdog = self._notifier.watchdog_interval
+        while True:
+            await asyncio.sleep(min(0.25, watchdog or 1.0))
+            if watchdog is not None:
+                self._notifier.alive()
+            status = self._describe()
+            if status != self._status:
+                self._status = status
+                self._notifier.status(status)
+            if not self.directory.system and self._is_idle():
+                log.info("no job left")
+                self.stop()
+
+    def _is_idle(self) -> bool:
+        """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
+        now = time.monotonic()
+        if self.api.active or any(True for _ in self.shell.book.live()):
+            self._busy_at = now
+        return now - self._busy_at >= self.config.idle_exit
+
+    def _describe(self) -> str:
+        core = self.shell.core
+        lent = sum(core.state.loan(job, gpu.id) for gpu in core.gpus.values() for job in core.state.owners(gpu.id))
+        return f"{_count(len(core.gpus), 'GPU')}, {_count(len(core.jobs), 'job')}, {format_bytes(lent)} lent"
+
+    # ---- signals -----------------------------------------------------------------------------------
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: an embedding test stops us itself
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(signal.SIGHUP, self.reload_config)
+
+    def reload_config(self) -> None:
+        """A file with an error changes nothing."""
+        if self._reload is None:
+            return
+        self._notifier.reloading(time.monotonic())
+        try:
+            fresh = self._reload().config
+        except GpushareError as error:
+            log.error("the settings stay as they were", extra=facts(error=error.message, **dict(error.facts)))
+        else:
+            changed = configuration.changes(self.config, fresh)
+            self.config = fresh
+            self.shell.core.state.policy = fresh.policy()
+            self.shell.find_gpus()
+            log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))
+        self._notifier.ready(self._describe())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _raise_descriptor_limit() -> None:
+    """A client costs three descriptors; the usual soft limit of 1024 is for programs that use select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

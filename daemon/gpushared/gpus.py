@@ -1,0 +1,132 @@
+"""The GPUs of this node: what there is, and how much of each is used and by whom.
+
+`Driver` is the seam; nvml.py is the implementation for real GPUs and for the software driver, FixedGpus one for
+tests. `Gpus` adds what the shell needs: names as users write them, and a guard against a driver that has become slow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare.errors import UsageError
+from gpushared.pages import uuid_bytes
+
+SLOW = 0.005
+"""A sample that takes longer than this (seconds) is not taken on the event loop again until it is quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """A GPU or a MIG instance."""
+
+    uuid: str
+    index: int
+    name: str
+    total: int
+    reserved: int = 0
+    """What the driver keeps for itself, not part of `total - used`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Memory of one GPU at one moment, without what the driver keeps."""
+
+    used: int
+    by_pid: Mapping[int, int] | None
+
+
+class Driver(Protocol):
+    """The GPU driver's management interface."""
+
+    kind: str
+    """nvidia or sim."""
+
+    def list(self) -> list[GpuInfo]:
+        """All GPUs that programs can open, MIG instances in place of the GPU that they divide."""
+
+    def sample(self, uuid: str) -> Sample | None:
+        """None: the driver does not answer for this GPU now."""
+
+    def close(self) -> None:
+        """The end."""
+
+
+@dataclass
+class FixedGpus:
+    """A driver for tests: GPUs of given sizes, memory as told."""
+
+    infos: list[GpuInfo]
+    samples: dict[str, Sample] = field(default_factory=dict)
+    kind: str = "sim"
+
+    def list(self) -> list[GpuInfo]:
+        return list(self.infos)
+
+    def sample(self, uuid: str) -> Sample | None:
+        return self.samples.get(uuid, Sample(0, None))
+
+    def close(self) -> None:
+        pass
+
+
+class Gpus:
+    """The GPUs by their names."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.infos: dict[str, GpuInfo] = {}
+        self.by_bytes: dict[bytes, str] = {}
+        self._duration: dict[str, float] = {}
+        self.failures = 0
+
+    def refresh(self) -> list[GpuInfo]:
+        """Look at the inventory again: sizes change when a driver retires pages, GPUs come back after a reset."""
+        found = self.driver.list()
+        for info in found:
+            self.infos[info.uuid] = info
+            self.by_bytes[uuid_bytes(info.uuid)] = info.uuid
+        return found
+
+    def sample(self, uuid: str) -> Sample | None:
+        started = time.monotonic()
+        sample = self.driver.sample(uuid)
+        self._duration[uuid] = time.monotonic() - started
+        if sample is None:
+            self.failures += 1
+        return sample
+
+    def is_quick(self, uuid: str) -> bool:
+        return self._duration.get(uuid, 0.0) < SLOW
+
+    def resolve(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """What CUDA_VISIBLE_DEVICES names, as UUIDs: indices, UUIDs, or beginnings of UUIDs that fit one GPU."""
+        chosen: list[str] = []
+        for device in devices:
+            found = self._resolve_one(device.strip())
+            if found in chosen:
+                raise UsageError(f"GPU {device} is named twice", code="no_such_gpu")
+            chosen.append(found)
+        return tuple(chosen)
+
+    def _resolve_one(self, device: str) -> str:
+        by_index = {str(info.index): info.uuid for info in self.infos.values() if not info.uuid.startswith("MIG-")}
+        if device.isdecimal() and str(int(device)) in by_index:
+            return by_index[str(int(device))]
+        wanted = device.lower()
+        fitting = [uuid for uuid in self.infos if wanted and uuid.lower().startswith(wanted)]
+        if len(fitting) == 1 and len(wanted) > len("GPU-"):
+            return fitting[0]
+        why = "more than one GPU of this node begins like that" if len(fitting) > 1 else "this node has no such GPU"
+        raise UsageError(
+            f"cannot use GPU {device!r}: {why}",
+            code="no_such_gpu",
+            facts=[(f"GPU {info.index}", f"{info.uuid}  {info.name}") for info in ordered(self.infos.values())],
+            hint="CUDA_VISIBLE_DEVICES takes indices and UUIDs, separated by commas",
+        )
+
+
+def ordered(infos: Iterable[GpuInfo]) -> list[GpuInfo]:
+    return sorted(infos, key=lambda info: (info.index, info.uuid))

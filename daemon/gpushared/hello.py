@@ -1,0 +1,269 @@
+"""GS_HELLO: who a process is, whose job it is, and which page is its own.
+
+    GPUSHARE_JOB set        the job of that id, if the process's user may
+    the environment alone   a job of its own; a child of such a process that says the same joins its parent's job
+    a page presented        the process had a daemon before: it keeps its page, whatever else has been lost
+
+A job that nobody here knows any more (a daemon without its notes) is made again from what the process says, or
+from its page. That gives no one more than a new job would.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from gpushare._layout import ffi, lib
+from gpushare.errors import GpushareError
+from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
+from gpushared.clients import Client
+from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
+from gpushared.logs import facts, log
+from gpushared.pages import Page, Pages, has_page
+from gpushared.processes import Process, command_of, parent_of, printable
+from gpushared.shell import Shell
+
+if TYPE_CHECKING:
+    from gpushared.shim_server import Connection
+
+OK, NOT_ALLOWED, NOT_ADMITTED = int(lib.GS_OK), int(lib.GS_NOT_ALLOWED), int(lib.GS_NOT_ADMITTED)
+HAS_PAGE = int(lib.GS_HELLO_HAS_PAGE)
+ANCESTORS = 32
+"""How far up a job of the environment alone is looked for."""
+MAX_GRACE = 24 * 3600.0
+
+
+@dataclass(slots=True)
+class Welcome:
+    """What GS_WELCOME will say."""
+
+    status: int
+    page_id: int = 0
+    job_id: int = 0
+    patience_ms: int = 0
+    text: str = ""
+    fd: int | None = None
+    client: Client | None = None
+
+
+class Refusal(Exception):
+    """Why a process gets no page."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Welcomer:
+    """Answers GS_HELLO."""
+
+    def __init__(self, shell: Shell, pages: Pages, patience: Callable[[], float]) -> None:
+        self.shell = shell
+        self.pages = pages
+        self._patience = patience
+
+    def welcome(self, connection: Connection, hello: Any, descriptor: int | None) -> Welcome:
+        """`descriptor` stays the caller's."""
+        try:
+            client = self._known(connection, hello, descriptor) or self._newcomer(connection, hello)
+        except Refusal as refusal:
+            return Welcome(refusal.status, text=refusal.text)
+        except OSError as error:
+            log.error("cannot make a page", extra=facts(error=str(error)))
+            return Welcome(int(lib.GS_SHUTTING_DOWN), text=f"the daemon cannot make a page: {error.strerror}")
+        patience = int(self._patience() * 1000)
+        return Welcome(OK, client.id, int(client.job, 16), patience, fd=client.page.fd, client=client)
+
+    # ---- a process that has a page -----------------------------------------------------------------
+
+    def _known(self, connection: Connection, hello: Any, descriptor: int | None) -> Client | None:
+        """The client whose page is presented; None: no page, or one that is not this process's own.
+
+        A forked child presents its parent's page, if its shim does not know better: it gets one of its own.
+        """
+        if not hello.flags & HAS_PAGE or descriptor is None:
+            return None
+        client = self.shell.clients.get(hello.page_id)
+        if client is not None:
+            return client if client.process.same(connection.peer) and client.uid == connection.uid else None
+        page = self.pages.adopt(os.dup(descriptor))
+        if page is None:
+            return None
+        header = page.header
+        same = (header.pid, header.start_time, header.uid) == (
+            connection.peer.pid,
+            connection.peer.start_time,
+            connection.uid,
+        )
+        if not same or page.id != hello.page_id:
+            page.close(remove=False)
+            return None
+        return restore_client(self.shell, page, connection.peer)
+
+    # ---- a process without one ---------------------------------------------------------------------
+
+    def _newcomer(self, connection: Connection, hello: Any) -> Client:
+        peer, uid = connection.peer, connection.uid
+        for earlier in self.shell.clients.of_pid(peer.pid):
+            # The same process, but the program that had this page is no more: exec.
+            if earlier.connection is None and has_page(earlier.process, earlier.page) is False:
+                self.shell.process_gone(earlier)
+        budget = _budget(hello)
+        job = self._job_of(hello, peer, uid, budget)
+        entry = self.shell.book.get(job)
+        spec = entry.spec if entry is not None else None
+        command = command_of(peer.pid)
+        grace = int(spec.grace * 1000) if spec is not None and spec.grace is not None else 0
+        name = spec.name if spec is not None else command
+        priority = spec.priority if spec is not None else 0
+        try:
+            page = self.pages.create(peer, uid, job=job, priority=priority, grace_ms=grace, name=name)
+        except OSError:
+            if entry is not None and entry.wrapper is None and not self.shell.clients.of_job(job):
+                self.shell.feed(JobEnded(job))
+            raise
+        client = Client(page, peer, job, uid, command)
+        client.budget = budget
+        self.shell.adopt(client)
+        self.shell.feed(ProcessJoined(client.id, job, peer.pid, command))
+        return client
+
+    def _job_of(self, hello: Any, peer: Process, uid: int, budget: Budget) -> str:
+        if hello.job_id:
+            job = f"{hello.job_id:016x}"
+            entry = self.shell.book.get(job)
+            if entry is not None and uid not in (0, entry.spec.uid):
+                raise Refusal(NOT_ALLOWED, f"job {job} belongs to another user\nhint: unset GPUSHARE_JOB")
+            if entry is not None and entry.state == "queued":
+                raise Refusal(NOT_ADMITTED, f"job {job} still waits for room")
+            if job not in self.shell.core.jobs:
+                return self._submit(job, hello, peer, uid, budget)
+            return job
+        return self._parents_job(peer, uid, budget) or self._submit(new_job_id(), hello, peer, uid, budget)
+
+    def _parents_job(self, peer: Process, uid: int, budget: Budget) -> str | None:
+        pid: int | None = peer.pid
+        for _ in range(ANCESTORS):
+            pid = parent_of(pid) if pid else None
+            if not pid or pid == 1:
+                return None
+            for client in self.shell.clients.of_pid(pid):
+                entry = self.shell.book.get(client.job)
+                alone = entry is not None and entry.wrapper is None and entry.state == "running"
+                if alone and client.uid == uid and client.budget == budget:
+                    return client.job
+        return None
+
+    def _submit(self, job: str, hello: Any, peer: Process, uid: int, budget: Budget) -> str:
+        name = printable(_text(hello.name), 63) or command_of(peer.pid)
+        grace = min(hello.grace_ms / 1000, MAX_GRACE) if hello.grace_ms else None
+        spec = JobSpec(
+            name=name,
+            uid=uid,
+            user=user_name(uid),
+            command=(command_of(peer.pid),),
+            request=budget.request,
+            limit=budget.limit,
+            gpus=0,
+            priority=hello.priority,
+            grace=grace,
+            request_source="GPUSHARE_REQUEST",
+            limit_source="GPUSHARE_LIMIT",
+        )
+        entry = self.shell.book.open(job, spec)
+        entry.admission = self.shell.loop.create_future()
+        self.shell.feed(JobSubmitted(job, spec))
+        refusal = entry.admission.result() if entry.admission.done() else None
+        if entry.state != "running":
+            self.shell.book.forget(entry)
+            raise Refusal(NOT_ADMITTED, refusal.render() if refusal is not None else "the job was not admitted")
+        return job
+
+
+def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
+    """A page that an earlier daemon has made: its process, with all that it holds, and its job if need be."""
+    header = page.header
+    if header.job_id == 0:
+        page.close(remove=False)
+        return None
+    job = f"{header.job_id:016x}"
+    lines = page.take_lines(shell.gpus.by_bytes)
+    if job not in shell.core.jobs:
+        request = max((seen.request for _, seen in lines), default=0)
+        limit = max((seen.limit for _, seen in lines), default=0)
+        spec = JobSpec(
+            name=header.job_name or command_of(owner.pid),
+            uid=header.uid,
+            user=user_name(header.uid),
+            command=(command_of(owner.pid),),
+            request=_of_bytes(request) if request else NOTHING,
+            limit=_of_bytes(limit) if limit else MAX,
+            gpus=0,
+            priority=header.priority,
+            grace=header.grace_ms / 1000 if header.grace_ms else None,
+            request_source="its credit page",
+            limit_source="its credit page",
+        )
+        shell.book.open(job, spec).state = "running"
+        shell.feed(JobRestored(job, spec, tuple(gpu for gpu, _ in lines)))
+    client = Client(page, owner, job, header.uid, command_of(owner.pid))
+    spec = shell.core.jobs[job].spec
+    client.budget = Budget(spec.request, spec.limit)
+    shell.adopt(client)
+    shares = tuple(
+        ShareSeen(gpu, seen.used, seen.credit, seen.overhead)
+        for gpu, seen in lines
+        if seen.credit or seen.used or seen.overhead
+    )
+    shell.feed(ProcessRestored(client.id, job, owner.pid, shares, client.command))
+    return client
+
+
+def _budget(hello: Any) -> Budget:
+    try:
+        return Budget.of(_amount(hello.request), _amount(hello.limit))
+    except GpushareError as error:
+        raise Refusal(NOT_ADMITTED, f"{error.message}\nhint: {error.hint}" if error.hint else error.message) from None
+
+
+def _amount(amount: Any) -> Quantity | None:
+    kind, value = amount.kind, amount.value
+    if kind == lib.GS_AMOUNT_UNSET:
+        return None
+    if kind == lib.GS_AMOUNT_MAX:
+        return MAX
+    if kind == lib.GS_AMOUNT_BYTES and value <= 2**50:
+        return _of_bytes(value) if value else NOTHING
+    if kind == lib.GS_AMOUNT_SHARE and 0 < value <= 10**9:
+        share = Quantity(Kind.SHARE, value, "")
+        return Quantity(Kind.SHARE, value, share.canonical())
+    raise Refusal(NOT_ADMITTED, f"no amount of memory: kind {kind}, value {value}")
+
+
+def _of_bytes(value: int) -> Quantity:
+    return Quantity(Kind.BYTES, value, Quantity(Kind.BYTES, value, "").canonical())
+
+
+def _text(field: Any) -> str:
+    return bytes(ffi.buffer(field)).split(b"\0", 1)[0].decode(errors="replace")
+
+
+def new_job_id() -> str:
+    job = ""
+    while not int(job or "0", 16):
+        job = secrets.token_hex(8)
+    return job
+
+
+@lru_cache(256)
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,195 @@
+"""What the shell keeps of each job beside the core: whom to tell, whom to signal, and how it ended.
+
+The core knows budgets and processes with pages. It does not know the wrapper (`gpushare run`) that waits in a
+call of ours, the child that the wrapper has started, nor the notices on their way to its terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpushare.reasons import Reason
+from gpushared.events import JobSpec
+from gpushared.processes import Process
+
+NOTICES_KEPT = 64
+ENDED_KEPT = 256
+
+Notice = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One job, from its submission until it is forgotten."""
+
+    id: str
+    spec: JobSpec
+    started: float = field(default_factory=time.time)
+    wrapper: Process | None = None
+    """Who submitted the job; its end is the job's. None: the environment alone, and the job ends with its processes."""
+    main: Process | None = None
+    """What the wrapper has started: stopped with the job, even while it has no GPU open."""
+    state: str = "queued"
+    """queued, running or ended; what else a job may be (borrowing, asked_back, waiting) the core knows."""
+    admission: asyncio.Future[Reason | None] | None = None
+    """Resolved with None when the job is admitted, else with the reason of the refusal."""
+    queued: bool = False
+    notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
+    listeners: set[asyncio.Queue[Notice | None]] = field(default_factory=set)
+    reclaim: dict[str, Any] | None = None
+    """The Terminate or Kill that it stands under, unless it has been relieved."""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    ended: float | None = None
+    peak: dict[str, int] = field(default_factory=dict)
+    refusals: int = 0
+    """Of processes that have gone; the living ones count in their pages."""
+    last_seen: dict[str, Any] | None = None
+    """How the API showed the job last, for when the core has forgotten it."""
+
+    def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
+        notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
+        self.notices.append(notice)
+        for listener in self.listeners:
+            listener.put_nowait(notice)
+
+    def listen(self) -> asyncio.Queue[Notice | None]:
+        """A queue with all notices so far and to come; None is the end."""
+        queue: asyncio.Queue[Notice | None] = asyncio.Queue()
+        for notice in self.notices:
+            queue.put_nowait(notice)
+        if self.state == "ended":
+            queue.put_nowait(None)
+        self.listeners.add(queue)
+        return queue
+
+    def note_peak(self, gpu: str, usage: int) -> None:
+        if usage > self.peak.get(gpu, 0):
+            self.peak[gpu] = usage
+
+    def outcome(self, refusals_alive: int) -> dict[str, Any]:
+        return {
+            "exit_code": self.exit_code,
+            "signal": self.exit_signal,
+            "killed": self.reclaim,
+            "peak": dict(self.peak),
+            "refusals": self.refusals + refusals_alive,
+            "duration": (self.ended or time.time()) - self.started,
+        }
+
+
+class Book:
+    """All jobs that anybody may still ask about."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._ended: deque[Entry] = deque()
+        self.on_wrapper_end: Callable[[Entry], None] = lambda _: None
+
+    def open(self, job: str, spec: JobSpec) -> Entry:
+        entry = Entry(job, spec)
+        self._entries[job] = entry
+        return entry
+
+    def get(self, job: str) -> Entry | None:
+        return self._entries.get(job)
+
+    def live(self) -> Iterator[Entry]:
+        return (entry for entry in list(self._entries.values()) if entry.state != "ended")
+
+    def all(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def find(self, name: str) -> list[Entry]:
+        """By id, else by name (a living job before ended ones), else by the beginning of an id."""
+        exact = self._entries.get(name)
+        if exact is not None:
+            return [exact]
+        named = [entry for entry in self._entries.values() if entry.spec.name == name]
+        living = [entry for entry in named if entry.state != "ended"]
+        if named:
+            return living or named[-1:]
+        if not name:
+            return []
+        return [entry for entry in self._entries.values() if entry.id.startswith(name.lower())]
+
+    def set_wrapper(self, entry: Entry, wrapper: Process, loop: asyncio.AbstractEventLoop) -> None:
+        if entry.wrapper is not None:
+            entry.wrapper.close()
+        entry.wrapper = wrapper
+        wrapper.watch(loop, lambda: self.on_wrapper_end(entry))
+
+    def set_main(self, entry: Entry, main: Process) -> None:
+        if entry.main is not None:
+            entry.main.close()
+        entry.main = main
+
+    def forget(self, entry: Entry) -> None:
+        """A submission that came to nothing."""
+        self._entries.pop(entry.id, None)
+        self._let_go(entry)
+
+    def end(self, entry: Entry) -> None:
+        """The job is over; it is kept for a while, for whoever asks what became of it."""
+        if entry.state == "ended":
+            return
+        entry.state = "ended"
+        entry.ended = entry.ended or time.time()
+        for listener in entry.listeners:
+            listener.put_nowait(None)
+        self._let_go(entry)
+        self._ended.append(entry)
+        if len(self._ended) > ENDED_KEPT:
+            oldest = self._ended.popleft()
+            if self._entries.get(oldest.id) is oldest:
+                del self._entries[oldest.id]
+
+    def end_streams(self) -> None:
+        """The daemon goes: whoever listens should look for the next one."""
+        for entry in self._entries.values():
+            for listener in entry.listeners:
+                listener.put_nowait(None)
+
+    def close(self) -> None:
+        """Let go of all processes; the jobs stay."""
+        for entry in self._entries.values():
+            self._let_go(entry)
+
+    @staticmethod
+    def _let_go(entry: Entry) -> None:
+        for process in (entry.wrapper, entry.main):
+            if process is not None:
+                process.close()
+        entry.wrapper = entry.main = None
+
+
+def killed_facts(reason: Reason) -> dict[str, Any]:
+    """A reclaim's data in the shape of the API's Outcome.killed."""
+    data = reason.data
+    return {
+        "claim": data.get("claim"),
+        "owner": data.get("owner_name", data.get("owner")),
+        "owner_user": data.get("owner_user"),
+        "asked": data.get("asked", 0),
+        "got": data.get("got", data.get("loan", 0)),
+        "loan": data.get("loan", 0),
+        "usage": data.get("usage", 0),
+        "request": data.get("request", 0),
+        "grace": data.get("grace", 0.0),
+        "reason": reason.message,
+        "time": time.time(),
+    }
+
+
+def stop(entry: Entry, processes: list[Process], number: signal.Signals) -> int:
+    """Signal a job as a whole; how many processes were reached."""
+    targets = list(processes)
+    if number is signal.SIGKILL and entry.main is not None and not any(entry.main.same(one) for one in processes):
+        targets.append(entry.main)
+    return sum(target.send(number) for target in targets)

@@ -1,0 +1,144 @@
+"""/metrics for Prometheus: a picture of the state at the moment of scraping, and the core's counters.
+
+Base units, `_total` on counters only. No label is called job or instance (Prometheus has its own of these names)
+and none is a pid: a job is its `name`, and two of one name are one series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gpushared.version import version
+
+if TYPE_CHECKING:
+    from gpushare.api import Job
+    from gpushared.shell import Shell
+    from gpushared.views import Views
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_GPU_GAUGES = {
+    "capacity": "Memory that may be promised and lent: all but the reserve.",
+    "reserve": "Memory that is never promised nor lent.",
+    "requested": "Sum of the requests of the jobs on this GPU.",
+    "usage": "Memory that jobs use, with contexts.",
+    "lent": "Memory that jobs use above their requests.",
+    "free": "Memory that nobody uses.",
+    "unmanaged": "Memory used by programs outside gpushare.",
+    "returning": "Memory of ended programs that the driver still shows.",
+}
+_JOB_GAUGES = {
+    "request": "The job's guarantee.",
+    "limit": "The job's ceiling.",
+    "usage": "Memory that the job uses, with contexts.",
+    "loan": "Memory that the job uses above its request.",
+}
+
+
+def render(shell: Shell, views: Views) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(shell, views))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, shell: Shell, views: Views) -> None:
+        self._shell = shell
+        self._views = views
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("gpushare_build_info", "Version and driver.", labels=("version", "driver"))
+        build.add_metric((version(), self._shell.gpus.driver.kind), 1)
+        yield build
+        yield from self._gpus()
+        yield from self._jobs()
+        yield from self._counters()
+        yield from self._shell_counters()
+
+    def _gpus(self) -> Iterator[Metric]:
+        gpus = self._views.gpus()
+        for key, help_text in _GPU_GAUGES.items():
+            gauge = GaugeMetricFamily(f"gpushare_gpu_memory_{key}_bytes", help_text, labels=("gpu_uuid",))
+            for gpu in gpus:
+                gauge.add_metric((gpu["uuid"],), gpu[key])  # type: ignore[literal-required]
+            yield gauge
+
+    def _jobs(self) -> Iterator[Metric]:
+        from gpushared.views import Viewer
+
+        jobs = self._views.jobs(Viewer(0, "name"))
+        states: dict[str, int] = {}
+        for job in jobs:
+            states[job["state"]] = states.get(job["state"], 0) + 1
+        for key, help_text in _JOB_GAUGES.items():
+            gauge = GaugeMetricFamily(
+                f"gpushare_job_memory_{key}_bytes", help_text, labels=("name", "user", "gpu_uuid")
+            )
+            for labels, amount in _by_name(jobs, key).items():
+                gauge.add_metric(labels, amount)
+            yield gauge
+        count = GaugeMetricFamily("gpushare_jobs", "Jobs by state.", labels=("state",))
+        for state in ("running", "borrowing", "asked_back", "waiting", "queued"):
+            count.add_metric((state,), states.get(state, 0))
+        yield count
+
+    def _counters(self) -> Iterator[Metric]:
+        counters = self._shell.core.counters
+        yield CounterMetricFamily("gpushare_grants", "Asks for credit that were granted.", value=counters.grants)
+        denied = CounterMetricFamily("gpushare_denials", "Asks that were denied.", labels=("reason",))
+        for reason, count in sorted(counters.denials.items()):
+            denied.add_metric((reason,), count)
+        yield denied
+        reclaims = CounterMetricFamily("gpushare_reclaims", "Steps taken to get loans back.", labels=("rung",))
+        reclaims.add_metric(("term",), counters.terms)
+        reclaims.add_metric(("kill",), counters.kills)
+        yield reclaims
+        yield CounterMetricFamily(
+            "gpushare_reclaims_relieved",
+            "Jobs that gave back in time, or were no longer needed.",
+            value=counters.relieved,
+        )
+        yield CounterMetricFamily(
+            "gpushare_revoked_bytes", "Unused credit that was taken back.", value=counters.revoked_bytes
+        )
+        yield CounterMetricFamily(
+            "gpushare_claims", "Allocations within a request that did not fit at once.", value=counters.claims
+        )
+        yield CounterMetricFamily(
+            "gpushare_claim_seconds", "Time that claims have waited.", value=counters.claim_seconds
+        )
+        violations = CounterMetricFamily(
+            "gpushare_guarantee_violations", "Claims that could not be met in time.", labels=("cause",)
+        )
+        for cause, count in sorted(counters.violations.items()):
+            violations.add_metric((cause,), count)
+        yield violations
+
+    def _shell_counters(self) -> Iterator[Metric]:
+        shell = self._shell
+        clients = GaugeMetricFamily("gpushare_clients", "Programs with a credit page.", labels=("state",))
+        connected = sum(1 for client in shell.clients if client.connection is not None)
+        clients.add_metric(("connected",), connected)
+        clients.add_metric(("detached",), len(shell.clients) - connected)
+        yield clients
+        traffic = shell.traffic
+        yield CounterMetricFamily("gpushare_round_trips", "Asks for credit by programs.", value=traffic.asks)
+        yield CounterMetricFamily("gpushare_bad_frames", "Packets that were no frames.", value=traffic.bad_frames)
+        yield CounterMetricFamily(
+            "gpushare_sample_failures", "Times that the driver did not answer.", value=shell.gpus.failures
+        )
+        yield CounterMetricFamily("gpushare_internal_errors", "Bugs that the daemon met.", value=shell.errors)
+
+
+def _by_name(jobs: list[Job], key: str) -> dict[tuple[str, str, str], int]:
+    sums: dict[tuple[str, str, str], int] = {}
+    for job in jobs:
+        for gpu in job["gpus"]:
+            labels = (job["name"], job["user"], gpu["uuid"])
+            amount = gpu[key]  # type: ignore[literal-required]
+            sums[labels] = sums.get(labels, 0) + amount
+    return sums

@@ -1,0 +1,266 @@
+"""The credit pages: making them, mapping them, finding them again after a restart.
+
+A page is a file of one page in DIR/pages, named by its id in hexadecimal, mode 0600; shim/credit.h defines what
+is in it. The daemon is never told what a word says: it reads it here, so a restarted daemon knows every word
+without the help of any process. The file goes when its process has.
+
+The process gets a writable descriptor (it must write `used`), so it could also cut the file short and have the
+daemon touch memory that is not there any more. Programs are trusted that far: this is cooperation, not a
+security boundary (README), and a daemon that dies is restarted and disturbs no job. Before a page is mapped its
+size is checked.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import stat
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare._layout import ffi, lib
+from gpushared.logs import facts, log
+from gpushared.processes import Process, has_mapped
+
+PAGE_BYTES = int(lib.GS_PAGE_BYTES)
+LINES = int(lib.GS_PAGE_LINES)
+UNIT = int(lib.GS_UNIT_BYTES)
+MAX_UNITS = 2**32 - 1
+
+
+def uuid_bytes(gpu: str) -> bytes:
+    """GPU-8-4-4-4-12 or MIG-8-4-4-4-12 as the 16 bytes that the driver gives out."""
+    return uuid.UUID(gpu.split("-", 1)[1]).bytes
+
+
+def units(size: int) -> int:
+    return min(MAX_UNITS, -(-size // UNIT))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Who a page belongs to."""
+
+    page_id: int
+    job_id: int
+    start_time: int
+    pid: int
+    uid: int
+    priority: int
+    grace_ms: int
+    job_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineSeen:
+    """One line of a page that an earlier daemon made; bytes."""
+
+    index: int
+    uuid: bytes
+    used: int
+    credit: int
+    overhead: int
+    request: int
+    limit: int
+
+
+class Page:
+    """One process's page, mapped."""
+
+    __slots__ = ("_map", "_struct", "_view", "fd", "gpus", "header", "lines", "path")
+
+    def __init__(self, fd: int, path: Path | None) -> None:
+        """Takes the descriptor over. `path` is None for a file that has no name any more."""
+        self._map = mmap.mmap(fd, PAGE_BYTES)
+        self._view = ffi.from_buffer("char[]", self._map, require_writable=True)
+        self._struct = ffi.cast("struct gs_page *", self._view)
+        self.fd = fd
+        self.path = path
+        self.lines: dict[str, Any] = {}
+        """GPU -> its line (a cffi pointer)."""
+        self.gpus: list[str] = []
+        """By line number."""
+        self.header = self._read_header()
+
+    @property
+    def id(self) -> int:
+        return self.header.page_id
+
+    def _read_header(self) -> Header:
+        page = self._struct
+        name = bytes(ffi.buffer(page.job_name)).split(b"\0", 1)[0].decode(errors="replace")
+        return Header(
+            page.page_id, page.job_id, page.start_time, page.pid, page.uid, page.priority, page.grace_ms, name
+        )
+
+    def write_header(self, header: Header) -> None:
+        """Magic last: a page without it is one that its maker did not finish."""
+        page = self._struct
+        page.version, page.size = lib.GS_PAGE_VERSION, PAGE_BYTES
+        page.page_id, page.job_id, page.start_time = header.page_id, header.job_id, header.start_time
+        page.pid, page.uid = header.pid, header.uid
+        page.priority, page.grace_ms = header.priority, min(header.grace_ms, MAX_UNITS)
+        page.job_name = cut(header.job_name, 47)
+        page.magic = lib.GS_PAGE_MAGIC
+        self.header = header
+
+    def is_sound(self) -> bool:
+        page = self._struct
+        return bool(
+            page.magic == lib.GS_PAGE_MAGIC
+            and page.version == lib.GS_PAGE_VERSION
+            and page.size == PAGE_BYTES
+            and page.page_id != 0
+            and page.page_id == self.header.page_id
+        )
+
+    def set_job(self, job: str) -> None:
+        self._struct.job_id = int(job, 16)
+
+    def line_of(self, gpu: str) -> int | None:
+        """The number of the GPU's line, a fresh one if it has none; None: all are in use."""
+        if gpu in self.lines:
+            return self.gpus.index(gpu)
+        if len(self.gpus) == LINES:
+            return None
+        line = self._struct.line[len(self.gpus)]
+        ffi.buffer(line.uuid)[:] = uuid_bytes(gpu)
+        self.gpus.append(gpu)
+        self.lines[gpu] = ffi.addressof(line)
+        return len(self.gpus) - 1
+
+    def lines_seen(self) -> list[LineSeen]:
+        """What an earlier daemon and the process have left in the lines."""
+        seen = []
+        for index in range(LINES):
+            line = self._struct.line[index]
+            identity = bytes(ffi.buffer(line.uuid))
+            if not any(identity):
+                break
+            word = lib.gs_word_load(ffi.addressof(line))
+            used, credit = (word >> 32) * UNIT, (word & MAX_UNITS) * UNIT
+            overhead = line.overhead * UNIT if line.attached else 0
+            seen.append(LineSeen(index, identity, used, credit, overhead, line.request * UNIT, line.limit * UNIT))
+        return seen
+
+    def take_lines(self, gpus: Mapping[bytes, str]) -> list[tuple[str, LineSeen]]:
+        """After a restart: know the lines again. A GPU that is gone keeps its line, under a name of no use."""
+        taken = []
+        for seen in self.lines_seen():
+            gpu = gpus.get(seen.uuid, f"GPU-{uuid.UUID(bytes=seen.uuid)}")
+            self.gpus.append(gpu)
+            self.lines[gpu] = ffi.addressof(self._struct.line[seen.index])
+            if seen.uuid in gpus:
+                taken.append((gpu, seen))
+        return taken
+
+    def used(self) -> dict[str, int]:
+        return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}
+
+    def close(self, *, remove: bool) -> None:
+        self.lines.clear()
+        self._struct = None
+        ffi.release(self._view)
+        self._map.close()
+        os.close(self.fd)
+        if remove and self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def cut(text: str, size: int) -> bytes:
+    """At most so many bytes of UTF-8, no character cut in two."""
+    return text.encode()[:size].decode(errors="ignore").encode()
+
+
+class Pages:
+    """The directory of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+    def create(self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str) -> Page:
+        page_id = 0
+        while page_id == 0 or self._path(page_id).exists():
+            page_id = secrets.randbits(64)
+        path = self._path(page_id)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            # Not ftruncate: with the disk full that would be a signal at the first touch, not an error here.
+            os.posix_fallocate(fd, 0, PAGE_BYTES)
+            page = Page(fd, path)
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
+        return page
+
+    def reopen(self) -> Iterator[tuple[Page, Process]]:
+        """The pages of an earlier daemon whose processes live; the others are removed."""
+        for path in sorted(self._directory.iterdir()):
+            found = self._reopen_one(path)
+            if found is None:
+                log.info("page removed: its process is gone", extra=facts(page=path.name))
+                path.unlink(missing_ok=True)
+            else:
+                yield found
+
+    def _reopen_one(self, path: Path) -> tuple[Page, Process] | None:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        page = map_checked(fd, path)
+        if page is None:
+            return None
+        owner = Process.open(page.header.pid, page.header.start_time)
+        same_name = path.name == f"{page.id:016x}"
+        # Still mapped? The process may have become another program while no daemon was looking.
+        if owner is not None and same_name and has_page(owner, page) is not False:
+            return page, owner
+        if owner is not None:
+            owner.close()
+        page.close(remove=False)
+        return None
+
+    def adopt(self, fd: int) -> Page | None:
+        """A page that a process presents and whose file the directory no longer has (somebody has cleaned up).
+
+        The file must be one that a daemon of this user has made, not one of the presenting user's own.
+        """
+        status = os.fstat(fd)
+        ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not ours or stat.S_IMODE(status.st_mode) != 0o600 or status.st_nlink != 0:
+            os.close(fd)
+            return None
+        return map_checked(fd, None)
+
+    def _path(self, page_id: int) -> Path:
+        return self._directory / f"{page_id:016x}"
+
+
+def map_checked(fd: int, path: Path | None) -> Page | None:
+    """Map a page that somebody else has written; None (and the descriptor closed) if it is none."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != PAGE_BYTES:
+        os.close(fd)
+        return None
+    try:
+        page = Page(fd, path)
+    except (OSError, ValueError):
+        os.close(fd)
+        return None
+    if not page.is_sound():
+        page.close(remove=False)
+        return None
+    return page
+
+
+def has_page(owner: Process, page: Page) -> bool | None:
+    """Whether the process still has the page in its memory; None: cannot tell."""
+    return has_mapped(owner.pid, f"{page.id:016x}")

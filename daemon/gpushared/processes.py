@@ -1,0 +1,187 @@
+"""Processes as the kernel knows them: identity, life, and signals that cannot hit the wrong one.
+
+A pid alone names nobody: it is used again. A process is its pid with its start time (field 22 of /proc/PID/stat),
+held by a pidfd from the moment that we meet it. Signals go through the pidfd only. A pidfd becomes readable when
+the whole process has ended, a zombie included; /proc calls a process a zombie already when its first thread has
+left, so it is never asked about that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """The fields after the program's name, which may itself hold blanks and brackets."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return text[text.rfind(b")") + 2 :].split()
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks from boot to the process's start; None: no such process."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields is not None and len(fields) > 19 else None
+
+
+def parent_of(pid: int) -> int | None:
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields is not None and len(fields) > 1 else None
+
+
+def uid_of(pid: int) -> int | None:
+    """The real user of the process. Not the owner of /proc/PID: that is root for what may not be dumped."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
+
+
+def command_of(pid: int) -> str:
+    """A short name for people: the program's file name."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "?"
+    program = printable(words[0].decode(errors="replace").rpartition("/")[2], 40) if words and words[0] else name
+    return program or printable(name, 40) or "?"
+
+
+def printable(text: str, longest: int) -> str:
+    """Without control characters: it ends up on terminals and in logs."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:longest]
+
+
+def has_mapped(pid: int, name: str) -> bool | None:
+    """Whether a file of this (unique) name is in the process's memory; None: cannot tell.
+
+    An empty list is no answer either: the first thread has left, or the process is just ending.
+    """
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return None
+    return (b"/" + name.encode()) in maps if maps else None
+
+
+class Process:
+    """One process, from meeting it to its end."""
+
+    __slots__ = ("_loop", "pid", "pidfd", "start_time")
+
+    def __init__(self, pid: int, pidfd: int, started: int) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.start_time = started
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def open(cls, pid: int, expected_start: int | None = None) -> Process | None:
+        """The living process of this pid, or None: it has ended, or is another one than expected."""
+        if pid <= 0:
+            return None
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return None
+        return cls._checked(pid, pidfd, expected_start)
+
+    @classmethod
+    def of_peer(cls, sock: socket.socket) -> Process | None:
+        """Who is at the other end of a Unix socket (who called connect), as the kernel says."""
+        pid, _, _ = peer_credentials(sock)
+        if pid <= 0:
+            return None
+        try:
+            pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        except OSError:
+            return cls._of_peer_by_pid(sock, pid)
+        os.set_inheritable(pidfd, False)
+        return cls._checked(pid, pidfd, None)
+
+    @classmethod
+    def _of_peer_by_pid(cls, sock: socket.socket, pid: int) -> Process | None:
+        """For kernels before 6.5. If the peer is still connected now, the pid was its own when it was opened."""
+        process = cls.open(pid)
+        if process is None:
+            return None
+        poll = select.poll()
+        poll.register(sock, 0)
+        if any(event & select.POLLHUP for _, event in poll.poll(0)):
+            process.close()
+            return None
+        return process
+
+    @classmethod
+    def _checked(cls, pid: int, pidfd: int, expected_start: int | None) -> Process | None:
+        started = start_time(pid)
+        if started is None or _has_ended(pidfd) or expected_start not in (None, started):
+            os.close(pidfd)
+            return None
+        return cls(pid, pidfd, started)
+
+    def alive(self) -> bool:
+        return self.pidfd >= 0 and not _has_ended(self.pidfd)
+
+    def same(self, other: Process) -> bool:
+        return self.pid == other.pid and self.start_time == other.start_time
+
+    def send(self, number: signal.Signals) -> bool:
+        """False: it is gone already, or we may not."""
+        if self.pidfd < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except OSError:
+            return False
+        return True
+
+    def watch(self, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+        """Call `ended` once, when the process has ended."""
+
+        def on_end() -> None:
+            self.unwatch()
+            ended()
+
+        self._loop = loop
+        loop.add_reader(self.pidfd, on_end)
+
+    def unwatch(self) -> None:
+        if self._loop is not None and self.pidfd >= 0:
+            self._loop.remove_reader(self.pidfd)
+        self._loop = None
+
+    def close(self) -> None:
+        self.unwatch()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        self.pidfd = -1
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """pid (0: in a PID namespace that we cannot see into), uid, gid of who called connect()."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid, uid, gid = struct.unpack("3i", data)
+    return pid, uid, gid

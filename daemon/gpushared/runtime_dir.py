@@ -1,0 +1,114 @@
+"""The daemon's side of its directory: the lock that makes it the only one, and the sockets in it.
+
+A per-user daemon is started by whichever wrapper needs one first, often by several at once: the lock decides, and
+the losers leave quietly. A daemon that is just ending still holds the lock but no longer answers, so a loser makes
+sure that somebody does answer before it leaves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+from gpushare.errors import GpushareError, NotPermitted
+from gpushare.paths import Runtime
+
+PATIENCE = 5.0
+"""Seconds that a loser waits for the winner to answer or to be gone."""
+
+
+class AlreadyRunning(GpushareError):
+    """Another daemon serves this directory."""
+
+    code = "already_running"
+    exit_code = 0
+
+
+class RuntimeDir:
+    """A directory that this process alone serves."""
+
+    def __init__(self, directory: Path, *, system: bool) -> None:
+        self.directory = directory
+        self.system = system
+        self._runtime = Runtime(directory)
+        self._lock = -1
+        self._bound: list[Path] = []
+
+    def take(self) -> None:
+        """Make the directory and lock it; AlreadyRunning if another daemon answers in it."""
+        if self.system:
+            self._make_system()
+        else:
+            self._runtime.make()
+        self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        deadline = time.monotonic() + PATIENCE
+        while not self._try_lock():
+            if self._answers():
+                raise AlreadyRunning(f"a daemon serves {self.directory} already")
+            if time.monotonic() > deadline:
+                raise GpushareError(f"another daemon holds {self.directory} and does not answer", code="locked")
+            time.sleep(0.05)
+
+    def bind(self, name: str, kind: socket.SocketKind) -> socket.socket:
+        """A socket in the directory, in place only when it is ready. Its users are told apart by SO_PEERCRED."""
+        path, fresh = self.directory / name, self.directory / f".{name}.{os.getpid()}"
+        fresh.unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+        try:
+            sock.bind(str(fresh))
+            fresh.chmod(0o666 if self.system else 0o600)
+            fresh.replace(path)
+        except OSError as error:
+            sock.close()
+            fresh.unlink(missing_ok=True)
+            raise GpushareError(f"cannot make {path}: {error.strerror}", code="bad_runtime_dir") from None
+        self._bound.append(path)
+        return sock
+
+    def unbind(self) -> None:
+        """No new connections; the lock stays until the process ends."""
+        for path in self._bound:
+            path.unlink(missing_ok=True)
+        self._bound.clear()
+
+    def release(self) -> None:
+        self.unbind()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(1.0)
+            try:
+                sock.connect(str(self._runtime.api_socket))
+            except OSError:
+                return False
+            return True
+
+    def _make_system(self) -> None:
+        """Open to all users for passing through; what is inside says itself whom it serves."""
+        try:
+            self.directory.mkdir(mode=0o711, exist_ok=True)
+            found = self.directory.lstat()
+        except OSError as error:
+            raise NotPermitted(
+                f"cannot make {self.directory}: {error.strerror}",
+                code="bad_runtime_dir",
+                hint="the system's daemon runs as root; without root there is --user",
+            ) from None
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise NotPermitted(
+                f"{self.directory} is not a directory that only its daemon may write to", code="bad_runtime_dir"
+            )

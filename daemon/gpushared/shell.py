@@ -1,0 +1,456 @@
+"""The shell: feeds events to the core and does what it answers. All that is decided is decided in core.py.
+
+One event at a time. What an instruction asks back (LookUsed, SampleMemory, Revoke) is handed in before the next
+event is taken, so the core never sees the world move between its question and the answer. Nothing here waits:
+a slow driver is asked on a thread, and its answer comes as an event of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare.reasons import Code, Reason
+from gpushared import instructions as do
+from gpushared.clients import Client, Clients
+from gpushared.core import NodeState
+from gpushared.enforcers import ShimEnforcer
+from gpushared.events import (
+    Detached,
+    Event,
+    GpuFound,
+    JobEnded,
+    JobWithdrawn,
+    MemorySampled,
+    ProcessGone,
+    Revoked,
+    TimePassed,
+    UsedSeen,
+)
+from gpushared.gpus import Gpus, Sample
+from gpushared.jobs import Book, Entry, killed_facts, stop
+from gpushared.logs import Sparingly, facts, log
+
+PUBLISH_EVERY = 0.005
+"""Pages show what could be granted at most this late: a burst of asks costs one round of publishing."""
+
+WAKE_MARGIN = 0.0005
+"""asyncio's clock may be early by its resolution."""
+
+INTERNAL = Reason(
+    Code.NOT_FREE, "the daemon failed on this request", hint="this is a bug of gpushare; its log has the details"
+)
+
+WITHDRAWN = Reason(Code.NOT_ADMITTED, "the job was withdrawn while it waited for room")
+
+Answer = Callable[[do.Attached | do.Granted | do.Denied, int | None], None]
+"""Takes the core's answer to an ask and the number of the line in the page."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What came over the shims' socket."""
+
+    asks: int = 0
+    bad_frames: int = 0
+
+
+class Shell:
+    """The core and its hands."""
+
+    def __init__(self, core: NodeState, gpus: Gpus, state_file: Path) -> None:
+        self.core = core
+        self.gpus = gpus
+        self.state_file = state_file
+        self.loop = asyncio.get_running_loop()
+        self.enforcer = ShimEnforcer()
+        self.clients = Clients()
+        self.book = Book()
+        self.book.on_wrapper_end = self._wrapper_ended
+        self.answers: dict[int, Answer] = {}
+        self.traffic = Traffic()
+        self._sparingly = Sparingly(1.0)
+        self.errors = 0
+        """Events that the core could not handle. A bug, each of them."""
+        self._next_ask = 0
+        self._events: deque[Event] = deque()
+        self._busy = False
+        self._publish: set[str] = set()
+        self._publishing = False
+        self._published_at = 0.0
+        self._persisting = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
+        self._sampling: set[str] = set()
+        self._thread = ThreadPoolExecutor(1, "sampler")
+        self._hands: dict[type, Callable[[Any], Event | None]] = {
+            do.JobAdmitted: self._job_admitted,
+            do.JobRefused: self._job_refused,
+            do.JobQueued: self._job_queued,
+            do.JobClosed: self._job_closed,
+            do.Attached: self._attached,
+            do.Granted: self._granted,
+            do.Denied: self._denied,
+            do.Revoke: self._revoke,
+            do.LookUsed: self._look_used,
+            do.SampleMemory: self._sample_memory,
+            do.Publish: self._note_publish,
+            do.Terminate: self._terminate,
+            do.Kill: self._kill,
+            do.Notify: self._notify,
+            do.BudgetSet: self._budget_answered,
+            do.BudgetRefused: self._budget_answered,
+            do.Persist: self._persist_soon,
+            do.Log: self._log,
+            do.WakeAt: self._wake_at,
+        }
+
+    # ---- events ------------------------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Hand an event to the core and do what follows from it, now or as soon as the present one is done."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+        finally:
+            self._busy = False
+
+    def _handle(self, event: Event) -> None:
+        todo: deque[Event] = deque((event,))
+        while todo:
+            now_handled = todo.popleft()
+            try:
+                instructions = self.core.handle(now_handled, time.monotonic())
+            except Exception:
+                self._core_failed(now_handled)
+                continue
+            for instruction in instructions:
+                try:
+                    answer = self._hands[type(instruction)](instruction)
+                except Exception:
+                    self.errors += 1
+                    log.exception("an instruction failed", extra=facts(instruction=repr(instruction)[:500]))
+                    continue
+                if answer is not None:
+                    todo.append(answer)
+
+    def _core_failed(self, event: Event) -> None:
+        """One client's event must not stop the others'. Whoever waits for its answer gets one."""
+        self.errors += 1
+        log.exception("the core failed on an event", extra=facts(event=repr(event)[:500]))
+        ask: int | None = getattr(event, "ask", None)
+        answer = self.answers.pop(ask, None) if ask is not None else None
+        if answer is not None:
+            answer(do.Denied(ask or 0, 0, "", INTERNAL), None)
+
+    def next_ask(self, answer: Answer) -> int:
+        self._next_ask += 1
+        self.answers[self._next_ask] = answer
+        return self._next_ask
+
+    # ---- asks --------------------------------------------------------------------------------------
+
+    def _attached(self, done: do.Attached) -> None:
+        line = None
+        if done.process in self.enforcer.pages:
+            line = self.enforcer.open_share(done.process, done.gpu, done.credit, done.overhead)
+            self._publish_now(done.gpu, (done.process,))
+        self._answer(done, line)
+
+    def _granted(self, done: do.Granted) -> None:
+        self.enforcer.grant(done.process, done.gpu, done.size)
+        self._answer(done, None)
+
+    def _denied(self, done: do.Denied) -> None:
+        self._answer(done, None)
+
+    def _answer(self, done: do.Attached | do.Granted | do.Denied, line: int | None) -> None:
+        answer = self.answers.pop(done.ask, None)
+        if answer is not None:
+            answer(done, line)
+
+    # ---- words and samples -------------------------------------------------------------------------
+
+    def _revoke(self, wish: do.Revoke) -> Event:
+        taken, used = self.enforcer.revoke(wish.process, wish.gpu, wish.size)
+        return Revoked(wish.process, wish.gpu, taken, used)
+
+    def _look_used(self, wish: do.LookUsed) -> Event:
+        return UsedSeen(wish.gpu, self._used_on(wish.gpu))
+
+    def _used_on(self, gpu: str) -> dict[int, int]:
+        return self.enforcer.used_by(self.core.gpus[gpu].shares, gpu)
+
+    def _sample_memory(self, wish: do.SampleMemory) -> Event | None:
+        """At once if the driver is quick (it nearly always is), else on the thread."""
+        if wish.gpu in self._sampling or not self.gpus.is_quick(wish.gpu):
+            self.sample_soon(wish.gpu)
+            return None
+        before = self._used_on(wish.gpu)
+        sample = self.gpus.sample(wish.gpu)
+        return self._sampled(wish.gpu, before, sample)
+
+    def sample_soon(self, gpu: str) -> None:
+        """Ask the driver on a thread; the answer becomes an event. One question per GPU at a time."""
+        if gpu in self._sampling or gpu not in self.core.gpus:
+            return
+        self._sampling.add(gpu)
+        before = self._used_on(gpu)
+
+        def done(future: asyncio.Future[Sample | None]) -> None:
+            self._sampling.discard(gpu)
+            if future.cancelled() or self.loop.is_closed():
+                return
+            if future.exception() is not None:
+                log.error("sampling failed", extra=facts(gpu=gpu, error=repr(future.exception())))
+                return
+            event = self._sampled(gpu, before, future.result())
+            if event is not None:
+                self.feed(event)
+
+        self.loop.run_in_executor(self._thread, self.gpus.sample, gpu).add_done_callback(done)
+
+    def _sampled(self, gpu: str, before: dict[int, int], sample: Sample | None) -> Event | None:
+        if sample is None:
+            # Whoever waits for a sample must not wait for ever: one that is steady for nobody corrects nothing.
+            return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
+        after = self._used_on(gpu)
+        steady = {process: used for process, used in after.items() if before.get(process) == used}
+        self._note_peaks(gpu)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady)
+
+    def _note_peaks(self, gpu: str) -> None:
+        """Of a job with one process the page has the exact peak; of several, what the samples meet."""
+        by_job: dict[str, list[int]] = {}
+        for process in self.core.gpus[gpu].shares:
+            by_job.setdefault(self.core.processes[process].job, []).append(process)
+        for job, processes in by_job.items():
+            entry = self.book.get(job)
+            if entry is not None:
+                entry.note_peak(gpu, self._peak_of(gpu, processes))
+
+    def _peak_of(self, gpu: str, processes: list[int]) -> int:
+        shares = self.core.gpus[gpu].shares
+        overhead = sum(shares[process].overhead for process in processes)
+        if len(processes) == 1:
+            return overhead + self.enforcer.peak(processes[0], gpu)
+        return overhead + sum(self.enforcer.used_by(processes, gpu).values())
+
+    # ---- pages -------------------------------------------------------------------------------------
+
+    def _note_publish(self, wish: do.Publish) -> None:
+        self._publish.add(wish.gpu)
+        if not self._publishing:
+            self._publishing = True
+            delay = self._published_at + PUBLISH_EVERY - self.loop.time()
+            if delay <= 0:
+                self.loop.call_soon(self._publish_all)
+            else:
+                self.loop.call_later(delay, self._publish_all)
+
+    def _publish_all(self) -> None:
+        self._publishing = False
+        self._published_at = self.loop.time()
+        gpus, self._publish = self._publish, set()
+        for gpu in gpus:
+            self._publish_now(gpu, None)
+
+    def _publish_now(self, gpu: str, processes: tuple[int, ...] | None) -> None:
+        for process, figures in self.core.published(gpu, processes).items():
+            self.enforcer.publish(process, gpu, figures)
+
+    # ---- jobs --------------------------------------------------------------------------------------
+
+    def _job_admitted(self, done: do.JobAdmitted) -> None:
+        entry = self.book.get(done.job)
+        if entry is not None:
+            entry.state = "running"
+            _resolve(entry, None)
+
+    def _job_refused(self, done: do.JobRefused) -> None:
+        entry = self.book.get(done.job)
+        if entry is not None:
+            _resolve(entry, done.reason)
+
+    def _job_queued(self, done: do.JobQueued) -> None:
+        entry = self.book.get(done.job)
+        if entry is not None:
+            entry.queued = True
+            entry.notify("waiting", done.reason.render(), done.reason.data)
+
+    def _job_closed(self, done: do.JobClosed) -> None:
+        entry = self.book.get(done.job)
+        if entry is not None:
+            self.book.end(entry)
+
+    def _wrapper_ended(self, entry: Entry) -> None:
+        if entry.state == "queued":
+            self.withdraw(entry)
+        else:
+            self.feed(JobEnded(entry.id))
+
+    def withdraw(self, entry: Entry) -> None:
+        """Nobody wants the queued job any more; a submitter that still waits is told."""
+        self.feed(JobWithdrawn(entry.id))
+        self.book.forget(entry)
+        _resolve(entry, WITHDRAWN)
+
+    def _terminate(self, wish: do.Terminate) -> None:
+        self._stop(wish, "asked_back", signal.SIGTERM)
+
+    def _kill(self, wish: do.Kill) -> None:
+        self._stop(wish, "killed", signal.SIGKILL)
+
+    def _stop(self, wish: do.Terminate | do.Kill, kind: str, number: signal.Signals) -> None:
+        """The notice first: the wrapper should know why before its child is gone."""
+        entry = self.book.get(wish.job)
+        if entry is None:
+            return
+        entry.reclaim = killed_facts(wish.reason)
+        entry.notify(
+            kind, wish.reason.render(), {**wish.reason.data, "facts": [list(one) for one in wish.reason.facts]}
+        )
+        clients = [client for client in map(self.clients.get, wish.processes) if client is not None]
+        # An allocation that waits for a claim of its own would hold the program's signal handler up.
+        reached = stop(entry, [client.process for client in clients], number)
+        log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=wish.reason.message))
+
+    def _notify(self, wish: do.Notify) -> None:
+        entry = self.book.get(wish.job)
+        if entry is None:
+            return
+        if wish.kind == "relieved":
+            entry.reclaim = None
+        entry.notify(wish.kind, wish.reason.render(), wish.reason.data)
+
+    def _budget_answered(self, done: do.BudgetSet | do.BudgetRefused) -> None:
+        self._budget_answers.append(done)
+
+    def change_budget(self, event: Event) -> do.BudgetSet | do.BudgetRefused | None:
+        """Feed a BudgetChanged; the core answers within the same call."""
+        self._budget_answers.clear()
+        self.feed(event)
+        return self._budget_answers[0] if self._budget_answers else None
+
+    # ---- processes ---------------------------------------------------------------------------------
+
+    def adopt(self, client: Client) -> None:
+        """A process has a page: know it until it has gone."""
+        self.clients.add(client)
+        self.enforcer.pages[client.id] = client.page
+        client.process.watch(self.loop, lambda: self.process_gone(client))
+
+    def process_gone(self, client: Client) -> None:
+        """It has ended, or has become another program."""
+        if self.clients.get(client.id) is not client:
+            return
+        if client.connection is not None:
+            client.connection.close()
+        entry = self.book.get(client.job)
+        if entry is not None:
+            entry.refusals += self.enforcer.refusals(client.id)
+            self._note_last_peak(client, entry)
+        self.clients.remove(client)
+        self.feed(ProcessGone(client.id, client.page.used()))
+        self.enforcer.pages.pop(client.id, None)
+        client.process.close()
+        client.page.close(remove=True)
+        if entry is not None and entry.wrapper is None and not self.clients.of_job(client.job):
+            self.feed(JobEnded(client.job))
+
+    def _note_last_peak(self, client: Client, entry: Entry) -> None:
+        process = self.core.processes.get(client.id)
+        for gpu in process.shares if process is not None else ():
+            same = [one for one in self.core.gpus[gpu].shares if self.core.processes[one].job == client.job]
+            entry.note_peak(gpu, self._peak_of(gpu, same))
+
+    def detached(self, client: Client, gpu: str) -> None:
+        self.feed(Detached(client.id, gpu, client.page.used().get(gpu, 0)))
+        self.enforcer.close_share(client.id, gpu)
+
+    # ---- the rest ----------------------------------------------------------------------------------
+
+    def find_gpus(self) -> None:
+        for info in self.gpus.refresh():
+            self.feed(GpuFound(info.uuid, info.index, info.name, info.total, info.reserved))
+
+    def _wake_at(self, wish: do.WakeAt) -> None:
+        """One wish at a time; it counts once, so a hair too late is right and a hair too early is not."""
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake = self.loop.call_at(wish.time + WAKE_MARGIN, self.feed, TimePassed())
+
+    def _log(self, wish: do.Log) -> None:
+        """One line a second of each kind and job: a program that asks in a loop must not fill the disk."""
+        record = wish.record
+        left_out = self._sparingly.allow((record.event, record.job, record.gpu))
+        if left_out is None or not log.isEnabledFor(logging.INFO):
+            return
+        numbers = {key: value for key, value in record.facts.items() if not isinstance(value, dict)}
+        where = {key: value for key, value in (("job", record.job), ("gpu", record.gpu)) if value}
+        more = {"more": left_out} if left_out else {}
+        log.info(record.text, extra=facts(event=record.event, **{**numbers, **where, **more}))
+
+    def _persist_soon(self, _: do.Persist) -> None:
+        """Once for all changes of this moment; and outside of what a client waits for."""
+        if not self._persisting:
+            self._persisting = True
+            self.loop.call_soon(self.persist)
+
+    def persist(self) -> None:
+        """Write the notes whole or not at all. The wrappers are in them: their end is the end of their jobs."""
+        self._persisting = False
+        wrappers = {
+            entry.id: {
+                "wrapper": _identity(entry, "wrapper"),
+                "main": _identity(entry, "main"),
+                "started": entry.started,
+            }
+            for entry in self.book.live()
+        }
+        notes = {"version": 1, "time": time.time(), "core": self.core.notes(), "jobs": wrappers}
+        fresh = self.state_file.with_name(f".{self.state_file.name}.{os.getpid()}")
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                json.dump(notes, file)
+            fresh.replace(self.state_file)
+        except OSError as error:
+            log.error("cannot write the notes", extra=facts(file=str(self.state_file), error=error.strerror))
+
+    def close(self) -> None:
+        """Stop acting. Pages stay where they are, for the next daemon."""
+        if self._wake is not None:
+            self._wake.cancel()
+        if self._persisting:
+            self.persist()
+        for client in self.clients:
+            client.process.close()
+            client.page.close(remove=False)
+        self.enforcer.pages.clear()
+        self.book.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _resolve(entry: Entry, reason: Reason | None) -> None:
+    if entry.admission is not None and not entry.admission.done():
+        entry.admission.set_result(reason)
+
+
+def _identity(entry: Entry, role: str) -> list[int] | None:
+    process = getattr(entry, role)
+    return None if process is None else [process.pid, process.start_time]

@@ -1,0 +1,441 @@
+"""The shims' end of the line: a SOCK_SEQPACKET listener, one frame a packet (shim/wire.h).
+
+asyncio has no protocol classes for packet sockets, and needs none: everything happens in the reader callback, so
+that asking for credit costs one receive, one turn of the core and one send. Clients are other people's programs.
+Whatever they send, the answer is GS_BAD_FRAME or a closed connection; whatever they do not read waits in their
+own short queue; and a client that has too much on its way is not listened to until it has caught up.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from typing import Any
+
+from gpushare._layout import ffi, lib
+from gpushare.reasons import Code
+from gpushared import instructions as do
+from gpushared.clients import Client
+from gpushared.events import AskCancelled, AttachAsked, CreditAsked
+from gpushared.hello import Welcomer
+from gpushared.logs import Sparingly, facts, log
+from gpushared.pages import cut, has_page
+from gpushared.processes import Process, peer_credentials
+from gpushared.shell import Shell
+
+FRAME_BYTES = int(lib.GS_FRAME_BYTES)
+TEXT_BYTES = int(lib.GS_TEXT_BYTES)
+MAGIC, VERSION = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION)
+HELLO, WELCOME, ATTACH = int(lib.GS_HELLO), int(lib.GS_WELCOME), int(lib.GS_ATTACH)
+ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
+OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
+DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
+
+BACKLOG = 512
+OUTSTANDING = 256
+"""Frames of one connection that are not answered, or whose answers are not sent."""
+STRANGERS_PER_UID = 128
+"""Connections of one user that have not said HELLO."""
+HELLO_WITHIN = 10.0
+STRIKES = 8
+"""Bad frames until a connection is closed."""
+
+STATUS = {
+    Code.OVER_LIMIT: int(lib.GS_OVER_LIMIT),
+    Code.NOT_FREE: int(lib.GS_NOT_FREE),
+    Code.CLAIM_TIMED_OUT: int(lib.GS_TIMED_OUT),
+    Code.NOT_ADMITTED: int(lib.GS_NOT_ADMITTED),
+    Code.TOO_LARGE: int(lib.GS_NOT_ADMITTED),
+    Code.BAD_BUDGET: int(lib.GS_NOT_ADMITTED),
+    Code.NO_SUCH_GPU: UNKNOWN,
+    Code.NO_SUCH_JOB: UNKNOWN,
+}
+
+
+class Connection:
+    """One shim's connection."""
+
+    __slots__ = (
+        "asks",
+        "client",
+        "fd",
+        "outstanding",
+        "paused",
+        "peer",
+        "server",
+        "sock",
+        "strikes",
+        "timer",
+        "uid",
+        "unsent",
+    )
+
+    def __init__(self, server: ShimServer, sock: socket.socket, peer: Process, uid: int) -> None:
+        self.server = server
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.uid = uid
+        self.client: Client | None = None
+        self.asks: dict[int, int] = {}
+        """Asks of the core that are not answered yet -> seq of the frame."""
+        self.unsent: deque[bytes] = deque()
+        self.outstanding = 0
+        self.paused = False
+        self.strikes = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def on_readable(self) -> None:
+        """One frame a call: the loop comes back for the next, and others are not kept waiting."""
+        server = self.server
+        try:
+            if self.client is not None:
+                size = self.sock.recv_into(server.inbox)
+                descriptors: list[int] = []
+            else:
+                size, descriptors = _receive_with_descriptors(self.sock, server.inbox)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size, descriptors = 0, []
+        if size == 0:
+            self.close()
+            return
+        try:
+            server.take(self, size, descriptors)
+        except Exception:
+            server.shell.errors += 1
+            log.exception("a frame could not be handled", extra=facts(pid=self.peer.pid))
+            self.close()
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def expect_answer(self) -> None:
+        self.outstanding += 1
+        if self.outstanding >= OUTSTANDING and not self.paused:
+            self.paused = True
+            self.server.shell.loop.remove_reader(self.fd)
+
+    def _answered(self) -> None:
+        self.outstanding -= 1
+        if self.paused and self.outstanding < OUTSTANDING // 2 and self.fd >= 0:
+            self.paused = False
+            self.server.shell.loop.add_reader(self.fd, self.on_readable)
+
+    def send(self, frame: Any) -> None:
+        """Each answer to a frame goes through here, once."""
+        if self.fd < 0:
+            return
+        if not self.unsent:
+            try:
+                self.sock.send(frame)
+            except (BlockingIOError, InterruptedError):
+                self.server.shell.loop.add_writer(self.fd, self._on_writable)
+            except OSError:
+                self.close()
+                return
+            else:
+                self._answered()
+                return
+        self.unsent.append(bytes(frame))
+
+    def _on_writable(self) -> None:
+        while self.unsent:
+            try:
+                self.sock.send(self.unsent[0])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self.close()
+                return
+            self.unsent.popleft()
+            self._answered()
+        self.server.shell.loop.remove_writer(self.fd)
+
+    def close(self) -> None:
+        if self.fd < 0:
+            return
+        loop = self.server.shell.loop
+        loop.remove_reader(self.fd)
+        loop.remove_writer(self.fd)
+        self.fd = -1
+        self.sock.close()
+        if self.timer is not None:
+            self.timer.cancel()
+        self.server.closed(self)
+
+
+class ShimServer:
+    """All of them."""
+
+    def __init__(self, shell: Shell, welcomer: Welcomer) -> None:
+        self.shell = shell
+        self.welcomer = welcomer
+        # One more than a frame: what is longer is noticed.
+        self._in = ffi.new("char[]", FRAME_BYTES + 1)
+        self.inbox = ffi.buffer(self._in)
+        self._frame = ffi.cast("struct gs_frame *", self._in)
+        self._out = ffi.new("struct gs_frame *", {"magic": MAGIC, "version": VERSION, "size": FRAME_BYTES})
+        self._outbox = ffi.buffer(self._out)
+        self._text_dirty = False
+        self._connections: set[Connection] = set()
+        self._sparingly = Sparingly()
+        self._look_again = Sparingly(5.0)
+        self._listener: socket.socket | None = None
+
+    # ---- connections -------------------------------------------------------------------------------
+
+    def start(self, listener: socket.socket) -> None:
+        """Takes over a bound socket."""
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._listener = listener
+        self.shell.loop.add_reader(listener.fileno(), self._on_connection)
+
+    def stop(self) -> None:
+        if self._listener is not None:
+            self.shell.loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    def close(self) -> None:
+        """The daemon goes. The ends of these connections are not the ends of their processes."""
+        self.stop()
+        for connection in list(self._connections):
+            connection.client = None
+            connection.close()
+
+    def _on_connection(self) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._pause_accepting(error)
+            return
+        sock.setblocking(False)
+        _, uid, _ = peer_credentials(sock)
+        peer = Process.of_peer(sock)
+        if peer is None:
+            self._complain(uid, "its process has gone, or is in a PID namespace that this daemon cannot see")
+            sock.close()
+            return
+        connection = Connection(self, sock, peer, uid)
+        if sum(1 for one in self._connections if one.client is None and one.uid == uid) >= STRANGERS_PER_UID:
+            self._complain(uid, "too many connections without a HELLO")
+            peer.close()
+            sock.close()
+            return
+        self._connections.add(connection)
+        connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
+        self.shell.loop.add_reader(connection.fd, connection.on_readable)
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """Out of descriptors: the socket stays readable, so look away for a moment instead of spinning."""
+        listener = self._listener
+        if listener is None:
+            return
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            raise error
+        self._complain(-1, f"cannot accept connections: {error.strerror}")
+        self.shell.loop.remove_reader(listener.fileno())
+        self.shell.loop.call_later(0.5, self._resume_accepting)
+
+    def _resume_accepting(self) -> None:
+        if self._listener is not None:
+            self.shell.loop.add_reader(self._listener.fileno(), self._on_connection)
+
+    def closed(self, connection: Connection) -> None:
+        """The connection has ended; that may be the process's end, or not."""
+        self._connections.discard(connection)
+        for ask in connection.asks:
+            self.shell.answers.pop(ask, None)
+            self.shell.feed(AskCancelled(ask))
+        connection.asks.clear()
+        client = connection.client
+        if client is None:
+            connection.peer.close()
+        elif client.connection is connection:
+            client.connection = None
+            if client.process.alive() and has_page(client.process, client.page) is False:
+                # It lives on without the page: it has become another program (exec). A process that only ends
+                # just now is left to its pidfd.
+                self.shell.process_gone(client)
+
+    def _complain(self, uid: int, why: str, pid: int = 0) -> None:
+        left_out = self._sparingly.allow(uid)  # not by what it sent: it could send something else each time
+        if left_out is not None:
+            log.warning("a client is not understood", extra=facts(why=why, uid=uid, pid=pid, more=left_out))
+
+    # ---- frames ------------------------------------------------------------------------------------
+
+    def take(self, connection: Connection, size: int, descriptors: list[int]) -> None:
+        """One packet, in the inbox."""
+        frame = self._frame
+        if size != FRAME_BYTES or frame.magic != MAGIC or frame.size != FRAME_BYTES:
+            self._bad(connection, 0, "not a frame", close=True)
+            return
+        kind, seq = frame.type, frame.seq
+        if frame.version != VERSION:
+            self._bad(connection, seq, f"frames of version {frame.version}; this daemon speaks {VERSION}")
+            return
+        client = connection.client
+        connection.expect_answer()
+        if client is None:
+            if kind == HELLO:
+                self._hello(connection, seq, descriptors)
+            else:
+                self._bad(connection, seq, "the first frame must be HELLO", close=True, expected=True)
+        elif kind == ASK:
+            self._ask(connection, client, seq)
+        elif kind == ATTACH:
+            self._attach(connection, client, seq)
+        elif kind == DETACH:
+            self._detach(connection, client, seq)
+        else:
+            self._bad(connection, seq, f"a frame of type {kind}", expected=True)
+
+    def _bad(self, connection: Connection, seq: int, why: str, *, close: bool = False, expected: bool = False) -> None:
+        self.shell.traffic.bad_frames += 1
+        self._complain(connection.uid, why, connection.peer.pid)
+        if not expected:
+            connection.expect_answer()
+        connection.strikes += 1
+        self._reply(connection, seq, BAD_FRAME, text=f"the daemon did not understand: {why}")
+        if close or connection.strikes >= STRIKES:
+            connection.close()
+
+    def _hello(self, connection: Connection, seq: int, descriptors: list[int]) -> None:
+        hello = self._frame.u.hello
+        welcome = self.welcomer.welcome(connection, hello, descriptors[0] if descriptors else None)
+        if welcome.client is not None:
+            # Before the frame is written: closing an earlier connection may lead to answers to others.
+            self._take_in(connection, welcome.client)
+        out = self._out
+        out.type, out.seq = WELCOME, seq
+        body = out.u.welcome
+        ffi.buffer(out.u.bytes)[:] = bytes(496)
+        self._text_dirty = True
+        body.page_id, body.job_id = welcome.page_id, welcome.job_id
+        body.status, body.patience_ms = welcome.status, welcome.patience_ms
+        body.text = cut(welcome.text, TEXT_BYTES - 1)
+        if welcome.fd is None:
+            connection.send(self._outbox)
+        else:
+            self._send_with_descriptor(connection, welcome.fd)
+
+    def _take_in(self, connection: Connection, client: Client) -> None:
+        earlier = client.connection
+        client.connection = connection
+        if earlier is not None:
+            earlier.close()
+        connection.client = client
+        if connection.peer is not client.process:
+            connection.peer.close()
+            connection.peer = client.process
+        if connection.timer is not None:
+            connection.timer.cancel()
+
+    def _send_with_descriptor(self, connection: Connection, fd: int) -> None:
+        """The first packet of a connection always fits into its buffer."""
+        try:
+            socket.send_fds(connection.sock, [bytes(self._outbox)], [fd])
+        except OSError:
+            connection.close()
+        else:
+            connection._answered()
+
+    def _attach(self, connection: Connection, client: Client, seq: int) -> None:
+        identity = bytes(ffi.buffer(self._frame.u.attach.uuid))
+        gpu = self.shell.gpus.by_bytes.get(identity)
+        if gpu is None:
+            # Perhaps a GPU that has appeared since the start, or a MIG instance.
+            if self._look_again.allow("") is not None:
+                self.shell.find_gpus()
+            gpu = self.shell.gpus.by_bytes.get(identity)
+        if gpu is None:
+            self._reply(connection, seq, UNKNOWN, text="the daemon does not know this GPU\nhint: see `gpushare status`")
+            return
+
+        def answer(done: do.Attached | do.Granted | do.Denied, line: int | None) -> None:
+            connection.asks.pop(ask, None)
+            if isinstance(done, do.Denied):
+                self._deny(connection, seq, done)
+            elif line is None:
+                self.shell.detached(client, gpu)
+                self._reply(connection, seq, UNKNOWN, text="this process has as many GPUs open as gpushare can count")
+            else:
+                granted = done.credit if isinstance(done, do.Attached) else 0
+                self._reply(connection, seq, OK, line=line, granted=granted)
+
+        ask = self.shell.next_ask(answer)
+        connection.asks[ask] = seq
+        self.shell.feed(AttachAsked(ask, client.id, gpu))
+
+    def _ask(self, connection: Connection, client: Client, seq: int) -> None:
+        body = self._frame.u.ask
+        line, size = body.line, body.bytes
+        gpus = client.page.gpus
+        if line >= len(gpus) or size == 0:
+            why = f"no line {line}" if size else "an ask for nothing"
+            self._bad(connection, seq, why, expected=True)
+            return
+        self.shell.traffic.asks += 1
+
+        def answer(done: do.Attached | do.Granted | do.Denied, _: int | None) -> None:
+            connection.asks.pop(ask, None)
+            if isinstance(done, do.Granted):
+                self._reply(connection, seq, OK, line=line, granted=done.size)
+            elif isinstance(done, do.Denied):
+                self._deny(connection, seq, done, line)
+
+        ask = self.shell.next_ask(answer)
+        connection.asks[ask] = seq
+        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, bool(body.flags & DRIVER_FAILED)))
+
+    def _detach(self, connection: Connection, client: Client, seq: int) -> None:
+        line = self._frame.u.detach.line
+        if line >= len(client.page.gpus):
+            self._bad(connection, seq, f"no line {line}", expected=True)
+            return
+        self.shell.detached(client, client.page.gpus[line])
+        self._reply(connection, seq, OK, line=line)
+
+    def _deny(self, connection: Connection, seq: int, denied: do.Denied, line: int = 0) -> None:
+        status = STATUS.get(denied.reason.code, int(lib.GS_NOT_FREE))
+        self._reply(connection, seq, status, line=line, text=denied.reason.render())
+
+    def _reply(
+        self, connection: Connection, seq: int, status: int, *, line: int = 0, granted: int = 0, text: str = ""
+    ) -> None:
+        out = self._out
+        out.type, out.seq = ANSWER, seq
+        body = out.u.answer
+        if self._text_dirty:
+            ffi.buffer(out.u.bytes)[:] = bytes(496)
+            self._text_dirty = False
+        body.status, body.line, body.granted = status, line, granted
+        if text:
+            body.text = cut(text, TEXT_BYTES - 1)
+            self._text_dirty = True
+        connection.send(self._outbox)
+
+
+def _receive_with_descriptors(sock: socket.socket, buffer: Any) -> tuple[int, list[int]]:
+    """A packet, and what came beside it; every descriptor is the caller's to close."""
+    descriptors = array.array("i")
+    size, ancillary, _, _ = sock.recvmsg_into(
+        [buffer], socket.CMSG_SPACE(4 * descriptors.itemsize), socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return size, list(descriptors)

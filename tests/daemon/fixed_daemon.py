@@ -1,0 +1,30 @@
+"""A daemon as a process of its own whose GPUs are of our making: for what needs a daemon that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from daemon_harness import GIB, GPU, GPU2
+
+from gpushared import config, logs
+from gpushared.daemon import Daemon
+from gpushared.gpus import FixedGpus, GpuInfo
+from gpushared.runtime_dir import AlreadyRunning, RuntimeDir
+
+
+async def main(directory: Path) -> None:
+    logs.set_up("info", "text")
+    taken = RuntimeDir(directory, system=False)
+    taken.take()
+    gpus = FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB), GpuInfo(GPU2, 1, "Test GPU", 16 * GIB)])
+    settings = config.Config(idle_exit=3600.0, sample_interval=0.2)
+    await Daemon(taken, gpus, config.Loaded(settings, None, frozenset())).run()
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(Path(sys.argv[1])))
+    except AlreadyRunning:
+        sys.exit(0)

@@ -1,0 +1,98 @@
+"""A program under a budget, for tests: does what its standard input says, one JSON command a line, and answers so.
+
+[name, arguments...] calls a method of its ShimClient (or one of those below); the answer is its result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from shim_client import ShimClient
+
+from gpushare._layout import ffi
+
+client: ShimClient | None = None
+daemon = Path()
+
+
+def connect(path: str) -> None:
+    global client, daemon  # noqa: PLW0603  (one program, one client)
+    daemon = Path(path)
+    client = ShimClient(Path(path), timeout=20.0)
+
+
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def free_on_sigterm(size: int) -> None:
+    """What a training loop does that gives memory back."""
+
+    def free(*_: object) -> None:
+        assert client is not None
+        client.free(size)
+
+    signal.signal(signal.SIGTERM, free)
+
+
+def exec_sleep() -> None:
+    os.execvp("sleep", ["sleep", "30"])
+
+
+def fork_and_hello(request: int, limit: int, present: bool) -> dict[str, int]:
+    """A child says HELLO by itself; what it was told."""
+    assert client is not None
+    read, write = os.pipe()
+    if os.fork() == 0:
+        child = ShimClient(daemon, timeout=20.0)
+        if present:
+            child.page_fd, child.page_id = client.page_fd, client.page_id
+        welcome = child.hello(request=request, limit=limit, present=present)
+        os.write(write, json.dumps({**dataclasses.asdict(welcome), "pid": os.getpid()}).encode())
+        os._exit(0)
+    os.close(write)
+    answer = os.read(read, 4096)
+    os.close(read)
+    os.wait()
+    return dict(json.loads(answer))
+
+
+def scribble(seed: int) -> None:
+    """Fill the line with garbage, as a program may that writes through a wild pointer."""
+    assert client is not None
+    ffi.buffer(client.line())[:] = random.Random(seed).randbytes(128)
+
+
+def refuse() -> None:
+    """What the shim counts when it answers with out-of-memory."""
+    assert client is not None
+    client.line().refusals += 1
+
+
+def plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+def main() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        for line in sys.stdin:
+            name, *arguments = json.loads(line)
+            keywords = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
+            function = globals().get(name) or getattr(client, name)
+            try:
+                answer = {"result": plain(function(*arguments, **keywords))}
+            except Exception as error:
+                answer = {"error": repr(error)}
+            print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

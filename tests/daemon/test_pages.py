@@ -1,0 +1,175 @@
+"""Pages: made, found again, and given up when their process is gone. Nothing that is not a page gets mapped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare._layout import ffi, lib
+from gpushared.pages import Page, Pages, cut, map_checked
+from gpushared.processes import Process, start_time
+
+GPU = "GPU-00000000-0000-0000-0000-00000000000a"
+MIG = "MIG-00000000-0000-0000-0000-00000000000b"
+
+
+@pytest.fixture
+def pages(directory):
+    return Pages(directory / "pages")
+
+
+@pytest.fixture
+def me():
+    process = Process.open(os.getpid())
+    yield process
+    process.close()
+
+
+def make(pages: Pages, owner: Process, name: str = "train") -> Page:
+    return pages.create(owner, 1000, job="00000000000000ff", priority=-3, grace_ms=2500, name=name)
+
+
+def open_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def reopened(pages: Pages):
+    found = list(pages.reopen())
+    for page, owner in found:
+        page.close(remove=False)
+        owner.close()
+    return [page.id for page, _ in found]
+
+
+def test_a_new_page_says_whose_it_is(pages, me, directory):
+    page = make(pages, me)
+    header = page.header
+    assert header.pid == os.getpid() and header.start_time == me.start_time
+    assert (header.uid, header.job_id, header.priority, header.grace_ms) == (1000, 0xFF, -3, 2500)
+    assert page.id != 0 and page.is_sound()
+    file = directory / "pages" / f"{page.id:016x}"
+    assert file.stat().st_size == lib.GS_PAGE_BYTES and file.stat().st_mode & 0o777 == 0o600
+    page.close(remove=True)
+    assert not file.exists()
+
+
+def test_a_page_is_found_again_with_its_words(pages, me):
+    page = make(pages, me)
+    assert page.line_of(GPU) == 0 and page.line_of(MIG) == 1 and page.line_of(GPU) == 0
+    lib.gs_grant(page.lines[GPU], 1000)
+    assert lib.gs_reserve(page.lines[GPU], 600)
+    page.lines[GPU].overhead, page.lines[GPU].attached = 7, 1
+    ((again, owner),) = pages.reopen()
+    ((gpu, seen),) = again.take_lines({bytes(15) + b"\x0a": GPU})
+    assert (gpu, seen.used, seen.credit, seen.overhead) == (GPU, 600 * 512, 1000 * 512, 7 * 512)
+    assert again.line_of(GPU) == 0, "the line keeps its number"
+    assert again.header.job_name == "train"
+    for one in (page, again):
+        one.close(remove=False)
+    owner.close()
+
+
+def test_a_page_of_a_dead_process_is_removed(pages, directory):
+    child = subprocess.Popen(["sleep", "60"])
+    owner = Process.open(child.pid)
+    page = make(pages, owner)
+    page.close(remove=False)
+    child.send_signal(signal.SIGKILL)
+    time.sleep(0.05)  # a zombie: not waited for
+    assert start_time(child.pid) is not None
+    assert reopened(pages) == []
+    assert list((directory / "pages").iterdir()) == []
+    child.wait()
+    owner.close()
+
+
+def test_a_page_of_a_process_that_has_become_another_program_is_removed(pages):
+    with subprocess.Popen(["sleep", "60"]) as child:
+        owner = Process.open(child.pid)
+        page = make(pages, owner)
+        page.close(remove=False)
+        # It lives, under the same pid and start time, but nothing of the page is in its memory.
+        assert reopened(pages) == []
+        owner.close()
+        child.kill()
+
+
+def test_the_pid_alone_is_not_enough(pages, me):
+    page = make(pages, me)
+    page.write_header(ffi_header(page, start_time=me.start_time - 1))
+    assert reopened(pages) == []
+    page.close(remove=True)
+
+
+def ffi_header(page, **changes):
+    from dataclasses import replace
+
+    return replace(page.header, **changes)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 4095, b"x" * 4096, bytes(4096), bytes(8192)])
+def test_what_is_no_page_is_not_mapped(pages, directory, content):
+    path = directory / "pages" / "00000000000000aa"
+    path.write_bytes(content)
+    assert reopened(pages) == []
+    assert not path.exists()
+    fd = os.open("/dev/null", os.O_RDWR)
+    assert map_checked(fd, None) is None
+
+
+def test_links_out_of_the_directory_are_not_followed(pages, me, directory, tmp_path):
+    page = make(pages, me)
+    outside = tmp_path / "outside"
+    page.path.rename(outside)
+    page.path.symlink_to(outside)
+    assert reopened(pages) == []
+    assert outside.exists()
+    page.close(remove=False)
+
+
+def test_a_page_without_a_name_is_adopted_and_a_users_own_file_is_not(pages, me, tmp_path):
+    page = make(pages, me)
+    mine = os.dup(page.fd)
+    page.path.unlink()
+    adopted = pages.adopt(mine)
+    assert adopted is not None and adopted.id == page.id
+    adopted.close(remove=False)
+    # The content is right, but anybody could have written this file.
+    copy = tmp_path / "copy"
+    copy.write_bytes(bytes(ffi.buffer(page._struct)))
+    assert pages.adopt(os.open(copy, os.O_RDWR)) is None
+    memory = os.memfd_create("page")
+    os.write(memory, copy.read_bytes())
+    os.fchmod(memory, 0o644)
+    assert pages.adopt(memory) is None
+    page.close(remove=False)
+
+
+def test_lines_run_out(pages, me):
+    page = make(pages, me)
+    gpus = [f"GPU-00000000-0000-0000-0000-{index + 1:012x}" for index in range(lib.GS_PAGE_LINES + 1)]
+    assert [page.line_of(gpu) for gpu in gpus] == [*range(lib.GS_PAGE_LINES), None]
+    page.close(remove=True)
+
+
+def test_names_are_cut_between_characters(pages, me):
+    page = make(pages, me, name="ü" * 60)
+    again = Page(os.dup(page.fd), None)
+    assert again.header.job_name == "ü" * 23
+    assert cut("aé", 2) == b"a"
+    again.close(remove=False)
+    page.close(remove=True)
+
+
+def test_no_descriptor_is_left(pages, me):
+    before = open_descriptors()
+    for _ in range(3):
+        make(pages, me).close(remove=True)
+    fd = os.open("/dev/null", os.O_RDWR)
+    assert map_checked(fd, None) is None
+    assert open_descriptors() == before

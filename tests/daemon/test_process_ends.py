@@ -1,0 +1,192 @@
+"""How the daemon learns that a process is gone, and how it makes one go."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from daemon_harness import GIB, GPU, until
+from shim_client import MIB
+
+from gpushare._layout import lib
+
+
+def submit(daemon, name, request, limit, **fields):
+    body = {"name": name, "command": [name], "request": request, "limit": limit, "gpus": 1, "devices": ["0"]}
+    return daemon.client.register(body | fields)
+
+
+def start(daemon, program, job, request, limit):
+    one = program(daemon.shim)
+    assert one.call("hello", job["id"], request=request, limit=limit)["status"] == lib.GS_OK
+    assert one.call("attach", GPU)["status"] == lib.GS_OK
+    return one
+
+
+def processes(daemon, job):
+    return daemon.client.job(job["id"])["processes"]
+
+
+def pages(daemon):
+    return list((daemon.directory / "pages").iterdir())
+
+
+def test_a_killed_process_takes_its_page_with_it(daemon, program):
+    job = submit(daemon, "a", "4Gi", "8Gi")
+    one = start(daemon, program, job, 4 * GIB, 8 * GIB)
+    one.call("allocate", 3 * GIB)
+    one.call("refuse")
+    assert len(pages(daemon)) == 1
+    one.close()
+    until(lambda: processes(daemon, job) == [] and pages(daemon) == [])
+    assert daemon.client.job(job["id"])["gpus"][0]["peak"] >= 3 * GIB
+    assert daemon.client.end(job["id"], 0, None)["outcome"]["refusals"] == 1
+    daemon.validate()
+
+
+def test_a_lost_connection_is_not_the_end(daemon, program):
+    job = submit(daemon, "a", "4Gi", "8Gi")
+    one = start(daemon, program, job, 4 * GIB, 8 * GIB)
+    one.call("allocate", 3 * GIB)
+    one.call("disconnect")
+    until(lambda: daemon.call(lambda: all(client.connection is None for client in daemon.shell.clients)))
+    time.sleep(0.1)
+    assert len(processes(daemon, job)) == 1
+    one.call("allocate", 32 * MIB)  # from its credit, without us
+    one.call("reconnect", str(daemon.shim))
+    assert one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB, present=True)["status"] == lib.GS_OK
+    assert daemon.client.job(job["id"])["gpus"][0]["accounted"] == 3 * GIB + 32 * MIB
+    assert one.call("ask", GIB)["status"] == lib.GS_OK
+
+
+def test_exec_ends_it(daemon, program):
+    """The pid and its start time are the same, and its connection has ended (close-on-exec)."""
+    job = submit(daemon, "a", "4Gi", "8Gi")
+    one = start(daemon, program, job, 4 * GIB, 8 * GIB)
+    one.call("allocate", 3 * GIB)
+    one.send("exec_sleep")
+    until(lambda: processes(daemon, job) == [])
+    assert one.process.poll() is None, "the program after exec is nobody's victim"
+    daemon.validate()
+
+
+@pytest.mark.parametrize("end", ["death", "disconnection"])
+def test_a_claim_that_nobody_waits_for_any_more_kills_nobody(daemon, program, end):
+    borrower_job = submit(daemon, "borrower", "1Gi", "14Gi", grace=30.0)
+    borrower = start(daemon, program, borrower_job, GIB, 14 * GIB)
+    borrower.call("ignore_sigterm")
+    borrower.call("allocate", 12 * GIB)
+    owner_job = submit(daemon, "owner", "8Gi", "8Gi")
+    owner = start(daemon, program, owner_job, 8 * GIB, 8 * GIB)
+    owner.call("send_ask", 7 * GIB)
+    until(lambda: daemon.client.job("borrower")["state"] == "asked_back")
+    assert daemon.client.job("owner")["state"] == "waiting"
+    if end == "death":
+        owner.close()
+    else:
+        owner.call("disconnect")
+    until(lambda: daemon.client.job("borrower")["state"] == "borrowing", 1.5)
+    assert borrower.process.poll() is None
+    daemon.validate()
+
+
+def test_a_borrower_is_asked_and_then_killed(daemon, program):
+    borrower_job = submit(daemon, "borrower", "1Gi", "14Gi", grace=0.3)
+    events = daemon.client.events(borrower_job["id"])
+    borrower = start(daemon, program, borrower_job, GIB, 14 * GIB)
+    borrower.call("ignore_sigterm")
+    borrower.call("allocate", 12 * GIB)
+    owner_job = submit(daemon, "owner", "8Gi", "8Gi")
+    owner = start(daemon, program, owner_job, 8 * GIB, 8 * GIB)
+    started = time.monotonic()
+    answer = owner.call("allocate", 7 * GIB)
+    waited = time.monotonic() - started
+    assert answer["status"] == lib.GS_OK and waited > 0.3
+    assert borrower.process.wait(5) == -signal.SIGKILL
+    notices = []
+    until(lambda: notices.extend(events.read()) or "killed" in [notice["kind"] for notice in notices])
+    events.close()
+    assert [notice["kind"] for notice in notices] == ["asked_back", "killed"]
+    assert "owner" in notices[1]["text"] and notices[1]["facts"]["asked"] > 6 * GIB
+    outcome = daemon.client.end(borrower_job["id"], None, 9)["outcome"]
+    assert outcome["killed"]["owner"] == "owner" and outcome["killed"]["loan"] > 11 * GIB
+    assert outcome["signal"] == 9 and outcome["peak"][GPU] >= 12 * GIB
+    ended = daemon.client.job(borrower_job["id"])
+    assert ended["state"] == "ended" and ended["outcome"] == outcome
+    assert "kill" in [record["event"] for record in daemon.client.story(borrower_job["id"])["story"]]
+    daemon.validate()
+
+
+def test_a_borrower_that_gives_back_in_time_lives_on(daemon, program):
+    borrower_job = submit(daemon, "borrower", "1Gi", "14Gi", grace=5.0)
+    borrower = start(daemon, program, borrower_job, GIB, 14 * GIB)
+    borrower.call("allocate", 12 * GIB)
+    borrower.call("free_on_sigterm", 11 * GIB + 600 * MIB)
+    owner_job = submit(daemon, "owner", "8Gi", "8Gi")
+    owner = start(daemon, program, owner_job, 8 * GIB, 8 * GIB)
+    assert owner.call("allocate", 7 * GIB)["status"] == lib.GS_OK
+    until(lambda: daemon.client.job("borrower")["state"] == "running")
+    assert borrower.process.poll() is None
+    outcome = daemon.client.end(borrower_job["id"], 0, None)["outcome"]
+    assert outcome["killed"] is None
+    daemon.validate()
+
+
+def test_the_main_process_goes_with_the_job(daemon, program):
+    """Also when it has no GPU open itself: a shell script around the program."""
+    import subprocess
+
+    borrower_job = submit(daemon, "borrower", "1Gi", "14Gi", grace=0.1)
+    with subprocess.Popen(["sleep", "60"]) as main:
+        daemon.client.set_main(borrower_job["id"], main.pid)
+        borrower = start(daemon, program, borrower_job, GIB, 14 * GIB)
+        borrower.call("ignore_sigterm")
+        borrower.call("allocate", 12 * GIB)
+        owner_job = submit(daemon, "owner", "8Gi", "8Gi")
+        owner = start(daemon, program, owner_job, 8 * GIB, 8 * GIB)
+        assert owner.call("allocate", 7 * GIB)["status"] == lib.GS_OK
+        assert main.wait(5) == -signal.SIGKILL
+
+
+def test_a_detached_gpu_costs_nothing_more(daemon, program):
+    job = submit(daemon, "a", "4Gi", "8Gi")
+    one = start(daemon, program, job, 4 * GIB, 8 * GIB)
+    assert daemon.client.job("a")["gpus"][0]["overhead"] > 0
+    assert one.call("detach")["status"] == lib.GS_OK
+    assert daemon.client.job("a")["gpus"][0]["overhead"] == 0
+    again = one.call("attach", GPU)
+    assert (again["status"], again["line"]) == (lib.GS_OK, 0)
+    daemon.validate()
+
+
+@pytest.mark.parametrize("kind", ["wrapper", "job"])
+def test_a_job_ends_with_its_wrapper(daemon, program, kind):
+    import subprocess
+    import sys
+
+    code = f"""if 1:
+        import sys, time
+        from pathlib import Path
+        from gpushare.client import Client
+        client = Client(Path({str(daemon.directory / "api.sock")!r}))
+        job = client.register({{"name": "w", "command": ["w"], "request": "1Gi", "limit": "2Gi", "gpus": 1}})
+        print(job["id"], flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as wrapper:
+        job = wrapper.stdout.readline().strip()
+        one = program(daemon.shim)
+        one.call("hello", job, request=GIB, limit=2 * GIB)
+        if kind == "wrapper":
+            wrapper.kill()
+            time.sleep(0.2)
+            # Its process still lives: the job stays until that has gone too.
+            assert len(processes(daemon, {"id": job})) == 1
+            one.close()
+        else:
+            one.close()
+            until(lambda: processes(daemon, {"id": job}) == [])
+            assert daemon.client.job(job)["state"] == "running"
+            wrapper.kill()
+    until(lambda: daemon.client.jobs() == [])

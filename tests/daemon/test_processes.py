@@ -1,0 +1,78 @@
+"""Identity and life of processes: a pid that is used again, a zombie, a thread group without its first thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from daemon_harness import until
+
+from gpushared.processes import Process, command_of, has_mapped, parent_of, printable, start_time, uid_of
+
+
+def test_a_process_is_its_pid_and_its_start():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = Process.open(child.pid)
+        assert process.start_time == start_time(child.pid)
+        assert Process.open(child.pid, process.start_time + 1) is None
+        assert parent_of(child.pid) == os.getpid() and uid_of(child.pid) == os.getuid()
+        until(lambda: command_of(child.pid) == "sleep")
+        assert process.send(signal.SIGKILL)
+        until(lambda: not process.alive())
+        # Not waited for yet: /proc still has it, and it counts as ended all the same.
+        assert start_time(child.pid) is not None
+        assert Process.open(child.pid) is None
+    assert not process.send(signal.SIGTERM)
+    process.close()
+    assert not process.alive()
+
+
+def test_no_such_process():
+    assert Process.open(0) is None and Process.open(-1) is None and Process.open(2**22) is None
+    assert start_time(2**22) is None and parent_of(2**22) is None and uid_of(2**22) is None
+    assert command_of(2**22) == "?" and has_mapped(2**22, "x") is None
+
+
+def test_a_process_lives_on_without_its_first_thread():
+    """/proc/PID/stat says zombie then, and /proc/PID/maps is empty: neither means that it is gone."""
+    code = """if 1:
+        import ctypes, threading, time
+        threading.Thread(target=time.sleep, args=(30,)).start()
+        print("up", flush=True)
+        ctypes.CDLL(None).syscall(60, 0)  # exit of this thread alone
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"up\n"
+        process = Process.open(child.pid)
+        time.sleep(0.1)
+        assert process.alive()
+        assert has_mapped(child.pid, "anything") is not True
+        process.send(signal.SIGKILL)
+        until(lambda: not process.alive())
+        process.close()
+
+
+def test_the_peer_of_a_socket(directory):
+    path = str(directory / "s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        code = f"import socket, time; s = socket.socket(1, 5); s.connect({path!r}); time.sleep(30)"
+        with subprocess.Popen([sys.executable, "-c", code]) as child:
+            accepted, _ = listener.accept()
+            with accepted:
+                for peer in (Process.of_peer(accepted), Process._of_peer_by_pid(accepted, child.pid)):
+                    assert peer.pid == child.pid and peer.alive()
+                    peer.close()
+                child.kill()
+                child.wait()
+                assert Process.of_peer(accepted) is None
+                assert Process._of_peer_by_pid(accepted, os.getpid()) is None, "hung up: the pid may be another's"
+
+
+def test_names_go_to_terminals():
+    assert printable("a\x1b[31mb\n", 20) == "a?[31mb?" and printable("abc", 2) == "ab"

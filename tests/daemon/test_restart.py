@@ -1,0 +1,173 @@
+"""A daemon is killed and started again: no job notices, nothing is forgotten."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+from daemon_harness import GIB, GPU, GPU2, until
+
+from gpushare._layout import lib
+
+
+def submit(node, name="a", **fields):
+    body = {"name": name, "command": [name], "request": "4Gi", "limit": "8Gi", "gpus": 1, "devices": ["0"]}
+    return node.client.register(body | fields)
+
+
+def start(node, program, job):
+    one = program(node.shim)
+    assert one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB)["status"] == lib.GS_OK
+    assert one.call("attach", GPU)["status"] == lib.GS_OK
+    return one
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_everything_is_as_it_was(node, program, how):
+    node.start()
+    job = submit(node, grace=2.5, priority=3)
+    one = start(node, program, job)
+    one.call("allocate", 5 * GIB)
+    before = node.client.job("a")
+    assert node.stop() == 0 if how == "stopped" else node.kill() is None
+    if how == "stopped":
+        assert not (node.directory / "api.sock").exists() and not (node.directory / "shim.sock").exists()
+    assert one.process.poll() is None
+    one.call("free", GIB)  # nobody is there, and nobody is needed
+    node.start()
+    after = node.client.job("a")
+    for key in ("id", "name", "command", "priority", "grace", "processes", "state"):
+        if key != "processes":
+            assert after[key] == before[key], key
+    gpu = after["gpus"][0]
+    assert (gpu["request"], gpu["limit"], gpu["accounted"]) == (4 * GIB, 8 * GIB, 4 * GIB)
+    assert gpu["credit"] == before["gpus"][0]["credit"] and gpu["overhead"] == before["gpus"][0]["overhead"]
+    assert abs(after["since"] - before["since"]) < 0.01
+    # The shim comes back with its page, the wrapper with its job.
+    one.call("reconnect", str(node.shim))
+    again = one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB, present=True)
+    assert again["status"] == lib.GS_OK and again["page_id"] == before_page(node)
+    assert one.call("ask", 5 * GIB)["status"] == lib.GS_OVER_LIMIT
+    assert submit(node, job=job["id"])["id"] == job["id"]
+    assert len(node.client.jobs()) == 1
+    node.client.end(job["id"], 0, None)
+    one.close()
+    until(lambda: node.client.jobs() == [])
+
+
+def before_page(node):
+    (page,) = (node.directory / "pages").iterdir()
+    return int(page.name, 16)
+
+
+def test_what_died_meanwhile_is_gone(node, program):
+    node.start()
+    job = submit(node)
+    one = start(node, program, job)
+    other = start(node, program, job)
+    node.kill()
+    one.close()
+    node.start()
+    (left,) = node.client.job("a")["processes"]
+    assert left["pid"] == other.pid
+    assert len(list((node.directory / "pages").iterdir())) == 1
+
+
+def test_a_job_whose_wrapper_died_meanwhile_ends_with_its_processes(node, program):
+    import subprocess
+    import sys
+
+    node.start()
+    code = f"""if 1:
+        from pathlib import Path
+        from gpushare.client import Client
+        client = Client(Path({str(node.directory / "api.sock")!r}))
+        print(client.register({{"name": "w", "command": ["w"], "request": "1Gi", "limit": "2Gi", "gpus": 1}})["id"])
+        input()
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-uc", code], **pipes) as wrapper:
+        job = wrapper.stdout.readline().strip()
+        one = program(node.shim)
+        one.call("hello", job, request=GIB, limit=2 * GIB)
+        node.kill()
+        wrapper.kill()
+    node.start()
+    assert node.client.job(job)["state"] == "running"
+    one.close()
+    until(lambda: node.client.jobs() == [])
+
+
+@pytest.mark.parametrize("notes", [None, b"", b"not json", b'{"version": 9}', b'{"version":1,"core":{}}', b"[1]"])
+def test_jobs_are_rebuilt_from_pages_when_the_notes_are_lost(node, program, notes):
+    node.start()
+    job = submit(node, priority=5, grace=1.5)
+    one = start(node, program, job)
+    one.call("allocate", 5 * GIB)
+    node.kill()
+    state = node.directory / "state.json"
+    state.unlink() if notes is None else state.write_bytes(notes)
+    node.start()
+    found = node.client.job(job["id"])
+    assert (found["name"], found["priority"], found["grace"]) == ("a", 5, 1.5)
+    gpu = found["gpus"][0]
+    assert (gpu["request"], gpu["limit"], gpu["accounted"]) == (4 * GIB, 8 * GIB, 5 * GIB)
+
+
+def test_a_family_of_the_environment_alone_stays_one_job(node, program):
+    node.start()
+    one = program(node.shim)
+    parent = one.call("hello", request=GIB, limit=2 * GIB)
+    one.call("attach", GPU)
+    node.kill()
+    node.start()
+    child = one.call("fork_and_hello", GIB, 2 * GIB, False)
+    assert child["job_id"] == parent["job_id"]
+    one.close()
+    until(lambda: node.client.jobs() == [])
+
+
+def test_a_job_keeps_its_age(make_daemon):
+    """It counts for its minimum run time, and for what would be lost with it."""
+    first = make_daemon()
+    job = submit(first)
+    since = first.shell.core.jobs[job["id"]].since
+    time.sleep(0.3)
+    first.stop()
+    time.sleep(1.0)
+    second = make_daemon()
+    assert abs(second.shell.core.jobs[job["id"]].since - since) < 0.5
+
+
+def test_notes_are_private_and_whole(node):
+    node.start()
+    job = submit(node)
+    state = node.directory / "state.json"
+    until(lambda: state.exists() and job["id"] in state.read_text())
+    assert state.stat().st_mode & 0o777 == 0o600
+    assert json.loads(state.read_text())["jobs"][job["id"]]["wrapper"][0] == os.getpid()
+    assert [path.name for path in node.directory.iterdir() if "state.json." in path.name] == []
+
+
+def test_killed_again_and_again_under_load(node, program):
+    """The limit holds over all of it, and the sums are right at the end."""
+    node.start()
+    job = submit(node, devices=["1"])
+    one = program(node.shim)
+    assert one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB)["status"] == lib.GS_OK
+    assert one.call("attach", GPU2)["status"] == lib.GS_OK
+    used = 0
+    for round_ in range(8):
+        size = (round_ + 1) * 200 * 2**20
+        answer = one.call("allocate", size)
+        assert answer is None or answer["status"] == lib.GS_OK
+        used += size
+        node.kill()
+        node.start()
+        one.call("reconnect", str(node.shim))
+        assert one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB, present=True)["status"] == lib.GS_OK
+        gpu = node.client.job("a")["gpus"][0]
+        assert gpu["accounted"] == used and gpu["usage"] <= gpu["limit"] and gpu["credit"] >= used
+    assert one.call("ask", 4 * GIB)["status"] == lib.GS_OVER_LIMIT
