@@ -99,7 +99,8 @@ struct gs_attach {
 struct gs_ask {
     uint64_t bytes; /* more than the credit now holds unused */
     uint32_t line;
-    uint32_t flags; /* enum gs_ask_flags */
+    uint32_t flags;      /* enum gs_ask_flags */
+    uint64_t allocation; /* what the program asked for in all: for messages */
 };
 
 struct gs_detach {

@@ -406,9 +406,9 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
         turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
         return
     size = -(-event.size // measure.UNIT) * measure.UNIT
-    _wait_for(
-        turn, Ask(event.ask, process.id, process.job, event.gpu, size, turn.now, driver_failed=event.driver_failed)
-    )
+    ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now)
+    ask.driver_failed, ask.allocation = event.driver_failed, event.allocation
+    _wait_for(turn, ask)
 
 
 def _wait_for(turn: Turn, ask: Ask) -> None:

@@ -152,6 +152,8 @@ class CreditAsked(Event):
     size: int
     driver_failed: bool = False
     """It had the credit, but the driver said out-of-memory."""
+    allocation: int = 0
+    """What the program wanted to allocate in all, for messages: at least `size`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,8 +188,8 @@ def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
     waited = turn.now - ask.since
     turn.state.counters.claim_seconds += waited
     job = turn.state.jobs[ask.job]
-    text = f"claim of {format_bytes(ask.size)} met after {waited:.2f} s"
-    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.size, waited=waited)
+    text = f"claim of {format_bytes(ask.wanted)} met after {waited:.2f} s"
+    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited)
 
 
 def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
@@ -208,8 +208,8 @@ def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
 
 def _what(gpu: Gpu, ask: Ask) -> str:
     if ask.attach:
-        return f"cannot open a context on GPU {gpu.index} ({format_bytes(ask.size)})"
-    return f"cannot allocate {format_bytes(ask.size)} more on GPU {gpu.index}"
+        return f"cannot open a context on GPU {gpu.index} ({format_bytes(ask.wanted)})"
+    return f"cannot allocate {format_bytes(ask.wanted)} on GPU {gpu.index}"
 
 
 def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
@@ -220,7 +220,7 @@ def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
         ("limit", format_bytes(bounds.limit) + source),
         ("in use", f"{format_bytes(usage)}{_by_process(turn, gpu, job)}"),
     )
-    data = {"asked": ask.size, "limit": bounds.limit, "usage": usage, "job": job.id}
+    data = {"asked": ask.wanted, "limit": bounds.limit, "usage": usage, "job": job.id}
     hint = f"raise it while it runs with `gpushare set {job.spec.name} --limit Q`"
     if bounds.limit >= gpu.capacity:
         hint = f"the limit is all that GPU {gpu.index} can give"
@@ -246,7 +246,7 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", " · ".join(holders) or "nothing by others"),
     ]
-    data = {"asked": ask.size, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
+    data = {"asked": ask.wanted, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
     hint = "memory above the request is lent only while it is free; ask for more with --request"
     return Reason(Code.NOT_FREE, what, tuple(facts), hint, data)
 

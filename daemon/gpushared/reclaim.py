@@ -134,7 +134,7 @@ def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
     reason = _why(turn, gpu, victim, claim, grace)
     already = next(iter(victim.reclaims.values()), None)
     deadline = already.deadline if already else turn.now + grace
-    victim.reclaims[gpu.id] = Reclaim(victim.id, gpu.id, turn.now, deadline, reason, claim.job, claim.size, loan)
+    victim.reclaims[gpu.id] = Reclaim(victim.id, gpu.id, turn.now, deadline, reason, claim.job, claim.wanted, loan)
     if already is None:
         turn.state.counters.terms += 1
         turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
@@ -214,8 +214,8 @@ def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
     violations[cause] = violations.get(cause, 0) + 1
     waited = turn.now - ask.since
     facts = (("in the way", text), ("waited", format_duration(waited)))
-    data = {"asked": ask.size, "cause": cause, "waited": waited, "job": ask.job}
-    what = f"cannot allocate {format_bytes(ask.size)} on GPU {gpu.index}, although it is within this job's request"
+    data = {"asked": ask.wanted, "cause": cause, "waited": waited, "job": ask.job}
+    what = f"cannot allocate {format_bytes(ask.wanted)} on GPU {gpu.index}, although it is within this job's request"
     return Reason(Code.CLAIM_TIMED_OUT, what, facts, "see `gpushare status` and `gpushare doctor`", data)
 
 
@@ -245,7 +245,7 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
     usage, loan = state.usage(victim, gpu.id), state.loan(victim, gpu.id)
     request = victim.bounds[gpu.id].request
     facts = (
-        ("owed", f"{format_bytes(claim.size)} to {owner.spec.name} ({owner.spec.user}), within its request"),
+        ("owed", f"{format_bytes(claim.wanted)} to {owner.spec.name} ({owner.spec.user}), within its request"),
         (
             "used",
             f"{format_bytes(usage)}, of which {format_bytes(request)} guaranteed and {format_bytes(loan)} on loan",
@@ -258,7 +258,7 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
         "owner_user": owner.spec.user,
         "victim": victim.id,
         "gpu": gpu.id,
-        "asked": claim.size,
+        "asked": claim.wanted,
         "usage": usage,
         "request": request,
         "loan": loan,

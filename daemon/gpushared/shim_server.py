@@ -399,7 +399,8 @@ class ShimServer:
 
         ask = self.shell.next_ask(answer)
         connection.asks[ask] = seq
-        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, bool(body.flags & DRIVER_FAILED)))
+        failed, allocation = bool(body.flags & DRIVER_FAILED), body.allocation
+        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, allocation))
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line

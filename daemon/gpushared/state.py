@@ -161,10 +161,16 @@ class Ask:
     """NVML has been asked since (only for driver_failed)."""
     looked: bool = False
     """The words have been read since."""
+    allocation: int = 0
     claim: bool = False
     """Within the request: it may wait, and others may have to give back for it."""
     short: bool = False
     """A claim that neither free memory nor idle credit could meet."""
+
+    @property
+    def wanted(self) -> int:
+        """What the program is waiting for, as it would say it."""
+        return max(self.size, self.allocation)
 
     @property
     def need(self) -> int:

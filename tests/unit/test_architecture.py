@@ -1,0 +1,57 @@
+"""The arrows between the parts: who may import what, and that what decides does no I/O."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ["events", "instructions", "state", "turn", "planner", "admission", "lending", "reclaim", "measure", "notes", "core"]
+ALLOWED_IN_CORE = {
+    "__future__",
+    "collections",
+    "dataclasses",
+    "enum",
+    "itertools",
+    "typing",
+    "gpushare.quantity",
+    "gpushare.reasons",
+    "gpushared",
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of all modules imported anywhere in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_imports_nothing_that_does_io(module: str) -> None:
+    core = {f"gpushared.{name}" for name in CORE}
+    for name in imports(ROOT / "daemon" / "gpushared" / f"{module}.py"):
+        assert name in ALLOWED_IN_CORE or name in core or name.split(".")[0] == "collections", f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", ["quantity", "reasons"])
+def test_what_the_core_imports_is_pure_too(module: str) -> None:
+    allowed = {"__future__", "re", "dataclasses", "enum", "typing", "collections.abc", "gpushare.errors"}
+    assert imports(ROOT / "gpushare" / f"{module}.py") <= allowed
+
+
+def test_gpushare_never_imports_the_daemon() -> None:
+    for path in (ROOT / "gpushare").rglob("*.py"):
+        assert not {name for name in imports(path) if name.split(".")[0] == "gpushared"}, path
+
+
+def test_the_core_is_named_completely() -> None:
+    """A new module of the core belongs into the list above: whatever core.py imports is core."""
+    mine = {name.split(".")[1] for name in imports(ROOT / "daemon/gpushared/core.py") if name.startswith("gpushared.")}
+    assert mine <= set(CORE)

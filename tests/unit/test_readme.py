@@ -1,0 +1,53 @@
+"""The README cannot rot: its set-up commands are make targets, and every command it shows exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks() -> list[str]:
+    """The commands of all console blocks."""
+    return [line for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+
+
+def test_the_two_set_up_commands() -> None:
+    assert blocks() == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "property"])
+def test_make_targets_exist(target: str) -> None:
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def shown_commands() -> list[str]:
+    return sorted(set(re.findall(r"`gpushare ([a-z-]+)", README)) | set(re.findall(r"\$ gpushare ([a-z-]+)", README)))
+
+
+@pytest.mark.parametrize("command", shown_commands())
+def test_commands_exist(command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "gpushare", command, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_options_of_run_exist() -> None:
+    done = subprocess.run([sys.executable, "-m", "gpushare", "run", "--help"], cwd=ROOT, capture_output=True, text=True)
+    for option in set(re.findall(r"(?<![-|])(--[a-z]+)", README)) - {"--check"}:
+        assert option in done.stdout, option
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_ci_script_calls_the_readmes_command() -> None:
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
