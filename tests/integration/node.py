@@ -25,10 +25,11 @@ PATIENCE = 30.0
 class Node:
     """Everything below one temporary directory. Used as a context manager: nothing outlives it."""
 
-    def __init__(self, directory: Path, puppets: Path, *, sim: str = "memory=16Gi") -> None:
+    def __init__(self, directory: Path, puppets: Path, *, sim: str = "memory=16Gi", driver: str = "sim") -> None:
         self.directory = directory
         self.puppets = puppets
-        self.runtime = directory / "gpushare-sim"
+        self.driver = driver
+        self.runtime = directory / ("gpushare-sim" if driver == "sim" else "gpushare")
         self.drivers = self.runtime / "drivers"
         self.children: list[subprocess.Popen[str]] = []
         self.env = {
@@ -42,6 +43,7 @@ class Node:
             "GPUSHARE_SIM": f"{sim},pool={directory}/pool",
             "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
             "PYTHONUNBUFFERED": "1",
+            "GPUSHARE_DRIVER": driver,
         }
 
     def __enter__(self) -> Node:
@@ -95,7 +97,7 @@ class Node:
     def start_daemon(self, config: str = "") -> int:
         """In the background, as `gpushare run` would have started it, with these settings (TOML); its pid."""
         self.runtime.mkdir(mode=0o700, exist_ok=True)
-        line = [sys.executable, "-m", "gpushared", "--user", "--driver", "sim", "--dir", str(self.runtime)]
+        line = [sys.executable, "-m", "gpushared", "--user", "--driver", self.driver, "--dir", str(self.runtime)]
         log = (self.directory / "daemon.log").open("a")
         if config:
             settings = self.directory / "gpushared.toml"

@@ -53,8 +53,7 @@ static void find_driver(void) {
 #else
 #define DECLARE(name, text, arguments) int name arguments;
 DRIVER(DECLARE)
-static void find_driver(void) {
-}
+static void find_driver(void) {}
 #endif
 
 enum { MOST = 1 << 16 };

@@ -125,7 +125,11 @@ def test_the_environment_alone_with_a_daemon(node: Node) -> None:
     """A job of its own: it lends and borrows like any other."""
     node.start_daemon()
     path = node.gpushare("shim-path").stdout.strip()
-    env = {"LD_PRELOAD": path, "LD_LIBRARY_PATH": str(ROOT / "gpushare" / "sim"), "GPUSHARE_SOCKET": str(node.runtime / "api.sock")}
+    env = {
+        "LD_PRELOAD": path,
+        "LD_LIBRARY_PATH": str(ROOT / "gpushare" / "sim"),
+        "GPUSHARE_SOCKET": str(node.runtime / "api.sock"),
+    }
     program = node.spawn(
         [str(node.puppets / "puppet-dlopen")], **env, GPUSHARE_REQUEST="1Gi", GPUSHARE_LIMIT="4Gi", GPUSHARE_NAME="nb"
     )

@@ -115,7 +115,8 @@ def test_a_limit_refuses_with_one_clear_line(node: Node) -> None:
 
 
 def test_the_limit_is_the_jobs_not_the_process(node: Node, puppets: Path) -> None:
-    script = f"for i in 1 2 3; do (echo open 0; echo alloc {2 * GIB}; sleep 1; echo quit) | {puppets}/puppet-dlopen & done; wait"
+    orders = f"(echo open 0; echo alloc {2 * GIB}; sleep 1; echo quit)"
+    script = f"for i in 1 2 3; do {orders} | {puppets}/puppet-dlopen & done; wait"
     job = node.run("--name", "three", "--limit", "6Gi", "sh", "-c", script)
     out, _ = job.communicate(timeout=30)
     answers = [line.split()[0] for line in out.splitlines() if len(line.split()) > 1]

@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ["events", "instructions", "state", "turn", "planner", "admission", "lending", "reclaim", "measure", "notes", "core"]
+CORE = [
+    "events",
+    "instructions",
+    "state",
+    "turn",
+    "planner",
+    "admission",
+    "lending",
+    "reclaim",
+    "measure",
+    "notes",
+    "core",
+]
 ALLOWED_IN_CORE = {
     "__future__",
     "collections",
@@ -37,7 +49,9 @@ def imports(path: Path) -> set[str]:
 def test_the_core_imports_nothing_that_does_io(module: str) -> None:
     core = {f"gpushared.{name}" for name in CORE}
     for name in imports(ROOT / "daemon" / "gpushared" / f"{module}.py"):
-        assert name in ALLOWED_IN_CORE or name in core or name.split(".")[0] == "collections", f"{module} imports {name}"
+        assert name in ALLOWED_IN_CORE or name in core or name.split(".")[0] == "collections", (
+            f"{module} imports {name}"
+        )
 
 
 @pytest.mark.parametrize("module", ["quantity", "reasons"])

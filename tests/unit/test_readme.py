@@ -34,7 +34,9 @@ def shown_commands() -> list[str]:
 
 @pytest.mark.parametrize("command", shown_commands())
 def test_commands_exist(command: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "gpushare", command, "--help"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpushare", command, "--help"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

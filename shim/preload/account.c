@@ -1,0 +1,288 @@
+/* account.c: the slow path of an allocation, and the credit of a process without a daemon.
+ *
+ * A bug or an absence of ours must cost a limit, never a run. So: no daemon at all: the limit from the environment
+ * holds for this process alone, and that is said once. A daemon that has gone: the credit is what it is, and more
+ * is refused. A daemon that says no: out-of-memory, the driver's own code, which frameworks know how to live with.
+ */
+#include "account.h"
+
+#include <string.h>
+
+#include "client.h"
+#include "message.h"
+#include "options.h"
+
+/* Another thread may take the credit that an answer brought, or the daemon take it back; so often we ask again. */
+#define MAX_ROUNDS 64
+
+void (*gs_account_squeeze)(struct gs_gpu *gpu, bool all);
+
+static uint32_t alone_said;
+
+static uint64_t bytes_of(uint64_t units) {
+    return units << GS_UNIT_SHIFT;
+}
+
+/* ---- without a daemon ----------------------------------------------------------------------------- */
+
+static void say_alone(uint64_t limit) {
+    const struct gs_options *options = gs_options();
+    struct gs_text text = {0};
+    if (__atomic_exchange_n(&alone_said, 1, __ATOMIC_RELAXED))
+        return;
+    gs_text_add(&text, "there is no gpushare daemon: the limit of ");
+    gs_text_bytes(&text, limit);
+    if (options->limit_source[0] != '\0') {
+        gs_text_add(&text, " (");
+        gs_text_add(&text, options->limit_source);
+        gs_text_add(&text, ")");
+    }
+    gs_text_add(&text, " holds for each process by itself, and nothing is lent\n"
+                       "hint: start the program with `gpushare run`, which starts a daemon");
+    gs_say(GS_WARNING, GS_SAY_DAEMON, &text);
+}
+
+/* A line of our own, whose credit is the limit. */
+static bool attach_alone(struct gs_gpu *gpu) {
+    const struct gs_options *options = gs_options();
+    uint64_t limit = gs_amount_resolve(options->limit, gpu->total);
+    uint64_t request = gs_amount_resolve(options->request, gpu->total);
+    struct gs_line *line = gs_pages_new(GS_PAGE_BYTES);
+    if (line == NULL)
+        return false;
+    memcpy(line->uuid, gpu->uuid, sizeof line->uuid);
+    line->limit = limit >> GS_UNIT_SHIFT;
+    line->request = request >> GS_UNIT_SHIFT;
+    line->attached = 1;
+    line->word = line->limit < UINT32_MAX ? line->limit : UINT32_MAX - 1;
+    gpu->own = true;
+    __atomic_store_n(&gpu->attached, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->line, line, __ATOMIC_RELEASE);
+    say_alone(limit);
+    return true;
+}
+
+/* ---- messages ------------------------------------------------------------------------------------- */
+
+static void add_gpu(struct gs_text *text, const struct gs_gpu *gpu) {
+    gs_text_add(text, " on GPU ");
+    gs_text_number(text, gpu->index);
+}
+
+/* `why` is the daemon's whole text, if it has one. */
+static void say_refused(struct gs_gpu *gpu, uint32_t units, const char *daemon_text, const char *why) {
+    struct gs_text text = {0};
+    if (gpu->line != NULL)
+        __atomic_fetch_add(&gpu->line->refusals, 1, __ATOMIC_RELAXED);
+    if (daemon_text != NULL && daemon_text[0] != '\0') {
+        gs_text_add(&text, daemon_text);
+    } else {
+        gs_text_add(&text, units != 0 ? "cannot allocate " : "cannot open a context");
+        if (units != 0)
+            gs_text_bytes(&text, bytes_of(units));
+        add_gpu(&text, gpu);
+        gs_text_add(&text, ": ");
+        gs_text_add(&text, why);
+    }
+    gs_say(GS_WARNING, GS_SAY_REFUSED, &text);
+}
+
+static void say_over_limit(struct gs_gpu *gpu, uint32_t units) {
+    struct gs_text why = {0};
+    uint64_t word = gs_word_load(gpu->line);
+    gs_text_add(&why, "over this process's limit\n  limit   ");
+    gs_text_bytes(&why, bytes_of(gpu->line->limit));
+    if (gs_options()->limit_source[0] != '\0') {
+        gs_text_add(&why, "   from ");
+        gs_text_add(&why, gs_options()->limit_source);
+    }
+    gs_text_add(&why, "\n  in use  ");
+    gs_text_bytes(&why, bytes_of(gs_word_used(word)));
+    gs_text_add(&why, "\nhint: raise the limit, or free memory first");
+    why.bytes[why.length < sizeof why.bytes ? why.length : sizeof why.bytes - 1] = '\0';
+    say_refused(gpu, units, NULL, why.bytes);
+}
+
+/* ---- with a daemon -------------------------------------------------------------------------------- */
+
+static const char *why_not(enum gs_outcome outcome) {
+    switch (outcome) {
+    case GS_TURNED_AWAY:
+        return "the gpushare daemon refuses this process";
+    case GS_NO_ANSWER:
+        return "the gpushare daemon does not answer";
+    default:
+        return "the gpushare daemon is away, and the credit that it gave is used up";
+    }
+}
+
+static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
+    struct gs_frame frame = {.type = GS_ATTACH};
+    struct gs_answer answer;
+    struct gs_text waiting = {0};
+    memcpy(frame.u.attach.uuid, gpu->uuid, sizeof gpu->uuid);
+    frame.u.attach.total = gpu->total;
+    gs_text_add(&waiting, "waiting for room for a context");
+    add_gpu(&waiting, gpu);
+    enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting);
+    /* Away, and this GPU has no line yet: a limit of our own, rather than a program that cannot start. */
+    *alone = outcome == GS_NO_DAEMON || (outcome == GS_AWAY && gpu->line == NULL);
+    if (*alone)
+        return false;
+    if (outcome == GS_AWAY)
+        return true; /* the line is there: go on with it, the daemon will see the context in NVML */
+    if (outcome != GS_ANSWERED) {
+        say_refused(gpu, 0, outcome == GS_TURNED_AWAY ? why_not(outcome) : NULL, why_not(outcome));
+        return false;
+    }
+    if (answer.status == GS_OK && answer.line < GS_PAGE_LINES) {
+        gpu->number = answer.line;
+        __atomic_store_n(&gpu->attached, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&gpu->line, &gs_client_page()->line[answer.line], __ATOMIC_RELEASE);
+        return true;
+    }
+    *alone = answer.status == GS_UNKNOWN || answer.status == GS_BAD_FRAME || answer.status == GS_OK;
+    if (*alone)
+        gs_say_line(GS_WARNING, GS_SAY_DAEMON, answer.text[0] ? answer.text : "the gpushare daemon has no such GPU");
+    else
+        say_refused(gpu, 0, answer.text, "no room for a context");
+    return false;
+}
+
+bool gs_account_attach(struct gs_gpu *gpu) {
+    bool alone = false;
+    if (__atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL && __atomic_load_n(&gpu->attached, __ATOMIC_RELAXED))
+        return true;
+    gs_mutex_lock(&gpu->mutex);
+    bool good = gpu->line != NULL && gpu->attached;
+    if (!good)
+        good = attach_at_daemon(gpu, &alone) || (alone && attach_alone(gpu));
+    gs_mutex_unlock(&gpu->mutex);
+    return good;
+}
+
+void gs_account_detach(struct gs_gpu *gpu) {
+    struct gs_frame frame = {.type = GS_DETACH};
+    gs_mutex_lock(&gpu->mutex);
+    if (gpu->line != NULL && gpu->attached && !gpu->own && __atomic_load_n(&gpu->contexts, __ATOMIC_RELAXED) == 0) {
+        frame.u.detach.line = gpu->number;
+        __atomic_store_n(&gpu->attached, 0, __ATOMIC_RELAXED);
+        gs_client_tell(&frame);
+    }
+    gs_mutex_unlock(&gpu->mutex);
+}
+
+/* More credit: `missing` beyond what is unused, for an allocation of `units`. */
+static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units, uint32_t flags,
+                           struct gs_answer *answer) {
+    struct gs_frame frame = {.type = GS_ASK};
+    struct gs_text waiting = {0};
+    frame.u.ask.bytes = bytes_of(missing);
+    frame.u.ask.line = gpu->number;
+    frame.u.ask.flags = flags;
+    frame.u.ask.allocation = bytes_of(units);
+    gs_text_add(&waiting, "waiting for ");
+    gs_text_bytes(&waiting, bytes_of(units));
+    add_gpu(&waiting, gpu);
+    gs_text_add(&waiting, ": it is within this job's request and is being asked back from those who borrowed it");
+    return gs_client_request(&frame, answer, &waiting);
+}
+
+/* Our pools may hold what they do not use: first what is charged too much, then what is only kept. */
+static bool reserve_after_squeeze(struct gs_gpu *gpu, uint32_t units, bool all) {
+    void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze, __ATOMIC_RELAXED);
+    if (squeeze == NULL)
+        return false;
+    squeeze(gpu, all);
+    return gs_reserve(gpu->line, units);
+}
+
+/* How much the credit lacks for `units`: 0 if it would do now. */
+static uint64_t lacking(const struct gs_line *line, uint32_t units) {
+    uint64_t word = gs_word_load(line);
+    uint64_t wanted = (uint64_t)gs_word_used(word) + units, credit = gs_word_credit(word);
+    return wanted > credit ? wanted - credit : 0;
+}
+
+/* true: reserved, or worth another round. */
+static bool ask_for(struct gs_gpu *gpu, uint32_t units, bool *reserved) {
+    struct gs_answer answer = {0};
+    uint64_t lack = lacking(gpu->line, units);
+    *reserved = gs_reserve(gpu->line, units);
+    if (*reserved || lack == 0)
+        return true;
+    enum gs_outcome outcome = ask(gpu, lack, units, 0, &answer);
+    /* Whatever the answer: credit may have come meanwhile. */
+    *reserved = gs_reserve(gpu->line, units);
+    if (*reserved || (outcome == GS_ANSWERED && answer.status == GS_OK))
+        return true;
+    if (outcome == GS_ANSWERED && answer.status == GS_UNKNOWN && gpu->attached) {
+        /* The daemon does not know that we are here: it was restarted and could not find our page. */
+        __atomic_store_n(&gpu->attached, 0, __ATOMIC_RELAXED);
+        return gs_account_attach(gpu);
+    }
+    *reserved = reserve_after_squeeze(gpu, units, true);
+    if (!*reserved)
+        say_refused(gpu, units, outcome == GS_ANSWERED ? answer.text : NULL,
+                    outcome == GS_ANSWERED ? "not free now" : why_not(outcome));
+    return *reserved;
+}
+
+bool gs_account_reserve_slow(struct gs_gpu *gpu, uint32_t units) {
+    bool reserved = reserve_after_squeeze(gpu, units, false);
+    if (gpu->own && !reserved) {
+        reserved = reserve_after_squeeze(gpu, units, true);
+        if (!reserved)
+            say_over_limit(gpu, units);
+        return reserved;
+    }
+    for (int rounds = 0; rounds < MAX_ROUNDS && !reserved; rounds++)
+        if (!ask_for(gpu, units, &reserved))
+            return false;
+    if (!reserved)
+        say_refused(gpu, units, NULL, "other threads of this process take it as fast as it comes");
+    return reserved;
+}
+
+bool gs_account_driver_failed(struct gs_gpu *gpu, uint32_t units) {
+    struct gs_answer answer;
+    if (gpu->own)
+        return false;
+    if (ask(gpu, units, units, GS_ASK_DRIVER_FAILED, &answer) != GS_ANSWERED)
+        return false;
+    if (answer.status != GS_OK)
+        say_refused(gpu, units, answer.text, "the GPU is full although this job's account is not");
+    return answer.status == GS_OK;
+}
+
+/* ---- what a program is told ----------------------------------------------------------------------- */
+
+static uint64_t visible(uint64_t limit, uint64_t request, uint64_t total) {
+    uint64_t shown = gs_options()->visible_request && request != 0 ? request : limit;
+    return shown < total ? shown : total;
+}
+
+uint64_t gs_account_total(const struct gs_gpu *gpu) {
+    uint64_t limit = __atomic_load_n(&gpu->line->limit, __ATOMIC_RELAXED);
+    uint64_t request = __atomic_load_n(&gpu->line->request, __ATOMIC_RELAXED);
+    return visible(bytes_of(limit), bytes_of(request), gpu->total);
+}
+
+uint64_t gs_account_free(const struct gs_gpu *gpu) {
+    uint64_t word = gs_word_load(gpu->line), total = gs_account_total(gpu);
+    uint64_t used = gs_word_used(word), credit = gs_word_credit(word);
+    uint64_t unused = credit > used ? credit - used : 0;
+    uint64_t free = bytes_of(unused + __atomic_load_n(&gpu->line->grantable, __ATOMIC_RELAXED));
+    uint64_t in_use = bytes_of(used);
+    uint64_t room = in_use < total ? total - in_use : 0; /* with the request as total it may be less */
+    return free < room ? free : room;
+}
+
+uint64_t gs_account_total_expected(uint64_t total) {
+    const struct gs_options *options = gs_options();
+    return visible(gs_amount_resolve(options->limit, total), gs_amount_resolve(options->request, total), total);
+}
+
+void gs_account_forget(void) {
+    alone_said = 0;
+}

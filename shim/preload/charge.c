@@ -1,0 +1,85 @@
+/* charge.c: what happens to reservations and entries beside the common way. */
+#include "charge.h"
+
+#include "hooks.h"
+
+struct gs_table gs_pointers;
+
+bool gs_charge_ask_again(struct gs_charge *charge) {
+    if (charge->place.gpu == NULL || charge->retried)
+        return false;
+    charge->retried = true;
+    return gs_account_driver_failed(charge->place.gpu, charge->units);
+}
+
+/* The line's counts of what makes a process unsuspendable. */
+static void count_managed(const struct gs_entry *entry, int change) {
+    if (entry->kind == GS_MANAGED)
+        __atomic_fetch_add(&gs_gpu_numbered(entry->gpu)->line->managed, (uint32_t)change, __ATOMIC_RELAXED);
+}
+
+bool gs_charge_note(struct gs_charge *charge, struct gs_table *table, uint64_t key, enum gs_kind_of_memory kind) {
+    struct gs_entry displaced, entry = {.key = key,
+                                        .units = charge->units,
+                                        .context = charge->place.context,
+                                        .gpu = gs_gpu_number(charge->place.gpu),
+                                        .kind = (uint8_t)kind};
+    if (key == 0) /* no driver gives that out; but if one did, it could not be noted */
+        return true;
+    if (!gs_table_put(table, &entry, &displaced)) {
+        gs_charge_undo(charge);
+        return false;
+    }
+    if (kind != GS_LINEAR)
+        count_managed(&entry, 1);
+    if (displaced.key != 0)
+        gs_entry_freed(&displaced);
+    return true;
+}
+
+bool gs_charge_correct(struct gs_charge *charge, uint64_t bytes) {
+    uint32_t units = gs_units(bytes);
+    if (charge->place.gpu == NULL || units == charge->units)
+        return true;
+    if (units < charge->units)
+        gs_release(charge->place.gpu->line, charge->units - units);
+    else if (!gs_account_reserve(charge->place.gpu, units - charge->units))
+        return false;
+    charge->units = units;
+    return true;
+}
+
+void gs_entry_freed(const struct gs_entry *entry) {
+    if (entry->kind == GS_POOLED) {
+        gs_pool_freed(entry);
+        return;
+    }
+    count_managed(entry, -1);
+    gs_release(gs_gpu_numbered(entry->gpu)->line, entry->units);
+}
+
+void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry) {
+    struct gs_entry displaced;
+    if (gs_table_put(table, entry, &displaced) && displaced.key != 0)
+        gs_entry_freed(&displaced);
+}
+
+static bool dies_with(const struct gs_entry *entry, void *context) {
+    return entry->context == *(uint32_t *)context;
+}
+
+static void freed(const struct gs_entry *entry, void *unused) {
+    (void)unused;
+    gs_entry_freed(entry);
+}
+
+void gs_context_gone(uint32_t context) {
+    if (context == 0)
+        return;
+    gs_table_sweep(&gs_pointers, dies_with, freed, &context);
+    gs_table_sweep(&gs_arrays, dies_with, freed, &context);
+}
+
+void gs_charge_forget(void) {
+    gs_table_forget(&gs_pointers);
+}

@@ -1,0 +1,69 @@
+/* charge.h: the shape of every hook that takes or gives back memory.
+ *
+ *   take: reserve the credit -> driver -> note it in the table; a failure anywhere gives the credit back
+ *   free: out of the table -> driver -> give the credit back; if the driver fails, back into the table
+ *
+ * Never in another order: an address can be given out again the moment the driver has freed it, and credit that is
+ * given back too early is somebody else's memory that is not there yet.
+ */
+#ifndef GPUSHARE_PRELOAD_CHARGE_H
+#define GPUSHARE_PRELOAD_CHARGE_H
+
+#include "device.h"
+#include "table.h"
+
+enum gs_kind_of_memory { GS_LINEAR, GS_MANAGED, GS_POOLED, GS_ARRAY, GS_MIPMAP, GS_HANDLE, GS_MAPPING };
+
+/* A reservation between the decision and the driver's answer. */
+struct gs_charge {
+    struct gs_place place; /* place.gpu NULL: nothing is charged */
+    uint32_t units;
+    bool retried;
+};
+
+extern struct gs_table gs_pointers; /* linear, managed and pooled memory */
+
+/* Reserve for the place that is set already. false: refused, and said. */
+static inline bool gs_charge_here(struct gs_charge *charge, uint64_t bytes) {
+    charge->units = gs_units(bytes);
+    charge->retried = false;
+    return charge->place.gpu == NULL || gs_account_reserve(charge->place.gpu, charge->units);
+}
+
+/* Reserve where the current context of this thread is. */
+static inline bool gs_charge_current(struct gs_charge *charge, uint64_t bytes) {
+    return gs_place_current(&charge->place) && gs_charge_here(charge, bytes);
+}
+
+bool gs_charge_ask_again(struct gs_charge *charge);
+
+/* After the driver's answer: shall it be asked once more? */
+static inline bool gs_charge_again(struct gs_charge *charge, CUresult result) {
+    return __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && gs_charge_ask_again(charge);
+}
+
+/* Give the reservation back. */
+static inline void gs_charge_undo(struct gs_charge *charge) {
+    if (charge->place.gpu != NULL)
+        gs_release(charge->place.gpu->line, charge->units);
+}
+
+/* The driver has succeeded: note the memory under its key. false: there is no room to note it; the reservation is
+ * given back, and the caller must free the memory. */
+bool gs_charge_note(struct gs_charge *charge, struct gs_table *table, uint64_t key, enum gs_kind_of_memory kind);
+
+/* The driver now says how large it really is. false: it is larger, and the rest was refused. */
+bool gs_charge_correct(struct gs_charge *charge, uint64_t bytes);
+
+/* The memory of an entry that has been taken out of its table is gone. */
+void gs_entry_freed(const struct gs_entry *entry);
+
+/* The driver did not free it after all. */
+void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry);
+
+/* A context is gone, and with it all linear memory and arrays that it held. */
+void gs_context_gone(uint32_t context);
+
+void gs_charge_forget(void);
+
+#endif

@@ -1,0 +1,540 @@
+/* client.c: one connection for all threads.
+ *
+ * A thread that wants something puts a slot into a list, sends its frame and waits for its answer. There is no
+ * thread of our own in the host's process: of those that wait, one reads the socket (client.reading) and hands out
+ * what comes, the others sleep on their slots; a reader that has its answer wakes the next. No lock is held while
+ * anybody sleeps.
+ *
+ * The daemon may die at any time. What the process has it keeps: the page stays mapped and its credit stays
+ * where it is, since the daemon finds the page again as a file. We notice at the next request, connect again and
+ * present the same page. A caller waits for that as long as AWAY_PATIENCE_MS; the next ones, as long as the daemon
+ * stays away, do not wait at all.
+ *
+ * The host may close our descriptors, because it closes all that it does not know (daemonising programs do). So
+ * each is moved to a high number, and before each use the file behind it is compared with the one that we opened:
+ * what else sits there now belongs to the host.
+ */
+#include "client.h"
+
+#include <string.h>
+#include <sys/un.h>
+
+#include "lock.h"
+#include "options.h"
+#include "system.h"
+
+#define AWAY_PATIENCE_MS    2000 /* how long a caller waits for a daemon that is away */
+#define AWAY_PAUSE_MS       5000 /* how long after that nobody waits again */
+#define HELLO_PATIENCE_MS   5000
+#define DEFAULT_PATIENCE_MS 60000
+#define ANSWER_MARGIN_MS    2000 /* on top of the daemon's own patience */
+#define FIRST_PAUSE_MS      50   /* between two attempts to connect, doubling */
+#define NOTE_AFTER_MS       1000
+#define TELL_PATIENCE_MS    500
+
+/* A descriptor and the file that we put there. */
+struct handle {
+    int fd;
+    dev_t device;
+    ino_t inode;
+};
+
+enum slot_state { WAITING, DONE, LOST };
+
+struct slot {
+    uint32_t seq;
+    enum slot_state state;
+    uint32_t wakeups; /* futex */
+    struct gs_answer *answer;
+    struct slot *next;
+};
+
+enum link_state { NEVER, CONNECTED, DISCONNECTED, REFUSED, ABSENT };
+
+static struct {
+    struct gs_lock lock; /* guards all below; never held across a system call that waits */
+    enum link_state state;
+    bool reading;     /* a thread is in read_frame */
+    bool connecting;  /* a thread is in connect_now */
+    uint32_t changes; /* futex: counts the ends of connect_now */
+    uint32_t seq;
+    uint32_t patience_ms;
+    uint64_t away_until; /* nobody waits for the daemon before that */
+    struct handle socket, page_file;
+    struct gs_page *page;
+    bool page_lost; /* the host has closed page_file: this process can never connect again */
+    bool no_use;    /* the daemon that is there is not for us */
+    struct slot *slots;
+} client = {.socket = {.fd = -1}, .page_file = {.fd = -1}};
+
+/* ---- descriptors ---------------------------------------------------------------------------------- */
+
+static struct handle remember(int fd) {
+    struct stat status;
+    struct handle handle = {.fd = fd};
+    if (GS_CALL(SYS_fstat, fd, &status) == 0) {
+        handle.device = status.st_dev;
+        handle.inode = status.st_ino;
+    }
+    return handle;
+}
+
+static bool is_ours(struct handle handle) {
+    struct stat status;
+    return handle.fd >= 0 && GS_CALL(SYS_fstat, handle.fd, &status) == 0 && status.st_dev == handle.device &&
+           status.st_ino == handle.inode;
+}
+
+static bool same(struct handle a, struct handle b) {
+    return a.fd == b.fd && a.device == b.device && a.inode == b.inode;
+}
+
+static void close_if_ours(struct handle *handle) {
+    if (is_ours(*handle))
+        GS_CALL(SYS_close, handle->fd);
+    handle->fd = -1;
+}
+
+/* Out of the way of programs that expect low numbers, or close them. */
+static int move_high(int fd) {
+    for (long lowest = 512; lowest >= 64; lowest /= 2) {
+        long high = GS_CALL(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest);
+        if (high >= 0) {
+            GS_CALL(SYS_close, fd);
+            return (int)high;
+        }
+    }
+    return fd;
+}
+
+/* ---- the first exchange --------------------------------------------------------------------------- */
+
+/* A connected socket, or -errno. */
+static int dial(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (path[0] == '\0')
+        return -ENOENT;
+    memcpy(address.sun_path, path, strlen(path)); /* options.c keeps it short enough */
+    long fd = GS_CALL(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return (int)fd;
+    long result = GS_CALL(SYS_connect, fd, &address, sizeof address);
+    if (result < 0) {
+        GS_CALL(SYS_close, fd);
+        return (int)result;
+    }
+    return move_high((int)fd);
+}
+
+static int dial_any(void) {
+    const struct gs_options *options = gs_options();
+    int fd = -ENOENT;
+    for (size_t i = 0; i < sizeof options->sockets / sizeof *options->sockets && fd < 0; i++)
+        fd = dial(options->sockets[i]);
+    return fd;
+}
+
+static void fill_header(struct gs_frame *frame, uint32_t seq) {
+    frame->magic = GS_WIRE_MAGIC;
+    frame->version = GS_WIRE_VERSION;
+    frame->size = GS_FRAME_BYTES;
+    frame->seq = seq;
+}
+
+/* 0, or -errno. Waits a little if the daemon is slow to read. `passed` is a descriptor to send along, or -1. */
+static long send_frame(int fd, const struct gs_frame *frame, int passed) {
+    struct iovec part = {(void *)frame, sizeof *frame};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (passed >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &passed, sizeof passed);
+    }
+    uint64_t until = gs_now_ms() + HELLO_PATIENCE_MS;
+    for (;;) {
+        long sent = GS_CALL(SYS_sendmsg, fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0)
+            return 0;
+        if (sent != -EAGAIN && sent != -EINTR)
+            return sent;
+        uint64_t now = gs_now_ms();
+        if (now >= until)
+            return -ETIMEDOUT;
+        if (sent == -EAGAIN)
+            gs_poll_fd(fd, POLLOUT, until - now);
+    }
+}
+
+/* > 0: a sound frame; 0: nothing there now; < 0: the connection is over (or speaks another language). */
+static long receive_frame(int fd, struct gs_frame *frame, int *passed) {
+    struct iovec part = {frame, sizeof *frame};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    *passed = -1;
+    long got = GS_CALL(SYS_recvmsg, fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got == -EAGAIN || got == -EINTR)
+        return 0;
+    if (got <= 0)
+        return got < 0 ? got : -ECONNRESET;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(passed, CMSG_DATA(header), sizeof *passed);
+    bool sound = got == sizeof *frame && frame->magic == GS_WIRE_MAGIC && frame->version == GS_WIRE_VERSION;
+    if (!sound && *passed >= 0) {
+        GS_CALL(SYS_close, *passed);
+        *passed = -1;
+    }
+    return sound ? 1 : -EPROTO;
+}
+
+static void fill_hello(struct gs_frame *frame, bool has_page) {
+    const struct gs_options *options = gs_options();
+    struct gs_hello *hello = &frame->u.hello;
+    memset(frame, 0, sizeof *frame);
+    frame->type = GS_HELLO;
+    fill_header(frame, 0);
+    hello->job_id = options->job_id;
+    hello->pid = (uint32_t)GS_CALL(SYS_getpid);
+    hello->request = options->request;
+    hello->limit = options->limit;
+    hello->priority = options->priority;
+    hello->grace_ms = options->grace_ms;
+    memcpy(hello->name, options->name, sizeof hello->name);
+    if (has_page) {
+        hello->flags = GS_HELLO_HAS_PAGE;
+        hello->page_id = client.page->page_id;
+    }
+}
+
+static bool page_is_sound(const struct gs_page *page) {
+    return page->magic == GS_PAGE_MAGIC && page->version == GS_PAGE_VERSION && page->size == GS_PAGE_BYTES;
+}
+
+/* Map the page that came with the welcome. */
+static bool take_page(int fd) {
+    struct stat status;
+    struct gs_page *page = NULL;
+    if (fd >= 0 && GS_CALL(SYS_fstat, fd, &status) == 0 && status.st_size >= GS_PAGE_BYTES)
+        page = gs_pages_of_file(fd, GS_PAGE_BYTES);
+    if (page == NULL || !page_is_sound(page)) {
+        gs_pages_drop(page, GS_PAGE_BYTES);
+        if (fd >= 0)
+            GS_CALL(SYS_close, fd);
+        return false;
+    }
+    client.page_file = remember(move_high(fd));
+    __atomic_store_n(&client.page, page, __ATOMIC_RELEASE);
+    return true;
+}
+
+static void say_refused(const struct gs_welcome *welcome) {
+    struct gs_text text = {0};
+    char reason[sizeof welcome->text + 1];
+    memcpy(reason, welcome->text, sizeof welcome->text);
+    reason[sizeof welcome->text] = '\0';
+    gs_text_add(&text, reason[0] != '\0' ? reason : "the gpushare daemon refuses this process");
+    gs_say(GS_ERROR, GS_SAY_DAEMON, &text);
+}
+
+/* The daemon's welcome, waited for. 1: there is one. */
+static long await_welcome(int fd, struct gs_frame *frame, int *passed) {
+    uint64_t until = gs_now_ms() + HELLO_PATIENCE_MS;
+    for (;;) {
+        long got = receive_frame(fd, frame, passed);
+        uint64_t now = gs_now_ms();
+        if (got != 0)
+            return got > 0 && frame->type != GS_WELCOME ? -EPROTO : got;
+        if (now >= until)
+            return -ETIMEDOUT;
+        gs_poll_fd(fd, POLLIN, until - now);
+    }
+}
+
+/* What a welcome means for us. Takes the descriptor over. */
+static enum link_state judge(const struct gs_frame *frame, int passed) {
+    const struct gs_welcome *welcome = &frame->u.welcome;
+    switch (welcome->status) {
+    case GS_OK:
+        break;
+    case GS_NOT_ADMITTED:
+    case GS_NOT_ALLOWED:
+        say_refused(welcome);
+        return REFUSED;
+    case GS_SHUTTING_DOWN:
+        return DISCONNECTED;
+    default: /* it knows no such job, or does not understand: of no use to us */
+        say_refused(welcome);
+        client.no_use = true;
+        return ABSENT;
+    }
+    uint32_t patience = welcome->patience_ms != 0 ? welcome->patience_ms : DEFAULT_PATIENCE_MS;
+    __atomic_store_n(&client.patience_ms, patience, __ATOMIC_RELAXED);
+    if (client.page != NULL) {
+        if (passed >= 0)
+            GS_CALL(SYS_close, passed);
+        return welcome->page_id == client.page->page_id ? CONNECTED : ABSENT;
+    }
+    client.no_use = !take_page(passed);
+    return client.no_use ? ABSENT : CONNECTED;
+}
+
+/* One attempt. Only the thread that has set client.connecting is here. */
+static enum link_state connect_now(struct handle *connection) {
+    struct gs_frame frame;
+    int passed = -1;
+    bool has_page = client.page != NULL;
+    if (has_page && !is_ours(client.page_file)) {
+        if (!client.page_lost)
+            gs_say_line(GS_WARNING, GS_SAY_DAEMON,
+                        "the program has closed our descriptors: this process keeps the memory it may use now and "
+                        "gets no more");
+        client.page_lost = true;
+        return DISCONNECTED;
+    }
+    int fd = dial_any();
+    if (fd < 0)
+        return fd == -ENOENT || fd == -ECONNREFUSED || fd == -ENOTDIR || fd == -EACCES ? ABSENT : DISCONNECTED;
+    fill_hello(&frame, has_page);
+    long result = send_frame(fd, &frame, has_page ? client.page_file.fd : -1);
+    if (result == 0)
+        result = await_welcome(fd, &frame, &passed);
+    enum link_state state = result > 0 ? judge(&frame, passed) : DISCONNECTED;
+    if (state == CONNECTED)
+        *connection = remember(fd);
+    else
+        GS_CALL(SYS_close, fd);
+    return state;
+}
+
+/* ---- staying connected ---------------------------------------------------------------------------- */
+
+/* Under the lock: nobody gets an answer from this connection any more. */
+static void lose_connection(void) {
+    close_if_ours(&client.socket);
+    if (client.state == CONNECTED)
+        client.state = DISCONNECTED;
+    for (struct slot *slot = client.slots; slot != NULL; slot = slot->next) {
+        if (slot->state == WAITING)
+            slot->state = LOST;
+        __atomic_fetch_add(&slot->wakeups, 1, __ATOMIC_RELEASE);
+        gs_futex_wake(&slot->wakeups, 1);
+    }
+}
+
+/* Before a process has ever had a daemon, "not there" is an answer (unless `gpushare run` says that there must be
+ * one); afterwards it may come back. */
+static bool gives_up(enum link_state state) {
+    return state == ABSENT && client.page == NULL && (client.no_use || gs_options()->job_id == 0);
+}
+
+/* Connected, or why not. Waits for a thread that is connecting already, and for a daemon that is away, until
+ * `until`. */
+static enum gs_outcome ensure_connected(uint64_t until) {
+    uint64_t pause = FIRST_PAUSE_MS;
+    for (;;) {
+        gs_lock(&client.lock);
+        if (client.state == CONNECTED && !is_ours(client.socket))
+            lose_connection();
+        enum link_state state = client.state;
+        bool mine = state != CONNECTED && state != REFUSED && state != ABSENT && !client.connecting;
+        uint32_t changes = client.changes;
+        if (mine)
+            client.connecting = true;
+        gs_unlock(&client.lock);
+        if (state == CONNECTED)
+            return GS_ANSWERED;
+        if (state == REFUSED)
+            return GS_TURNED_AWAY;
+        if (state == ABSENT)
+            return GS_NO_DAEMON;
+
+        uint64_t now = gs_now_ms();
+        if (!mine) {
+            if (now >= until)
+                return GS_AWAY;
+            gs_futex_wait(&client.changes, changes, until - now);
+            continue;
+        }
+        struct handle connection = {.fd = -1};
+        state = connect_now(&connection);
+        now = gs_now_ms();
+        bool again = (state == DISCONNECTED || state == ABSENT) && !gives_up(state);
+        bool over = now + pause >= until || client.away_until > now || client.page_lost;
+        gs_lock(&client.lock);
+        if (state == CONNECTED)
+            client.socket = connection;
+        client.connecting = false;
+        client.changes++;
+        client.state = !again ? state : over && client.page == NULL ? ABSENT : DISCONNECTED;
+        if (again && over && client.away_until <= now)
+            client.away_until = now + AWAY_PAUSE_MS;
+        if (!again)
+            client.away_until = 0;
+        gs_unlock(&client.lock);
+        gs_futex_wake(&client.changes, INT_MAX);
+        if (!again)
+            continue;
+        if (over)
+            return client.page == NULL ? GS_NO_DAEMON : GS_AWAY;
+        gs_sleep_us(pause * 1000);
+        pause *= 2;
+    }
+}
+
+/* Hand an answer to the slot that waits for it. Nobody may: its caller has lost patience. What was granted is in
+ * the page already. */
+static void hand_out(const struct gs_frame *frame) {
+    gs_lock(&client.lock);
+    for (struct slot *slot = client.slots; slot != NULL; slot = slot->next) {
+        if (slot->seq != frame->seq || slot->state != WAITING)
+            continue;
+        *slot->answer = frame->u.answer;
+        slot->answer->text[sizeof slot->answer->text - 1] = '\0';
+        slot->state = DONE;
+        __atomic_fetch_add(&slot->wakeups, 1, __ATOMIC_RELEASE);
+        gs_futex_wake(&slot->wakeups, 1);
+    }
+    gs_unlock(&client.lock);
+}
+
+/* Wait for a frame at most so long, and hand it out. Only the thread that has set client.reading is here. */
+static void read_frame(struct handle socket, uint64_t milliseconds) {
+    struct gs_frame frame;
+    int passed;
+    gs_poll_fd(socket.fd, POLLIN, milliseconds);
+    long got = is_ours(socket) ? receive_frame(socket.fd, &frame, &passed) : -EBADF;
+    if (got > 0) {
+        if (passed >= 0)
+            GS_CALL(SYS_close, passed);
+        if (frame.type == GS_ANSWER)
+            hand_out(&frame);
+    } else if (got < 0) {
+        gs_lock(&client.lock);
+        if (same(client.socket, socket))
+            lose_connection();
+        gs_unlock(&client.lock);
+    }
+}
+
+/* Under the lock: take the slot out; if nobody reads now, wake one of those who still wait to do it. */
+static void leave(struct slot *slot) {
+    for (struct slot **at = &client.slots; *at != NULL; at = &(*at)->next) {
+        if (*at == slot) {
+            *at = slot->next;
+            break;
+        }
+    }
+    if (!client.reading && client.slots != NULL) {
+        __atomic_fetch_add(&client.slots->wakeups, 1, __ATOMIC_RELEASE);
+        gs_futex_wake(&client.slots->wakeups, 1);
+    }
+}
+
+/* Wait until the slot is DONE or LOST, or the time is over (WAITING). */
+static enum slot_state await(struct slot *slot, uint64_t started, uint64_t until, const struct gs_text *waiting) {
+    for (;;) {
+        uint64_t now = gs_now_ms();
+        uint64_t next = waiting != NULL && now < started + NOTE_AFTER_MS ? started + NOTE_AFTER_MS : until;
+        if (waiting != NULL && now >= started + NOTE_AFTER_MS) {
+            gs_say(GS_WARNING, GS_SAY_WAITING, waiting);
+            waiting = NULL;
+        }
+        gs_lock(&client.lock);
+        enum slot_state state = slot->state;
+        if (state != WAITING || now >= until) {
+            leave(slot);
+            gs_unlock(&client.lock);
+            return state;
+        }
+        bool reader = !client.reading;
+        client.reading = true;
+        struct handle socket = client.socket;
+        uint32_t wakeups = __atomic_load_n(&slot->wakeups, __ATOMIC_ACQUIRE);
+        gs_unlock(&client.lock);
+        if (!reader) {
+            gs_futex_wait(&slot->wakeups, wakeups, next - now);
+            continue;
+        }
+        read_frame(socket, next - now);
+        gs_lock(&client.lock);
+        client.reading = false;
+        gs_unlock(&client.lock);
+    }
+}
+
+/* Send and wait on the connection that is there now. */
+static enum slot_state exchange(struct gs_frame *frame, struct gs_answer *answer, uint64_t patience,
+                                const struct gs_text *waiting) {
+    struct slot slot = {.state = WAITING, .answer = answer};
+    uint64_t started = gs_now_ms();
+    gs_lock(&client.lock);
+    bool connected = client.state == CONNECTED;
+    struct handle socket = client.socket;
+    slot.seq = ++client.seq != 0 ? client.seq : ++client.seq;
+    slot.next = client.slots;
+    client.slots = &slot;
+    gs_unlock(&client.lock);
+    fill_header(frame, slot.seq);
+    if (!connected || !is_ours(socket) || send_frame(socket.fd, frame, -1) != 0) {
+        gs_lock(&client.lock);
+        if (connected && same(client.socket, socket))
+            lose_connection();
+        leave(&slot);
+        gs_unlock(&client.lock);
+        return LOST;
+    }
+    return await(&slot, started, started + patience, waiting);
+}
+
+enum gs_outcome gs_client_request(struct gs_frame *frame, struct gs_answer *answer, const struct gs_text *waiting) {
+    uint64_t until = gs_now_ms() + AWAY_PATIENCE_MS;
+    for (int tries = 0; tries < 3; tries++) {
+        enum gs_outcome outcome = ensure_connected(until);
+        if (outcome != GS_ANSWERED)
+            return outcome;
+        uint64_t patience = __atomic_load_n(&client.patience_ms, __ATOMIC_RELAXED);
+        switch (exchange(frame, answer, patience + ANSWER_MARGIN_MS, waiting)) {
+        case DONE:
+            return GS_ANSWERED;
+        case WAITING:
+            return GS_NO_ANSWER;
+        default: /* lost: connect again and repeat. Credit that came meanwhile is in the page */
+            until = gs_now_ms() + AWAY_PATIENCE_MS;
+        }
+    }
+    return GS_AWAY;
+}
+
+void gs_client_tell(struct gs_frame *frame) {
+    struct gs_answer answer;
+    exchange(frame, &answer, TELL_PATIENCE_MS, NULL); /* that fails at once where there is no connection */
+}
+
+struct gs_page *gs_client_page(void) {
+    return __atomic_load_n(&client.page, __ATOMIC_ACQUIRE);
+}
+
+int gs_client_descriptor(void) {
+    return client.socket.fd;
+}
+
+void gs_client_forget(void) {
+    close_if_ours(&client.socket);
+    close_if_ours(&client.page_file);
+    gs_pages_drop(client.page, GS_PAGE_BYTES);
+    memset(&client, 0, sizeof client);
+    client.socket.fd = client.page_file.fd = -1;
+}

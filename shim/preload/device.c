@@ -1,0 +1,181 @@
+/* device.c: which GPU a call is about.
+ *
+ * GPUs are known to the daemon by UUID (of the MIG instance, where there is one): ordinals differ between processes
+ * and environment variables lie. The current context is asked of the driver at each allocation, because it has more
+ * ways of changing than we could follow; only what a context that we saw being opened belongs to is remembered.
+ */
+#include "device.h"
+
+#include <string.h>
+
+#include "process.h"
+
+#define SLOTS     256 /* contexts known at the same time; a power of two */
+#define MAX_PROBE 16
+
+static struct {
+    struct gs_gpu gpu;
+    uint32_t known;
+} gpus[GS_MAX_GPUS];
+
+static struct gs_lock gpus_lock;
+
+static struct slot {
+    CUcontext context; /* NULL: never used; TOMB: used once */
+    uint32_t number;
+    struct gs_gpu *gpu;
+} slots[SLOTS];
+
+static struct gs_lock slots_lock;
+static uint32_t last_number;
+
+#define TOMB ((CUcontext)1)
+
+/* ---- GPUs ----------------------------------------------------------------------------------------- */
+
+static bool ask_driver(CUdevice device, CUuuid *uuid, size_t *total) {
+    if (gs_driver.cuDeviceTotalMem_v2(total, device) != CUDA_SUCCESS)
+        return false;
+    if (GS_HAS(cuDeviceGetUuid_v2)) /* of the MIG instance; the older one tells that of the whole GPU */
+        return gs_driver.cuDeviceGetUuid_v2(uuid, device) == CUDA_SUCCESS;
+    return gs_driver.cuDeviceGetUuid(uuid, device) == CUDA_SUCCESS;
+}
+
+struct gs_gpu *gs_gpu_of(CUdevice device) {
+    CUuuid uuid;
+    size_t total = 0;
+    if (device < 0 || device >= GS_MAX_GPUS)
+        return NULL;
+    if (__atomic_load_n(&gpus[device].known, __ATOMIC_ACQUIRE))
+        return &gpus[device].gpu;
+    if (!ask_driver(device, &uuid, &total))
+        return NULL;
+    struct gs_gpu *gpu = &gpus[device].gpu;
+    gs_lock(&gpus_lock);
+    if (!gpus[device].known) {
+        memcpy(gpu->uuid, uuid.bytes, sizeof gpu->uuid);
+        gpu->index = (uint32_t)device;
+        gpu->total = total;
+        __atomic_store_n(&gpus[device].known, 1, __ATOMIC_RELEASE);
+    }
+    gs_unlock(&gpus_lock);
+    return gpu;
+}
+
+struct gs_gpu *gs_gpu_numbered(uint8_t number) {
+    return &gpus[number].gpu;
+}
+
+uint8_t gs_gpu_number(const struct gs_gpu *gpu) {
+    return (uint8_t)gpu->index;
+}
+
+struct gs_gpu *gs_gpu_with_uuid(const uint8_t uuid[GS_UUID_BYTES]) {
+    for (int i = 0; i < GS_MAX_GPUS; i++)
+        if (__atomic_load_n(&gpus[i].known, __ATOMIC_ACQUIRE) && memcmp(gpus[i].gpu.uuid, uuid, GS_UUID_BYTES) == 0 &&
+            __atomic_load_n(&gpus[i].gpu.line, __ATOMIC_ACQUIRE) != NULL)
+            return &gpus[i].gpu;
+    return NULL;
+}
+
+/* ---- contexts ------------------------------------------------------------------------------------- */
+
+static struct slot *slot_at(CUcontext context, unsigned probe) {
+    uint64_t hash = (uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ull >> 40;
+    return &slots[(hash + probe) & (SLOTS - 1)];
+}
+
+static struct slot *find_slot(CUcontext context) {
+    for (unsigned probe = 0; probe < MAX_PROBE; probe++)
+        if (slot_at(context, probe)->context == context)
+            return slot_at(context, probe);
+    return NULL;
+}
+
+static struct slot *find_free_slot(CUcontext context) {
+    for (unsigned probe = 0; probe < MAX_PROBE; probe++) {
+        struct slot *slot = slot_at(context, probe);
+        if (slot->context == NULL || slot->context == TOMB)
+            return slot;
+    }
+    return NULL;
+}
+
+bool gs_context_add(CUcontext context, struct gs_gpu *gpu, bool fresh) {
+    if (context == NULL)
+        return false;
+    gs_lock(&slots_lock);
+    struct slot *slot = find_slot(context);
+    bool added = slot == NULL || fresh;
+    if (slot == NULL)
+        slot = find_free_slot(context);
+    if (added && slot != NULL) { /* no slot: then its memory is not credited in bulk, but charged all the same */
+        __atomic_store_n(&slot->number, ++last_number, __ATOMIC_RELAXED);
+        __atomic_store_n(&slot->gpu, gpu, __ATOMIC_RELAXED);
+        __atomic_store_n(&slot->context, context, __ATOMIC_RELEASE);
+    }
+    gs_unlock(&slots_lock);
+    return added && slot != NULL;
+}
+
+bool gs_context_remove(CUcontext context, uint32_t number) {
+    gs_lock(&slots_lock);
+    struct slot *slot = find_slot(context);
+    bool found = slot != NULL && slot->number == number;
+    if (found)
+        __atomic_store_n(&slot->context, TOMB, __ATOMIC_RELEASE);
+    gs_unlock(&slots_lock);
+    return found;
+}
+
+bool gs_context_find(CUcontext context, struct gs_place *place) {
+    for (unsigned probe = 0; probe < MAX_PROBE; probe++) {
+        struct slot *slot = slot_at(context, probe);
+        CUcontext there = __atomic_load_n(&slot->context, __ATOMIC_ACQUIRE);
+        if (there == NULL)
+            return false;
+        if (there != context)
+            continue;
+        place->gpu = __atomic_load_n(&slot->gpu, __ATOMIC_RELAXED);
+        place->context = __atomic_load_n(&slot->number, __ATOMIC_RELAXED);
+        return true;
+    }
+    return false;
+}
+
+/* ---- places --------------------------------------------------------------------------------------- */
+
+static bool attach(struct gs_gpu *gpu) {
+    if (__builtin_expect(__atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL &&
+                             __atomic_load_n(&gpu->attached, __ATOMIC_RELAXED),
+                         1))
+        return true;
+    gs_process_prepare();
+    return gs_account_attach(gpu);
+}
+
+bool gs_place_device(struct gs_place *place, CUdevice device) {
+    *place = (struct gs_place){.gpu = gs_gpu_of(device)};
+    return place->gpu == NULL || attach(place->gpu);
+}
+
+bool gs_place_current(struct gs_place *place) {
+    CUcontext context = NULL;
+    CUdevice device;
+    if (gs_driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL) {
+        place->gpu = NULL;
+        return true;
+    }
+    if (__builtin_expect(gs_context_find(context, place), 1))
+        return attach(place->gpu);
+    /* Opened in a way that we do not see (a green context, a graphics library). */
+    if (gs_driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        device = -1;
+    return gs_place_device(place, device);
+}
+
+void gs_device_forget(void) {
+    memset(gpus, 0, sizeof gpus);
+    memset(slots, 0, sizeof slots);
+    gpus_lock = slots_lock = (struct gs_lock){0};
+}

@@ -1,0 +1,46 @@
+/* device.h: the GPUs and contexts of this process. */
+#ifndef GPUSHARE_PRELOAD_DEVICE_H
+#define GPUSHARE_PRELOAD_DEVICE_H
+
+#include <stdbool.h>
+
+#include "account.h"
+#include "cuda_abi.h"
+#include "symbols.h"
+
+/* Where memory is taken: a GPU, and the context that the memory dies with (0: one that we cannot tell). */
+struct gs_place {
+    struct gs_gpu *gpu;
+    uint32_t context;
+};
+
+/* NULL: the driver knows no such device. */
+struct gs_gpu *gs_gpu_of(CUdevice device);
+
+/* By the number kept in table entries. */
+struct gs_gpu *gs_gpu_numbered(uint8_t number);
+uint8_t gs_gpu_number(const struct gs_gpu *gpu);
+
+/* A GPU that has a line, or NULL. Asks the driver nothing. */
+struct gs_gpu *gs_gpu_with_uuid(const uint8_t uuid[GS_UUID_BYTES]);
+
+/* A context has been opened. false: it is known already. `fresh`: it is a new one for certain, so one of the same
+ * handle that is known has died and just not been removed yet. */
+bool gs_context_add(CUcontext context, struct gs_gpu *gpu, bool fresh);
+
+/* The context of that number is gone. false: it was removed before. */
+bool gs_context_remove(CUcontext context, uint32_t number);
+
+/* false: not one that we saw being opened. */
+bool gs_context_find(CUcontext context, struct gs_place *place);
+
+/* Where a call of this thread takes memory, after attaching there. false: attaching was refused. `place->gpu` is NULL
+ * if there is no current context: the driver shall say so. */
+bool gs_place_current(struct gs_place *place);
+
+/* For a device named by the call itself, whatever context is current. */
+bool gs_place_device(struct gs_place *place, CUdevice device);
+
+void gs_device_forget(void);
+
+#endif

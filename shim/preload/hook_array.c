@@ -1,0 +1,171 @@
+/* hook_array.c: arrays and mipmapped arrays, whose sizes are the driver's secret.
+ *
+ * An estimate is charged before, and put right where the driver tells the size afterwards (not every driver does, not
+ * for every array). Sparse arrays and those with deferred mapping have no memory of their own: what is mapped into
+ * them is charged where it was made. Levels and planes are views of an array, neither charged nor credited.
+ */
+#include "hooks.h"
+
+struct gs_table gs_arrays;
+
+/* Bytes of one channel. Of a format that we do not know: as much as the largest. */
+static uint64_t channel_bytes(CUarray_format format) {
+    switch ((int)format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+        return 1;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+        return 2;
+    default:
+        return 4;
+    }
+}
+
+static uint64_t at_least_one(uint64_t n) {
+    return n != 0 ? n : 1;
+}
+
+static uint64_t times(uint64_t a, uint64_t b) {
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+static uint64_t estimate_level(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned level) {
+    bool layers = (array->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0; /* their number stays */
+    uint64_t width = at_least_one(array->Width >> level), height = at_least_one(array->Height >> level);
+    uint64_t depth = at_least_one(layers ? array->Depth : array->Depth >> level);
+    uint64_t element = channel_bytes(array->Format) * at_least_one(array->NumChannels);
+    return times(times(times(width, height), depth), element);
+}
+
+static uint64_t estimate(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels) {
+    uint64_t bytes = 0;
+    if (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+        return 0;
+    for (unsigned level = 0; level < levels && level < 32; level++)
+        if (__builtin_add_overflow(bytes, estimate_level(array, level), &bytes))
+            return UINT64_MAX;
+    return bytes;
+}
+
+/* false: it turned out larger than what could be had. */
+static bool correct(struct gs_charge *charge, CUresult asked, const CUDA_ARRAY_MEMORY_REQUIREMENTS *exact) {
+    return charge->units == 0 || asked != CUDA_SUCCESS || gs_charge_correct(charge, exact->size);
+}
+
+static bool note_array(struct gs_charge *charge, CUarray array) {
+    CUDA_ARRAY_MEMORY_REQUIREMENTS exact = {0};
+    CUresult asked = gs_driver.cuArrayGetMemoryRequirements(&exact, array, (CUdevice)charge->place.gpu->index);
+    if (!correct(charge, asked, &exact)) {
+        gs_charge_undo(charge);
+        return false;
+    }
+    return gs_charge_note(charge, &gs_arrays, (uint64_t)(uintptr_t)array, GS_ARRAY);
+}
+
+static CUresult finish(struct gs_charge *charge, CUresult result, CUarray array) {
+    if (charge->place.gpu == NULL)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        gs_charge_undo(charge);
+        return result;
+    }
+    if (note_array(charge, array))
+        return CUDA_SUCCESS;
+    gs_driver.cuArrayDestroy(array);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The four ABIs differ in their descriptors only. */
+#define CREATE(symbol, depth, flags)                                                                                   \
+    struct gs_charge charge;                                                                                           \
+    CUresult result;                                                                                                   \
+    if (!gs_on() || array == NULL || descriptor == NULL)                                                               \
+        return gs_driver.symbol(array, descriptor);                                                                    \
+    CUDA_ARRAY3D_DESCRIPTOR shape = {descriptor->Width,  descriptor->Height,      depth,                               \
+                                     descriptor->Format, descriptor->NumChannels, flags};                              \
+    if (!gs_charge_current(&charge, estimate(&shape, 1)))                                                              \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
+    do                                                                                                                 \
+        result = gs_driver.symbol(array, descriptor);                                                                  \
+    while (gs_charge_again(&charge, result));                                                                          \
+    return finish(&charge, result, *array)
+
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
+    CREATE(cuArrayCreate, 0, 0);
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor) {
+    CREATE(cuArrayCreate_v2, 0, 0);
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {
+    CREATE(cuArray3DCreate, descriptor->Depth, descriptor->Flags);
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
+    CREATE(cuArray3DCreate_v2, descriptor->Depth, descriptor->Flags);
+}
+
+CUresult cuArrayDestroy(CUarray array) {
+    struct gs_entry entry;
+    if (!gs_on() || !gs_table_take(&gs_arrays, (uint64_t)(uintptr_t)array, &entry))
+        return gs_driver.cuArrayDestroy(array);
+    CUresult result = gs_driver.cuArrayDestroy(array);
+    if (result == CUDA_SUCCESS)
+        gs_entry_freed(&entry);
+    else
+        gs_entry_put_back(&gs_arrays, &entry);
+    return result;
+}
+
+static bool note_mipmap(struct gs_charge *charge, CUmipmappedArray array) {
+    CUDA_ARRAY_MEMORY_REQUIREMENTS exact = {0};
+    CUresult asked = gs_driver.cuMipmappedArrayGetMemoryRequirements(&exact, array, (CUdevice)charge->place.gpu->index);
+    if (!correct(charge, asked, &exact)) {
+        gs_charge_undo(charge);
+        return false;
+    }
+    return gs_charge_note(charge, &gs_arrays, (uint64_t)(uintptr_t)array, GS_MIPMAP);
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                                unsigned int levels) {
+    struct gs_charge charge;
+    CUresult result;
+    if (!gs_on() || array == NULL || descriptor == NULL)
+        return gs_driver.cuMipmappedArrayCreate(array, descriptor, levels);
+    if (!gs_charge_current(&charge, estimate(descriptor, levels)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    do
+        result = gs_driver.cuMipmappedArrayCreate(array, descriptor, levels);
+    while (gs_charge_again(&charge, result));
+    if (charge.place.gpu == NULL)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        gs_charge_undo(&charge);
+        return result;
+    }
+    if (note_mipmap(&charge, *array))
+        return CUDA_SUCCESS;
+    gs_driver.cuMipmappedArrayDestroy(*array);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    struct gs_entry entry;
+    if (!gs_on() || !gs_table_take(&gs_arrays, (uint64_t)(uintptr_t)array, &entry))
+        return gs_driver.cuMipmappedArrayDestroy(array);
+    CUresult result = gs_driver.cuMipmappedArrayDestroy(array);
+    if (result == CUDA_SUCCESS)
+        gs_entry_freed(&entry);
+    else
+        gs_entry_put_back(&gs_arrays, &entry);
+    return result;
+}
+
+void gs_array_forget(void) {
+    gs_table_forget(&gs_arrays);
+}

@@ -1,0 +1,79 @@
+/* hook_info.c: what CUDA says about memory, in the job's terms.
+ *
+ * The driver is always asked first, and what it answered is then rewritten where the program wants it: so errors and
+ * NULL arguments are the driver's business, and nothing here ever fails because of a limit. Total is the limit, free
+ * is what the job could get now; hook_nvml.c says the same from the same functions.
+ */
+#include "hooks.h"
+
+/* The GPU of the current context if it has a line, else NULL. A context that we did not see being opened is attached
+ * here: what it may use is then known. */
+static struct gs_gpu *current_gpu(void) {
+    struct gs_place place;
+    return gs_place_current(&place) && place.gpu != NULL && place.gpu->line != NULL ? place.gpu : NULL;
+}
+
+/* What the pools hold and do not use may have gone back since. */
+static void look_at_pools(struct gs_gpu *gpu) {
+    void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze, __ATOMIC_RELAXED);
+    if (squeeze != NULL)
+        squeeze(gpu, false);
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuMemGetInfo_v2(free, total);
+    struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
+    if (gpu == NULL)
+        return result;
+    look_at_pools(gpu);
+    if (free != NULL)
+        *free = gs_account_free(gpu);
+    if (total != NULL)
+        *total = gs_account_total(gpu);
+    return result;
+}
+
+/* The old ABI can say at most 4 GiB less one byte. */
+static unsigned int clamp(uint64_t bytes) {
+    return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
+}
+
+CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuMemGetInfo(free, total);
+    struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
+    if (gpu == NULL)
+        return result;
+    look_at_pools(gpu);
+    if (free != NULL)
+        *free = clamp(gs_account_free(gpu));
+    if (total != NULL)
+        *total = clamp(gs_account_total(gpu));
+    return result;
+}
+
+/* Often asked before there is a context, and must not open anything: then it is what the environment says. */
+static uint64_t total_of(CUdevice device) {
+    struct gs_gpu *gpu = gs_gpu_of(device);
+    if (gpu == NULL)
+        return UINT64_MAX;
+    return __atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL ? gs_account_total(gpu)
+                                                                 : gs_account_total_expected(gpu->total);
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuDeviceTotalMem_v2(bytes, device);
+    if (on && result == CUDA_SUCCESS && bytes != NULL && total_of(device) < *bytes)
+        *bytes = total_of(device);
+    return result;
+}
+
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuDeviceTotalMem(bytes, device);
+    if (on && result == CUDA_SUCCESS && bytes != NULL && total_of(device) < *bytes)
+        *bytes = clamp(total_of(device));
+    return result;
+}

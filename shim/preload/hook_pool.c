@@ -1,0 +1,374 @@
+/* hook_pool.c: stream-ordered memory.
+ *
+ * A pool keeps memory after it has been freed, and an allocation may cost nothing or grow the pool by much more than
+ * its size. So not allocations are charged but pools, by the bytes that they have reserved (a number that the driver
+ * tells), and that is put right after each call that could change it:
+ *
+ *   charged  what is reserved of the credit for the pool
+ *   live     what the program holds of it, in allocations that we saw
+ *   pending  what some thread is about to add to charged, because live has outgrown it
+ *
+ * Before an allocation, room is made for what does not fit into `charged`; after it, charged becomes what the driver
+ * says, but never less than live: another thread may be between its reservation and its call.
+ * Memory goes back at some later synchronisation, which is not hooked: it is noticed at the next call on the pool,
+ * when the program asks what is free, or before anything is refused.
+ *
+ * While a stream is being captured nothing is allocated (a node is added to a graph), and most calls are forbidden:
+ * the call goes straight through. Pools in host memory and pools of other processes cost us nothing.
+ */
+#include "hooks.h"
+
+#include <string.h>
+
+#define MAX_POOLS  512
+#define MAX_ROUNDS 4
+
+enum pool_state { UNUSED, ALIVE, DESTROYED /* but memory from it is still held */ };
+
+struct pool {
+    CUmemoryPool handle;
+    struct gs_gpu *gpu; /* NULL: costs nothing here */
+    enum pool_state state;
+    uint32_t charged, live, pending; /* units */
+    struct gs_mutex mutex;
+};
+
+static struct pool pools[MAX_POOLS];
+static uint32_t pool_count; /* how many of them have ever been used */
+static struct gs_lock pools_lock;
+
+/* ---- the list ------------------------------------------------------------------------------------- */
+
+static uint32_t count(void) {
+    return __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
+}
+
+static struct pool *find_pool(CUmemoryPool handle) {
+    struct pool *found = NULL;
+    gs_lock(&pools_lock);
+    for (uint32_t i = 0; i < pool_count && found == NULL; i++)
+        if (pools[i].state == ALIVE && pools[i].handle == handle)
+            found = &pools[i];
+    gs_unlock(&pools_lock);
+    return found;
+}
+
+/* NULL: there are too many; what it takes is left to measuring. */
+static struct pool *add_pool(CUmemoryPool handle, struct gs_gpu *gpu) {
+    struct pool *pool = NULL;
+    gs_lock(&pools_lock);
+    for (uint32_t i = 0; i < MAX_POOLS && pool == NULL; i++) {
+        if (i < pool_count && pools[i].state == ALIVE && pools[i].handle == handle) {
+            pool = &pools[i]; /* two threads have met it at the same time */
+        } else if (i == pool_count || pools[i].state == UNUSED) {
+            pool = &pools[i];
+            pool->handle = handle;
+            pool->gpu = gpu;
+            pool->state = ALIVE;
+            if (i == pool_count)
+                __atomic_store_n(&pool_count, i + 1, __ATOMIC_RELEASE);
+        }
+    }
+    gs_unlock(&pools_lock);
+    return pool;
+}
+
+/* A pool that we did not see being made is the default pool of some device, or one that costs nothing. */
+static struct gs_gpu *gpu_of_default_pool(CUmemoryPool handle) {
+    int devices = 0;
+    CUmemoryPool pool;
+    if (gs_driver.cuDeviceGetCount(&devices) != CUDA_SUCCESS)
+        return NULL;
+    for (CUdevice device = 0; device < devices; device++)
+        if (gs_driver.cuDeviceGetDefaultMemPool(&pool, device) == CUDA_SUCCESS && pool == handle)
+            return gs_gpu_of(device);
+    return NULL;
+}
+
+static struct pool *pool_of(CUmemoryPool handle) {
+    struct pool *pool = find_pool(handle);
+    return pool != NULL ? pool : add_pool(handle, gpu_of_default_pool(handle));
+}
+
+/* ---- the account of one pool ---------------------------------------------------------------------- */
+
+/* Under the pool's mutex. */
+static uint32_t target_of(struct pool *pool) {
+    uint64_t reserved = 0;
+    uint32_t held = pool->live > pool->pending ? pool->live - pool->pending : 0;
+    if (pool->state == DESTROYED)
+        return held;
+    if (gs_driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
+        return pool->charged;
+    uint32_t units = gs_units(reserved);
+    return units > held ? units : held;
+}
+
+/* Charge what the driver says. Returns how much could not be, because the credit does not hold it. */
+static uint32_t settle(struct pool *pool) {
+    uint32_t lacking = 0;
+    gs_mutex_lock(&pool->mutex);
+    uint32_t target = target_of(pool);
+    if (target < pool->charged) {
+        gs_release(pool->gpu->line, pool->charged - target);
+        pool->charged = target;
+    } else if (target > pool->charged) {
+        if (gs_reserve(pool->gpu->line, target - pool->charged))
+            pool->charged = target;
+        else
+            lacking = target - pool->charged;
+    }
+    if (pool->state == DESTROYED && pool->live == 0 && pool->pending == 0) {
+        pool->handle = NULL;
+        __atomic_store_n(&pool->state, UNUSED, __ATOMIC_RELAXED);
+    }
+    gs_mutex_unlock(&pool->mutex);
+    return lacking;
+}
+
+/* The same, asking for what is lacking. false: refused. */
+static bool settle_up(struct pool *pool) {
+    for (int round = 0; round < MAX_ROUNDS; round++) {
+        uint32_t lacking = settle(pool);
+        if (lacking == 0)
+            return true;
+        /* Taken and given back at once: it is then in our credit, and settle takes it under the mutex. */
+        if (!gs_account_reserve(pool->gpu, lacking))
+            return false;
+        gs_release(pool->gpu->line, lacking);
+    }
+    return false;
+}
+
+/* An allocation is about to be made. false: refused. */
+static bool enter(struct pool *pool, uint32_t units) {
+    gs_mutex_lock(&pool->mutex);
+    uint64_t covered = (uint64_t)pool->charged + pool->pending, live = (uint64_t)pool->live + units;
+    uint32_t growth = live > covered ? (uint32_t)(live - covered) : 0;
+    if (live > UINT32_MAX) {
+        gs_mutex_unlock(&pool->mutex);
+        return false;
+    }
+    pool->live += units;
+    pool->pending += growth;
+    gs_mutex_unlock(&pool->mutex);
+
+    bool good = growth == 0 || gs_account_reserve(pool->gpu, growth);
+    gs_mutex_lock(&pool->mutex);
+    pool->pending -= growth;
+    if (good)
+        pool->charged += growth;
+    else
+        pool->live -= units;
+    gs_mutex_unlock(&pool->mutex);
+    return good;
+}
+
+static void leave(struct pool *pool, uint32_t units) {
+    gs_mutex_lock(&pool->mutex);
+    pool->live -= units < pool->live ? units : pool->live;
+    gs_mutex_unlock(&pool->mutex);
+    settle(pool);
+}
+
+void gs_pool_freed(const struct gs_entry *entry) {
+    leave(&pools[entry->detail], entry->units);
+}
+
+/* See gs_account_squeeze. */
+static void squeeze(struct gs_gpu *gpu, bool all) {
+    for (uint32_t i = 0; i < count(); i++) {
+        struct pool *pool = &pools[i];
+        if (__atomic_load_n(&pool->state, __ATOMIC_RELAXED) == UNUSED || pool->gpu != gpu)
+            continue;
+        if (all && pool->state == ALIVE)
+            gs_driver.cuMemPoolTrimTo(pool->handle, 0);
+        settle(pool);
+    }
+}
+
+/* ---- allocating ----------------------------------------------------------------------------------- */
+
+/* One allocation, whichever of the four functions it came by. */
+struct request {
+    CUdeviceptr *pointer;
+    size_t size;
+    CUmemoryPool pool;
+    CUstream stream;
+    CUresult (*call)(const struct request *);
+    CUresult (*free)(CUdeviceptr, CUstream);
+};
+
+/* The pool that cuMemAllocAsync takes from: the current one of the stream's device. */
+static CUmemoryPool current_pool(CUstream stream) {
+    CUmemoryPool pool = NULL;
+    CUcontext context = NULL;
+    struct gs_place place = {0};
+    bool named = stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    if (named && gs_driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
+        gs_context_find(context, &place);
+    if (place.gpu == NULL && !gs_place_current(&place))
+        return NULL;
+    if (place.gpu == NULL || gs_driver.cuDeviceGetMemPool(&pool, (CUdevice)place.gpu->index) != CUDA_SUCCESS)
+        return NULL;
+    return pool;
+}
+
+static bool note(const struct request *request, struct pool *pool, uint32_t units) {
+    struct gs_entry displaced, entry = {.key = *request->pointer,
+                                        .units = units,
+                                        .detail = (uint32_t)(pool - pools),
+                                        .gpu = gs_gpu_number(pool->gpu),
+                                        .kind = GS_POOLED};
+    if (!gs_table_put(&gs_pointers, &entry, &displaced))
+        return false;
+    if (displaced.key != 0)
+        gs_entry_freed(&displaced);
+    return true;
+}
+
+static CUresult allocate_from(const struct request *request, struct pool *pool) {
+    uint32_t units = gs_units(request->size);
+    struct gs_place place;
+    if (!gs_place_device(&place, (CUdevice)pool->gpu->index) || !enter(pool, units))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = request->call(request);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && gs_account_driver_failed(pool->gpu, units))
+        result = request->call(request);
+    if (result != CUDA_SUCCESS) {
+        leave(pool, units);
+        return result;
+    }
+    bool noted = note(request, pool, units);
+    if (noted && settle_up(pool))
+        return CUDA_SUCCESS;
+    struct gs_entry entry;
+    if (noted)
+        gs_table_take(&gs_pointers, *request->pointer, &entry);
+    request->free(*request->pointer, request->stream);
+    leave(pool, units);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult allocate(const struct request *request) {
+    __atomic_store_n(&gs_account_squeeze, squeeze, __ATOMIC_RELAXED);
+    struct pool *pool = request->pool != NULL ? pool_of(request->pool) : NULL;
+    if (request->pointer == NULL || pool == NULL || pool->gpu == NULL)
+        return request->call(request);
+    return allocate_from(request, pool);
+}
+
+static bool is_capturing(CUresult (*ask)(CUstream, CUstreamCaptureStatus *), CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    /* An error says that another stream's capture forbids this one's use: the driver shall say so. */
+    return ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* The two twins of each function differ in the driver's functions that they call. */
+#define TWIN(suffix)                                                                                                   \
+    static CUresult call_current##suffix(const struct request *request) {                                              \
+        return gs_driver.cuMemAllocAsync##suffix(request->pointer, request->size, request->stream);                    \
+    }                                                                                                                  \
+    static CUresult call_pool##suffix(const struct request *request) {                                                 \
+        return gs_driver.cuMemAllocFromPoolAsync##suffix(request->pointer, request->size, request->pool,               \
+                                                         request->stream);                                             \
+    }                                                                                                                  \
+    static CUresult call_free##suffix(CUdeviceptr pointer, CUstream stream) {                                          \
+        return gs_driver.cuMemFreeAsync##suffix(pointer, stream);                                                      \
+    }                                                                                                                  \
+    static bool counts##suffix(CUstream stream) {                                                                      \
+        return gs_on() && !is_capturing(gs_driver.cuStreamIsCapturing##suffix, stream);                                \
+    }                                                                                                                  \
+    CUresult cuMemAllocAsync##suffix(CUdeviceptr *pointer, size_t size, CUstream stream) {                             \
+        struct request request = {pointer, size, NULL, stream, call_current##suffix, call_free##suffix};               \
+        if (!counts##suffix(stream))                                                                                   \
+            return call_current##suffix(&request);                                                                     \
+        request.pool = current_pool(stream);                                                                           \
+        return allocate(&request);                                                                                     \
+    }                                                                                                                  \
+    CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {  \
+        struct request request = {pointer, size, pool, stream, call_pool##suffix, call_free##suffix};                  \
+        return counts##suffix(stream) ? allocate(&request) : call_pool##suffix(&request);                              \
+    }                                                                                                                  \
+    CUresult cuMemFreeAsync##suffix(CUdeviceptr pointer, CUstream stream) {                                            \
+        struct gs_entry entry;                                                                                         \
+        if (!counts##suffix(stream) || !gs_table_take(&gs_pointers, pointer, &entry))                                  \
+            return call_free##suffix(pointer, stream);                                                                 \
+        CUresult result = call_free##suffix(pointer, stream);                                                          \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            gs_entry_freed(&entry);                                                                                    \
+        else                                                                                                           \
+            gs_entry_put_back(&gs_pointers, &entry);                                                                   \
+        return result;                                                                                                 \
+    }
+
+TWIN()
+TWIN(_ptsz)
+
+/* ---- pools ---------------------------------------------------------------------------------------- */
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuMemPoolCreate(pool, properties);
+    if (!on || result != CUDA_SUCCESS)
+        return result;
+    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    add_pool(*pool, on_device ? gs_gpu_of(properties->location.id) : NULL);
+    return result;
+}
+
+/* The exporter pays. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
+    if (on && result == CUDA_SUCCESS)
+        add_pool(*pool, NULL);
+    return result;
+}
+
+static void set_state(struct pool *pool, enum pool_state state) {
+    gs_mutex_lock(&pool->mutex);
+    __atomic_store_n(&pool->state, pool->gpu == NULL && state == DESTROYED ? UNUSED : state, __ATOMIC_RELAXED);
+    gs_mutex_unlock(&pool->mutex);
+}
+
+/* Marked before the driver destroys it: afterwards its handle may be another's. */
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    struct pool *pool = gs_on() ? find_pool(handle) : NULL;
+    if (pool != NULL)
+        set_state(pool, DESTROYED);
+    CUresult result = gs_driver.cuMemPoolDestroy(handle);
+    if (pool != NULL && result != CUDA_SUCCESS)
+        set_state(pool, ALIVE);
+    else if (pool != NULL && pool->gpu != NULL && pool->gpu->line != NULL)
+        settle(pool);
+    return result;
+}
+
+/* After a call that may have made the pool give memory back. */
+static void look_again(CUmemoryPool handle) {
+    struct pool *pool = gs_on() ? find_pool(handle) : NULL;
+    if (pool != NULL && pool->gpu != NULL && pool->gpu->line != NULL)
+        settle(pool);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    gs_on();
+    CUresult result = gs_driver.cuMemPoolTrimTo(pool, keep);
+    look_again(pool);
+    return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    gs_on();
+    CUresult result = gs_driver.cuMemPoolSetAttribute(pool, attribute, value);
+    look_again(pool);
+    return result;
+}
+
+void gs_pool_forget(void) {
+    memset(pools, 0, sizeof pools);
+    pool_count = 0;
+    pools_lock = (struct gs_lock){0};
+}

@@ -1,0 +1,36 @@
+/* hook_share.c: memory shared with other processes by IPC handles.
+ *
+ * The exporter has paid when it allocated, the importer pays nothing. Only counted, in the line: a process that shares
+ * memory cannot be suspended. Nothing is subtracted when a handle is closed: the memory has been shared.
+ */
+#include "hooks.h"
+
+static void count(CUresult result) {
+    struct gs_place place;
+    if (result == CUDA_SUCCESS && gs_place_current(&place) && place.gpu != NULL)
+        __atomic_fetch_add(&place.gpu->line->ipc, 1, __ATOMIC_RELAXED);
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuIpcGetMemHandle(handle, pointer);
+    if (on)
+        count(result);
+    return result;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuIpcOpenMemHandle(pointer, handle, flags);
+    if (on)
+        count(result);
+    return result;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuIpcOpenMemHandle_v2(pointer, handle, flags);
+    if (on)
+        count(result);
+    return result;
+}

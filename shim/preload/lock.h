@@ -1,0 +1,58 @@
+/* lock.h: a lock for critical sections of a few instructions.
+ *
+ * It spins, then sleeps: the sections it guards contain no system call, no driver call and nothing of the host's,
+ * so the wait is short unless the holder was scheduled away. Sleeping, not yielding, lets a holder of lower
+ * real-time priority run. Unlocking is a plain store: half the price of a futex, and this is on the way of each
+ * allocation. Nothing has to be unlocked after a fork: the child forgets all state, locks included.
+ */
+#ifndef GPUSHARE_PRELOAD_LOCK_H
+#define GPUSHARE_PRELOAD_LOCK_H
+
+#include "system.h"
+
+struct gs_lock {
+    uint32_t held;
+};
+
+static inline void gs_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static inline void gs_lock(struct gs_lock *lock) {
+    for (unsigned tries = 0; __atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE); tries++) {
+        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED)) {
+            if (++tries < 200)
+                gs_pause();
+            else
+                gs_sleep_us(20);
+        }
+    }
+}
+
+static inline void gs_unlock(struct gs_lock *lock) {
+    __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
+}
+
+/* A lock that may be held across driver calls and daemon round trips: waiters sleep. */
+struct gs_mutex {
+    uint32_t state; /* 0 free, 1 held, 2 held and somebody waits */
+};
+
+static inline void gs_mutex_lock(struct gs_mutex *mutex) {
+    uint32_t free_ = 0;
+    if (__atomic_compare_exchange_n(&mutex->state, &free_, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return;
+    while (__atomic_exchange_n(&mutex->state, 2, __ATOMIC_ACQUIRE) != 0)
+        gs_futex_wait(&mutex->state, 2, 1000);
+}
+
+static inline void gs_mutex_unlock(struct gs_mutex *mutex) {
+    if (__atomic_exchange_n(&mutex->state, 0, __ATOMIC_RELEASE) == 2)
+        gs_futex_wake(&mutex->state, 1);
+}
+
+#endif

@@ -1,0 +1,8 @@
+/* process.h: this process, and what becomes of us when it forks. */
+#ifndef GPUSHARE_PRELOAD_PROCESS_H
+#define GPUSHARE_PRELOAD_PROCESS_H
+
+/* Before the process gets state that a child must not inherit. */
+void gs_process_prepare(void);
+
+#endif

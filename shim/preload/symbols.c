@@ -1,0 +1,222 @@
+/* symbols.c: binding to the driver, by address.
+ *
+ * No lock is held while asking the loader: a thread may come here out of a constructor, with the loader's own lock
+ * held, and wait for ours while we wait for the loader's. Threads that bind at the same time find the same
+ * addresses and store them twice.
+ */
+#define _GNU_SOURCE
+#include "symbols.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "entry.h"
+#include "message.h"
+#include "options.h"
+
+#define CUDA_LIBRARY "libcuda.so.1"
+#define NVML_LIBRARY "libnvidia-ml.so.1"
+
+enum gs_mode gs_mode = GS_ASLEEP, gs_nvml_mode = GS_ASLEEP;
+
+/* Before there is a driver. */
+static CUresult not_initialized(void) {
+    return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static nvmlReturn_t nvml_not_found(void) {
+    return NVML_ERROR_LIBRARY_NOT_FOUND;
+}
+
+CUresult gs_missing(void) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+#define GS_UNBOUND(symbol) .symbol = (__typeof__(&symbol))(void (*)(void))not_initialized,
+struct gs_driver gs_driver = {
+#define GS_RULE_HOOK(base, symbol) GS_UNBOUND(symbol)
+#define GS_FN                      GS_BY_RULE
+#include "functions.def"
+#undef GS_RULE_HOOK
+    GS_DRIVER_HELPERS(GS_UNBOUND)};
+#undef GS_UNBOUND
+
+#define GS_UNBOUND(symbol) .symbol = (__typeof__(&symbol))(void (*)(void))nvml_not_found,
+struct gs_nvml gs_nvml = {
+#define GS_NVML_RULE_HOOK(symbol) GS_UNBOUND(symbol)
+#define NVML_FN                   GS_NVML_BY_RULE
+#include "nvml.def"
+#undef GS_NVML_RULE_HOOK
+    GS_NVML_HELPERS(GS_UNBOUND)};
+#undef GS_UNBOUND
+
+/* One row a hook. */
+struct row {
+    const char *base, *symbol;
+    void *hook;
+    void **real; /* its field in gs_driver or gs_nvml */
+    uint32_t noted;
+};
+
+static struct row rows[] = {
+#define GS_RULE_HOOK(base, symbol) {#base, #symbol, (void *)symbol, (void **)&gs_driver.symbol, 0},
+#define GS_FN                      GS_BY_RULE
+#include "functions.def"
+#undef GS_RULE_HOOK
+};
+
+static struct row nvml_rows[] = {
+#define GS_NVML_RULE_HOOK(symbol) {#symbol, #symbol, (void *)symbol, (void **)&gs_nvml.symbol, 0},
+#define NVML_FN                   GS_NVML_BY_RULE
+#include "nvml.def"
+#undef GS_NVML_RULE_HOOK
+};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void *look_up(void *library, const char *symbol, void *otherwise) {
+    void *found = gs_real_dlsym(library, symbol);
+    return found != NULL ? found : otherwise;
+}
+
+static void store(void **place, void *address) {
+    __atomic_store_n(place, address, __ATOMIC_RELAXED);
+}
+
+/* The library that an address belongs to, which must have `proof`: a program may have opened the driver by a path
+ * of its own, and other libraries have functions whose names look like the driver's. */
+static void *library_of(const void *witness, const char *proof) {
+    Dl_info where;
+    if (witness == NULL || dladdr(witness, &where) == 0 || where.dli_fname == NULL)
+        return NULL;
+    void *library = dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = library != NULL ? gs_real_dlsym(library, proof) : NULL;
+    if (library != NULL && (found == NULL || gs_is_hook(found))) { /* the program itself would find us */
+        dlclose(library);
+        library = NULL;
+    }
+    return library;
+}
+
+/* The driver that is loaded, or that shall be. The handle is kept: the real functions must not be unloaded. */
+static void *open_library(const char *name, const char *proof, const void *witness, bool open) {
+    void *library = library_of(witness, proof);
+    if (library == NULL)
+        library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL && open)
+        library = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+    return library;
+}
+
+static void bind_rows(struct row *first, size_t count, void *library, void *otherwise) {
+    for (struct row *row = first; row < first + count; row++) {
+        void *found = look_up(library, row->symbol, otherwise);
+        /* A library that depends on us, as an alias of the driver would, could hand us our own hook back. */
+        store(row->real, found == row->hook ? otherwise : found);
+    }
+}
+
+static enum gs_mode mode_now(void) {
+    return gs_options()->active ? GS_ON : GS_INERT;
+}
+
+bool gs_wake(const void *witness, bool open) {
+    enum gs_mode mode = __atomic_load_n(&gs_mode, __ATOMIC_ACQUIRE);
+    if (mode != GS_ASLEEP)
+        return mode == GS_ON;
+    void *library = open_library(CUDA_LIBRARY, "cuMemAlloc_v2", witness, open);
+    if (library == NULL)
+        return false;
+    bind_rows(rows, COUNT(rows), library, (void *)gs_missing);
+#define GS_BIND(symbol) store((void **)&gs_driver.symbol, look_up(library, #symbol, (void *)gs_missing));
+    GS_DRIVER_HELPERS(GS_BIND)
+#undef GS_BIND
+    mode = mode_now();
+    __atomic_store_n(&gs_mode, mode, __ATOMIC_RELEASE);
+    return mode == GS_ON;
+}
+
+static nvmlReturn_t nvml_missing(void) {
+    return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+bool gs_nvml_wake(const void *witness, bool open) {
+    enum gs_mode mode = __atomic_load_n(&gs_nvml_mode, __ATOMIC_ACQUIRE);
+    if (mode != GS_ASLEEP)
+        return mode == GS_ON;
+    void *library = open_library(NVML_LIBRARY, "nvmlDeviceGetMemoryInfo", witness, open);
+    if (library == NULL)
+        return false;
+    bind_rows(nvml_rows, COUNT(nvml_rows), library, (void *)nvml_missing);
+#define GS_BIND(symbol) store((void **)&gs_nvml.symbol, look_up(library, #symbol, (void *)nvml_missing));
+    GS_NVML_HELPERS(GS_BIND)
+#undef GS_BIND
+    mode = mode_now();
+    __atomic_store_n(&gs_nvml_mode, mode, __ATOMIC_RELEASE);
+    return mode == GS_ON;
+}
+
+static struct row *find_row(bool (*matches)(const struct row *, const void *), const void *what) {
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if (matches(&rows[i], what))
+            return &rows[i];
+    for (size_t i = 0; i < COUNT(nvml_rows); i++)
+        if (matches(&nvml_rows[i], what))
+            return &nvml_rows[i];
+    return NULL;
+}
+
+static bool has_real(const struct row *row, const void *real) {
+    return __atomic_load_n(row->real, __ATOMIC_RELAXED) == real;
+}
+
+static bool has_hook(const struct row *row, const void *hook) {
+    return row->hook == hook;
+}
+
+static bool has_symbol(const struct row *row, const void *symbol) {
+    return strcmp(row->symbol, symbol) == 0;
+}
+
+void *gs_hook_for(const void *real) {
+    if (real == (void *)gs_missing || real == (void *)nvml_missing)
+        return NULL;
+    struct row *row = find_row(has_real, real);
+    return row != NULL ? row->hook : NULL;
+}
+
+bool gs_is_hook(const void *address) {
+    return find_row(has_hook, address) != NULL;
+}
+
+bool gs_is_hook_name(const char *symbol) {
+    return find_row(has_symbol, symbol) != NULL;
+}
+
+/* The name as cuGetProcAddress takes it: without _v2, _ptsz and the like. */
+static size_t base_length(const char *name) {
+    size_t length = strlen(name);
+    if (length > 5 && (strcmp(name + length - 5, "_ptsz") == 0 || strcmp(name + length - 5, "_ptds") == 0))
+        length -= 5;
+    size_t at = length;
+    while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
+        at--;
+    return at < length && at > 2 && name[at - 1] == 'v' && name[at - 2] == '_' ? at - 2 : length;
+}
+
+void gs_note_unknown(const char *name) {
+    size_t length = base_length(name);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct row *row = &rows[i];
+        if (strncmp(row->base, name, length) != 0 || row->base[length] != '\0')
+            continue;
+        if (__atomic_exchange_n(&row->noted, 1, __ATOMIC_RELAXED))
+            return;
+        struct gs_text text = {0};
+        gs_text_add(&text, name);
+        gs_text_add(&text, " is a version of this function that gpushare does not know: what it allocates is found "
+                           "by measuring");
+        gs_say(GS_INFO, GS_SAY_VARIANT, &text);
+        return;
+    }
+}

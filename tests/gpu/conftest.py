@@ -1,0 +1,36 @@
+"""Tests that need a real NVIDIA GPU; without one they skip and say so. `pytest tests/gpu` runs only these."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.conftest import puppets  # noqa: F401  (a fixture)
+from integration.node import Node
+
+
+def why_not() -> str | None:
+    if not Path("/dev/nvidiactl").exists():
+        return "no NVIDIA driver is loaded (/dev/nvidiactl is missing)"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"libcuda.so.1 cannot be opened: {error}"
+    code = driver.cuInit(0)
+    return None if code == 0 else f"cuInit answers {code}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_real_gpu() -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def gpu_node(tmp_path: Path, puppets: Path) -> Iterator[Node]:  # noqa: F811  (the fixture)
+    with Node(tmp_path, puppets, driver="nvidia") as one:
+        yield one

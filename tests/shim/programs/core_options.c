@@ -1,0 +1,14 @@
+/* core_options.c: prints what the environment says, as JSON. */
+#include "options.h"
+
+#include <stdio.h>
+
+int main(void) {
+    const struct gs_options *o = gs_options();
+    printf("{\"active\": %d, \"request\": [%u, %llu], \"limit\": [%u, %llu], \"job\": %llu, \"priority\": %d, "
+           "\"grace\": %u, \"visible_request\": %d, \"level\": %d, \"sockets\": [\"%s\", \"%s\"], \"name\": \"%s\"}\n",
+           o->active, o->request.kind, (unsigned long long)o->request.value, o->limit.kind,
+           (unsigned long long)o->limit.value, (unsigned long long)o->job_id, o->priority, o->grace_ms,
+           o->visible_request, o->level, o->sockets[0], o->sockets[1], o->name);
+    return 0;
+}

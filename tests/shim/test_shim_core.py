@@ -1,0 +1,291 @@
+"""The core without hooks, linked into ordinary programs: parsers, options, the table, client and account."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import threading
+
+import pytest
+from conftest import ROOT, SHIM
+
+from gpushare.env import Settings
+from gpushare.errors import GpushareError
+from gpushare.quantity import Kind, parse_duration
+
+CORE = tuple(
+    str(SHIM / "preload" / f"{name}.c") for name in ("message", "quantity", "options", "table", "client", "account")
+)
+ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+THREAD = ("-fsanitize=thread",)
+
+
+def sanitized(compile_c, name, flags):
+    kind = "tsan" if flags is THREAD else "asan"
+    return compile_c(
+        f"{name}.c", *flags, "-Wno-tsan" if flags is THREAD else "-g", sources=CORE, target=f"{name}-{kind}"
+    )
+
+
+def run(program, environ=None, text=None):
+    # A thread sanitizer of this age needs addresses that are not randomised as far as new kernels do it.
+    command = ["setarch", "-R", str(program)] if "tsan" in program.name else [str(program)]
+    return subprocess.run(command, env=environ or {}, input=text, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def parser(compile_c):
+    return sanitized(compile_c, "core_quantity", ADDRESS)
+
+
+def parse(parser, questions):
+    lines = [f"{dialect} x{text.encode().hex()}" for dialect, text in questions]
+    done = run(parser, text="\n".join(lines) + "\n")
+    assert done.returncode == 0, done.stderr
+    return [(kind, int(value)) for kind, value in (line.split() for line in done.stdout.splitlines())]
+
+
+def test_quantities_as_in_the_shared_vectors(parser):
+    vectors = json.loads((ROOT / "tests/vectors/quantities.json").read_text())
+    answers = parse(parser, [(one["dialect"], one["text"]) for one in vectors])
+    wrong = [
+        (one, answer) for one, answer in zip(vectors, answers, strict=True) if answer != (one["kind"], one["value"])
+    ]
+    assert len(vectors) > 200 and wrong == []
+
+
+def test_quantities_as_in_python_whatever_the_text(parser):
+    from gpushare.quantity import Quantity
+
+    chance = random.Random(7)
+    pieces = [
+        "0",
+        "1",
+        "9",
+        "4096",
+        "0.25",
+        ".",
+        "e",
+        "E",
+        "+",
+        "-",
+        "%",
+        "Gi",
+        "G",
+        "g",
+        "m",
+        "Mi",
+        "MiB",
+        "k",
+        " ",
+        "max",
+        "none",
+        "12345678",
+        "5",
+    ]
+    questions = [
+        (chance.choice(["native", "runai", "mib", "hami"]), "".join(chance.choices(pieces, k=chance.randint(1, 5))))
+        for _ in range(20000)
+    ]
+    wrong = []
+    for (dialect, text), answer in zip(questions, parse(parser, questions), strict=True):
+        try:
+            quantity = Quantity.parse(text, dialect)
+            expected = (quantity.kind.value, quantity.value)
+        except GpushareError:
+            expected = ("error", 0)
+        if answer != expected:
+            wrong.append((dialect, text, answer, expected))
+    assert wrong == []
+
+
+def test_durations_as_in_python(parser):
+    texts = [
+        "5s",
+        "500ms",
+        "2m",
+        "1.5h",
+        "10",
+        "0",
+        "1d",
+        "3min",
+        "",
+        "5x",
+        "-1s",
+        ".5s",
+        "5 s",
+        "1e3",
+        "0.001s",
+        "4294967295ms",
+    ]
+    expected = []
+    for text in texts:
+        try:
+            expected.append(("ms", min(int(parse_duration(text) * 1000 + 1e-6), 2**32 - 1)))
+        except GpushareError:
+            expected.append(("error", 0))
+    assert parse(parser, [("duration", text) for text in texts]) == expected
+
+
+@pytest.fixture(scope="module")
+def options(compile_c):
+    program = sanitized(compile_c, "core_options", ADDRESS)
+
+    def read(**environ):
+        done = run(program, environ)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout, strict=False), done.stderr
+
+    return read
+
+
+KINDS = {Kind.BYTES: 1, Kind.SHARE: 2, Kind.MAX: 3, Kind.NONE: 1}
+
+
+def expected_budget(environ):
+    budget, _request, _limit = Settings(environ=environ).budget()
+    limit = budget.limit
+    return [[KINDS[budget.request.kind], budget.request.value], [KINDS[limit.kind], limit.value]]
+
+
+ENVIRONMENTS = [
+    {"GPUSHARE_LIMIT": "4Gi"},
+    {"GPUSHARE_REQUEST": "4Gi"},
+    {"GPUSHARE_REQUEST": "25%", "GPUSHARE_LIMIT": "max"},
+    {"GPUSHARE_REQUEST": "none"},
+    {"GPUSHARE_REQUEST": "none", "GPUSHARE_LIMIT": "0.5"},
+    {"GPUSHARE_LIMIT": "none"},
+    {"RUNAI_GPU_MEMORY_LIMIT": "0.25"},
+    {"RUNAI_GPU_MEMORY_LIMIT": "0.25", "NVIDIA_GPU_MEMORY_REQUEST": "2048"},
+    {"NVIDIA_GPU_MEMORY_LIMIT": "4096"},
+    {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "RUNAI_GPU_MEMORY_LIMIT": "0.5"},
+    {"CUDA_DEVICE_MEMORY_LIMIT": "3000m"},
+    {"CUDA_DEVICE_MEMORY_LIMIT_0": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": "3g"},
+    {"CUDA_DEVICE_MEMORY_LIMIT": "5g", "CUDA_DEVICE_MEMORY_LIMIT_1": "3g"},
+    {"CUDA_DEVICE_MEMORY_LIMIT": "0", "CUDA_DEVICE_MEMORY_LIMIT_1": "3g"},
+    {"GPUSHARE_LIMIT": "", "NVIDIA_GPU_MEMORY_LIMIT": "4096"},
+    {"GPUSHARE_LIMIT": " 4Gi "},
+]
+
+
+@pytest.mark.parametrize("environ", ENVIRONMENTS, ids=lambda environ: ",".join(map("=".join, environ.items())))
+def test_budgets_as_in_python(options, environ):
+    found, _ = options(**environ)
+    assert found["active"] == 1
+    assert [found["request"], found["limit"]] == expected_budget(environ)
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"CUDA_DEVICE_MEMORY_LIMIT": "0m"}, {"GPUSHARE_NAME": "x"}, {"GPUSHARE_LIMIT": ""}]
+)
+def test_without_a_budget_it_is_inert(options, environ):
+    found, err = options(**environ)
+    assert found["active"] == 0 and err == ""
+
+
+def test_invalid_values_are_said_and_the_next_source_counts(options):
+    found, err = options(GPUSHARE_LIMIT="4g", NVIDIA_GPU_MEMORY_LIMIT="4096")
+    assert found["limit"] == [1, 4 * 2**30]
+    assert err.startswith("gpushare: GPUSHARE_LIMIT=4g: not an amount of memory")
+    found, err = options(GPUSHARE_REQUEST="8Gi", GPUSHARE_LIMIT="4Gi")
+    assert found["request"] == found["limit"] == [1, 4 * 2**30]
+    assert "the limit counts for both" in err
+    found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_LIMT="5Gi")
+    assert "GPUSHARE_LIMT=5Gi: there is no such variable" in err
+    found, err = options(GPUSHARE_LIMIT="4g", GPUSHARE_JOB="0123456789abcdef")
+    assert found["job"] == 0x0123456789ABCDEF and err == "", "gpushare run has said it already"
+
+
+def test_the_other_variables(options):
+    found, err = options(
+        GPUSHARE_LIMIT="4Gi",
+        GPUSHARE_PRIORITY="-7",
+        GPUSHARE_GRACE="250ms",
+        GPUSHARE_VISIBLE="request",
+        GPUSHARE_LOG="debug",
+        GPUSHARE_NAME="x" * 100,
+        GPUSHARE_SOCKET="/run/other/api.sock",
+    )
+    assert (found["priority"], found["grace"], found["visible_request"], found["level"]) == (-7, 250, 1, 3)
+    assert found["name"] == "x" * 63 and found["sockets"] == ["/run/other/shim.sock", ""] and err == ""
+    _, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY="high")
+    assert "GPUSHARE_PRIORITY" in err
+
+
+def test_where_daemons_are_looked_for(options, tmp_path):
+    base = {"GPUSHARE_LIMIT": "4Gi", "XDG_RUNTIME_DIR": str(tmp_path)}
+    assert options(**base)[0]["sockets"] == ["/run/gpushare/shim.sock", ""]
+    (tmp_path / "gpushare").mkdir(mode=0o700)
+    (tmp_path / "gpushare-sim").mkdir(mode=0o777)
+    assert options(**base)[0]["sockets"] == ["/run/gpushare/shim.sock", f"{tmp_path}/gpushare/shim.sock"]
+    assert (
+        options(**base, GPUSHARE_DRIVER="sim")[0]["sockets"][0] == ""
+        or (tmp_path / "gpushare-sim").stat().st_mode & 0o77 == 0
+    )
+    (tmp_path / "gpushare-sim").chmod(0o700)
+    assert options(**base, GPUSHARE_DRIVER="sim")[0]["sockets"] == [f"{tmp_path}/gpushare-sim/shim.sock", ""]
+    (tmp_path / "gpushare-sim").chmod(0o755)
+    assert options(**base, GPUSHARE_DRIVER="sim")[0]["sockets"] == ["", ""], "open to others: not ours to trust"
+    found, _ = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_SOCKET="/" + "x" * 200 + "/api.sock")
+    assert found["sockets"] == ["", ""]
+
+
+def test_any_environment_is_survived(options):
+    chance = random.Random(3)
+    names = [
+        "GPUSHARE_LIMIT",
+        "GPUSHARE_REQUEST",
+        "GPUSHARE_JOB",
+        "GPUSHARE_GRACE",
+        "GPUSHARE_SOCKET",
+        "CUDA_DEVICE_MEMORY_LIMIT_0",
+        "RUNAI_GPU_MEMORY_LIMIT",
+        "GPUSHARE_",
+    ]
+    for _ in range(60):
+        environ = {
+            name: "".join(chance.choices("09.eE+-%GiMkm \t\xe9/", k=chance.randint(0, 200)))
+            for name in chance.sample(names, 4)
+        }
+        options(**environ)
+
+
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["address", "thread"])
+def test_table(compile_c, flags):
+    done = run(sanitized(compile_c, "core_table", flags))
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+
+
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["address", "thread"])
+def test_account_against_a_daemon_that_revokes(compile_c, daemon, tmp_path, flags):
+    """Unused credit is taken back all the time: the word stays right, and every thread gets its own answers."""
+    daemon.policy.chunk, daemon.policy.limit = 2**26, 2**31
+    program = sanitized(compile_c, "core_account", flags)
+    environ = {"GPUSHARE_LIMIT": "2Gi", "GPUSHARE_SOCKET": str(tmp_path / "api.sock"), "GPUSHARE_LOG": "error"}
+    done = run(program, environ)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [0, 0]
+    assert len(daemon.asks()) > 100
+
+
+def test_account_while_the_daemon_comes_and_goes(compile_c, daemon, tmp_path):
+    daemon.policy.chunk, daemon.policy.limit = 2**26, 2**31
+    program = sanitized(compile_c, "core_account", THREAD)
+    over = threading.Event()
+
+    def disturb():
+        while not over.wait(0.1):
+            daemon.stop()
+            daemon.start()
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    environ = {"GPUSHARE_LIMIT": "2Gi", "GPUSHARE_SOCKET": str(tmp_path / "api.sock"), "GPUSHARE_LOG": "error"}
+    done = run(program, environ)
+    over.set()
+    thread.join()
+    assert done.returncode == 0, done.stderr
+    used, _refused = json.loads(done.stdout)
+    assert used == 0
+    assert len(daemon.hellos) > 4
