@@ -110,7 +110,8 @@ class Stage:
 
     def gpushare(self, *words: str) -> list[str]:
         driver = ["--driver", self.driver] if words[0] == "run" else []
-        return [sys.executable, "-m", "gpushare", *words, *driver]
+        # -P: in a source tree that is not built, the installed package is meant.
+        return [sys.executable, "-P", "-m", "gpushare", *words, *driver]
 
     def run(self, name: str, request: str, limit: str, script: str, *arguments: object, grace: str = "5s") -> Program:
         options = ["--name", name, "--request", request, "--limit", limit, "--grace", grace]
