@@ -33,6 +33,7 @@ property: $(VENV)/installed-test ## random events against the node core: make pr
 bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/roundtrip.py
+	$(BIN)/python benchmarks/startup.py
 
 build: $(VENV)/bin/python ## compile the C parts into the source tree
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'

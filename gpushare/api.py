@@ -112,6 +112,7 @@ class Notice(TypedDict):
 
 
 class Record(TypedDict):
+    name: str | None
     time: float
     event: str
     gpu: str | None

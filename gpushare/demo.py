@@ -68,7 +68,7 @@ class Stage:
     def play(self) -> int:
         unit = self.gpu_size() / 16
         self.say("Act 1: train is guaranteed a quarter of the GPU and takes three quarters: the rest is on loan.")
-        train = self.run("train", "25%", "90%", "borrower.py", 12 * unit, "--block", unit, "--keep", 4 * unit)
+        train = self.run("train", "25%", "90%", "borrower.py", 12 * unit, "--block", unit, "--keep", 3 * unit)
         train.hears("working with")
         self.show("ps")
         self.say("Act 2: serve is guaranteed half of it, and takes an eighth. There is room: nobody notices.")

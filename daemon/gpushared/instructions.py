@@ -180,7 +180,10 @@ class Record:
 
     time: float
     event: str
-    job: str | None
     gpu: str | None
     text: str
     facts: Mapping[str, object] = field(default_factory=dict)
+    job: str | None = None
+    name: str | None = None
+    """Of the job, which may be over when somebody reads this; likewise its user's id."""
+    uid: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpushare.reasons import Reason
 from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory
@@ -41,13 +41,15 @@ class Turn:
 
     def record(self, event: str, text: str, *, job: Job | None = None, gpu: str | None = None, **facts: object) -> None:
         """Note for the log, the node's story and the job's."""
-        self._keep(Record(self.now, event, job.id if job else None, gpu, text, facts), job)
+        self._keep(event, text, job, gpu, facts)
 
     def record_reason(self, event: str, reason: Reason, *, job: Job | None = None, gpu: str | None = None) -> None:
-        facts = {"code": reason.code.value, **reason.data}
-        self._keep(Record(self.now, event, job.id if job else None, gpu, reason.message, facts), job)
+        self._keep(event, reason.message, job, gpu, {"code": reason.code.value, **reason.data})
 
-    def _keep(self, record: Record, job: Job | None) -> None:
+    def _keep(self, event: str, text: str, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:
+        record = Record(self.now, event, gpu, text, facts)
+        if job is not None:
+            record = replace(record, job=job.id, name=job.spec.name, uid=job.spec.uid)
         self.out.append(Log(record))
         keep(self.state.records, record)
         if job is not None:

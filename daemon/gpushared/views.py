@@ -174,10 +174,8 @@ class Views:
         return _records(one for one in self.shell.core.records if self._may_read(one, viewer))
 
     def _may_read(self, record: Record, viewer: Viewer) -> bool:
-        if record.job is None or viewer.reveal == "name":
-            return True
-        entry = self.shell.book.get(record.job)
-        return entry is None or viewer.may_see(entry.spec.uid) or viewer.reveal == "user"
+        """Texts name jobs: those of others are read only where names may be seen."""
+        return record.uid is None or viewer.reveal == "name" or viewer.may_see(record.uid)
 
 
 def _records(found: Iterable[Record]) -> list[api.Record]:
@@ -185,6 +183,7 @@ def _records(found: Iterable[Record]) -> list[api.Record]:
     return [
         {
             "time": one.time + offset,
+            "name": one.name,
             "event": one.event,
             "gpu": one.gpu,
             "job": one.job,

@@ -40,7 +40,7 @@ def _print_now(explanation: Explanation) -> None:
             f"GPU {gpu['index']} ({gpu['name']}): {format_bytes(gpu['free'])} free of"
             f" {format_bytes(gpu['capacity'])}, {held}{outside}{coming}"
         )
-    _print_records(explanation["records"], "nobody waits for memory")
+    _print_records(explanation["records"], "nobody waits for memory", names=True)
 
 
 def _print_story(story: Story) -> None:
@@ -55,12 +55,13 @@ def _print_story(story: Story) -> None:
     _print_records(story["story"], "nothing is recorded")
 
 
-def _print_records(records: list[Record], none: str) -> None:
+def _print_records(records: list[Record], none: str, *, names: bool = False) -> None:
     click.echo()
     if not records:
         click.echo(none)
     for record in records:
         first, *more = record["text"].splitlines() or [""]
-        click.echo(f"{_output.clock(record['time'])}  {first}")
+        whose = f"{record['name']}: " if record["name"] and names else ""
+        click.echo(f"{_output.clock(record['time'])}  {whose}{first}")
         for line in more:
             click.echo(f"          {line}")

@@ -129,8 +129,16 @@ def test_explain(gpushare, busy):
 
 def test_explain_a_job(gpushare, busy):
     busy.records = [
-        {"time": 0.0, "event": "admitted", "gpu": None, "job": "a1", "text": "admitted", "facts": {}},
-        {"time": 1.0, "event": "asked_back", "gpu": None, "job": "a1", "text": "asked back\n  5.0 GiB", "facts": {}},
+        {"time": 0.0, "event": "admitted", "gpu": None, "job": "a1", "name": "train", "text": "admitted", "facts": {}},
+        {
+            "time": 1.0,
+            "event": "asked_back",
+            "gpu": None,
+            "job": "a1",
+            "name": "train",
+            "text": "asked back\n  5.0 GiB",
+            "facts": {},
+        },
     ]
     for name in ("train", "a1b2", "4121"):
         code, out, _ = gpushare("explain", name)
