@@ -125,6 +125,11 @@ class Node:
             return {}
         return dict(json.loads(body))
 
+    def metrics(self) -> str:
+        """In Prometheus's text format."""
+        _, body = exchange(self.runtime / "api.sock", "GET", "/metrics", None, PATIENCE)
+        return body.decode()
+
     def gpu(self, index: int = 0) -> dict[str, Any]:
         return dict(self.api("GET", "/v1/status")["gpus"][index])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from integration.node import GIB, Node, Puppet, wait_for
+from integration.node import GIB, MIB, Node, Puppet, wait_for
 
 OUT_OF_MEMORY = "2"
 
@@ -156,3 +156,23 @@ def test_usage_told_to_the_program_agrees(node: Node) -> None:
     a.do("free all")
     assert int(a.do("info")[0]) == free
     assert a.end() == 0
+
+
+def test_growth_costs_at_most_one_round_trip_per_64_mib(node: Node) -> None:
+    a = node.puppet("A", "--limit", "8Gi")
+    before = asks(node)
+    for _ in range(1024):
+        a.alloc(MIB)
+    assert asks(node) - before <= 1024 // 64 + 1
+    between = asks(node)
+    a.do("free all")
+    for _ in range(1024):
+        a.alloc(MIB)
+    assert asks(node) == between, "what was granted once is there again without asking"
+    assert a.end() == 0
+
+
+def asks(node: Node) -> int:
+    """How often any process has asked the daemon for credit."""
+    line = next(line for line in node.metrics().splitlines() if line.startswith("gpushare_round_trips_total"))
+    return int(float(line.split()[-1]))
