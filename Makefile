@@ -8,7 +8,7 @@ SEED   ?= 1
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property bench build clean
+.PHONY: help demo test check pytest property crash bench build clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ pytest: $(VENV)/installed-test
 
 property: $(VENV)/installed-test ## random events against the node core: make property EVENTS=200000 SEED=1
 	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/property -q -s --timeout 0
+
+crash: $(VENV)/installed-test ## 1,000 programs and 100 daemons killed at random
+	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest tests/integration/test_crash.py -q -s --timeout 0
 
 bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/cost.py
