@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gpushare import api
+from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
 from gpushare.quantity import Budget, Quantity
 from gpushare.reasons import Code, Reason
@@ -31,7 +31,6 @@ from gpushared.jobs import Entry
 from gpushared.logs import facts, log
 from gpushared.processes import Process, parent_of, peer_credentials, printable, uid_of
 from gpushared.shell import Shell
-from gpushared.version import version
 from gpushared.views import Viewer, Views
 
 MAX_BODY = 256 * 1024
@@ -155,7 +154,7 @@ class Api:
     async def get_version(self, request: web.Request) -> web.Response:
         self._caller(request)
         answer: api.Version = {
-            "version": version(),
+            "version": __version__,
             "protocol": api.PROTOCOL,
             "pid": os.getpid(),
             "driver": self.shell.gpus.driver.kind,
@@ -171,7 +170,7 @@ class Api:
 
     async def get_status(self, request: web.Request) -> web.Response:
         jobs = self.views.jobs(self._viewer(request))
-        daemon = {"version": version(), "uptime": time.time() - self._started, "jobs": len(jobs)}
+        daemon = {"version": __version__, "uptime": time.time() - self._started, "jobs": len(jobs)}
         return web.json_response({"daemon": daemon, "gpus": self.views.gpus(), "jobs": jobs})
 
     async def get_story(self, request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gpushared.version import version
+from gpushare import __version__
 
 if TYPE_CHECKING:
     from gpushare.api import Job
@@ -52,7 +52,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("gpushare_build_info", "Version and driver.", labels=("version", "driver"))
-        build.add_metric((version(), self._shell.gpus.driver.kind), 1)
+        build.add_metric((__version__, self._shell.gpus.driver.kind), 1)
         yield build
         yield from self._gpus()
         yield from self._jobs()
