@@ -65,10 +65,10 @@ def _run(options: argparse.Namespace) -> int:
     choice = _choose_driver(choice)
     directory = RuntimeDir(_directory(options, choice), system=options.system)
     directory.take()
-    config = None if options.config is None else options.config.absolute()
+    settings = None if options.config is None else options.config.absolute()
     os.chdir("/")  # it outlives its starter, whose directory may be on a file system that somebody unmounts
     try:
-        asyncio.run(_serve(directory, choice, loaded, config))
+        asyncio.run(_serve(directory, choice, loaded, settings))
     finally:
         directory.release()
     return 0

@@ -91,9 +91,3 @@ def own_daemon(environ):
     for pid in starts(directory):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 9)
-
-
-def starts(directory: Path) -> list[int]:
-    """The pids of the daemons that got the directory, in order."""
-    log = directory / "starts"
-    return [int(line) for line in log.read_text().split()] if log.exists() else []

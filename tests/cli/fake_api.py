@@ -368,3 +368,9 @@ def main() -> int:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
+
+
+def starts(directory: Path) -> list[int]:
+    """The pids of the daemons that got the directory, in order."""
+    log = directory / "starts"
+    return [int(line) for line in log.read_text().split()] if log.exists() else []

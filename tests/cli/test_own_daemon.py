@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import starts
+from fake_api import starts
 
 
 def calls(directory) -> list:
