@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_api import FakeDaemon  # noqa: E402
+from fake_api import FakeDaemon, starts  # noqa: E402
 
 from gpushare.paths import SYSTEM_DIR, library  # noqa: E402
 
