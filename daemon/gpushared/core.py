@@ -370,10 +370,7 @@ def _attach_asked(turn: Turn, event: AttachAsked) -> None:
         turn.emit(Denied(event.ask, process.id, gpu.id, refusal))
         turn.record_reason("denied", refusal, job=job, gpu=gpu.id)
         return
-    cost = state.overheads.get(gpu.name)
-    if cost is None:
-        # A guess must not keep a job out for its limit: what a context does cost, NVML will say.
-        cost = min(turn.policy.overhead_guess, job.bounds[gpu.id].limit) // measure.UNIT * measure.UNIT
+    cost = lending.cost_of_a_context(turn, gpu, job)
     _wait_for(turn, Ask(event.ask, process.id, job.id, gpu.id, cost, turn.now, attach=True))
 
 
@@ -431,6 +428,7 @@ def _detached(turn: Turn, event: Detached) -> None:
         return
     gpu = turn.state.gpus[event.gpu]
     share.attached = False
+    gpu.guessed.discard(share.process)
     share.used = min(event.used, share.credit)
     overhead = share.overhead
     turn.state.change(share, overhead=-overhead)
@@ -488,19 +486,19 @@ def _next_wake(state: State) -> float | None:
     """
     times = [waiting.until for waiting in state.queue.values()]
     for gpu in state.gpus.values():
-        if gpu.returning or any(ask.claim for ask in gpu.asks.values()):
+        if gpu.returning or gpu.asks:
             times.append(state.polled_at + state.policy.poll)
-            break
+        if gpu.guessed:
+            times.append(gpu.sampled_at + state.policy.glimpses_apart)
     return min(times) if times else None
 
 
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
     turn.state.polled_at = turn.now
     for gpu in turn.state.gpus.values():
-        claims = any(ask.claim for ask in gpu.asks.values())
-        if claims or reclaim.active(turn, gpu):
+        if gpu.asks or reclaim.active(turn, gpu):
             turn.look(gpu)
-        if gpu.returning:
+        if gpu.returning or (gpu.guessed and turn.now - gpu.sampled_at >= turn.policy.glimpses_apart):
             turn.sample(gpu)
             _admit_waiting(turn)
 

@@ -55,6 +55,8 @@ def settle(turn: Turn, gpu: Gpu) -> None:
     claims = [ask for ask in waiting if ask.claim and ask.looked]
     if not gpu.looking and not gpu.revoking and not gpu.sampling:
         reclaim.pursue(turn, gpu, claims)
+    for ask in waiting:
+        ask.looked = False  # what was seen is old when the next event comes: nothing is refused or taken on it
 
 
 def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
@@ -64,8 +66,18 @@ def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
     return sorted(gpu.asks.values(), key=lambda ask: (not ask.claim, -ask.priority, ask.since, ask.id))
 
 
+def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
+    """As it was learned; else a guess, which must not keep a job out for its limit: NVML will say what it does cost."""
+    learned = turn.state.overheads.get(gpu.name)
+    if learned is not None:
+        return learned
+    return min(turn.policy.guess(gpu.total), job.bounds[gpu.id].limit) // UNIT * UNIT
+
+
 def _mark(turn: Turn, gpu: Gpu, ask: Ask) -> None:
     """A claim is an ask within the request: by usage as last seen, or surely so by what is committed."""
+    if ask.attach:
+        ask.size = cost_of_a_context(turn, gpu, turn.state.jobs[ask.job])  # may have been learned since
     ask.claim = usage_after(turn, gpu, ask) <= turn.state.jobs[ask.job].bounds[gpu.id].request
 
 
@@ -114,7 +126,10 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     siblings = [share for share in turn.state.shares_of(job, gpu.id) if share.process != ask.process]
     if room.need > room.in_limit:
         missing = room.need - room.in_limit
-        if missing > sum(share.idle for share in siblings):
+        idle = sum(share.idle for share in siblings)
+        if missing > idle:
+            if missing <= idle + _guesses(turn, gpu, job):
+                return False  # what its contexts do cost is known in a moment, and may be less
             return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
         _revoke(turn, gpu, missing, siblings, any_idle=True)
         return False
@@ -130,6 +145,11 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         ask.short = True
         turn.state.counters.claims += 1
     return False
+
+
+def _guesses(turn: Turn, gpu: Gpu, job: Job) -> int:
+    """What the job is charged for contexts that have not been measured yet."""
+    return sum(share.overhead for share in turn.state.shares_of(job, gpu.id) if share.process in gpu.guessed)
 
 
 def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
@@ -170,6 +190,9 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
             share = Share(ask.process, ask.job, gpu.id, turn.now)
             state.add_share(share)
         share.attached, share.measured, share.since = True, False, turn.now
+        share.glimpse = -1
+        if gpu.name not in state.overheads:
+            gpu.guessed.add(share.process)
         state.change(share, credit=spare, overhead=room.need)
         turn.emit(Attached(ask.id, ask.process, gpu.id, room.need, spare))
         job = state.jobs[ask.job]

@@ -50,19 +50,36 @@ def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
             continue
         share.used = min(used, share.credit)
         measured = by_pid.get(turn.state.processes[share.process].pid)
-        young = turn.now - share.since < turn.policy.settling
         if measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
-            target = share.overhead if young and share.attached else 0
+            young = share.attached and _young(turn, share)
+            target = share.overhead if young else 0
+            if not young:
+                gpu.guessed.discard(share.process)
         else:
-            target = -(-max(0, measured - used) // UNIT) * UNIT
-            if young:
-                target = max(target, share.overhead)  # it may still be growing: the guess is the floor
-            elif not share.measured and share.attached:
-                _learn(turn, gpu, share, target)
-                share.measured = True
+            target = _settled(turn, gpu, share, -(-max(0, measured - used) // UNIT) * UNIT)
         if target != share.overhead:
             turn.state.change(share, overhead=target - share.overhead)
+
+
+def _young(turn: Turn, share: Share) -> bool:
+    return turn.now - share.since < turn.policy.settling
+
+
+def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
+    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow."""
+    if found != share.glimpse:
+        share.glimpse, share.glimpsed_at = found, turn.now
+    steady = turn.now - share.glimpsed_at >= turn.policy.glimpses_apart
+    if share.attached and not share.measured:
+        if _young(turn, share) and not (steady and found):
+            return max(found, share.overhead)
+        share.measured = True
+        gpu.guessed.discard(share.process)
+        _learn(turn, gpu, share, found)
+    elif share.attached and _young(turn, share) and found > share.overhead:
+        _learn(turn, gpu, share, found)  # it had only paused
+    return found
 
 
 def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
@@ -119,6 +136,7 @@ def _settle_by_totals(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     Memory counts as returned when the device shows no more in use than the living account for, or after a while;
     what is in use beyond that is unmanaged.
     """
+    gpu.guessed.clear()  # a guess is all that there will be
     if any(process not in sample.steady for process in gpu.shares):
         return
     for process, used in sample.steady.items():

@@ -40,11 +40,17 @@ class Policy:
     unkillable_after: float = 5.0
     """A killed job whose processes still live then no longer counts as about to return its memory."""
     settling: float = 2.0
-    """After a context opens its measured overhead still grows: until then the guess is the floor."""
+    """A context that opens grows for a while: so long what it was charged is the floor of what is measured ..."""
+    glimpses_apart: float = 0.25
+    """... or until two samples so far apart show the same."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
     overhead_guess: int = 512 * MIB
-    """For a context on a type of GPU that this daemon has not measured yet."""
+    """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
+
+    def guess(self, total: int) -> int:
+        """Contexts are larger on larger GPUs: a thirty-second of it, at most overhead_guess."""
+        return min(self.overhead_guess, total // 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,10 @@ class Share:
     attached: bool = True
     """It has, or is about to open, a context."""
     measured: bool = False
+    """Its overhead is what NVML shows, not what was expected."""
+    glimpse: int = -1
+    """The overhead that NVML last showed while it was not settled, and since when."""
+    glimpsed_at: float = 0.0
 
     @property
     def committed(self) -> int:
@@ -205,6 +215,8 @@ class Gpu:
     """By process."""
     returning: dict[int, Returning] = field(default_factory=dict)
     """By process."""
+    guessed: set[int] = field(default_factory=set)
+    """Processes whose context is charged by a guess, until it is measured."""
     asks: dict[int, Ask] = field(default_factory=dict)
     """Unanswered ones, in order of arrival."""
     looking: bool = False
@@ -281,6 +293,7 @@ class State:
     def drop_share(self, share: Share) -> None:
         del self.processes[share.process].shares[share.gpu]
         del self.gpus[share.gpu].shares[share.process]
+        self.gpus[share.gpu].guessed.discard(share.process)
         self._commit(share, -share.committed)
 
     def change(self, share: Share, *, credit: int = 0, overhead: int = 0) -> None:

@@ -141,6 +141,7 @@ def test_the_limit_holds_over_several_processes_of_a_job(world: World) -> None:
     for process in (first, second):
         world.attach(process, "GPU-0")
         world.allocate(process, "GPU-0", mib(1600))
+    world.wait(1.0)
     world.allocate(second, "GPU-0", mib(600))
     assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
     world.free(first, "GPU-0", mib(1600))
@@ -256,3 +257,21 @@ def test_a_stop_on_the_way_out_is_part_of_the_story(world: World) -> None:
     world.wait(6.0)
     assert "claim_met" in [record.event for record in world.node.story(world.programs[b].job)]
     assert isinstance(world.terminated[0], Terminate)
+
+
+def test_a_first_context_is_not_held_against_its_job_for_long() -> None:
+    """A limit of 1 GiB holds a context of 300 MiB and 600 MiB of data, although the guess was 512 MiB."""
+    world = World([16 * GIB], [mib(300)])
+    a = start(world, "A", "1Gi", "1Gi")
+    world.allocate(a, "GPU-0", mib(600))
+    assert world.waiting, "not refused for a guess"
+    world.wait(0.6)
+    assert used(world, a) == mib(600)
+    world.allocate(a, "GPU-0", mib(200))
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+
+
+def test_small_gpus_are_charged_smaller_guesses() -> None:
+    world = World([4 * GIB], [mib(100)])
+    a = start(world, "A", "1Gi", "1Gi")
+    assert world.node.gpus["GPU-0"].shares[a].overhead == 128 * MIB

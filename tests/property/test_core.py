@@ -63,14 +63,14 @@ class Node(RuleBasedStateMachine):
     @initialize(
         two=st.booleans(),
         total=st.sampled_from([2 * GIB, 16 * GIB, 24 * GIB]).map(mib),
-        cost=st.integers(0, 512).map(mib),
+        cost=st.integers(0, 64).map(mib) | st.integers(0, 512).map(mib),
         unkind=st.booleans(),
         jobs=st.lists(st.tuples(requests, limits), min_size=2, max_size=5),
     )
     def start(self, two, total, cost, unkind, jobs) -> None:
         count = 2 if two else 1
         self.unkind = unkind
-        self.world = World([total] * count, [cost] * count, Policy(overhead_guess=mib(512)))
+        self.world = World([total] * count, [cost] * count, Policy())
         for request, limit in jobs:
             self.submit(request, limit, 1, 0, None, True, None, 0.0)
         for index, job in enumerate(sorted(self.world.node.jobs)):

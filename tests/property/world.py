@@ -107,7 +107,7 @@ class World:
         self.killed: list[Kill] = []
         self.serial = self.events = self.claims = self.relieved = 0
         self.ever_foreign = self.ever_stubborn = self.ever_lagging = self.ever_protected = False
-        self.ever_tight = any(cost > self.policy.overhead_guess for cost in costs)
+        self.ever_tight = any(cost > self.policy.guess(total) for cost, total in zip(costs, totals, strict=True))
         self.node = NodeState(self.policy)
         self._find_gpus()
 
@@ -250,7 +250,8 @@ class World:
         word = one.words.get(asked.gpu, Word())
         idle = word.credit - word.used
         limit = self.node.jobs[one.job].bounds[asked.gpu].limit
-        cost = self.node.state.overheads.get("software GPU", min(self.policy.overhead_guess, limit))
+        guess = self.policy.guess(self.total[asked.gpu])
+        cost = self.node.state.overheads.get("software GPU", min(guess, limit))
         size = cost if asked.attach else asked.size
         return self.usage(one.job, asked.gpu) + idle + size
 
@@ -317,8 +318,8 @@ class World:
 
     def note_limit(self, limit: Quantity) -> None:
         """A context that is only guessed at is charged at most the limit: it may cost more."""
-        smallest = min(limit.resolve(total) for total in self.total.values())
-        self.ever_tight = self.ever_tight or smallest < self.policy.overhead_guess
+        small = any(limit.resolve(total) < self.policy.guess(total) for total in self.total.values())
+        self.ever_tight = self.ever_tight or small
 
     def join(self, job: str) -> int:
         process = self.next_id()
