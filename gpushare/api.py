@@ -89,6 +89,16 @@ class Job(TypedDict):
     outcome: Outcome | None
 
 
+class UnmanagedProcess(TypedDict):
+    pid: int
+    bytes: int
+    command: str
+    user: str
+    uid: int
+    job: str | None  # under which it was started, and from which it has escaped
+    reason: str  # not_preloaded, static, setuid, past_the_shim, unknown
+
+
 class Gpu(TypedDict):
     uuid: str
     index: int
@@ -101,6 +111,7 @@ class Gpu(TypedDict):
     lent: int
     free: int
     unmanaged: int
+    unmanaged_processes: list[UnmanagedProcess]
     returning: int
 
 

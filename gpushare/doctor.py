@@ -10,25 +10,25 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpushare import __version__, locate
+from gpushare import __version__, glibc, locate
+from gpushare.api import UnmanagedProcess
 from gpushare.client import Client
 from gpushare.config import load_settings
 from gpushare.env import Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushare.paths import Runtime, library, user_dir
+from gpushare.paths import Runtime, library, software_driver_dir, user_dir
 from gpushare.quantity import format_bytes
 
 __all__ = ["CHECKS", "Check", "Finding", "Surroundings", "examine"]
 
 OTHER_INTERPOSERS = ("libvgpu.so", "libnvshare.so", "libcuda_hook.so", "libgemhook.so", "libtorch_memory_saver")
 NATIVE_LIMITS_SINCE = 615
-GLIBC_SINCE = (2, 31)
 UNMANAGED_WORTH_A_WORD = 256 * 2**20
 
 
@@ -170,11 +170,31 @@ def check_native_limits(surroundings: Surroundings) -> Finding:
 def check_unmanaged(surroundings: Surroundings) -> Finding:
     gpus = surroundings.client.status()["gpus"]
     found = [
-        f"{format_bytes(gpu['unmanaged'])} on GPU {gpu['index']}"
+        f"{format_bytes(gpu['unmanaged'])} on GPU {gpu['index']}{_pids(gpu['unmanaged_processes'])}"
         for gpu in gpus
         if gpu["unmanaged"] > UNMANAGED_WORTH_A_WORD
     ]
     return Finding("warn", ", ".join(found)) if found else Finding("ok", "none worth a word")
+
+
+REASONS = {
+    "static": "a static program, into which no library can be preloaded",
+    "setuid": "a setuid program, for which the loader ignores LD_PRELOAD",
+    "not_preloaded": "its environment was cleaned before it was started",
+    "past_the_shim": "it has the shim and goes past it: RTLD_DEEPBIND, or a door of its own to the driver",
+    "unknown": "its memory cannot be looked at from here",
+}
+
+
+def check_escaped(surroundings: Surroundings) -> Finding:
+    """Programs that were started under a job and use a GPU without its budget."""
+    found = [
+        f"pid {process['pid']} ({process['command']}) of job {process['job']}: {REASONS[process['reason']]}"
+        for gpu in surroundings.client.status()["gpus"]
+        for process in gpu["unmanaged_processes"]
+        if process["job"]
+    ]
+    return Finding("warn", "; ".join(dict.fromkeys(found))) if found else Finding("ok", "none")
 
 
 def check_variables(surroundings: Surroundings) -> Finding:
@@ -199,12 +219,20 @@ def check_container(surroundings: Surroundings) -> Finding:
 
 
 def check_glibc(_: Surroundings) -> Finding:
+    here = glibc.here()
+    if here is None:
+        return Finding(
+            "fail", "the C library is not glibc", "NVIDIA's driver needs glibc too: use an image that has it"
+        )
+    built = [path for path in (library(), *software_driver_dir().glob("*.so.1")) if path.exists()]
     try:
-        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
-        version = tuple(int(part) for part in name.split()[1].split(".")[:2])
-    except (ValueError, OSError, IndexError):
-        return Finding("fail", "the C library is not glibc")
-    return Finding("ok" if version >= GLIBC_SINCE else "fail", name)
+        needed = {path.name: glibc.needed(path) for path in built}
+    except (OSError, ValueError) as error:
+        return Finding("fail", str(error), "reinstall gpushare")
+    wanting = [f"{name} needs {glibc.text(version)}" for name, version in needed.items() if version > here]
+    if wanting:
+        return Finding("fail", f"glibc {glibc.text(here)}; {', '.join(wanting)}")
+    return Finding("ok", f"glibc {glibc.text(here)}; the library needs {glibc.text(needed.get(library().name, ()))}")
 
 
 CHECKS = (
@@ -224,8 +252,24 @@ CHECKS = (
     Check(
         "GS10", "container", check_container, "mount /run/gpushare of the node into the container (and share its pids)"
     ),
-    Check("GS11", "C library", check_glibc, "the shim needs glibc 2.31 or newer (no musl)"),
+    Check(
+        "GS11",
+        "C library",
+        check_glibc,
+        "reinstall gpushare on this machine (pip install --no-binary gpushare gpushare): it was built for a newer one",
+    ),
+    Check(
+        "GS12",
+        "programs past the shim",
+        check_escaped,
+        "link them to the driver dynamically, or reckon with them by hand",
+    ),
 )
+
+
+def _pids(processes: Sequence[UnmanagedProcess]) -> str:
+    shown = ", ".join(f"{one['command']}[{one['pid']}]" for one in processes[:3])
+    return f" ({shown}{', ...' if len(processes) > 3 else ''})" if shown else ""
 
 
 def _ask_nvml() -> tuple[str, int]:

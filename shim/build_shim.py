@@ -13,6 +13,8 @@ import os
 import re
 import shlex
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +43,10 @@ LINK_FLAGS = [
     "-Wl,-z,relro",
     "-Wl,-Bsymbolic",
     "-pthread",
+    # Where libdl is a library of its own (glibc before 2.34), programs that use the driver have it: NVIDIA's too.
+    "-Wl,--push-state,--no-as-needed",
     "-ldl",
+    "-Wl,--pop-state",
 ]
 
 
@@ -54,11 +59,14 @@ class Library:
     globs: tuple[str, ...]
     soname: str | None = None
     flags: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()  # of the sources
+    needs: tuple[str, ...] = ()  # SONAMEs of libraries that are found at run time, in the same directory
 
     def sources(self) -> list[Path]:
-        return sorted(path for glob in self.globs for path in SHIM.glob(glob))
+        left_out = {SHIM / name for name in self.without}
+        return sorted({path for glob in self.globs for path in SHIM.glob(glob)} - left_out)
 
-    def command(self, output: Path) -> list[str]:
+    def command(self, output: Path, needed: Sequence[Path] = ()) -> list[str]:
         soname = [f"-Wl,-soname,{self.soname}"] if self.soname else []
         compiler = shlex.split(os.environ.get("CC", "cc"))
         extra = shlex.split(os.environ.get("GPUSHARE_CFLAGS", ""))
@@ -74,14 +82,30 @@ class Library:
             *sources,
             *soname,
             *LINK_FLAGS,
+            # RPATH and not RUNPATH: it comes before LD_LIBRARY_PATH, and counts for what the library opens itself.
+            *(["-Wl,--no-as-needed", "-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN"] if needed else []),
+            *map(str, needed),
         ]
 
     def build(self, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         # Never write into a library that a running program has mapped: build beside it and rename.
         fresh = output.with_name(f".{output.name}.{os.getpid()}")
-        subprocess.run(self.command(fresh), check=True)
+        with tempfile.TemporaryDirectory() as directory:
+            subprocess.run(
+                self.command(fresh, [_stand_in(Path(directory), soname) for soname in self.needs]), check=True
+            )
         fresh.rename(output)
+
+
+def _stand_in(directory: Path, soname: str) -> Path:
+    """An empty library for the linker, in the place of one that exists only at run time."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    path = directory / soname
+    subprocess.run(
+        [*compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", "-o", str(path), "-x", "c", os.devnull], check=True
+    )
+    return path
 
 
 LIBRARIES = (
@@ -90,6 +114,22 @@ LIBRARIES = (
         "gpushare/lib/libgpushare.so",
         ("preload/*.c", "preload/*.S"),
         "libgpushare.so",
+    ),
+    # The shim for a process that runs already: shim/late/loader.c says how.
+    Library(
+        "gpushare.lib.libgpushare_late",
+        "gpushare/lib/libgpushare-late.so",
+        ("preload/*.c", "late/loader.c"),
+        "libcuda.so.1",
+        without=("preload/loader.c",),
+        needs=("libgpushare-real-cuda.so.1",),
+    ),
+    Library(
+        "gpushare.lib.libgpushare_late_nvml",
+        "gpushare/lib/libgpushare-late-nvml.so",
+        ("late/nvml.c",),
+        "libnvidia-ml.so.1",
+        needs=("libcuda.so.1", "libgpushare-real-nvml.so.1"),
     ),
     Library("gpushare.sim.libcuda", "gpushare/sim/libcuda.so.1", ("sim/cuda_*.c", "sim/common*.c"), "libcuda.so.1"),
     Library(

@@ -171,7 +171,7 @@ class Api:
     async def get_status(self, request: web.Request) -> web.Response:
         jobs = self.views.jobs(self._viewer(request))
         daemon = {"version": __version__, "uptime": time.time() - self._started, "jobs": len(jobs)}
-        return web.json_response({"daemon": daemon, "gpus": self.views.gpus(), "jobs": jobs})
+        return web.json_response({"daemon": daemon, "gpus": self.views.gpus(self._viewer(request)), "jobs": jobs})
 
     async def get_story(self, request: web.Request) -> web.Response:
         entry, viewer = self._find(request), self._viewer(request)
@@ -180,7 +180,8 @@ class Api:
         return web.json_response({"job": self.views.job(entry, viewer), "story": self.views.story(entry)})
 
     async def get_explain(self, request: web.Request) -> web.Response:
-        return web.json_response({"gpus": self.views.gpus(), "records": self.views.records(self._viewer(request))})
+        viewer = self._viewer(request)
+        return web.json_response({"gpus": self.views.gpus(viewer), "records": self.views.records(viewer)})
 
     async def get_metrics(self, _: web.Request) -> web.Response:
         from gpushared.metrics import CONTENT_TYPE, render

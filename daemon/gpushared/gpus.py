@@ -80,6 +80,7 @@ class Gpus:
         self.infos: dict[str, GpuInfo] = {}
         self.by_bytes: dict[bytes, str] = {}
         self._duration: dict[str, float] = {}
+        self.samples: dict[str, Sample] = {}  # the last of each GPU
         self.failures = 0
 
     def refresh(self) -> list[GpuInfo]:
@@ -96,6 +97,9 @@ class Gpus:
         self._duration[uuid] = time.monotonic() - started
         if sample is None:
             self.failures += 1
+            self.samples.pop(uuid, None)
+        else:
+            self.samples[uuid] = sample
         return sample
 
     def is_quick(self, uuid: str) -> bool:

@@ -13,6 +13,7 @@ from gpushare import api
 from gpushared.core import NodeState
 from gpushared.instructions import Record
 from gpushared.jobs import Entry
+from gpushared.outsiders import outsiders
 from gpushared.shell import Shell
 from gpushared.state import Gpu, Job, Share
 
@@ -134,11 +135,12 @@ class Views:
 
     # ---- GPUs --------------------------------------------------------------------------------------
 
-    def gpus(self) -> list[api.Gpu]:
+    def gpus(self, viewer: Viewer | None = None) -> list[api.Gpu]:
+        """With the processes that are outside of gpushare if somebody looks: they are looked up one by one."""
         found = sorted(self.shell.core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
-        return [self._gpu(gpu) for gpu in found]
+        return [self._gpu(gpu, viewer) for gpu in found]
 
-    def _gpu(self, gpu: Gpu) -> api.Gpu:
+    def _gpu(self, gpu: Gpu, viewer: Viewer | None) -> api.Gpu:
         state = self.shell.core.state
         used = self.shell.enforcer.used_by(gpu.shares, gpu.id)
         by_job: dict[str, int] = {}
@@ -160,8 +162,22 @@ class Views:
             "lent": lent,
             "free": max(0, gpu.capacity - usage - gpu.unmanaged - returning),
             "unmanaged": gpu.unmanaged,
+            "unmanaged_processes": self._outsiders(gpu, viewer) if viewer is not None else [],
             "returning": returning,
         }
+
+    def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
+        sample = self.shell.gpus.samples.get(gpu.id)
+        processes = self.shell.core.state.processes
+        known = {processes[share.process].pid for share in gpu.shares.values()}
+        known |= {entry.pid for entry in gpu.returning.values()}
+        found = outsiders(sample.by_pid if sample is not None else None, known)
+        for one in found:
+            if not viewer.may_see(one["uid"]):
+                one["command"] = "-"
+                if viewer.reveal == "none":
+                    one["user"], one["uid"] = "-", -1
+        return found
 
     # ---- records -----------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "explain": "gpushare.cli.explain",
     "doctor": "gpushare.cli.doctor",
     "demo": "gpushare.cli.demo",
+    "kernel": "gpushare.cli.kernel",
     "daemon": "gpushare.cli.daemon",
     "shim-path": "gpushare.cli.shim_path",
     "completion": "gpushare.cli.completion",

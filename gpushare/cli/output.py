@@ -24,6 +24,8 @@ STYLES = {
     "asked_back": "bold red",
     "waiting": "magenta",
     "queued": "cyan",
+    "unmanaged": "magenta",
+    "escaped": "bold red",
     "ended": "dim",
     "ok": "green",
     "warn": "yellow",

@@ -7,7 +7,7 @@ import shlex
 
 import click
 
-from gpushare.api import Job
+from gpushare.api import Gpu, Job, UnmanagedProcess
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
@@ -34,24 +34,33 @@ COMMAND = Column("COMMAND", shrink=True)
 @_output.option("table", "wide", "json", "jsonl")
 def command(output: str) -> None:
     """List the jobs of this node: for each of their GPUs what they use, what is guaranteed, and what is on loan."""
-    jobs = find(load_settings()).client().jobs()
+    client = find(load_settings()).client()
+    jobs = client.jobs()
     if output == "json":
         _output.print_json("ps", {"jobs": jobs})
     elif output == "jsonl":
         _output.jsonl("ps", jobs)
-    elif jobs:
-        _print(jobs, wide=output == "wide")
+    elif jobs or output == "wide":
+        _print(jobs, client.status()["gpus"] if output == "wide" else [], wide=output == "wide")
     else:
         click.echo("no jobs", err=True)
 
 
-def _print(jobs: list[Job], *, wide: bool) -> None:
-    lines = [(job, row) for job in jobs for row in _rows(job, wide=wide)]
+def _print(jobs: list[Job], gpus: list[Gpu], *, wide: bool) -> None:
+    lines = [(job["uid"], row) for job in jobs for row in _rows(job, wide=wide)]
+    lines += [(one["uid"], _outsider(gpu, one)) for gpu in gpus for one in gpu["unmanaged_processes"]]
     _output.print_table(
         [*COLUMNS, *(WIDE if wide else []), COMMAND],
         [row for _, row in lines],
-        dim=lambda index: lines[index][0]["uid"] != os.getuid(),
+        dim=lambda index: lines[index][0] != os.getuid(),
     )
+
+
+def _outsider(gpu: Gpu, process: UnmanagedProcess) -> list[str]:
+    """A program with memory on the GPU and no budget; `escaped` if it was started under a job all the same."""
+    state = "escaped" if process["job"] else "unmanaged"
+    row = [str(gpu["index"]), "-", process["user"], str(process["pid"]), "-", format_bytes(process["bytes"])]
+    return [*row, "-", "-", "-", state, process["job"] or "-", "-", "-", gpu["uuid"], "-", process["command"]]
 
 
 def _rows(job: Job, *, wide: bool) -> list[list[str]]:

@@ -15,7 +15,15 @@
 /* Another thread may take the credit that an answer brought, or the daemon take it back; so often we ask again. */
 #define MAX_ROUNDS 64
 
-void (*gs_account_squeeze)(struct gs_gpu *gpu, bool all);
+void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
+
+void gs_account_give_back(struct gs_gpu *gpu, bool all) {
+    for (int i = 0; i < GS_SQUEEZERS; i++) {
+        void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze[i], __ATOMIC_RELAXED);
+        if (squeeze != NULL)
+            squeeze(gpu, all);
+    }
+}
 
 static uint32_t alone_said;
 
@@ -190,10 +198,7 @@ static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units,
 
 /* Our pools may hold what they do not use: first what is charged too much, then what is only kept. */
 static bool reserve_after_squeeze(struct gs_gpu *gpu, uint32_t units, bool all) {
-    void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze, __ATOMIC_RELAXED);
-    if (squeeze == NULL)
-        return false;
-    squeeze(gpu, all);
+    gs_account_give_back(gpu, all);
     return gs_reserve(gpu->line, units);
 }
 

@@ -52,7 +52,11 @@ uint64_t gs_account_total_expected(uint64_t total);
 
 /* Before a refusal: give back what is charged and not in use. `all` also cuts into what is merely kept in reserve.
  * Set by the hooks of the pools. */
-extern void (*gs_account_squeeze)(struct gs_gpu *gpu, bool all);
+enum gs_squeezer { GS_SQUEEZE_GRAPHS, GS_SQUEEZE_POOLS, GS_SQUEEZERS };
+extern void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
+
+/* What the pools hold and do not use, back to the credit. */
+void gs_account_give_back(struct gs_gpu *gpu, bool all);
 
 void gs_account_forget(void);
 

@@ -173,6 +173,28 @@ static long send_frame(int fd, const struct gs_frame *frame, int passed) {
     }
 }
 
+static void drop(int passed) {
+    if (passed >= 0)
+        GS_CALL(SYS_close, passed);
+}
+
+/* The descriptor that came with a packet, or -1. One is what is sent; the buffer has room for another, which is closed.
+ */
+static int descriptor_of(struct msghdr *message) {
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    int first = -1, fd;
+    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+        return -1;
+    for (size_t at = CMSG_LEN(0); at + sizeof fd <= header->cmsg_len; at += sizeof fd) {
+        memcpy(&fd, (const char *)header + at, sizeof fd);
+        if (first < 0)
+            first = fd;
+        else
+            GS_CALL(SYS_close, fd);
+    }
+    return first;
+}
+
 /* > 0: a sound frame; 0: nothing there now; < 0: the connection is over (or speaks another language). */
 static long receive_frame(int fd, struct gs_frame *frame, int *passed) {
     struct iovec part = {frame, sizeof *frame};
@@ -186,18 +208,15 @@ static long receive_frame(int fd, struct gs_frame *frame, int *passed) {
     long got = GS_CALL(SYS_recvmsg, fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got == -EAGAIN || got == -EINTR)
         return 0;
-    if (got <= 0)
-        return got < 0 ? got : -ECONNRESET;
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-        header->cmsg_len == CMSG_LEN(sizeof(int)))
-        memcpy(passed, CMSG_DATA(header), sizeof *passed);
-    bool sound = got == sizeof *frame && frame->magic == GS_WIRE_MAGIC && frame->version == GS_WIRE_VERSION;
-    if (!sound && *passed >= 0) {
-        GS_CALL(SYS_close, *passed);
-        *passed = -1;
+    if (got < 0)
+        return got;
+    int came = descriptor_of(&message); /* an empty packet may bring one too */
+    if (got == sizeof *frame && frame->magic == GS_WIRE_MAGIC && frame->version == GS_WIRE_VERSION) {
+        *passed = came;
+        return 1;
     }
-    return sound ? 1 : -EPROTO;
+    drop(came);
+    return got == 0 ? -ECONNRESET : -EPROTO;
 }
 
 static void fill_hello(struct gs_frame *frame, bool has_page) {
@@ -231,8 +250,7 @@ static bool take_page(int fd) {
         page = gs_pages_of_file(fd, GS_PAGE_BYTES);
     if (page == NULL || !page_is_sound(page)) {
         gs_pages_drop(page, GS_PAGE_BYTES);
-        if (fd >= 0)
-            GS_CALL(SYS_close, fd);
+        drop(fd);
         return false;
     }
     client.page_file = remember(move_high(fd));
@@ -255,8 +273,12 @@ static long await_welcome(int fd, struct gs_frame *frame, int *passed) {
     for (;;) {
         long got = receive_frame(fd, frame, passed);
         uint64_t now = gs_now_ms();
+        if (got > 0 && frame->type != GS_WELCOME) {
+            drop(*passed);
+            return -EPROTO;
+        }
         if (got != 0)
-            return got > 0 && frame->type != GS_WELCOME ? -EPROTO : got;
+            return got;
         if (now >= until)
             return -ETIMEDOUT;
         gs_poll_fd(fd, POLLIN, until - now);
@@ -266,6 +288,9 @@ static long await_welcome(int fd, struct gs_frame *frame, int *passed) {
 /* What a welcome means for us. Takes the descriptor over. */
 static enum link_state judge(const struct gs_frame *frame, int passed) {
     const struct gs_welcome *welcome = &frame->u.welcome;
+    bool wanted = welcome->status == GS_OK && client.page == NULL;
+    if (!wanted)
+        drop(passed);
     switch (welcome->status) {
     case GS_OK:
         break;
@@ -282,11 +307,8 @@ static enum link_state judge(const struct gs_frame *frame, int passed) {
     }
     uint32_t patience = welcome->patience_ms != 0 ? welcome->patience_ms : DEFAULT_PATIENCE_MS;
     __atomic_store_n(&client.patience_ms, patience, __ATOMIC_RELAXED);
-    if (client.page != NULL) {
-        if (passed >= 0)
-            GS_CALL(SYS_close, passed);
+    if (!wanted)
         return welcome->page_id == client.page->page_id ? CONNECTED : ABSENT;
-    }
     client.no_use = !take_page(passed);
     return client.no_use ? ABSENT : CONNECTED;
 }
@@ -417,8 +439,7 @@ static void read_frame(struct handle socket, uint64_t milliseconds) {
     gs_poll_fd(socket.fd, POLLIN, milliseconds);
     long got = is_ours(socket) ? receive_frame(socket.fd, &frame, &passed) : -EBADF;
     if (got > 0) {
-        if (passed >= 0)
-            GS_CALL(SYS_close, passed);
+        drop(passed);
         if (frame.type == GS_ANSWER)
             hand_out(&frame);
     } else if (got < 0) {

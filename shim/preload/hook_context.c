@@ -82,6 +82,22 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned 
     CREATE(cuCtxCreate_v4(context, params, flags, device), true);
 }
 
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE(cuGLCtxCreate(context, flags, device), true);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE(cuGLCtxCreate_v2(context, flags, device), true);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *door) {
+    CREATE(cuVDPAUCtxCreate(context, flags, device, vdpau, door), true);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *door) {
+    CREATE(cuVDPAUCtxCreate_v2(context, flags, device, vdpau, door), true);
+}
+
 CUresult cuCtxDestroy_v2(CUcontext context) {
     struct gs_place place;
     bool known = gs_on() && gs_context_find(context, &place);

@@ -15,9 +15,7 @@ static struct gs_gpu *current_gpu(void) {
 
 /* What the pools hold and do not use may have gone back since. */
 static void look_at_pools(struct gs_gpu *gpu) {
-    void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze, __ATOMIC_RELAXED);
-    if (squeeze != NULL)
-        squeeze(gpu, false);
+    gs_account_give_back(gpu, false);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {

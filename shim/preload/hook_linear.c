@@ -102,8 +102,10 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags
 /* An unknown pointer (imported, mapped from elsewhere, 0) is the driver's own business. */
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     struct gs_entry entry;
-    if (!gs_on() || !gs_table_take(&gs_pointers, pointer, &entry))
+    if (!gs_on() || !gs_table_take(&gs_pointers, pointer, &entry)) {
+        gs_graph_may_free(pointer);
         return gs_driver.cuMemFree_v2(pointer);
+    }
     CUresult result = gs_driver.cuMemFree_v2(pointer);
     if (__builtin_expect(result == CUDA_SUCCESS, 1))
         gs_entry_freed(&entry);
@@ -114,8 +116,10 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) {
     struct gs_entry entry;
-    if (!gs_on() || !gs_table_take(&gs_pointers, pointer, &entry))
+    if (!gs_on() || !gs_table_take(&gs_pointers, pointer, &entry)) {
+        gs_graph_may_free(pointer);
         return gs_driver.cuMemFree(pointer);
+    }
     CUresult result = gs_driver.cuMemFree(pointer);
     if (result == CUDA_SUCCESS)
         gs_entry_freed(&entry);

@@ -1,12 +1,15 @@
-/* hook_nvml.c: what NVML says about memory, in the same terms as hook_info.c.
+/* hook_nvml.c: what NVML says about memory, in the same terms as hook_info.c, and about who uses it.
  *
  * NVML is asked first and its answer rewritten. Its devices are matched to our GPUs by UUID. It must not start CUDA,
  * nor connect to anything: a program that only looks (nvidia-smi) is no job. On a GPU that the process has not opened,
  * the total is what it would be there, and all of it is free; on a GPU that is not among those the process was given
- * by UUID, the answer stays as it is.
+ * by UUID, the answer stays as it is. Of the processes on a GPU it tells of those of the job: the job's view of the
+ * node ends at its own.
  */
+#include "client.h"
 #include "hooks.h"
 #include "options.h"
+#include "system.h"
 
 #include <string.h>
 
@@ -79,3 +82,103 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     memory->used = total - free;
     return result;
 }
+
+/* ---- the processes on a GPU ----------------------------------------------------------------------- */
+
+/* Whether a process was started with the GPUSHARE_JOB of this one. That stands in its environment as it was at its
+ * start, which the kernel shows to us if it is of the same user. Read piece by piece: an environment has no bound. */
+static bool has_our_job(unsigned int pid) {
+    static const char name[] = "GPUSHARE_JOB=";
+    const size_t value = sizeof name - 1, elsewhere = sizeof name;
+    struct gs_text path = {0};
+    char piece[1024];
+    size_t matched = 0; /* bytes of `name`; `value`: all of them; `elsewhere`: it is another variable */
+    uint64_t id = 0;
+    bool found = false;
+    gs_text_add(&path, "/proc/");
+    gs_text_number(&path, pid);
+    gs_text_add(&path, "/environ");
+    path.bytes[path.length] = '\0';
+    long fd = GS_CALL(SYS_openat, AT_FDCWD, path.bytes, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return false;
+    for (long got; !found && (got = GS_CALL(SYS_read, (int)fd, piece, sizeof piece)) > 0;) {
+        for (long at = 0; at < got && !found; at++) {
+            int digit = hex_value(piece[at]);
+            if (piece[at] == '\0') {
+                found = matched == value && id == gs_options()->job_id;
+                matched = 0;
+                id = 0;
+            } else if (matched < value) {
+                matched = piece[at] == name[matched] ? matched + 1 : elsewhere;
+            } else if (digit < 0) {
+                matched = elsewhere;
+            } else {
+                id = id << 4 | (uint64_t)digit;
+            }
+        }
+    }
+    GS_CALL(SYS_close, (int)fd);
+    return found;
+}
+
+/* NVML names processes as the daemon does, from outside of containers: in one, only this process itself is known. */
+static bool is_of_the_job(unsigned int pid) {
+    const struct gs_page *page = gs_client_page();
+    if (pid == (unsigned int)GS_CALL(SYS_getpid) || (page != NULL && pid == page->pid))
+        return true;
+    return gs_options()->job_id != 0 && has_our_job(pid);
+}
+
+/* Entries of both layouts begin with the pid. */
+static unsigned int keep_ours(unsigned char *infos, unsigned int count, size_t size) {
+    unsigned int kept = 0;
+    for (unsigned int i = 0; i < count; i++) {
+        unsigned int pid;
+        memcpy(&pid, infos + i * size, sizeof pid);
+        if (!is_of_the_job(pid))
+            continue;
+        memmove(infos + kept * size, infos + i * size, size);
+        kept++;
+    }
+    return kept;
+}
+
+/* More than are ever on one GPU; NVML is asked for all before the program's own room counts. */
+#define MOST_PROCESSES 4096
+
+static nvmlReturn_t hand_over(unsigned int *count, void *infos, const void *ours, unsigned int found, size_t size) {
+    unsigned int room = infos == NULL ? 0 : *count;
+    *count = found;
+    if (found > room)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (found > 0)
+        memcpy(infos, ours, found * size);
+    return NVML_SUCCESS;
+}
+
+#define LIST(function, type)                                                                                           \
+    nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *infos) {                                     \
+        const size_t bytes = MOST_PROCESSES * sizeof(type);                                                            \
+        unsigned int found = MOST_PROCESSES;                                                                           \
+        type *all = gs_nvml_on() && count != NULL ? gs_pages_new(bytes) : NULL;                                        \
+        if (all == NULL)                                                                                               \
+            return gs_nvml.function(device, count, infos);                                                             \
+        nvmlReturn_t result = gs_nvml.function(device, &found, all);                                                   \
+        if (result == NVML_SUCCESS) {                                                                                  \
+            found = keep_ours((unsigned char *)all, found, sizeof(type));                                              \
+            result = hand_over(count, infos, all, found, sizeof(type));                                                \
+        }                                                                                                              \
+        gs_pages_drop(all, bytes);                                                                                     \
+        return result;                                                                                                 \
+    }
+
+LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)

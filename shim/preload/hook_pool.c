@@ -251,17 +251,11 @@ static CUresult allocate_from(const struct request *request, struct pool *pool) 
 }
 
 static CUresult allocate(const struct request *request) {
-    __atomic_store_n(&gs_account_squeeze, squeeze, __ATOMIC_RELAXED);
+    __atomic_store_n(&gs_account_squeeze[GS_SQUEEZE_POOLS], squeeze, __ATOMIC_RELAXED);
     struct pool *pool = request->pool != NULL ? pool_of(request->pool) : NULL;
     if (request->pointer == NULL || pool == NULL || pool->gpu == NULL)
         return request->call(request);
     return allocate_from(request, pool);
-}
-
-static bool is_capturing(CUresult (*ask)(CUstream, CUstreamCaptureStatus *), CUstream stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    /* An error says that another stream's capture forbids this one's use: the driver shall say so. */
-    return ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* The two twins of each function differ in the driver's functions that they call. */
@@ -277,7 +271,7 @@ static bool is_capturing(CUresult (*ask)(CUstream, CUstreamCaptureStatus *), CUs
         return gs_driver.cuMemFreeAsync##suffix(pointer, stream);                                                      \
     }                                                                                                                  \
     static bool counts##suffix(CUstream stream) {                                                                      \
-        return gs_on() && !is_capturing(gs_driver.cuStreamIsCapturing##suffix, stream);                                \
+        return gs_on() && !gs_is_capturing(gs_driver.cuStreamIsCapturing##suffix, stream);                             \
     }                                                                                                                  \
     CUresult cuMemAllocAsync##suffix(CUdeviceptr *pointer, size_t size, CUstream stream) {                             \
         struct request request = {pointer, size, NULL, stream, call_current##suffix, call_free##suffix};               \
@@ -292,8 +286,10 @@ static bool is_capturing(CUresult (*ask)(CUstream, CUstreamCaptureStatus *), CUs
     }                                                                                                                  \
     CUresult cuMemFreeAsync##suffix(CUdeviceptr pointer, CUstream stream) {                                            \
         struct gs_entry entry;                                                                                         \
-        if (!counts##suffix(stream) || !gs_table_take(&gs_pointers, pointer, &entry))                                  \
+        if (!counts##suffix(stream) || !gs_table_take(&gs_pointers, pointer, &entry)) {                                \
+            gs_graph_may_free(pointer);                                                                                \
             return call_free##suffix(pointer, stream);                                                                 \
+        }                                                                                                              \
         CUresult result = call_free##suffix(pointer, stream);                                                          \
         if (result == CUDA_SUCCESS)                                                                                    \
             gs_entry_freed(&entry);                                                                                    \

@@ -71,20 +71,22 @@ static bool add_block(uint64_t handle, struct gs_gpu *gpu, uint32_t units) {
     return number != UINT32_MAX && put(&handles, handle, number, 0, &displaced);
 }
 
-static void hold(uint32_t number) {
+void gs_block_hold(uint32_t number) {
     __atomic_fetch_add(&block_at(number)->holds, 1, __ATOMIC_RELAXED);
 }
 
 /* The driver has ended a reference or a mapping. */
-static void let_go(uint32_t number) {
+void gs_block_let_go(uint32_t number) {
     struct block *block = block_at(number);
     if (__atomic_sub_fetch(&block->holds, 1, __ATOMIC_ACQ_REL) != 0)
         return;
     struct gs_line *line = block->gpu->line;
-    if (block->units != 0)
+    if (block->units != 0) {
         gs_release(line, block->units);
-    else
+    } else {
         __atomic_fetch_sub(&line->multicast, 1, __ATOMIC_RELAXED);
+        gs_multicast_gone(number);
+    }
     __atomic_fetch_sub(&line->vmm_export, block->exports, __ATOMIC_RELAXED);
     gs_lock(&blocks_lock);
     block->next_free = first_free;
@@ -92,9 +94,21 @@ static void let_go(uint32_t number) {
     gs_unlock(&blocks_lock);
 }
 
+bool gs_block_find(uint64_t handle, uint32_t *number) {
+    struct gs_entry entry;
+    bool found = gs_table_find(&handles, handle, &entry);
+    if (found)
+        *number = entry.detail;
+    return found;
+}
+
+const struct gs_gpu *gs_block_gpu(uint32_t number) {
+    return block_at(number)->gpu;
+}
+
 /* One more reference to a known handle. */
 static void refer(uint32_t number) {
-    hold(number);
+    gs_block_hold(number);
     __atomic_fetch_add(&block_at(number)->references, 1, __ATOMIC_RELAXED);
 }
 
@@ -137,7 +151,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
         return gs_driver.cuMemRelease(handle);
     CUresult result = gs_driver.cuMemRelease(handle);
     if (result == CUDA_SUCCESS) {
-        let_go(entry.detail);
+        gs_block_let_go(entry.detail);
         return result;
     }
     __atomic_fetch_add(&block_at(entry.detail)->references, 1, __ATOMIC_RELAXED);
@@ -166,7 +180,7 @@ static void never(const struct gs_entry *entry, void *data) {
 }
 
 /* The block mapped at an address, which may lie anywhere in the mapping. */
-static bool block_mapped_at(uint64_t address, uint32_t *number) {
+bool gs_block_mapped_at(uint64_t address, uint32_t *number) {
     struct gs_entry entry;
     struct search search = {.address = address};
     if (gs_table_find(&mappings, address, &entry)) {
@@ -187,7 +201,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
         return result;
     if (gs_table_find(&handles, *handle, &entry)) {
         refer(entry.detail);
-    } else if (block_mapped_at((uint64_t)(uintptr_t)address, &number)) {
+    } else if (gs_block_mapped_at((uint64_t)(uintptr_t)address, &number)) {
         /* The handle was released before, and the mapping has brought it back under a number of its own. */
         refer(number);
         put(&handles, *handle, number, 0, &displaced);
@@ -238,19 +252,19 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
     struct gs_entry entry, displaced = {0};
     if (!gs_on() || !gs_table_find(&handles, handle, &entry))
         return gs_driver.cuMemMap(pointer, size, offset, handle, flags);
-    hold(entry.detail); /* before the driver, so that a release at the same time does not end it under us */
+    gs_block_hold(entry.detail); /* before the driver, so that a release at the same time does not end it under us */
     CUresult result = gs_driver.cuMemMap(pointer, size, offset, handle, flags);
     if (result != CUDA_SUCCESS) {
-        let_go(entry.detail);
+        gs_block_let_go(entry.detail);
         return result;
     }
     if (!put(&mappings, pointer, entry.detail, gs_units(size), &displaced)) {
         gs_driver.cuMemUnmap(pointer, size);
-        let_go(entry.detail);
+        gs_block_let_go(entry.detail);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (displaced.key != 0)
-        let_go(displaced.detail);
+        gs_block_let_go(displaced.detail);
     return result;
 }
 
@@ -303,7 +317,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
     CUresult result = gs_driver.cuMemUnmap(pointer, size);
     for (size_t i = 0; i < taken.count; i++) {
         if (result == CUDA_SUCCESS)
-            let_go(taken.entries[i].detail);
+            gs_block_let_go(taken.entries[i].detail);
         else
             gs_table_put(&mappings, &taken.entries[i], &displaced);
     }

@@ -9,13 +9,14 @@
  */
 #include "process.h"
 
-#include <pthread.h>
+#include <stdint.h>
 
 #include "account.h"
 #include "charge.h"
 #include "client.h"
 #include "device.h"
 #include "hooks.h"
+#include "loader.h"
 #include "message.h"
 
 static void forget(void) {
@@ -25,7 +26,9 @@ static void forget(void) {
     gs_charge_forget();
     gs_context_forget();
     gs_pool_forget();
+    gs_graph_forget();
     gs_vmm_forget();
+    gs_multicast_forget();
     gs_array_forget();
     gs_message_forget();
 }
@@ -33,5 +36,5 @@ static void forget(void) {
 void gs_process_prepare(void) {
     static uint32_t prepared;
     if (__atomic_exchange_n(&prepared, 1, __ATOMIC_ACQ_REL) == 0)
-        pthread_atfork(NULL, NULL, forget);
+        gs_real_atfork(forget);
 }

@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "entry.h"
+#include "loader.h"
 #include "message.h"
 #include "options.h"
 
@@ -86,13 +86,13 @@ static void store(void **place, void *address) {
 /* The library that an address belongs to, which must have `proof`: a program may have opened the driver by a path
  * of its own, and other libraries have functions whose names look like the driver's. */
 static void *library_of(const void *witness, const char *proof) {
-    Dl_info where;
-    if (witness == NULL || dladdr(witness, &where) == 0 || where.dli_fname == NULL)
+    const char *file = witness != NULL ? gs_file_of(witness) : NULL;
+    if (file == NULL)
         return NULL;
-    void *library = dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    void *library = gs_real_dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
     void *found = library != NULL ? gs_real_dlsym(library, proof) : NULL;
     if (library != NULL && (found == NULL || gs_is_hook(found))) { /* the program itself would find us */
-        dlclose(library);
+        gs_real_dlclose(library);
         library = NULL;
     }
     return library;
@@ -102,9 +102,9 @@ static void *library_of(const void *witness, const char *proof) {
 static void *open_library(const char *name, const char *proof, const void *witness, bool open) {
     void *library = library_of(witness, proof);
     if (library == NULL)
-        library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+        library = gs_real_dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
     if (library == NULL && open)
-        library = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+        library = gs_real_dlopen(name, RTLD_LAZY | RTLD_LOCAL);
     return library;
 }
 

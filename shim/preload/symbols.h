@@ -26,6 +26,12 @@
 
 /* What the hooks themselves ask the driver. */
 #define GS_DRIVER_HELPERS(HELPER)                                                                                      \
+    HELPER(cuDeviceGetGraphMemAttribute)                                                                               \
+    HELPER(cuGraphChildGraphNodeGetGraph)                                                                              \
+    HELPER(cuGraphGetNodes)                                                                                            \
+    HELPER(cuGraphMemAllocNodeGetParams)                                                                               \
+    HELPER(cuGraphNodeGetType)                                                                                         \
+    HELPER(cuThreadExchangeStreamCaptureMode)                                                                          \
     HELPER(cuCtxGetCurrent)                                                                                            \
     HELPER(cuCtxGetDevice)                                                                                             \
     HELPER(cuDeviceGetCount)                                                                                           \

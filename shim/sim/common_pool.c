@@ -82,6 +82,14 @@ static bool slot_alive(uint32_t slot) {
     return fcntl(alive_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+/* Of a slot's process, as this process would name it: in another PID namespace it has another number than the one it
+ * gave, and the kernel translates that of a lock's holder. */
+static pid_t slot_pid(uint32_t slot) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    bool held = fcntl(alive_fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_pid > 0;
+    return held ? lock.l_pid : (pid_t)atomic_load(&pool->slots[slot].pid);
+}
+
 static void free_slot(uint32_t index) {
     for (int gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
         atomic_store(&pool->used[gpu][index], 0);
@@ -346,7 +354,7 @@ size_t pool_processes(uint32_t gpu, struct pool_process *processes, size_t room)
             continue;
         }
         if (count < room) {
-            processes[count] = (struct pool_process){.pid = (pid_t)atomic_load(&pool->slots[index].pid), .used = used};
+            processes[count] = (struct pool_process){.pid = slot_pid(index), .used = used};
         }
         count++;
     }

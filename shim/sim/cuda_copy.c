@@ -6,7 +6,9 @@
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "cuda_array.h"
+#include "cuda_capture.h"
 #include "cuda_memory.h"
+#include "cuda_operations.h"
 #include "cuda_stream.h"
 
 #include <string.h>
@@ -68,7 +70,32 @@ static CUresult check_box(const struct box *box, enum place target, enum place s
                                                                                           : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* A copy as a node: a box whose arrays and offsets have become addresses. */
+static CUresult capture_box(const struct box *box, enum place target, enum place source, CUstream stream) {
+    static const CUmemorytype types[] = {
+        [PLACE_HOST] = CU_MEMORYTYPE_HOST, [PLACE_DEVICE] = CU_MEMORYTYPE_DEVICE, [PLACE_ANY] = CU_MEMORYTYPE_UNIFIED};
+    const struct side *to = &box->target, *from = &box->source;
+    struct operation operation = {.type = CU_GRAPH_NODE_TYPE_MEMCPY,
+                                  .copy = {.srcMemoryType = types[source],
+                                           .srcHost = from->start,
+                                           .srcDevice = (CUdeviceptr)(uintptr_t)from->start,
+                                           .srcPitch = from->pitch,
+                                           .srcHeight = from->pitch == 0 ? 0 : from->layer / from->pitch,
+                                           .dstMemoryType = types[target],
+                                           .dstHost = to->start,
+                                           .dstDevice = (CUdeviceptr)(uintptr_t)to->start,
+                                           .dstPitch = to->pitch,
+                                           .dstHeight = to->pitch == 0 ? 0 : to->layer / to->pitch,
+                                           .WidthInBytes = box->width,
+                                           .Height = box->height,
+                                           .Depth = box->depth}};
+    return capture_add(stream, &operation);
+}
+
 static CUresult copy_box(const struct box *box, enum place target, enum place source, CUstream stream) {
+    if (capture_concerns(stream)) {
+        return capture_box(box, target, source, stream);
+    }
     CUresult result = stream_enter(stream);
     if (result == CUDA_SUCCESS) {
         result = LOCKED(check_box(box, target, source));
@@ -289,6 +316,10 @@ static CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream) {
     }
     struct operand target = OPERAND_3D(copy, dst), source = OPERAND_3D(copy, src);
     return copy_operands(&target, &source, copy->WidthInBytes, copy->Height, copy->Depth, stream);
+}
+
+CUresult run_copy(const CUDA_MEMCPY3D *copy, CUstream stream) {
+    return copy_3d(copy, stream);
 }
 
 API_TWIN(cuMemcpy2D_v2, _ptds, (const CUDA_MEMCPY2D *description), copy_2d(description, NULL))

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "cuda_api.h"
+#include "cuda_capture.h"
 #include "cuda_context.h"
 #include "cuda_handle.h"
 #include "cuda_share.h"
@@ -25,6 +26,7 @@
 struct CUevent_st {
     CUcontext context;
     unsigned int flags;
+    struct branch branch;        /* where it was recorded, if that was in a capture */
     int fd;                      /* of an interprocess event, else -1 */
     _Atomic uint64_t *recorded;  /* CLOCK_MONOTONIC ns, 0 = never */
     _Atomic uint64_t own_record; /* what `recorded` points to in a private event */
@@ -91,6 +93,7 @@ static CUresult destroy(CUevent event) {
         munmap(event->recorded, EVENT_BYTES);
         close(event->fd);
     }
+    node_set_clear(&event->branch.tail);
     handle_end(event);
     return CUDA_SUCCESS;
 }
@@ -104,6 +107,7 @@ static CUresult mark(CUevent event) {
     if (!handle_is(event, HANDLE_EVENT)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    event->branch.capture = 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
     atomic_store(event->recorded, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
     return CUDA_SUCCESS;
@@ -118,6 +122,9 @@ static CUresult record(CUevent event, CUstream stream, unsigned int flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = LOCKED(check(event));
+    if (result == CUDA_SUCCESS && capture_concerns(stream)) {
+        return LOCKED(capture_record(stream, &event->branch));
+    }
     if (result == CUDA_SUCCESS) {
         result = stream_enter(stream);
     }
@@ -129,7 +136,17 @@ static CUresult wait(CUstream stream, CUevent event, unsigned int flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = LOCKED(check(event));
+    if (result == CUDA_SUCCESS && atomic_load(&capture_count) != 0 &&
+        (capture_concerns(stream) || capture_has(&event->branch))) {
+        return LOCKED(capture_wait(stream, &event->branch));
+    }
     return result != CUDA_SUCCESS ? result : stream_enter(stream);
+}
+
+/* An event of a capture that is still going on has nothing to be asked. */
+static CUresult check_past(CUevent event) {
+    CUresult result = check(event);
+    return result == CUDA_SUCCESS && capture_has(&event->branch) ? CUDA_ERROR_CAPTURED_EVENT : result;
 }
 
 API_TWIN(cuEventRecord, _ptsz, (CUevent event, CUstream stream), record(event, stream, 0))
@@ -138,10 +155,10 @@ API_TWIN(cuEventRecordWithFlags, _ptsz, (CUevent event, CUstream stream, unsigne
 API_TWIN(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned int flags), wait(stream, event, flags))
 API(cuCtxRecordEvent, (CUcontext context, CUevent event), ((void)context, record(event, NULL, 0)))
 API(cuCtxWaitEvent, (CUcontext context, CUevent event), ((void)context, wait(NULL, event, 0)))
-API(cuEventQuery, (CUevent event), LOCKED(check(event)))
+API(cuEventQuery, (CUevent event), UNSAFE(LOCKED(check_past(event))))
 
 static CUresult check_device(CUevent event, CUdevice *device) {
-    CUresult result = check(event);
+    CUresult result = check_past(event);
     if (result == CUDA_SUCCESS) {
         *device = event->context->device;
     }

@@ -18,7 +18,12 @@ enum handle_type {
     HANDLE_LIBRARY,
     HANDLE_FUNCTION,
     HANDLE_KERNEL,
-    HANDLE_LINK
+    HANDLE_LINK,
+    HANDLE_GRAPH,
+    HANDLE_NODE,
+    HANDLE_GRAPH_EXEC,
+    HANDLE_EXTERNAL,
+    HANDLE_MULTICAST
 };
 
 /* Zeroed memory for an object of this type, known from now on; NULL without memory. */

@@ -2,7 +2,9 @@
  * before a launch. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
+#include "cuda_capture.h"
 #include "cuda_module.h"
+#include "cuda_operations.h"
 #include "cuda_stream.h"
 
 #define MOST_THREADS      1024
@@ -41,12 +43,35 @@ static CUresult check_function(CUfunction handle, unsigned int shared) {
     return result;
 }
 
+static CUresult capture_launch(CUfunction function, const struct shape *shape, CUstream stream) {
+    struct operation operation = {.type = CU_GRAPH_NODE_TYPE_KERNEL,
+                                  .kernel = {.func = function,
+                                             .gridDimX = shape->grid_x,
+                                             .gridDimY = shape->grid_y,
+                                             .gridDimZ = shape->grid_z,
+                                             .blockDimX = shape->block_x,
+                                             .blockDimY = shape->block_y,
+                                             .blockDimZ = shape->block_z,
+                                             .sharedMemBytes = shape->shared}};
+    return capture_add(stream, &operation);
+}
+
 static CUresult launch(CUfunction function, struct shape shape, CUstream stream) {
     CUresult result = LOCKED(check_function(function, shape.shared));
     if (result == CUDA_SUCCESS) {
         result = check_shape(&shape);
     }
+    if (result == CUDA_SUCCESS && capture_concerns(stream)) {
+        return capture_launch(function, &shape, stream);
+    }
     return result != CUDA_SUCCESS ? result : stream_enter(stream);
+}
+
+CUresult run_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, CUstream stream) {
+    return launch(kernel->func != NULL ? kernel->func : (CUfunction)kernel->kern,
+                  (struct shape){kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ, kernel->blockDimX,
+                                 kernel->blockDimY, kernel->blockDimZ, kernel->sharedMemBytes},
+                  stream);
 }
 
 API_TWIN(cuLaunchKernel, _ptsz,

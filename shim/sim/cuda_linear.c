@@ -9,7 +9,9 @@
 #include "common_model.h"
 #include "common_pool.h"
 #include "cuda_api.h"
+#include "cuda_capture.h"
 #include "cuda_context.h"
+#include "cuda_graphmem.h"
 #include "cuda_ipc.h"
 #include "cuda_mempool.h"
 
@@ -33,14 +35,14 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, enum memory_kind kin
     return result;
 }
 
-API(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t size), LOCKED(allocate(pointer, size, MEMORY_LINEAR, 0)))
+API(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t size), UNSAFE(LOCKED(allocate(pointer, size, MEMORY_LINEAR, 0))))
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
     ENTER(cuMemAllocManaged);
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return LOCKED(allocate(pointer, size, MEMORY_MANAGED, flags));
+    return UNSAFE(LOCKED(allocate(pointer, size, MEMORY_MANAGED, flags)));
 }
 
 static CUresult allocate_pitch(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element) {
@@ -59,7 +61,7 @@ static CUresult allocate_pitch(CUdeviceptr *pointer, size_t *pitch, size_t width
 }
 
 API(cuMemAllocPitch_v2, (CUdeviceptr * pointer, size_t *pitch, size_t width, size_t height, unsigned int element),
-    LOCKED(allocate_pitch(pointer, pitch, width, height, element)))
+    UNSAFE(LOCKED(allocate_pitch(pointer, pitch, width, height, element))))
 
 /* The first versions return 32-bit addresses, of which there are none here: their memory is given back at once. */
 static CUresult narrow(CUresult result, const CUdeviceptr *wide, CUdeviceptr_v1 *pointer) {
@@ -104,6 +106,11 @@ CUresult linear_release(CUdeviceptr pointer) {
     case MEMORY_POOLED:
         mempool_give(memory);
         return CUDA_SUCCESS;
+    case MEMORY_GRAPH:
+        return graph_memory_free(memory->origin);
+    case MEMORY_EXTERNAL:
+        ipc_unmap(memory);
+        return CUDA_SUCCESS;
     case MEMORY_IPC:
         if (memory->pool == NULL) { /* opened by cuIpcOpenMemHandle: closed, not freed */
             return CUDA_ERROR_INVALID_VALUE;
@@ -121,7 +128,7 @@ static CUresult release(CUdeviceptr pointer) {
     return result != CUDA_SUCCESS || pointer == 0 ? result : linear_release(pointer);
 }
 
-API(cuMemFree_v2, (CUdeviceptr pointer), LOCKED(release(pointer)))
+API(cuMemFree_v2, (CUdeviceptr pointer), UNSAFE(LOCKED(release(pointer))))
 API(cuMemFree, (CUdeviceptr_v1 pointer), LOCKED(release(pointer)))
 
 static CUresult info(size_t *free, size_t *total) {

@@ -15,6 +15,8 @@ enum memory_kind {
     MEMORY_POOLED,    /* from a stream-ordered pool */
     MEMORY_MAPPED,    /* a mapping of a VMM handle */
     MEMORY_IPC,       /* another process's memory */
+    MEMORY_GRAPH,     /* of an alloc node */
+    MEMORY_EXTERNAL,  /* of another API */
     MEMORY_HOST,      /* cuMemHostAlloc */
     MEMORY_REGISTERED /* cuMemHostRegister */
 };

@@ -13,6 +13,7 @@
 
 #include "common_model.h"
 #include "cuda_api.h"
+#include "cuda_capture.h"
 #include "cuda_context.h"
 #include "cuda_handle.h"
 #include "cuda_ipc.h"
@@ -226,17 +227,66 @@ static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool po
     return handle_is(pool, HANDLE_POOL) ? allocate(pointer, size, pool) : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* In a capture an allocation becomes an alloc node, on the pool's device, and has its address at once. */
+static CUresult capture_alloc(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
+    struct operation operation = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    CUcontext context;
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = size};
+    if (pointer == NULL || (pool != NULL && !handle_is(pool, HANDLE_POOL))) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    driver_lock();
+    CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS) {
+        params.poolProps =
+            (CUmemPoolProps){.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, pool != NULL ? pool->device : context->device}};
+        result = graph_memory_new(&params, &operation.memory);
+    }
+    driver_unlock();
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    CUdeviceptr address = operation.memory->params.dptr;
+    result = capture_add(stream, &operation);
+    if (result == CUDA_SUCCESS) {
+        *pointer = address;
+        return result;
+    }
+    driver_lock();
+    graph_memory_drop(operation.memory);
+    driver_unlock();
+    return result;
+}
+
+static CUresult capture_free(CUdeviceptr pointer, CUstream stream) {
+    struct operation operation = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .freed = pointer};
+    driver_lock();
+    bool known = graph_memory_at(pointer) != NULL;
+    driver_unlock();
+    return known ? capture_add(stream, &operation) : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult alloc_async(CUdeviceptr *pointer, size_t size, CUstream stream) {
+    if (capture_concerns(stream)) {
+        return capture_alloc(pointer, size, NULL, stream);
+    }
     CUresult result = stream_enter(stream);
     return result != CUDA_SUCCESS ? result : LOCKED(allocate_current(pointer, size));
 }
 
 static CUresult alloc_from_async(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
+    if (capture_concerns(stream)) {
+        return pool == NULL ? CUDA_ERROR_INVALID_VALUE : capture_alloc(pointer, size, pool, stream);
+    }
     CUresult result = stream_enter(stream);
     return result != CUDA_SUCCESS ? result : LOCKED(allocate_from(pointer, size, pool));
 }
 
 static CUresult free_async(CUdeviceptr pointer, CUstream stream) {
+    if (capture_concerns(stream)) {
+        return capture_free(pointer, stream);
+    }
     CUresult result = stream_enter(stream);
     return result != CUDA_SUCCESS ? result : LOCKED(linear_release(pointer));
 }

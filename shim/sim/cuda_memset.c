@@ -1,7 +1,9 @@
 /* cuda_memset.c: fills memory with a value of one, two or four bytes, in a line or in rows. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
+#include "cuda_capture.h"
 #include "cuda_context.h"
+#include "cuda_operations.h"
 #include "cuda_stream.h"
 
 #include <string.h>
@@ -38,7 +40,17 @@ static void fill_row(char *row, const struct fill *fill) {
     }
 }
 
+static CUresult capture_fill(const struct fill *fill, CUstream stream) {
+    struct operation operation = {
+        .type = CU_GRAPH_NODE_TYPE_MEMSET,
+        .fill = {fill->target, fill->pitch, fill->value, fill->bytes, fill->width, fill->height}};
+    return capture_add(stream, &operation);
+}
+
 static CUresult fill_memory(struct fill fill, CUstream stream) {
+    if (capture_concerns(stream)) {
+        return capture_fill(&fill, stream);
+    }
     CUresult result = stream_enter(stream);
     if (result == CUDA_SUCCESS) {
         result = LOCKED(check(&fill));
@@ -47,6 +59,11 @@ static CUresult fill_memory(struct fill fill, CUstream stream) {
         fill_row((char *)(uintptr_t)fill.target + row * fill.pitch, &fill);
     }
     return result;
+}
+
+CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS *fill, CUstream stream) {
+    return fill_memory((struct fill){fill->dst, fill->pitch, fill->width, fill->height, fill->value, fill->elementSize},
+                       stream);
 }
 
 #define LINE(bytes_) fill_memory((struct fill){target, 0, count, 1, value, bytes_}, stream)

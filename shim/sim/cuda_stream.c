@@ -9,9 +9,11 @@
 #include "cuda_stream.h"
 
 #include "cuda_api.h"
+#include "cuda_capture.h"
 #include "cuda_context.h"
 #include "cuda_handle.h"
 #include "cuda_mempool.h"
+#include "cuda_operations.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,6 +24,7 @@ struct CUstream_st {
     unsigned int flags;
     int priority;
     uint64_t id;
+    struct branch branch;
     CUstream previous, next;
 };
 
@@ -58,6 +61,24 @@ static CUresult check(CUstream stream, CUcontext *context) {
     }
     *context = stream->context;
     return CUDA_SUCCESS;
+}
+
+CUresult stream_check(CUstream stream) {
+    CUcontext context;
+    return check(stream, &context);
+}
+
+struct branch *stream_branch(CUstream stream) {
+    return is_default(stream) || !handle_is(stream, HANDLE_STREAM) ? NULL : &stream->branch;
+}
+
+struct branch *stream_implied(void) {
+    for (CUstream stream = streams; stream != NULL; stream = stream->next) {
+        if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0 && capture_has(&stream->branch)) {
+            return &stream->branch;
+        }
+    }
+    return NULL;
 }
 
 /* Whether a callback of this stream, or of any for a default stream, is still to end. */
@@ -164,12 +185,16 @@ CUresult stream_enter(CUstream stream) {
 }
 
 CUresult streams_synchronize(CUdevice device) {
-    CUresult result = wait_for_calls(NULL);
+    CUresult result = UNSAFE(wait_for_calls(NULL));
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     mempools_settle(device);
     return result;
 }
 
 static void end_stream(CUstream stream) {
+    capture_stream_gone(stream);
     if (stream->previous != NULL) {
         stream->previous->next = stream->next;
     } else {
@@ -234,7 +259,7 @@ API(cuStreamDestroy_v2, (CUstream stream), LOCKED(destroy(stream)))
 
 static CUresult query(CUstream stream) {
     CUcontext context;
-    CUresult result = LOCKED(check(stream, &context));
+    CUresult result = capture_concerns(stream) ? capture_refuse(stream) : UNSAFE(LOCKED(check(stream, &context)));
     if (result == CUDA_SUCCESS && atomic_load(&calls_pending) != 0) {
         pthread_mutex_lock(&call_mutex);
         result = busy(stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
@@ -244,8 +269,8 @@ static CUresult query(CUstream stream) {
 }
 
 static CUresult synchronize(CUstream stream) {
-    CUcontext context;
-    CUresult result = LOCKED(check(stream, &context));
+    CUcontext context = NULL;
+    CUresult result = capture_concerns(stream) ? capture_refuse(stream) : UNSAFE(LOCKED(check(stream, &context)));
     if (result == CUDA_SUCCESS) {
         result = wait_for_calls(stream);
     }
@@ -255,12 +280,30 @@ static CUresult synchronize(CUstream stream) {
     return result;
 }
 
+CUresult run_host(const CUDA_HOST_NODE_PARAMS *host, CUstream stream) {
+    return put_call(stream, host->fn, NULL, host->userData);
+}
+
+static CUresult launch_host(CUstream stream, CUhostFn function, void *data) {
+    struct operation operation = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {function, data}};
+    if (!capture_concerns(stream)) {
+        return put_call(stream, function, NULL, data);
+    }
+    return function == NULL ? CUDA_ERROR_INVALID_VALUE : capture_add(stream, &operation);
+}
+
+static CUresult add_callback(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags) {
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return capture_concerns(stream) ? capture_refuse(stream) : put_call(stream, NULL, callback, data);
+}
+
 API_TWIN(cuStreamQuery, _ptsz, (CUstream stream), query(stream))
 API_TWIN(cuStreamSynchronize, _ptsz, (CUstream stream), synchronize(stream))
-API_TWIN(cuLaunchHostFunc, _ptsz, (CUstream stream, CUhostFn function, void *data),
-         put_call(stream, function, NULL, data))
+API_TWIN(cuLaunchHostFunc, _ptsz, (CUstream stream, CUhostFn function, void *data), launch_host(stream, function, data))
 API_TWIN(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags),
-         flags != 0 ? CUDA_ERROR_INVALID_VALUE : put_call(stream, NULL, callback, data))
+         add_callback(stream, callback, data, flags))
 
 /* What one asks of a stream. */
 struct description {
@@ -310,43 +353,3 @@ static CUresult get_contexts(CUstream stream, CUcontext *context, CUgreenCtx *gr
 
 API_TWIN(cuStreamGetCtx_v2, _ptsz, (CUstream stream, CUcontext *context, CUgreenCtx *green),
          get_contexts(stream, context, green))
-
-/* Nothing can be captured: graphs are not there. A program may ask, and is told so. */
-static CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status) {
-    CUcontext context;
-    CUresult result = status == NULL ? CUDA_ERROR_INVALID_VALUE : LOCKED(check(stream, &context));
-    if (result == CUDA_SUCCESS) {
-        *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    }
-    return result;
-}
-
-API_TWIN(cuStreamIsCapturing, _ptsz, (CUstream stream, CUstreamCaptureStatus *status), capture_status(stream, status))
-API_TWIN(cuStreamGetCaptureInfo, _ptsz, (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id),
-         ((void)id, capture_status(stream, status)))
-API_TWIN(cuStreamGetCaptureInfo_v2, _ptsz,
-         (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-          const CUgraphNode **dependencies, size_t *count),
-         ((void)id, (void)graph, (void)dependencies, (void)count, capture_status(stream, status)))
-API_TWIN(cuStreamGetCaptureInfo_v3, _ptsz,
-         (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-          const CUgraphNode **dependencies, const void **edges, size_t *count),
-         ((void)id, (void)graph, (void)dependencies, (void)edges, (void)count, capture_status(stream, status)))
-API_TWIN(cuStreamBeginCapture, _ptsz, (CUstream stream), ((void)stream, CUDA_ERROR_NOT_SUPPORTED))
-API_TWIN(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, CUstreamCaptureMode mode),
-         ((void)stream, (void)mode, CUDA_ERROR_NOT_SUPPORTED))
-API_TWIN(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph),
-         ((void)stream, (void)graph, CUDA_ERROR_ILLEGAL_STATE))
-
-static __thread CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    ENTER(cuThreadExchangeStreamCaptureMode);
-    if (mode == NULL || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUstreamCaptureMode old = capture_mode;
-    capture_mode = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
-}

@@ -7,12 +7,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct branch;
+
 #define STREAM_LEAST_PRIORITY    0
 #define STREAM_GREATEST_PRIORITY (-5)
 
 /* Refuses a handle that is no stream, and waits for the program's functions that were put into it before. Every
  * operation in a stream starts with it; without the lock held. */
 CUresult stream_enter(CUstream stream);
+/* Refuses a handle that is no stream; under the lock, as are the next two. */
+CUresult stream_check(CUstream stream);
+/* Where a created stream stands in a capture; NULL for the others, which cannot be captured. */
+struct branch *stream_branch(CUstream stream);
+/* A stream being captured that the legacy default stream would have to wait for. */
+struct branch *stream_implied(void);
 /* Waits for all streams, as a synchronise of the device does, and lets its pools give back what they may. */
 CUresult streams_synchronize(CUdevice device);
 /* The streams of a context end with it. Called under the lock. */

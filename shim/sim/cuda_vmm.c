@@ -6,6 +6,8 @@
  * does not run out of descriptors.
  */
 #define _GNU_SOURCE
+#include "cuda_vmm.h"
+
 #include "common_model.h"
 #include "common_pool.h"
 #include "cuda_api.h"
@@ -22,16 +24,6 @@ struct reservation {
     CUdeviceptr address;
     uint64_t size;
     struct reservation *next;
-};
-
-struct vmm_handle {
-    CUmemAllocationProp properties;
-    uint64_t size;
-    int references, mappings;
-    int fd;                   /* the file that the bytes are in */
-    uint64_t offset;          /* where in it */
-    struct heap_piece *piece; /* of the arena, unless the file is the handle's own */
-    bool charged;             /* by this process: not if imported, and not host memory */
 };
 
 static struct reservation *reservations;
@@ -114,6 +106,9 @@ static void end_if_unused(struct vmm_handle *handle) {
         return;
     }
     struct device *device = on_device(&handle->properties) ? device_get(handle->properties.location.id) : NULL;
+    if (handle->multicast != NULL) {
+        multicast_end(handle->multicast);
+    }
     if (handle->piece != NULL) {
         arena_give(&device->arena, handle->piece);
     } else {
@@ -149,13 +144,22 @@ static CUresult create(CUmemGenericAllocationHandle *result, size_t size, const 
     return CUDA_SUCCESS;
 }
 
-static struct vmm_handle *find(CUmemGenericAllocationHandle number) {
+struct vmm_handle *vmm_find(CUmemGenericAllocationHandle number) {
     struct vmm_handle *handle = (void *)(uintptr_t)number;
     return handle_is(handle, HANDLE_VMM) ? handle : NULL;
 }
 
+void vmm_hold(struct vmm_handle *handle) {
+    handle->mappings++;
+}
+
+void vmm_let_go(struct vmm_handle *handle) {
+    handle->mappings--;
+    end_if_unused(handle);
+}
+
 static CUresult release(CUmemGenericAllocationHandle number) {
-    struct vmm_handle *handle = find(number);
+    struct vmm_handle *handle = vmm_find(number);
     if (handle == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -182,7 +186,7 @@ static CUresult retain(CUmemGenericAllocationHandle *result, void *address) {
 }
 
 static CUresult get_properties(CUmemAllocationProp *properties, CUmemGenericAllocationHandle number) {
-    struct vmm_handle *handle = find(number);
+    struct vmm_handle *handle = vmm_find(number);
     if (properties == NULL || handle == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -280,7 +284,7 @@ API(cuMemAddressReserve,
 API(cuMemAddressFree, (CUdeviceptr pointer, size_t size), LOCKED(free_addresses(pointer, size)))
 
 static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle number) {
-    struct vmm_handle *handle = find(number);
+    struct vmm_handle *handle = vmm_find(number);
     if (handle == NULL || size == 0 || !aligned(address) || !aligned(size) || !aligned(offset) ||
         offset > handle->size || size > handle->size - offset || !reserved(address, size)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -384,7 +388,7 @@ API(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, C
     LOCKED(get_access(flags, location, pointer)))
 
 static CUresult export_handle(void *shareable, CUmemGenericAllocationHandle number, CUmemAllocationHandleType type) {
-    struct vmm_handle *handle = find(number);
+    struct vmm_handle *handle = vmm_find(number);
     if (shareable == NULL || handle == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         (handle->properties.requestedHandleTypes & type) == 0) {
         return CUDA_ERROR_INVALID_VALUE;

@@ -199,12 +199,31 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsign
     return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
 }
 
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                  nvmlProcessInfo_v1_t *infos) {
+    static __thread nvmlProcessInfo_t newer[MOST_PROCESSES];
+    NEED(count);
+    unsigned int room = infos == NULL ? 0 : *count < MOST_PROCESSES ? *count : MOST_PROCESSES;
+    *count = room;
+    nvmlReturn_t result = nvmlDeviceGetComputeRunningProcesses_v3(device, count, newer);
+    for (unsigned int index = 0; result == NVML_SUCCESS && index < *count; index++) {
+        infos[index] = (nvmlProcessInfo_v1_t){newer[index].pid, newer[index].usedGpuMemory};
+    }
+    return result;
+}
+
 /* Nobody draws and nobody runs MPS on a software GPU. */
 static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count) {
     GPU_OF(device);
     NEED(count);
     *count = 0;
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                   nvmlProcessInfo_v1_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
 }
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
@@ -215,6 +234,12 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsig
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                       nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_v1_t *infos) {
     (void)infos;
     return no_processes(device, count);
 }

@@ -49,6 +49,7 @@ class FakeDaemon:
         self.records: list[dict] = []
         self.note = "nothing is asked back"
         self.unmanaged = 0
+        self.outsiders: list[dict[str, object]] = []
         self.on_last_job = lambda: None
         self._streams: list[tuple[str, queue.Queue]] = []
         self._connections: set[socket.socket] = set()
@@ -199,6 +200,7 @@ class FakeDaemon:
                 "lent": total("loan", index),
                 "free": TOTAL - RESERVE - total("usage", index) - self.unmanaged,
                 "unmanaged": self.unmanaged,
+                "unmanaged_processes": self.outsiders,
                 "returning": 0,
             }
             for index in range(self.gpus)

@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 from fake_daemon import FakeDaemon
+from shim_tree import ROOT, SHIM
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-SHIM = ROOT / "shim"
 CFLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SHIM}", f"-I{SHIM / 'preload'}"]
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 import pytest
-from conftest import ROOT, SHIM
+from shim_tree import ROOT, SHIM
 
 from gpushare.env import Settings
 from gpushare.errors import GpushareError

@@ -48,7 +48,8 @@ def test_tables_are_the_only_user_of_rich():
 
 
 def test_public_names():
-    assert set(gpushare.__all__) == {"Quantity", "__version__", "errors", "set_limit", "status"}
+    names = {"Quantity", "__version__", "enable", "errors", "load_ipython_extension", "set_limit", "status"}
+    assert set(gpushare.__all__) == names
     for name in gpushare.__all__:
         assert getattr(gpushare, name) is not None
         assert name in dir(gpushare)

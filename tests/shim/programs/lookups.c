@@ -4,6 +4,13 @@
 #include <math.h>
 #include <stdio.h>
 
+/* The version of glibc's oldest symbols. */
+#if defined(__aarch64__)
+#define OLDEST "GLIBC_2.17"
+#else
+#define OLDEST "GLIBC_2.2.5"
+#endif
+
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -24,11 +31,9 @@ int main(int argc, char **argv) {
     CHECK(dlsym(RTLD_DEFAULT, "printf") == (void *)printf);
     CHECK(dlsym(self, "puts") != NULL);
     CHECK(dlsym(RTLD_NEXT, "puts") != NULL);
-#if defined(__x86_64__)
-    CHECK(dlvsym(RTLD_DEFAULT, "puts", "GLIBC_2.2.5") != NULL);
-    CHECK(dlvsym(RTLD_NEXT, "puts", "GLIBC_2.2.5") == dlsym(RTLD_NEXT, "puts"));
+    CHECK(dlvsym(RTLD_DEFAULT, "puts", OLDEST) != NULL);
+    CHECK(dlvsym(RTLD_NEXT, "puts", OLDEST) == dlsym(RTLD_NEXT, "puts"));
     CHECK(dlvsym(self, "puts", "GLIBC_9.9") == NULL);
-#endif
 
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     CHECK(driver != NULL);

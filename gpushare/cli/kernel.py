@@ -1,0 +1,172 @@
+"""gpushare kernel: Jupyter kernels that start as jobs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from gpushare import __version__, kernelspec
+from gpushare.cli import output as _output
+from gpushare.env import Settings
+from gpushare.errors import render
+from gpushare.quantity import Kind
+
+PASSED_ON = ("priority", "grace", "visible", "driver")  # options of `run` that stand in argv as they were given
+
+
+def _places(prefix: Path | None, sys_prefix: bool) -> list[Path]:
+    """The data directories that a command is about."""
+    if prefix is not None and sys_prefix:
+        raise click.UsageError("--prefix and --sys-prefix contradict each other")
+    if prefix is not None or sys_prefix:
+        return [(prefix or Path(sys.prefix)).absolute() / kernelspec.SHARE]
+    return kernelspec.data_dirs(os.environ)
+
+
+def _target(prefix: Path | None, sys_prefix: bool) -> Path:
+    return _places(prefix, sys_prefix)[0] if prefix is not None or sys_prefix else kernelspec.user_data(os.environ)
+
+
+prefix_option = click.option(
+    "--prefix", metavar="DIR", type=click.Path(path_type=Path), help="In DIR/share/jupyter, as of an environment."
+)
+sys_prefix_option = click.option("--sys-prefix", is_flag=True, help="In the environment that gpushare is in.")
+
+
+@click.group("kernel", short_help="Jupyter kernels with a part of a GPU: install, list, remove.")
+def command() -> None:
+    """Jupyter kernels that start with their part of a GPU.
+
+    \b
+    gpushare kernel install --name torch-8g --limit 8Gi
+    """
+
+
+@command.command()
+@click.option("--name", default="gpushare", show_default=True, metavar="NAME", help="Of the kernel, and of its jobs.")
+@click.option("--display-name", metavar="TEXT", help="What notebooks show.  [default: the base's, with the budget]")
+@click.option("--base", metavar="KERNEL", help="An installed kernel to wrap.  [default: ipykernel of this Python]")
+@click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
+@click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
+@click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
+@click.option("--priority", metavar="N", help="Jobs of lower priority are stopped first.")
+@click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when memory is asked back.")
+@click.option("--visible", metavar="WHAT", help="What the kernel sees as the GPU's size: limit or request.")
+@click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.")
+@click.option("--no-lend", is_flag=True, help="Keep the kernel's unused memory for itself.")
+@prefix_option
+@sys_prefix_option
+def install(
+    *,
+    name: str,
+    display_name: str | None,
+    base: str | None,
+    request: str | None,
+    limit: str | None,
+    gpus: int,
+    no_lend: bool,
+    prefix: Path | None,
+    sys_prefix: bool,
+    **passed_on: str | None,
+) -> None:
+    """Install a kernel that runs under `gpushare run --exec` with these options.
+
+    It appears in notebooks beside the others. Each start of it is a job of its own; interrupt and restart work as
+    they do without gpushare.
+    """
+    flags = {"GPUSHARE_REQUEST": request, "GPUSHARE_LIMIT": limit}
+    flags |= {f"GPUSHARE_{key.upper()}": text for key, text in passed_on.items()}
+    plan = kernelspec.Plan(
+        name=kernelspec.check_name(name),
+        base=kernelspec.base_kernel(base, kernelspec.data_dirs(os.environ)) if base else kernelspec.own_kernel(),
+        options=_options(flags, gpus, no_lend),
+        budget=_check(flags) + (f" on each of {gpus}" if gpus > 1 else ""),
+        display_name=display_name,
+    )
+    kernel, replaced = kernelspec.install(plan, _target(prefix, sys_prefix), __version__)
+    click.echo(f"{'replaced' if replaced else 'installed'} {kernel.name}: {kernel.display_name}")
+    click.echo(kernel.directory)
+    _warn(plan, kernel)
+
+
+def _check(flags: dict[str, str | None]) -> str:
+    """Refuse now what each start would refuse. The budget in words, for the display name.
+
+    The environment and the files count when the kernel starts, not now.
+    """
+    settings = Settings(flags, {}, ())
+    budget, _, _ = settings.budget()
+    settings.integer("GPUSHARE_PRIORITY")
+    settings.duration("GPUSHARE_GRACE")
+    for variable in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE"):
+        settings.choice(variable)
+    shown = "no limit" if budget.limit.kind is Kind.MAX else f"limit {budget.limit}"
+    return shown if budget.request == budget.limit else f"request {budget.request}, {shown}"
+
+
+def _options(flags: dict[str, str | None], gpus: int, no_lend: bool) -> list[str]:
+    options = []
+    for key in ("request", "limit", *PASSED_ON):
+        text = flags.get(f"GPUSHARE_{key.upper()}")
+        if text is not None:
+            options += [f"--{key}", text]
+    if gpus > 1:
+        options += ["--gpus", str(gpus)]
+    return [*options, "--no-lend"] if no_lend else options
+
+
+def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel) -> None:
+    if plan.base.name == "ipykernel" and importlib.util.find_spec("ipykernel") is None:
+        note = render(
+            f"ipykernel is not installed in {sys.prefix}: the kernel cannot start before it is",
+            hint="pip install ipykernel there, or wrap another kernel with --base",
+        )
+        click.echo(note, err=True)
+    first = kernelspec.find(kernel.name, kernelspec.data_dirs(os.environ))
+    if first is not None and first.directory != kernel.directory:
+        click.echo(render(f"another kernel of that name comes first: {first.directory}"), err=True)
+
+
+@command.command("list")
+@prefix_option
+@sys_prefix_option
+@_output.option("table", "json")
+def list_kernels(*, prefix: Path | None, sys_prefix: bool, output: str) -> None:
+    """The kernels that `gpushare kernel install` has made, where Jupyter looks for them."""
+    kernels = kernelspec.installed(_places(prefix, sys_prefix))
+    if output == "json":
+        _output.print_json("kernels", {"kernels": [_as_json(kernel) for kernel in kernels]})
+    elif not kernels:
+        click.echo("none of gpushare's kernels is installed here", err=True)
+    else:
+        titles = ("NAME", "BUDGET", "BASE", "DISPLAY NAME", "DIRECTORY")
+        rows = [_row(kernel) for kernel in kernels]
+        _output.print_table([_output.Column(title, shrink=title == "DIRECTORY") for title in titles], rows)
+
+
+def _row(kernel: kernelspec.Kernel) -> list[str]:
+    budget, base = (str((kernel.mark or {}).get(key, "?")) for key in ("budget", "base"))
+    return [kernel.name, budget, base, kernel.display_name, str(kernel.directory)]
+
+
+def _as_json(kernel: kernelspec.Kernel) -> dict[str, object]:
+    return {
+        "name": kernel.name,
+        "display_name": kernel.display_name,
+        "directory": str(kernel.directory),
+        "argv": kernel.content["argv"],
+        **dict(kernel.mark or {}),
+    }
+
+
+@command.command("remove")
+@click.argument("name")
+@prefix_option
+@sys_prefix_option
+def remove_kernel(*, name: str, prefix: Path | None, sys_prefix: bool) -> None:
+    """Remove the kernel NAME, if it is one of gpushare's."""
+    click.echo(f"removed {kernelspec.remove(name, _places(prefix, sys_prefix))}")

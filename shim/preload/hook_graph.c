@@ -1,0 +1,410 @@
+/* hook_graph.c: the memory of graphs.
+ *
+ * An alloc node costs nothing, and neither does capturing one. Physical memory is taken when the graph is uploaded or
+ * launched, from the GPU's graph pool, which keeps it until it is trimmed. So the pools are charged, one for each GPU,
+ * by the bytes that the driver says they have reserved:
+ *
+ *   charged  what is reserved of the credit for the pool
+ *   pending  what some thread is about to add to charged
+ *   needed   what the uploads and launches that are under way may take
+ *
+ * How much a launch may need is counted once, when the graph is instantiated: the sum of its alloc nodes, which is more
+ * than it takes if it frees some before it allocates others. What the pool has reserved and nobody uses serves first;
+ * credit for the rest is reserved before the driver is called, and afterwards the driver's number is charged.
+ * A refusal is CUDA_ERROR_OUT_OF_MEMORY, from cuGraphUpload, from cuGraphLaunch, or from cuGraphInstantiateWithParams
+ * if it is to upload; the driver is not called then. Instantiating alone is never refused.
+ *
+ * Memory nodes cannot be changed in an executable graph, so updates need no hook. Freeing a graph's memory only returns
+ * it to the pool; frees are merely counted, to know whether a graph that frees first will find what it left.
+ */
+#include "hooks.h"
+
+#include <string.h>
+
+#define GRAIN       ((2ull << 20) - 1) /* the least that the driver maps */
+#define MAX_ROUNDS  4
+#define CHUNK_EXECS 128
+#define MAX_CHUNKS  1024
+#define FEW_NODES   128
+#define MOST_NESTED 16
+
+/* ---- what executable graphs need ------------------------------------------------------------------ */
+
+struct need {
+    uint32_t units[GS_MAX_GPUS];
+    bool any, frees;  /* has memory nodes; has free nodes */
+    bool frees_first; /* each launch begins with freeing what the last one left */
+    bool left;        /* the last one did leave it, and since then there were as many frees as: */
+    uint32_t frees_then;
+    uint32_t number;
+    uint32_t next_free; /* number + 1 */
+};
+
+static struct gs_table execs; /* those with alloc nodes -> detail: the need's number */
+static struct need *chunks[MAX_CHUNKS];
+static uint32_t need_count, first_free;
+static struct gs_lock needs_lock;
+static uint32_t exec_count;
+
+uint32_t gs_graph_frees;
+
+static struct need *need_at(uint32_t number) {
+    return &chunks[number / CHUNK_EXECS][number % CHUNK_EXECS];
+}
+
+/* Under the lock; UINT32_MAX: no memory. */
+static uint32_t new_need(void) {
+    if (first_free != 0) {
+        uint32_t number = first_free - 1;
+        first_free = need_at(number)->next_free;
+        return number;
+    }
+    if (need_count == CHUNK_EXECS * MAX_CHUNKS)
+        return UINT32_MAX;
+    struct need **chunk = &chunks[need_count / CHUNK_EXECS];
+    if (*chunk == NULL)
+        *chunk = gs_pages_new(CHUNK_EXECS * sizeof(struct need));
+    return *chunk == NULL ? UINT32_MAX : need_count++;
+}
+
+static void drop_need(uint32_t number) {
+    gs_lock(&needs_lock);
+    need_at(number)->next_free = first_free;
+    first_free = number + 1;
+    gs_unlock(&needs_lock);
+    __atomic_fetch_sub(&exec_count, 1, __ATOMIC_RELAXED);
+}
+
+/* One that cannot be noted is left to measuring. */
+static void note(CUgraphExec exec, const struct need *need) {
+    struct gs_entry displaced, entry = {.key = (uint64_t)(uintptr_t)exec};
+    gs_lock(&needs_lock);
+    uint32_t number = new_need();
+    if (number != UINT32_MAX)
+        *need_at(number) = *need;
+    gs_unlock(&needs_lock);
+    if (number == UINT32_MAX)
+        return;
+    entry.detail = number;
+    __atomic_fetch_add(&exec_count, 1, __ATOMIC_RELAXED);
+    if (!gs_table_put(&execs, &entry, &displaced))
+        drop_need(number);
+    else if (displaced.key != 0)
+        drop_need(displaced.detail);
+}
+
+static bool find(CUgraphExec exec, struct need *need) {
+    struct gs_entry entry;
+    if (__builtin_expect(__atomic_load_n(&exec_count, __ATOMIC_RELAXED) == 0, 1) ||
+        !gs_table_find(&execs, (uint64_t)(uintptr_t)exec, &entry))
+        return false;
+    *need = *need_at(entry.detail);
+    need->number = entry.detail;
+    return true;
+}
+
+static void count_node(CUgraphNode node, struct need *need, int depth);
+
+static void count_graph(CUgraph graph, struct need *need, int depth) {
+    CUgraphNode few[FEW_NODES], *nodes = few;
+    size_t count = 0;
+    if (depth == MOST_NESTED || gs_driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+        return;
+    size_t room = count;
+    if (room > FEW_NODES && (nodes = gs_pages_new(room * sizeof *nodes)) == NULL)
+        return;
+    if (gs_driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+        for (size_t i = 0; i < count && i < room; i++)
+            count_node(nodes[i], need, depth);
+    if (nodes != few)
+        gs_pages_drop(nodes, room * sizeof *nodes);
+}
+
+static void count_node(CUgraphNode node, struct need *need, int depth) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params;
+    CUgraphNodeType type;
+    CUgraph child;
+    if (gs_driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+        return;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && gs_driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+        count_graph(child, need, depth + 1);
+    if (type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+        need->any = need->frees = true;
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || gs_driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS ||
+        params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return;
+    CUdevice device = params.poolProps.location.id;
+    if (device < 0 || device >= GS_MAX_GPUS)
+        return;
+    uint64_t bytes = params.bytesize > UINT64_MAX - GRAIN ? UINT64_MAX : (params.bytesize + GRAIN) & ~GRAIN;
+    uint64_t units = (uint64_t)need->units[device] + gs_units(bytes);
+    need->units[device] = units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
+    need->any = true;
+}
+
+/* ---- the account of one GPU's graph pool ---------------------------------------------------------- */
+
+static struct graph_pool {
+    struct gs_mutex mutex;
+    uint32_t charged, pending;
+    uint64_t needed;
+} pools[GS_MAX_GPUS];
+
+static uint32_t ask(const struct gs_gpu *gpu, CUgraphMem_attribute attribute, uint32_t otherwise) {
+    uint64_t bytes = 0;
+    CUresult result = gs_driver.cuDeviceGetGraphMemAttribute((CUdevice)gpu->index, attribute, &bytes);
+    return result == CUDA_SUCCESS ? gs_units(bytes) : otherwise;
+}
+
+/* Charge what the driver says. Returns how much could not be, because the credit does not hold it. */
+static uint32_t settle(struct gs_gpu *gpu) {
+    struct graph_pool *pool = &pools[gpu->index];
+    uint32_t lacking = 0;
+    gs_mutex_lock(&pool->mutex);
+    uint32_t target = ask(gpu, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, pool->charged);
+    uint64_t covered = (uint64_t)pool->charged + pool->pending; /* some of it may be what another thread takes now */
+    if (target < pool->charged) {
+        gs_release(gpu->line, pool->charged - target);
+        pool->charged = target;
+    } else if (target > covered) {
+        uint32_t rest = (uint32_t)(target - covered);
+        if (gs_reserve(gpu->line, rest))
+            pool->charged += rest;
+        else
+            lacking = rest;
+    }
+    gs_mutex_unlock(&pool->mutex);
+    return lacking;
+}
+
+/* The same, asking for what is lacking: the pool has taken more than was foreseen. */
+static void settle_up(struct gs_gpu *gpu) {
+    for (int round = 0; round < MAX_ROUNDS; round++) {
+        uint32_t lacking = settle(gpu);
+        if (lacking == 0 || !gs_account_reserve(gpu, lacking))
+            return;
+        gs_release(gpu->line, lacking);
+    }
+}
+
+/* How much more than `have` a launch must reserve. Marks it as pending. */
+static uint32_t growth_beyond(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t have) {
+    struct graph_pool *pool = &pools[gpu->index];
+    gs_mutex_lock(&pool->mutex);
+    uint32_t reserved = ask(gpu, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, 0);
+    uint32_t used = ask(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, reserved);
+    uint32_t spare = reserved > used ? reserved - used : 0;
+    if (frees_first)
+        spare += need < used ? need : used;
+    uint64_t covered = (uint64_t)spare + pool->pending, wanted = pool->needed;
+    uint64_t growth = wanted > covered ? wanted - covered : 0;
+    growth = growth > need - have ? need - have : growth;
+    pool->pending += (uint32_t)growth;
+    gs_mutex_unlock(&pool->mutex);
+    return (uint32_t)growth;
+}
+
+static void change(struct gs_gpu *gpu, int64_t needed, uint32_t not_pending, uint32_t charged) {
+    struct graph_pool *pool = &pools[gpu->index];
+    gs_mutex_lock(&pool->mutex);
+    pool->needed += (uint64_t)needed;
+    pool->pending -= not_pending;
+    pool->charged += charged;
+    gs_mutex_unlock(&pool->mutex);
+}
+
+/* A launch may take so much. false: refused. Looks again after each reservation, which may have trimmed the pool that
+ * it counted on. */
+static bool enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t *have) {
+    struct gs_place place;
+    *have = 0;
+    if (!gs_place_device(&place, (CUdevice)gpu->index))
+        return false;
+    change(gpu, need, 0, 0);
+    for (uint32_t growth; (growth = growth_beyond(gpu, need, frees_first, *have)) != 0; *have += growth) {
+        if (gs_account_reserve(gpu, growth))
+            continue;
+        change(gpu, -(int64_t)need, *have + growth, 0);
+        gs_release(gpu->line, *have);
+        return false;
+    }
+    return true;
+}
+
+static void leave(struct gs_gpu *gpu, uint32_t need, uint32_t have) {
+    change(gpu, -(int64_t)need, have, have);
+    settle_up(gpu);
+}
+
+/* See gs_account_squeeze. Trimming may be forbidden while this thread captures, unless it says that it knows. */
+static void squeeze(struct gs_gpu *gpu, bool all) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool relaxed = gs_driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    if (all)
+        gs_driver.cuDeviceGraphMemTrim((CUdevice)gpu->index);
+    settle(gpu);
+    if (relaxed)
+        gs_driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* ---- uploads and launches ------------------------------------------------------------------------- */
+
+struct run {
+    CUresult (*call)(struct run *);
+    CUgraphExec exec, *fresh;
+    CUgraph graph;
+    CUstream stream;
+    CUDA_GRAPH_INSTANTIATE_PARAMS *params;
+};
+
+/* The GPUs from `from` on: enter, then those behind it, the call in the middle, leave on the way out. */
+static CUresult run_on(struct run *run, const struct need *need, int from) {
+    uint32_t have;
+    while (from < GS_MAX_GPUS && need->units[from] == 0)
+        from++;
+    if (from == GS_MAX_GPUS)
+        return run->call(run);
+    struct gs_gpu *gpu = gs_gpu_of(from);
+    if (gpu == NULL)
+        return run_on(run, need, from + 1);
+    if (!enter(gpu, need->units[from], need->frees_first, &have))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = run_on(run, need, from + 1);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && have != 0 && gs_account_driver_failed(gpu, have))
+        result = run_on(run, need, from + 1);
+    leave(gpu, need->units[from], have);
+    return result;
+}
+
+static CUresult run(struct run *run, const struct need *need) {
+    __atomic_store_n(&gs_account_squeeze[GS_SQUEEZE_GRAPHS], squeeze, __ATOMIC_RELAXED);
+    return run_on(run, need, 0);
+}
+
+/* A launch that frees first what the last one left takes nothing more, if all of that is still there: nobody has freed
+ * a pointer that may be a graph's since, in whatever way. If in doubt it is asked for again. */
+static CUresult run_launch(struct run *run_, struct need *need) {
+    struct need *stored = need_at(need->number);
+    uint32_t frees = __atomic_load_n(&gs_graph_frees, __ATOMIC_RELAXED);
+    need->frees_first = need->frees_first && !need->frees && need->left && need->frees_then == frees;
+    if (need->frees)
+        __atomic_fetch_add(&gs_graph_frees, 1, __ATOMIC_RELAXED);
+    CUresult result = run(run_, need);
+    __atomic_store_n(&stored->frees_then, frees, __ATOMIC_RELAXED);
+    __atomic_store_n(&stored->left, result == CUDA_SUCCESS, __ATOMIC_RELAXED);
+    return result;
+}
+
+/* ---- the hooks ------------------------------------------------------------------------------------ */
+
+static void instantiated(CUresult result, const CUgraphExec *exec, struct need *need, uint64_t flags) {
+    if (result != CUDA_SUCCESS || !need->any)
+        return;
+    need->frees_first = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+    note(*exec, need);
+}
+
+/* The four that do not upload. Counted before: the handle of the graph may be another's afterwards. */
+#define INSTANTIATE(call, flags)                                                                                       \
+    struct need need = {0};                                                                                            \
+    bool on = gs_on();                                                                                                 \
+    if (on)                                                                                                            \
+        count_graph(graph, &need, 0);                                                                                  \
+    CUresult result = gs_driver.call;                                                                                  \
+    if (on)                                                                                                            \
+        instantiated(result, exec, &need, flags);                                                                      \
+    return result
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size) {
+    INSTANTIATE(cuGraphInstantiate(exec, graph, error_node, log, log_size), 0);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size) {
+    INSTANTIATE(cuGraphInstantiate_v2(exec, graph, error_node, log, log_size), 0);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    INSTANTIATE(cuGraphInstantiateWithFlags(exec, graph, flags), flags);
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    struct gs_entry entry, displaced;
+    if (!gs_on() || !gs_table_take(&execs, (uint64_t)(uintptr_t)exec, &entry))
+        return gs_driver.cuGraphExecDestroy(exec);
+    CUresult result = gs_driver.cuGraphExecDestroy(exec);
+    if (result != CUDA_SUCCESS) {
+        gs_table_put(&execs, &entry, &displaced);
+        return result;
+    }
+    struct need need = *need_at(entry.detail);
+    drop_need(entry.detail);
+    for (int device = 0; device < GS_MAX_GPUS; device++)
+        if (need.units[device] != 0 && gs_gpu_of(device) != NULL && gs_gpu_of(device)->line != NULL)
+            settle(gs_gpu_of(device));
+    return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuDeviceGraphMemTrim(device);
+    struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? gs_gpu_of(device) : NULL;
+    if (gpu != NULL && gpu->line != NULL)
+        settle(gpu);
+    return result;
+}
+
+/* A launch into a stream that is being captured becomes a node of another graph, which takes nothing. */
+#define TWIN(suffix)                                                                                                   \
+    static CUresult call_launch##suffix(struct run *run) {                                                             \
+        return gs_driver.cuGraphLaunch##suffix(run->exec, run->stream);                                                \
+    }                                                                                                                  \
+    static CUresult call_upload##suffix(struct run *run) {                                                             \
+        return gs_driver.cuGraphUpload##suffix(run->exec, run->stream);                                                \
+    }                                                                                                                  \
+    static CUresult call_instantiate##suffix(struct run *run) {                                                        \
+        return gs_driver.cuGraphInstantiateWithParams##suffix(run->fresh, run->graph, run->params);                    \
+    }                                                                                                                  \
+    static __attribute__((noinline)) CUresult launch_with_memory##suffix(CUgraphExec exec, CUstream stream) {          \
+        struct run one = {.call = call_launch##suffix, .exec = exec, .stream = stream};                                \
+        struct need need;                                                                                              \
+        if (!find(exec, &need) || gs_is_capturing(gs_driver.cuStreamIsCapturing##suffix, stream))                      \
+            return call_launch##suffix(&one);                                                                          \
+        return run_launch(&one, &need);                                                                                \
+    }                                                                                                                  \
+    CUresult cuGraphLaunch##suffix(CUgraphExec exec, CUstream stream) {                                                \
+        if (!gs_on() || __atomic_load_n(&exec_count, __ATOMIC_RELAXED) == 0)                                           \
+            return gs_driver.cuGraphLaunch##suffix(exec, stream);                                                      \
+        return launch_with_memory##suffix(exec, stream);                                                               \
+    }                                                                                                                  \
+    CUresult cuGraphUpload##suffix(CUgraphExec exec, CUstream stream) {                                                \
+        struct run one = {.call = call_upload##suffix, .exec = exec, .stream = stream};                                \
+        struct need need;                                                                                              \
+        if (!gs_on() || !find(exec, &need))                                                                            \
+            return call_upload##suffix(&one);                                                                          \
+        need.frees_first = false;                                                                                      \
+        return run(&one, &need);                                                                                       \
+    }                                                                                                                  \
+    CUresult cuGraphInstantiateWithParams##suffix(CUgraphExec *exec, CUgraph graph,                                    \
+                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *params) {                             \
+        struct run one = {.call = call_instantiate##suffix, .fresh = exec, .graph = graph, .params = params};          \
+        struct need need = {0};                                                                                        \
+        if (!gs_on() || params == NULL)                                                                                \
+            return call_instantiate##suffix(&one);                                                                     \
+        uint64_t flags = params->flags;                                                                                \
+        count_graph(graph, &need, 0);                                                                                  \
+        bool upload = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 && need.any;                                   \
+        CUresult result = upload ? run(&one, &need) : call_instantiate##suffix(&one);                                  \
+        instantiated(result, exec, &need, flags);                                                                      \
+        return result;                                                                                                 \
+    }
+
+TWIN()
+TWIN(_ptsz)
+
+void gs_graph_forget(void) {
+    gs_table_forget(&execs);
+    memset(pools, 0, sizeof pools);
+    memset(chunks, 0, sizeof chunks);
+    need_count = first_free = exec_count = gs_graph_frees = 0;
+    needs_lock = (struct gs_lock){0};
+}

@@ -1,0 +1,29 @@
+/* loader.h: the C library's functions that are found at run time, not bound by the linker.
+ *
+ * dlsym and dlvsym, because we export functions of these names ourselves. The others, because a reference to them
+ * says which C library it wants: glibc 2.34 gave dlopen and its kin a new version, and a library that was linked
+ * there stops each program of an older system; __register_atfork is unknown to musl, which ends a program for that. A
+ * library that is preloaded into everything must not be refused, so it names only what every libc has.
+ */
+#ifndef GPUSHARE_PRELOAD_LOADER_H
+#define GPUSHARE_PRELOAD_LOADER_H
+
+enum gs_loader { GS_DLSYM, GS_DLVSYM, GS_DLOPEN, GS_DLCLOSE, GS_DLADDR };
+
+/* The function of the next library that has one (the C library's, as a rule). Never NULL: where there is none, one
+ * that finds nothing. */
+void *gs_loader(enum gs_loader function);
+
+/* What the function of that name would do. */
+void *gs_real_dlsym(void *library, const char *symbol);
+void *gs_real_dlvsym(void *library, const char *symbol, const char *version);
+void *gs_real_dlopen(const char *file, int flags);
+int gs_real_dlclose(void *library);
+
+/* The file that the library at this address was loaded from, or NULL. */
+const char *gs_file_of(const void *address);
+
+/* As pthread_atfork(NULL, NULL, child). */
+void gs_real_atfork(void (*child)(void));
+
+#endif

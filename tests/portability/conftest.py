@@ -1,0 +1,6 @@
+"""Makes the scripted daemon of tests/shim importable here."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shim"))

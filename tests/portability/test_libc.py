@@ -1,0 +1,114 @@
+"""Other C libraries: older glibc, musl. What we name of a C library decides whether it lets us, and the program, in."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toolchain import PROGRAMS, need, package_libraries
+
+from gpushare import doctor, glibc
+
+PRELOADED = "gpushare.lib.libgpushare"
+OLDEST = (2, 17)
+"""What the preload library may need: that of the oldest systems for which NVIDIA still has drivers."""
+
+MUSL_PROGRAM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+    void *driver = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), *self = dlopen(NULL, RTLD_NOW);
+    int found = dlsym(RTLD_DEFAULT, "puts") != NULL && dlsym(RTLD_NEXT, "puts") != NULL && dlsym(self, "puts") != NULL;
+    puts(found && driver == NULL ? "good" : "wrong");
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return package_libraries(tmp_path_factory.mktemp("libraries"))
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("damaged")
+
+
+def versions_by_objdump(library: Path) -> set[tuple[int, ...]]:
+    out = subprocess.run(["objdump", "-T", str(library)], capture_output=True, text=True, check=True).stdout
+    return {tuple(map(int, found.split("."))) for found in re.findall(r"\*UND\*.*\(GLIBC_([\d.]+)\)", out)}
+
+
+def test_the_preload_library_needs_an_old_glibc_only(built):
+    """A newer one comes in by calling a function that has got a new version: loader.h is the way around."""
+    assert glibc.needed(built[PRELOADED]) <= OLDEST
+
+
+def test_versions_are_read_as_objdump_reads_them(built):
+    for library in built.values():
+        assert glibc.needed(library) == max(versions_by_objdump(library), default=())
+    assert glibc.here() >= glibc.needed(built[PRELOADED])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_damaged_library_is_an_error_that_doctor_can_say(built, scratch, data):
+    path = built[PRELOADED]
+    whole = bytearray(path.read_bytes())
+    cut = data.draw(st.integers(0, 4096))
+    for _ in range(data.draw(st.integers(0, 8))):
+        whole[data.draw(st.integers(0, 4095))] = data.draw(st.integers(0, 255))
+    target = scratch / "damaged.so"
+    target.write_bytes(whole[:cut] if data.draw(st.booleans()) else whole)
+    with contextlib.suppress(ValueError):
+        glibc.needed(target)
+
+
+def test_doctor_compares_with_the_host(monkeypatch):
+    assert doctor.check_glibc(doctor.Surroundings()).state == "ok"
+    monkeypatch.setattr(glibc, "here", lambda: (2, 5))
+    finding = doctor.check_glibc(doctor.Surroundings())
+    assert finding.state == "fail" and re.search(r"glibc 2\.5; .*libgpushare\.so needs 2\.", finding.detail)
+    monkeypatch.setattr(glibc, "here", lambda: None)
+    finding = doctor.check_glibc(doctor.Surroundings())
+    assert finding.state == "fail" and "not glibc" in finding.detail and "image" in (finding.hint or "")
+
+
+@pytest.mark.parametrize("budget", [{}, {"GPUSHARE_LIMIT": "4Gi"}])
+def test_programs_of_musl_run_as_if_we_were_not_there(built, tmp_path, budget):
+    """They have no driver to be limited in, but `gpushare run` may start one on the way to a program that has."""
+    need("musl-gcc")
+    source = tmp_path / "program.c"
+    source.write_text(MUSL_PROGRAM)
+    for kind, flags in (("dynamic", []), ("static", ["-static"])):
+        program = tmp_path / kind
+        subprocess.run(["musl-gcc", str(source), "-o", str(program), *flags], check=True)
+        environ = {"LD_PRELOAD": str(built[PRELOADED]), **budget}
+        done = subprocess.run([str(program)], env=environ, capture_output=True, text=True, timeout=10)
+        expected = "good\n" if kind == "dynamic" else done.stdout  # a static one has no look-ups to ask
+        assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_started_through_the_loader(built, tmp_path):
+    """As some launchers do: the program is then an argument of the loader, and the kernel knows the loader only."""
+    headers = subprocess.run(["readelf", "-l", "/bin/true"], capture_output=True, text=True, check=True).stdout
+    (loader,) = re.findall(r"interpreter: (\S+)\]", headers)
+    program = tmp_path / "lookups"
+    subprocess.run(["gcc", str(PROGRAMS / "lookups.c"), "-o", str(program), "-ldl"], check=True)
+    driver = built["gpushare.sim.libcuda"]
+    command = [loader, "--library-path", str(driver.parent), "--preload", str(built[PRELOADED]), str(program)]
+    environ = {
+        "GPUSHARE_LIMIT": "4Gi",
+        "GPUSHARE_DRIVER": "sim",
+        "GPUSHARE_SIM": f"pool={tmp_path / 'pool'}",
+    }
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0, done.stdout
+    assert [Path(line).name for line in done.stdout.splitlines()] == ["libgpushare.so", "libcuda.so.1"]
