@@ -92,7 +92,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--processes", default="0,100,300")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+    # Runtime directories are on tmpfs (/run): pages on a disk would be measured too.
+    tmpfs = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=tmpfs) as directory:
         path = Path(directory)
         (path / "open.c").write_text(PROGRAM)
         program = path / "open"

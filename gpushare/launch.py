@@ -168,7 +168,7 @@ class Launch:
             "request_source": _source(self.request or (None if self.budget.request.kind is Kind.NONE else self.limit)),
             "limit_source": _source(self.limit or (None if self.budget.limit.kind is Kind.MAX else self.request)),
             "gpus": self.options.gpus,
-            "devices": visible_devices(self.environ),
+            "devices": [gpu["uuid"] for gpu in self.job["gpus"]] if self.job else visible_devices(self.environ),
             "priority": self.settings.integer("GPUSHARE_PRIORITY"),
             "grace": self.settings.duration("GPUSHARE_GRACE"),
             "lend": self.options.lend,

@@ -447,7 +447,10 @@ def test_ctrl_c_reaches_the_program_once(fake, run):
 
 
 def test_ctrl_z_stops_both_and_both_continue(fake, run):
-    pid, terminal = on_a_terminal(sh("echo ready; sleep 0.5; echo done"), through=[sys.executable, "-c", TINY_SHELL])
+    # No shell: one that is stopped between vfork and exec of its child is not stopped but in state D.
+    program = "import time; print('ready', flush=True); time.sleep(0.5); print('done')"
+    line = [sys.executable, "-c", program]
+    pid, terminal = on_a_terminal(line, through=[sys.executable, "-c", TINY_SHELL])
     try:
         read_until(terminal, "ready")
         os.write(terminal, b"\x1a")
