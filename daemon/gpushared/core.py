@@ -500,7 +500,7 @@ def _time_passed(turn: Turn, _event: TimePassed) -> None:
             turn.look(gpu)
         if gpu.returning or (gpu.guessed and turn.now - gpu.sampled_at >= turn.policy.glimpses_apart):
             turn.sample(gpu)
-            _admit_waiting(turn)
+    _admit_waiting(turn)
 
 
 # ---- a running job's budget ------------------------------------------------------------------------

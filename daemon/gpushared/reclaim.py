@@ -140,7 +140,7 @@ def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
         turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
     owner = turn.state.jobs[claim.job].spec.name
     text = f"asked with SIGTERM to give back: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}"
-    turn.record("term", text, job=victim, gpu=gpu.id, **_facts(reason))
+    turn.record_reason("term", reason, text, job=victim, gpu=gpu.id)
 
 
 def _kill_due(turn: Turn, gpu: Gpu, victims: list[Job], shortfall: int) -> None:
@@ -169,12 +169,7 @@ def _kill(turn: Turn, gpu: Gpu, victim: Job) -> None:
     turn.state.counters.kills += 1
     turn.emit(Kill(victim.id, tuple(sorted(victim.processes)), reason))
     text = f"killed: its grace is over, and {format_bytes(turn.state.loan(victim, gpu.id))} of its loan are needed"
-    turn.record("kill", text, job=victim, gpu=gpu.id, **_facts(reason))
-
-
-def _facts(reason: Reason) -> dict[str, object]:
-    """The numbers of a reason, beside those that every record has."""
-    return {name: value for name, value in reason.data.items() if name not in {"job", "gpu"}}
+    turn.record_reason("kill", reason, text, job=victim, gpu=gpu.id)
 
 
 def _gave_back(turn: Turn, gpu: Gpu, victim: Job) -> bool:

@@ -43,8 +43,11 @@ class Turn:
         """Note for the log, the node's story and the job's."""
         self._keep(event, text, job, gpu, facts)
 
-    def record_reason(self, event: str, reason: Reason, *, job: Job | None = None, gpu: str | None = None) -> None:
-        self._keep(event, reason.message, job, gpu, {"code": reason.code.value, **reason.data})
+    def record_reason(
+        self, event: str, reason: Reason, text: str = "", *, job: Job | None = None, gpu: str | None = None
+    ) -> None:
+        """The same for a reason, with its numbers; `text` where its message is for somebody else's eyes."""
+        self._keep(event, text or reason.message, job, gpu, {"code": reason.code.value, **reason.data})
 
     def _keep(self, event: str, text: str, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:
         record = Record(self.now, event, gpu, text, facts)

@@ -246,6 +246,16 @@ def test_the_queue_is_first_come_first_served_within_a_priority() -> None:
     assert {large, small} <= set(world.node.jobs)
 
 
+def test_a_queued_job_is_refused_when_its_time_is_over_and_not_at_the_next_sample() -> None:
+    world = World([16 * GIB], [mib(300)])
+    world.submit(spec("holder", "12Gi", "12Gi"))
+    late = world.submit(spec("late", "10Gi", "10Gi"), wait=0.5)
+    assert late in world.node.state.queue
+    world.wait(0.6)  # the next sample is 0.4 s away
+    assert late not in world.node.state.queue
+    assert late not in world.jobs, "it was told so"
+
+
 def test_a_stop_on_the_way_out_is_part_of_the_story(world: World) -> None:
     a = start(world, "A", "4Gi", "14Gi")
     world.allocate(a, "GPU-0", 12 * GIB)
