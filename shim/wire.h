@@ -9,6 +9,7 @@
  *   GS_ATTACH a context opens      GS_ANSWER   charged for its overhead; your line in the page
  *   GS_ASK    more credit          GS_ANSWER   it is in your word already; or denied, and why
  *   GS_DETACH a context closed     GS_ANSWER
+ *   GS_TRIMMED  a trim is done     GS_ANSWER  the page says which (trim_done) and how much (trimmed)
  *
  * Who the process is, the daemon learns from the kernel (SO_PEERCRED, pidfd); what a frame says about that is
  * for messages only. A process that has a page presents it again in GS_HELLO, its descriptor beside the frame.
@@ -35,6 +36,7 @@ enum gs_frame_type {
     GS_ASK = 4,
     GS_DETACH = 5,
     GS_ANSWER = 6,
+    GS_TRIMMED = 7, /* no body: it only says that the page is worth looking at now */
 };
 
 /* How an amount of memory was written down: resolved by the daemon, which knows the GPU. */
