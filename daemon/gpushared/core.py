@@ -20,11 +20,12 @@ from typing import Any
 
 from gpushare.quantity import Quantity, format_bytes
 from gpushare.reasons import Code, Reason
-from gpushared import admission, lending, measure, notes, reclaim
+from gpushared import admission, lending, measure, notes, reclaim, rungs
 from gpushared.events import (
     AskCancelled,
     AttachAsked,
     BudgetChanged,
+    Checkpointed,
     CreditAsked,
     Detached,
     Event,
@@ -99,6 +100,7 @@ class NodeState:
             Revoked: _revoked,
             MemorySampled: _memory_sampled,
             BudgetChanged: _budget_changed,
+            Checkpointed: _checkpointed,
             TimePassed: _time_passed,
         }
 
@@ -335,7 +337,7 @@ def _process_gone(turn: Turn, event: ProcessGone) -> None:
     del state.processes[process.id]
     for gpu in touched:
         if not any(share.job == job.id for share in gpu.shares.values()):
-            reclaim.victim_gone(turn, gpu, job)
+            rungs.gone(turn, gpu, job)
     turn.record("left", f"{process.command or 'a process'}[{process.pid}] has gone", job=job, pid=process.pid)
     for gpu in touched:
         lending.settle(turn, gpu)
@@ -402,6 +404,7 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
     if process is None or share is None:
         turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
         return
+    state.jobs[process.job].active_at = turn.now
     size = -(-event.size // measure.UNIT) * measure.UNIT
     ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now)
     ask.driver_failed, ask.allocation = event.driver_failed, event.allocation
@@ -447,8 +450,12 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
     gpu.seen_at = turn.now
     for process, used in event.used.items():
         share = gpu.shares.get(process)
-        if share is not None:
+        if share is None:
+            continue
+        share.trim = event.trims.get(process)
+        if min(used, share.credit) != share.used:
             share.used = min(used, share.credit)
+            turn.state.jobs[share.job].active_at = turn.now
     for ask in gpu.asks.values():
         ask.looked = True
     measure.work_off(turn, gpu)
@@ -501,6 +508,13 @@ def _time_passed(turn: Turn, _event: TimePassed) -> None:
         if gpu.returning or (gpu.guessed and turn.now - gpu.sampled_at >= turn.policy.glimpses_apart):
             turn.sample(gpu)
     _admit_waiting(turn)
+
+
+def _checkpointed(turn: Turn, event: Checkpointed) -> None:
+    job = turn.state.jobs.get(event.job)
+    if job is not None:
+        job.saved_at = turn.now
+        turn.record("checkpointed", "says that its work is saved", job=job)
 
 
 # ---- a running job's budget ------------------------------------------------------------------------

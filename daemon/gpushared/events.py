@@ -35,6 +35,8 @@ class JobSpec:
     """False: the job's unused request is not lent to others."""
     min_run_time: float = 0.0
     """Seconds after its start in which the job is nobody's victim."""
+    on_reclaim: tuple[str, ...] = ("trim", "term", "kill")
+    """The rungs that its loan is asked back by, gentlest first; kill is always the last."""
     request_source: str = ""
     limit_source: str = ""
 
@@ -173,11 +175,21 @@ class Detached(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TrimSeen:
+    """Where a process is with the last trim that was asked of it."""
+
+    begun: bool
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class UsedSeen(Event):
     """The answer to LookUsed: `used` of every process on the GPU, read from the pages just now."""
 
     gpu: str
     used: Mapping[int, int]
+    trims: Mapping[int, TrimSeen] = field(default_factory=dict)
+    """Of the processes that can be asked to trim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +214,15 @@ class MemorySampled(Event):
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
     """Process -> used, for the processes whose word was the same before and after the sample."""
+    busy: frozenset[int] | None = None
+    """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed(Event):
+    """The job says that its work is saved now: less would be lost with it."""
+
+    job: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,17 @@ class Publish(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class Trim(Instruction):
+    """Ask these processes of the job to free what their allocators only keep: `size` bytes of this GPU in all."""
+
+    job: str
+    processes: tuple[int, ...]
+    gpu: str
+    size: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate(Instruction):
     """SIGTERM to these processes of the job (its processes on GPUs), and tell its wrapper why."""
 

@@ -211,8 +211,11 @@ def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
     waited = turn.now - ask.since
     turn.state.counters.claim_seconds += waited
     job = turn.state.jobs[ask.job]
-    text = f"claim of {format_bytes(ask.wanted)} met after {waited:.2f} s"
-    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited)
+    rung = str(ask.rung)
+    met = turn.state.counters.claims_met
+    met[rung] = met.get(rung, 0) + 1
+    text = f"claim of {format_bytes(ask.wanted)} met after {waited:.2f} s, by {rung}"
+    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
 
 
 def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:

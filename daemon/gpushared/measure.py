@@ -26,6 +26,7 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     gpu.sampling = False
     gpu.sampled_at = turn.now
     by_pid = sample.by_pid
+    _note_activity(turn, gpu, sample)
     if by_pid is None:
         _settle_by_totals(turn, gpu, sample)
     else:
@@ -37,6 +38,14 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     gpu.excess = max(0, -gpu.free)
     work_off(turn, gpu)
     turn.emit(Publish(gpu.id))
+
+
+def _note_activity(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
+    gpu.shows_busy = sample.busy is not None
+    for process, share in gpu.shares.items():
+        busy = sample.busy is not None and turn.state.processes[process].pid in sample.busy
+        if busy or sample.steady.get(process, share.used) != share.used:
+            turn.state.jobs[share.job].active_at = turn.now
 
 
 def _live_by_pid(turn: Turn, gpu: Gpu) -> dict[int, Share]:

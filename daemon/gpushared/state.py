@@ -16,9 +16,10 @@ hundreds of processes. `validate()` computes them again and compares.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from gpushare.reasons import Reason
-from gpushared.events import JobSpec
+from gpushared.events import JobSpec, TrimSeen
 from gpushared.instructions import Record
 
 MIB = 2**20
@@ -34,6 +35,9 @@ class Policy:
     chunk: int = 64 * MIB
     """Credit beyond the need, so that growth costs one round trip per chunk."""
     claim_timeout: float = 30.0
+    trim: float = 2.0
+    """The longest that a claim waits for caches to be given back before anybody is stopped; a process that has not
+    begun after half of it is not waited for."""
     grace: float = 5.0
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
@@ -51,6 +55,22 @@ class Policy:
     def guess(self, total: int) -> int:
         """Contexts are larger on larger GPUs: a thirty-second of it, at most overhead_guess."""
         return min(self.overhead_guess, total // 32)
+
+
+class Rung(IntEnum):
+    """The ladder of reclaim, gentlest first."""
+
+    REVOKE = 0
+    """Unused credit, by a compare-and-swap."""
+    TRIM = 1
+    """What allocators keep and do not use, by the program itself."""
+    TERM = 2
+    """SIGTERM, and a grace."""
+    KILL = 3
+    """SIGKILL."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +99,8 @@ class Share:
     glimpse: int = -1
     """The overhead that NVML last showed while it was not settled, and since when."""
     glimpsed_at: float = 0.0
+    trim: TrimSeen | None = None
+    """As last seen in the page; None: nobody in the process would act on a trim."""
 
     @property
     def committed(self) -> int:
@@ -107,17 +129,20 @@ class Process:
 
 @dataclass(slots=True)
 class Reclaim:
-    """A job that has been asked (SIGTERM) or made (SIGKILL) to give memory of one GPU back."""
+    """A job that has been asked (trim, SIGTERM) or made (SIGKILL) to give memory of one GPU back."""
 
     job: str
     gpu: str
+    rung: Rung
     since: float
     deadline: float
-    """SIGKILL after this moment, if the memory is still missing then."""
+    """The end of the trim or of the grace: the next rung after this moment, if the memory is still missing then."""
     reason: Reason
     owner: str
     asked: int
     loan: int
+    trimmed: bool = False
+    """Its trim is over: it has done what it could, or has not answered."""
     killed_at: float | None = None
 
 
@@ -139,6 +164,12 @@ class Job:
     reclaims: dict[str, Reclaim] = field(default_factory=dict)
     """By GPU."""
     killed: Reason | None = None
+    trimmed_at: dict[str, float] = field(default_factory=dict)
+    """By GPU: when it was last asked to trim."""
+    saved_at: float = float("-inf")
+    """When it last said that its work is saved."""
+    active_at: float = float("-inf")
+    """When it was last seen to compute, to allocate or to free."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
@@ -176,6 +207,10 @@ class Ask:
     """Within the request: it may wait, and others may have to give back for it."""
     short: bool = False
     """A claim that neither free memory nor idle credit could meet."""
+    trim_until: float | None = None
+    """From then on nobody is asked to trim for it any more: set when the first is."""
+    rung: Rung = Rung.REVOKE
+    """The highest that anybody stood on for it."""
 
     @property
     def wanted(self) -> int:
@@ -228,6 +263,8 @@ class Gpu:
     """When the words were last read."""
     sampled_at: float = -1.0
     """When NVML was last asked."""
+    shows_busy: bool = False
+    """NVML tells which processes compute: only then does a job's silence mean that it is idle."""
 
     @property
     def capacity(self) -> int:
@@ -251,6 +288,8 @@ class Counters:
     grants: int = 0
     denials: dict[str, int] = field(default_factory=dict)
     revoked_bytes: int = 0
+    trims: int = 0
+    trimmed_bytes: int = 0
     terms: int = 0
     kills: int = 0
     relieved: int = 0
@@ -258,6 +297,8 @@ class Counters:
     claims: int = 0
     """Asks within the request that did not fit at once."""
     claim_seconds: float = 0.0
+    claims_met: dict[str, int] = field(default_factory=dict)
+    """By the highest rung that it took."""
     violations: dict[str, int] = field(default_factory=dict)
     """Guarantee violations by cause."""
 

@@ -15,7 +15,7 @@ from gpushared.instructions import Record
 from gpushared.jobs import Entry
 from gpushared.outsiders import outsiders
 from gpushared.shell import Shell
-from gpushared.state import Gpu, Job, Share
+from gpushared.state import Gpu, Job, Rung, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Views:
         if entry.state != "running" or job is None:
             return entry.state
         if job.reclaims:
-            return "asked_back"
+            return "asked_back" if any(one.rung > Rung.TRIM for one in job.reclaims.values()) else "trimming"
         claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
         return "waiting" if claims else "running"
 
