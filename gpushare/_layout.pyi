@@ -34,6 +34,10 @@ class _Lib:
     GS_ASK: Final[int]
     GS_DETACH: Final[int]
     GS_ANSWER: Final[int]
+    GS_TRIMMED: Final[int]
+    GS_RUNG_TRIM: Final[int]
+    GS_RUNG_TERM: Final[int]
+    GS_RUNG_KILL: Final[int]
     GS_AMOUNT_UNSET: Final[int]
     GS_AMOUNT_BYTES: Final[int]
     GS_AMOUNT_SHARE: Final[int]
@@ -57,6 +61,7 @@ class _Lib:
     def gs_release(self, line: Any, units: int) -> None: ...
     def gs_grant(self, line: Any, units: int) -> None: ...
     def gs_revoke(self, line: Any, units: int) -> int: ...
+    def gs_ask_trim(self, page: Any) -> int: ...
 
 ffi: _FFI
 lib: _Lib

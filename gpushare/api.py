@@ -82,6 +82,7 @@ class Job(TypedDict):
     priority: int
     lend: bool
     grace: float | None
+    on_reclaim: list[str]
     request_source: str | None
     limit_source: str | None
     gpus: list[JobGpu]
@@ -156,6 +157,28 @@ class Story(TypedDict):
 class Explanation(TypedDict):
     gpus: list[Gpu]
     records: list[Record]
+
+
+class Records(TypedDict):
+    records: list[Record]
+
+
+class StallTime(TypedDict):
+    avg10: float  # share of the last 10 seconds, 0 to 1
+    avg60: float
+    avg300: float
+    total: float  # seconds
+
+
+class GpuPressure(TypedDict):
+    uuid: str
+    index: int
+    some: StallTime
+    full: StallTime
+
+
+class Pressure(TypedDict):
+    gpus: list[GpuPressure]
 
 
 class Change(TypedDict):

@@ -67,6 +67,13 @@ enum gs_ask_flags {
     GS_ASK_DRIVER_FAILED = 1, /* the credit was there, but the driver said out-of-memory: look again, ask NVML */
 };
 
+/* GPUSHARE_ON_RECLAIM, gentlest first. */
+enum gs_rungs {
+    GS_RUNG_TRIM = 1,
+    GS_RUNG_TERM = 2,
+    GS_RUNG_KILL = 4,
+};
+
 struct gs_amount {
     uint64_t value;
     uint32_t kind; /* enum gs_amount_kind */
@@ -83,6 +90,8 @@ struct gs_hello {
     int32_t priority;
     uint32_t grace_ms; /* 0: the daemon's default */
     char name[64];     /* GPUSHARE_NAME, else the program's name */
+    uint32_t rungs;    /* enum gs_rungs: how the loan may be asked back; 0: the whole ladder */
+    uint32_t min_run_ms;
 };
 
 struct gs_welcome {
@@ -137,7 +146,7 @@ struct gs_frame {
 
 _Static_assert(sizeof(struct gs_frame) == GS_FRAME_BYTES, "fixed");
 _Static_assert(offsetof(struct gs_frame, u) == 16, "header first");
-_Static_assert(sizeof(struct gs_hello) == 128, "append-only");
+_Static_assert(offsetof(struct gs_hello, rungs) == 128, "append-only");
 _Static_assert(offsetof(struct gs_answer, text) == 16, "append-only");
 
 #endif

@@ -22,9 +22,11 @@ from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
 from gpushare.quantity import Budget, Quantity
 from gpushare.reasons import Code, Reason
+from gpushare.rungs import LADDER, parse_rungs
+from gpushared import follow
 from gpushared import instructions as do
 from gpushared.config import Config
-from gpushared.events import BudgetChanged, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
+from gpushared.events import BudgetChanged, Checkpointed, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
 from gpushared.fields import Fields
 from gpushared.hello import new_job_id, user_name
 from gpushared.jobs import Entry
@@ -93,7 +95,10 @@ class Api:
                 web.put(f"{job}/main", self.put_main),
                 web.get(f"{job}/events", self.get_events),
                 web.get(f"{job}/story", self.get_story),
+                web.post(f"{job}/checkpointed", self.post_checkpointed),
                 web.get("/v1/explain", self.get_explain),
+                web.get("/v1/events", self.get_records),
+                web.get("/v1/pressure", self.get_pressure),
                 web.get("/v1/status", self.get_status),
                 web.get("/metrics", self.get_metrics),
             ]
@@ -183,6 +188,27 @@ class Api:
         viewer = self._viewer(request)
         return web.json_response({"gpus": self.views.gpus(viewer), "records": self.views.records(viewer)})
 
+    async def get_records(self, request: web.Request) -> web.StreamResponse:
+        """What has happened; with ?follow=1 also what happens, a line each, until the caller hangs up."""
+        viewer = self._viewer(request)
+        earlier = self.views.records(viewer)
+        if request.query.get("follow") != "1":
+            return web.json_response({"records": earlier})
+        count = request.query.get("last", "10")
+        if not count.isdecimal():
+            raise UsageError(f"last={printable(count, 20)} is not a number", code="bad_request")
+        earlier = earlier[-int(count) :] if int(count) else []
+        return await follow.stream(
+            request, self.shell.followers, earlier, lambda records: self.views.readable(records, viewer)
+        )
+
+    async def get_pressure(self, request: web.Request) -> web.Response:
+        self._caller(request)
+        core, now = self.shell.core, time.monotonic()
+        gpus = sorted(core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
+        shown = [{"uuid": gpu.id, "index": gpu.index, **core.pressure(gpu.id, now)} for gpu in gpus]
+        return web.json_response({"gpus": shown})
+
     async def get_metrics(self, _: web.Request) -> web.Response:
         from gpushared.metrics import CONTENT_TYPE, render
 
@@ -233,6 +259,7 @@ class Api:
             grace=body.seconds("grace", 24 * 3600.0),
             lend=body.flag("lend", True),
             min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
+            on_reclaim=_rungs(body.text("on_reclaim")),
             request_source=body.text("request_source") or "",
             limit_source=body.text("limit_source") or "",
         )
@@ -303,6 +330,12 @@ class Api:
         self.shell.persist()
         return web.json_response(self.views.job(entry, self._viewer(request)))
 
+    async def post_checkpointed(self, request: web.Request) -> web.Response:
+        entry, _ = self._find_own(request)
+        (await _body(request, empty_is_ok=True)).finish(())
+        self.shell.feed(Checkpointed(entry.id))
+        return web.json_response({})
+
     async def patch_job(self, request: web.Request) -> web.Response:
         entry, _ = self._find_own(request)
         body = await _body(request)
@@ -370,7 +403,7 @@ class Api:
 
 JOB_FIELDS = (
     *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
-    *("grace", "lend", "min_run_time", "wait", "job", "cwd"),
+    *("grace", "lend", "min_run_time", "on_reclaim", "wait", "job", "cwd"),
 )
 
 
@@ -398,6 +431,11 @@ def _quantity(text: str | None, what: str) -> Quantity | None:
         return Quantity.parse(text)
     except QuantityError as error:
         raise QuantityError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _rungs(text: str | None) -> tuple[str, ...]:
+    """The part of the ladder that the job wants; kill is always its end."""
+    return LADDER if text is None else parse_rungs(text)
 
 
 def _job_id(known: str | None) -> str:

@@ -110,6 +110,9 @@ class NodeState:
         turn = Turn(self.state, self._now)
         self._handlers[type(event)](turn, event)
         self.state.work_off_excess()
+        for gpu in self.state.gpus.values():
+            if gpu.asks or gpu.some.running:
+                _note_stall(gpu, self._now)
         wake = _next_wake(self.state)
         if wake is not None and wake != self._wake:
             turn.emit(WakeAt(wake))
@@ -129,6 +132,11 @@ class NodeState:
         """What the pages of these processes (all of the GPU's, if not said) should say, in bytes."""
         found = self.state.gpus[gpu]
         return lending.published(Turn(self.state, self._now), found, found.shares if processes is None else processes)
+
+    def pressure(self, gpu: str, now: float) -> dict[str, dict[str, float]]:
+        """How long claims have waited on the GPU (stall.py)."""
+        found = self.state.gpus[gpu]
+        return {"some": found.some.read(now), "full": found.full.read(now)}
 
     def notes(self) -> dict[str, Any]:
         """What a later daemon should know, as JSON-able data; notes.restore reads it."""
@@ -484,6 +492,12 @@ def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
         ask.sampled = True
     lending.settle(turn, gpu)
     _admit_waiting(turn)
+
+
+def _note_stall(gpu: Gpu, now: float) -> None:
+    blocked = {ask.job for ask in gpu.asks.values() if ask.short}
+    gpu.some.note(now, bool(blocked))
+    gpu.full.note(now, bool(blocked) and all(share.job in blocked for share in gpu.shares.values()))
 
 
 def _next_wake(state: State) -> float | None:

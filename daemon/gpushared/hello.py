@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare._layout import ffi, lib
 from gpushare.errors import GpushareError
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
+from gpushare.rungs import LADDER
 from gpushared.clients import Client
 from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
 from gpushared.logs import facts, log
@@ -36,6 +37,7 @@ HAS_PAGE = int(lib.GS_HELLO_HAS_PAGE)
 ANCESTORS = 32
 """How far up a job of the environment alone is looked for."""
 MAX_GRACE = 24 * 3600.0
+RUNGS = ((int(lib.GS_RUNG_TRIM), "trim"), (int(lib.GS_RUNG_TERM), "term"), (int(lib.GS_RUNG_KILL), "kill"))
 
 
 @dataclass(slots=True)
@@ -173,6 +175,8 @@ class Welcomer:
             gpus=0,
             priority=hello.priority,
             grace=grace,
+            min_run_time=hello.min_run_ms / 1000,
+            on_reclaim=tuple(name for bit, name in RUNGS if hello.rungs & bit) or LADDER,
             request_source="GPUSHARE_REQUEST",
             limit_source="GPUSHARE_LIMIT",
         )

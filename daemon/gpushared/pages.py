@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare._layout import ffi, lib
+from gpushared.events import TrimSeen
 from gpushared.logs import facts, log
 from gpushared.processes import Process, has_mapped
 
@@ -157,6 +158,23 @@ class Page:
             if seen.uuid in gpus:
                 taken.append((gpu, seen))
         return taken
+
+    def ask_trim(self, gpu: str, wanted: int) -> None:
+        """Ask for so many units of this GPU. What was asked of others stays, as long as it is not done."""
+        page = self._struct
+        if page.trim_done == page.trim_asked:
+            for line in self.lines.values():
+                line.trim_units = 0
+        self.lines[gpu].trim_units = wanted
+        lib.gs_ask_trim(page)
+
+    def trim_seen(self) -> TrimSeen | None:
+        """Where the process is with the last trim; None: nobody in it would act on one."""
+        page = self._struct
+        if not page.trim_ready:
+            return None
+        asked = page.trim_asked
+        return TrimSeen(page.trim_begun == asked, page.trim_done == asked)
 
     def used(self) -> dict[str, int]:
         return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}

@@ -38,6 +38,7 @@ from gpushared.events import (
     UsedSeen,
 )
 from gpushared.gpus import Gpus, Sample
+from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
 
@@ -79,6 +80,8 @@ class Shell:
         self.book.on_wrapper_end = self._wrapper_ended
         self.answers: dict[int, Answer] = {}
         self.traffic = Traffic()
+        self.followers: set[Callable[[Record], None]] = set()
+        """Who wants to hear of each record as it is made."""
         self._sparingly = Sparingly(1.0)
         self.errors = 0
         """Events that the core could not handle. A bug, each of them."""
@@ -105,6 +108,7 @@ class Shell:
             do.LookUsed: self._look_used,
             do.SampleMemory: self._sample_memory,
             do.Publish: self._note_publish,
+            do.Trim: self._trim,
             do.Terminate: self._terminate,
             do.Kill: self._kill,
             do.Notify: self._notify,
@@ -192,7 +196,20 @@ class Shell:
         return Revoked(wish.process, wish.gpu, taken, used)
 
     def _look_used(self, wish: do.LookUsed) -> Event:
-        return UsedSeen(wish.gpu, self._used_on(wish.gpu))
+        return self._used_seen(wish.gpu)
+
+    def _used_seen(self, gpu: str) -> UsedSeen:
+        return UsedSeen(gpu, self._used_on(gpu), self.enforcer.trims_of(self.core.gpus[gpu].shares))
+
+    def _trim(self, wish: do.Trim) -> None:
+        for process in wish.processes:
+            self.enforcer.trim(process, wish.gpu, wish.size)
+
+    def trimmed(self, client: Client) -> None:
+        """The process has ended a trim: whoever waits for its memory should not have to wait for the next look."""
+        for gpu in client.page.gpus:
+            if gpu in self.core.gpus and self.core.gpus[gpu].asks:
+                self.feed(self._used_seen(gpu))
 
     def _used_on(self, gpu: str) -> dict[int, int]:
         return self.enforcer.used_by(self.core.gpus[gpu].shares, gpu)
@@ -233,7 +250,7 @@ class Shell:
         after = self._used_on(gpu)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
         self._note_peaks(gpu)
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, sample.busy)
 
     def _note_peaks(self, gpu: str) -> None:
         """Of a job with one process the page has the exact peak; of several, what the samples meet."""
@@ -399,6 +416,8 @@ class Shell:
     def _log(self, wish: do.Log) -> None:
         """One line a second of each kind and job: a program that asks in a loop must not fill the disk."""
         record = wish.record
+        for follower in list(self.followers):
+            follower(record)
         left_out = self._sparingly.allow((record.event, record.job, record.gpu))
         if left_out is None or not log.isEnabledFor(logging.INFO):
             return

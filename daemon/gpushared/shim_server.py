@@ -32,6 +32,7 @@ TEXT_BYTES = int(lib.GS_TEXT_BYTES)
 MAGIC, VERSION = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION)
 HELLO, WELCOME, ATTACH = int(lib.GS_HELLO), int(lib.GS_WELCOME), int(lib.GS_ATTACH)
 ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
+TRIMMED = int(lib.GS_TRIMMED)
 OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
 DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
 
@@ -300,6 +301,9 @@ class ShimServer:
             self._attach(connection, client, seq)
         elif kind == DETACH:
             self._detach(connection, client, seq)
+        elif kind == TRIMMED:
+            self.shell.trimmed(client)
+            self._reply(connection, seq, OK)
         else:
             self._bad(connection, seq, f"a frame of type {kind}", expected=True)
 

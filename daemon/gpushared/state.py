@@ -21,6 +21,7 @@ from enum import IntEnum
 from gpushare.reasons import Reason
 from gpushared.events import JobSpec, TrimSeen
 from gpushared.instructions import Record
+from gpushared.stall import Stall
 
 MIB = 2**20
 GIB = 2**30
@@ -263,6 +264,10 @@ class Gpu:
     """When the words were last read."""
     sampled_at: float = -1.0
     """When NVML was last asked."""
+    some: Stall = field(default_factory=Stall)
+    """Runs while a claim waits here,"""
+    full: Stall = field(default_factory=Stall)
+    """and while all jobs here have one waiting."""
     shows_busy: bool = False
     """NVML tells which processes compute: only then does a job's silence mean that it is idle."""
 

@@ -57,6 +57,7 @@ class Views:
             "priority": spec.priority,
             "lend": spec.lend,
             "grace": spec.grace,
+            "on_reclaim": list(spec.on_reclaim),
             "request_source": spec.request_source,
             "limit_source": spec.limit_source,
             "gpus": [],
@@ -187,7 +188,11 @@ class Views:
         return _records(own or [one for one in self.shell.core.records if one.job == entry.id])
 
     def records(self, viewer: Viewer) -> list[api.Record]:
-        return _records(one for one in self.shell.core.records if self._may_read(one, viewer))
+        return self.readable(self.shell.core.records, viewer)
+
+    def readable(self, records: Iterable[Record], viewer: Viewer) -> list[api.Record]:
+        """Those of these that the viewer may read."""
+        return _records(one for one in records if self._may_read(one, viewer))
 
     def _may_read(self, record: Record, viewer: Viewer) -> bool:
         """Texts name jobs: those of others are read only where names may be seen."""

@@ -26,6 +26,7 @@ COMMANDS = {
     "status": "gpushare.cli.status",
     "set": "gpushare.cli.set",
     "explain": "gpushare.cli.explain",
+    "events": "gpushare.cli.events",
     "doctor": "gpushare.cli.doctor",
     "demo": "gpushare.cli.demo",
     "kernel": "gpushare.cli.kernel",

@@ -231,6 +231,8 @@ static void fill_hello(struct gs_frame *frame, bool has_page) {
     hello->limit = options->limit;
     hello->priority = options->priority;
     hello->grace_ms = options->grace_ms;
+    hello->rungs = options->rungs;
+    hello->min_run_ms = options->min_run_ms;
     memcpy(hello->name, options->name, sizeof hello->name);
     if (has_page) {
         hello->flags = GS_HELLO_HAS_PAGE;
