@@ -28,14 +28,9 @@ from gpushared.state import Ask, Gpu, Job, Reclaim
 from gpushared.turn import Turn
 
 
-def active(turn: Turn, gpu: Gpu) -> bool:
-    """Somebody is on a rung for memory of this GPU."""
-    return any(gpu.id in job.reclaims for job in turn.state.jobs.values())
-
-
 def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     """Take the next step for the claims that wait, if there is one to take now."""
-    victims = _victims(turn, gpu)
+    victims = _victims(gpu)
     if not claims:
         for victim in victims:
             _relieve(turn, gpu, victim, "the memory is no longer needed")
@@ -63,20 +58,17 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
 # ---- sums ------------------------------------------------------------------------------------------
 
 
-def _victims(turn: Turn, gpu: Gpu) -> list[Job]:
+def _victims(gpu: Gpu) -> list[Job]:
     """Jobs that have been asked and not yet killed."""
-    jobs = turn.state.jobs.values()
-    return [job for job in jobs if gpu.id in job.reclaims and job.reclaims[gpu.id].killed_at is None]
+    return [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is None]
 
 
 def _killed(turn: Turn, gpu: Gpu) -> list[Job]:
     """Killed jobs whose memory may be counted on: the kernel is still at it."""
     found = []
-    for job in turn.state.jobs.values():
-        reclaim = job.reclaims.get(gpu.id)
-        if reclaim is None or reclaim.killed_at is None:
-            continue
-        if turn.now - reclaim.killed_at <= turn.policy.unkillable_after:
+    for job in gpu.on_rung.values():
+        killed_at = job.reclaims[gpu.id].killed_at
+        if killed_at is not None and turn.now - killed_at <= turn.policy.unkillable_after:
             found.append(job)
     return found
 
@@ -89,8 +81,8 @@ def _missing(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> int:
         claimed[ask.job] = claimed.get(ask.job, 0) + ask.need
     unlent = sum(
         max(0, job.bounds[gpu.id].request - job.committed.get(gpu.id, 0) - claimed.get(job.id, 0))
-        for job in state.owners(gpu.id)
-        if not job.spec.lend
+        for job in state.keepers.values()
+        if gpu.id in job.bounds
     )
     coming = gpu.returning_total + sum(state.usage(job, gpu.id) for job in _killed(turn, gpu))
     return sum(claimed.values()) - gpu.free - coming + unlent
@@ -134,7 +126,8 @@ def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
     reason = _why(turn, gpu, victim, claim, grace)
     already = next(iter(victim.reclaims.values()), None)
     deadline = already.deadline if already else turn.now + grace
-    victim.reclaims[gpu.id] = Reclaim(victim.id, gpu.id, turn.now, deadline, reason, claim.job, claim.wanted, loan)
+    rung = Reclaim(victim.id, gpu.id, turn.now, deadline, reason, claim.job, claim.wanted, loan)
+    turn.state.put_on_rung(victim, rung)
     if already is None:
         turn.state.counters.terms += 1
         turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
@@ -181,7 +174,8 @@ def _gave_back(turn: Turn, gpu: Gpu, victim: Job) -> bool:
 
 
 def _relieve(turn: Turn, gpu: Gpu, victim: Job, why: str) -> None:
-    reclaim = victim.reclaims.pop(gpu.id)
+    reclaim = turn.state.take_off_rung(victim, gpu.id)
+    assert reclaim is not None
     got = max(0, reclaim.loan - turn.state.loan(victim, gpu.id))
     turn.state.counters.relieved += 1
     text = f"gave {format_bytes(got)} of GPU {gpu.index} back and runs on: {why}"
@@ -192,7 +186,7 @@ def _relieve(turn: Turn, gpu: Gpu, victim: Job, why: str) -> None:
 
 def victim_gone(turn: Turn, gpu: Gpu, victim: Job) -> None:
     """The last process of a victim has left the GPU."""
-    reclaim = victim.reclaims.pop(gpu.id, None)
+    reclaim = turn.state.take_off_rung(victim, gpu.id)
     if reclaim is None:
         return
     rung = "term" if reclaim.killed_at is None else "kill"
@@ -223,7 +217,7 @@ def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
 
 
 def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
-    killed = [job for job in turn.state.jobs.values() if gpu.id in job.reclaims and job.reclaims[gpu.id].killed_at]
+    killed = [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is not None]
     if killed:
         return "unkillable", f"{killed[0].spec.name} was killed and does not go"
     if gpu.returning:
