@@ -8,9 +8,7 @@ a slow driver is asked on a thread, and its answer comes as an event of its own.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import signal
 import time
 from collections import deque
@@ -40,6 +38,10 @@ from gpushared.events import (
 from gpushared.gpus import Gpus, Sample
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
+from gpushared.state_file import StateFile
+
+PERSIST_WITHIN = 0.05
+"""So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
 """Pages show what could be granted at most this late: a burst of asks costs one round of publishing."""
@@ -71,7 +73,7 @@ class Shell:
     def __init__(self, core: NodeState, gpus: Gpus, state_file: Path) -> None:
         self.core = core
         self.gpus = gpus
-        self.state_file = state_file
+        self.state_file = StateFile(state_file)
         self.loop = asyncio.get_running_loop()
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
@@ -88,7 +90,7 @@ class Shell:
         self._publish: set[str] = set()
         self._publishing = False
         self._published_at = 0.0
-        self._persisting = False
+        self._persist: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
         self._sampling: set[str] = set()
@@ -408,37 +410,22 @@ class Shell:
         log.info(record.text, extra=facts(event=record.event, **{**numbers, **where, **more}))
 
     def _persist_soon(self, _: do.Persist) -> None:
-        """Once for all changes of this moment; and outside of what a client waits for."""
-        if not self._persisting:
-            self._persisting = True
-            self.loop.call_soon(self.persist)
+        """Once for all changes of a while, and not while a process that starts waits for its next answer."""
+        if self._persist is None:
+            self._persist = self.loop.call_later(PERSIST_WITHIN, self.persist)
 
     def persist(self) -> None:
-        """Write the notes whole or not at all. The wrappers are in them: their end is the end of their jobs."""
-        self._persisting = False
-        wrappers = {
-            entry.id: {
-                "wrapper": _identity(entry, "wrapper"),
-                "main": _identity(entry, "main"),
-                "started": entry.started,
-            }
-            for entry in self.book.live()
-        }
-        notes = {"version": 1, "time": time.time(), "core": self.core.notes(), "jobs": wrappers}
-        fresh = self.state_file.with_name(f".{self.state_file.name}.{os.getpid()}")
-        try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(notes, file)
-            fresh.replace(self.state_file)
-        except OSError as error:
-            log.error("cannot write the notes", extra=facts(file=str(self.state_file), error=error.strerror))
+        """Write the notes, now. The wrappers are in them: their end is the end of their jobs."""
+        if self._persist is not None:
+            self._persist.cancel()
+            self._persist = None
+        self.state_file.write(self.core.state, time.monotonic(), self.book.live())
 
     def close(self) -> None:
         """Stop acting. Pages stay where they are, for the next daemon."""
         if self._wake is not None:
             self._wake.cancel()
-        if self._persisting:
+        if self._persist is not None:
             self.persist()
         for client in self.clients:
             client.process.close()
@@ -451,8 +438,3 @@ class Shell:
 def _resolve(entry: Entry, reason: Reason | None) -> None:
     if entry.admission is not None and not entry.admission.done():
         entry.admission.set_result(reason)
-
-
-def _identity(entry: Entry, role: str) -> list[int] | None:
-    process = getattr(entry, role)
-    return None if process is None else [process.pid, process.start_time]
