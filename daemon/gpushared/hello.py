@@ -125,7 +125,7 @@ class Welcomer:
         try:
             page = self.pages.create(peer, uid, job=job, priority=priority, grace_ms=grace, name=name)
         except OSError:
-            if entry is not None and entry.wrapper is None and not self.shell.clients.of_job(job):
+            if entry is not None and entry.wrapper is None and not self.shell.clients.has_job(job):
                 self.shell.feed(JobEnded(job))
             raise
         client = Client(page, peer, job, uid, command)

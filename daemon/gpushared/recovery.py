@@ -34,7 +34,7 @@ def recover(shell: Shell, pages: Pages) -> None:
     for page, owner in found:
         _restore_process(shell, page, owner)
     for entry in shell.book.live():
-        if entry.wrapper is None and not shell.clients.of_job(entry.id):
+        if entry.wrapper is None and not shell.clients.has_job(entry.id):
             shell.feed(JobEnded(entry.id))
     jobs = sum(1 for _ in shell.book.live())
     if jobs or len(shell.clients):

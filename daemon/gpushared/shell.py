@@ -234,25 +234,23 @@ class Shell:
             return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
         after = self._used_on(gpu)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
-        self._note_peaks(gpu)
+        self._note_peaks(gpu, after)
         return MemorySampled(gpu, sample.used, sample.by_pid, steady)
 
-    def _note_peaks(self, gpu: str) -> None:
+    def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
         """Of a job with one process the page has the exact peak; of several, what the samples meet."""
+        shares = self.core.gpus[gpu].shares
         by_job: dict[str, list[int]] = {}
-        for process in self.core.gpus[gpu].shares:
-            by_job.setdefault(self.core.processes[process].job, []).append(process)
-        for job, processes in by_job.items():
+        for process, share in shares.items():
+            usage = share.overhead + used.get(process, share.used)
+            by_job.setdefault(share.job, []).append(usage)
+        for process, share in shares.items():
+            if len(by_job[share.job]) == 1:
+                by_job[share.job] = [share.overhead + self.enforcer.peak(process, gpu)]
+        for job, amounts in by_job.items():
             entry = self.book.get(job)
             if entry is not None:
-                entry.note_peak(gpu, self._peak_of(gpu, processes))
-
-    def _peak_of(self, gpu: str, processes: list[int]) -> int:
-        shares = self.core.gpus[gpu].shares
-        overhead = sum(shares[process].overhead for process in processes)
-        if len(processes) == 1:
-            return overhead + self.enforcer.peak(processes[0], gpu)
-        return overhead + sum(self.enforcer.used_by(processes, gpu).values())
+                entry.note_peak(gpu, sum(amounts))
 
     # ---- pages -------------------------------------------------------------------------------------
 
@@ -373,14 +371,18 @@ class Shell:
         self.enforcer.pages.pop(client.id, None)
         client.process.close()
         client.page.close(remove=True)
-        if entry is not None and entry.wrapper is None and not self.clients.of_job(client.job):
+        if entry is not None and entry.wrapper is None and not self.clients.has_job(client.job):
             self.feed(JobEnded(client.job))
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:
         process = self.core.processes.get(client.id)
-        for gpu in process.shares if process is not None else ():
-            same = [one for one in self.core.gpus[gpu].shares if self.core.processes[one].job == client.job]
-            entry.note_peak(gpu, self._peak_of(gpu, same))
+        if process is None:
+            return
+        job = self.core.jobs[client.job]
+        for gpu, share in process.shares.items():
+            used = client.page.used().get(gpu, share.used)
+            entry.note_peak(gpu, job.usage[gpu] + used - share.used)
+            entry.note_peak(gpu, share.overhead + self.enforcer.peak(client.id, gpu))  # the job had as much, then
 
     def detached(self, client: Client, gpu: str) -> None:
         self.feed(Detached(client.id, gpu, client.page.used().get(gpu, 0)))
