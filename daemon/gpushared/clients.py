@@ -21,13 +21,13 @@ class Client:
 
     __slots__ = ("budget", "command", "connection", "id", "job", "page", "process", "uid")
 
-    def __init__(self, page: Page, process: Process, job: str, uid: int, command: str) -> None:
+    def __init__(self, page: Page, process: Process, job: str, uid: int) -> None:
         self.id = page.id
         self.page = page
         self.process = process
         self.job = job
         self.uid = uid
-        self.command = command
+        self.command = ""
         self.budget: object = None
         """What it said in HELLO, where it came with the environment alone: children with the same join its job."""
         self.connection: Connection | None = None
