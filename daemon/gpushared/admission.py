@@ -31,10 +31,10 @@ def bounds_on(gpu: Gpu, request: Quantity, limit: Quantity) -> Bounds | Reason:
     return Bounds(wanted, ceiling)
 
 
-def unrequested(state: State, gpu: Gpu, but: Job | None = None) -> int:
+def unrequested(gpu: Gpu, but: Job | None = None) -> int:
     """What may still be promised on a GPU, with one job left out of the sum."""
     mine = but.bounds[gpu.id].request if but is not None and gpu.id in but.bounds else 0
-    return gpu.capacity - gpu.unmanaged - state.requested(gpu.id) + mine
+    return gpu.capacity - gpu.unmanaged - gpu.requested + mine
 
 
 def place(state: State, spec: JobSpec) -> dict[str, Bounds] | Reason:
@@ -54,13 +54,13 @@ def place(state: State, spec: JobSpec) -> dict[str, Bounds] | Reason:
             bounds[gpu.id] = found
     if misfit is not None and len(bounds) < spec.gpus:
         return misfit
-    fitting = [gpu for gpu in allowed if gpu.id in bounds and unrequested(state, gpu) >= bounds[gpu.id].request]
+    fitting = [gpu for gpu in allowed if gpu.id in bounds and unrequested(gpu) >= bounds[gpu.id].request]
     if len(fitting) < spec.gpus:
         return no_room(state, spec, allowed)
 
     def order(gpu: Gpu) -> tuple[int, int, int]:
         request = bounds[gpu.id].request
-        left_over = unrequested(state, gpu) - request if request else 0
+        left_over = unrequested(gpu) - request if request else 0
         return (left_over, -gpu.free, gpu.index)
 
     chosen = sorted(sorted(fitting, key=order)[: spec.gpus], key=lambda gpu: _position(spec, gpu))
@@ -73,7 +73,7 @@ def no_room(state: State, spec: JobSpec, gpus: list[Gpu]) -> Reason:
     data: dict[str, object] = {}
     most = 0
     for gpu in gpus:
-        left = max(0, unrequested(state, gpu))
+        left = max(0, unrequested(gpu))
         most = max(most, left)
         holders = sorted(state.owners(gpu.id), key=lambda job: -job.bounds[gpu.id].request)
         held = [

@@ -305,6 +305,7 @@ class Api:
         if refusal is not None:
             self.shell.book.forget(entry)
             raise Rejected(refusal)
+        self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
 
     # ---- running -----------------------------------------------------------------------------------
@@ -366,6 +367,8 @@ class Api:
         if answer is None:
             raise GpushareError("the daemon did not answer the change", code="internal")
         entry.spec = self.shell.core.jobs[entry.id].spec
+        if not dry_run:
+            self.shell.persist()
         after = self.views.job(entry, viewer, core)
         return web.json_response({"before": before, "after": after, "note": answer.note})
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from gpushare.quantity import Quantity, format_bytes
 from gpushare.reasons import Code, Reason
-from gpushared import admission, lending, measure, notes, reclaim, rungs
+from gpushared import admission, lending, measure, notes, rungs
 from gpushared.events import (
     AskCancelled,
     AttachAsked,
@@ -216,7 +216,7 @@ def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
 
 def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
     job = Job(id, spec, since, dict(bounds))
-    turn.state.jobs[id] = job
+    turn.state.add_job(job)
     turn.emit(JobAdmitted(id, tuple(bounds)))
     where = ", ".join(
         f"GPU {turn.state.gpus[gpu].index} ({format_bytes(one.request)} requested, limit {format_bytes(one.limit)})"
@@ -254,13 +254,13 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
         if gpu is None:
             continue
         found = admission.bounds_on(gpu, event.spec.request, event.spec.limit)
-        if isinstance(found, Reason) or found.request > gpu.capacity - turn.state.requested(id):
+        if isinstance(found, Reason) or found.request > gpu.capacity - gpu.requested:
             # The GPU, the reserve or the notes have changed: the job keeps its limit and loses its guarantee.
             ceiling = min(event.spec.limit.resolve(gpu.total), gpu.capacity)
             found = Bounds(0, ceiling)
         bounds[id] = found
     job = Job(event.job, event.spec, turn.now - event.age, bounds)
-    turn.state.jobs[event.job] = job
+    turn.state.add_job(job)
     turn.record("restored", "found again after a restart of the daemon", job=job)
     for id in bounds:
         turn.emit(Publish(id))
@@ -285,7 +285,7 @@ def _close_if_over(turn: Turn, job: Job) -> None:
         return
     turn.record("ended", "the job is over", job=job)
     turn.emit(JobClosed(job.id))
-    del turn.state.jobs[job.id]
+    turn.state.drop_job(job)
     turn.emit(Persist())
     _admit_waiting(turn)
     for gpu in job.bounds:
@@ -316,7 +316,7 @@ def _process_restored(turn: Turn, event: ProcessRestored) -> None:
         if gpu is None or seen.gpu in state.processes[event.process].shares:
             continue
         if seen.gpu not in job.bounds:
-            job.bounds[seen.gpu] = Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity))
+            state.bind(job, gpu.id, Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity)))
         credit = max(seen.credit, seen.used)
         attached = seen.overhead > 0  # a closed context is not charged; a new one will be
         share = Share(event.process, job.id, gpu.id, turn.now, credit, seen.used, seen.overhead, attached)
@@ -344,7 +344,7 @@ def _process_gone(turn: Turn, event: ProcessGone) -> None:
     job.processes.discard(process.id)
     del state.processes[process.id]
     for gpu in touched:
-        if not any(share.job == job.id for share in gpu.shares.values()):
+        if not state.has_share(job, gpu.id):
             rungs.gone(turn, gpu, job)
     turn.record("left", f"{process.command or 'a process'}[{process.pid}] has gone", job=job, pid=process.pid)
     for gpu in touched:
@@ -395,7 +395,8 @@ def _bounds_for(turn: Turn, job: Job, gpu: Gpu) -> Reason | None:
     found = admission.place(turn.state, replace(job.spec, gpus=1, devices=(gpu.id,)))
     if isinstance(found, Reason):
         return found
-    job.bounds.update(found)
+    for id, bounds in found.items():
+        turn.state.bind(job, id, bounds)
     turn.record("admitted", f"admitted on GPU {gpu.index}", job=job, gpu=gpu.id)
     turn.emit(Persist())
     return None
@@ -440,9 +441,10 @@ def _detached(turn: Turn, event: Detached) -> None:
     gpu = turn.state.gpus[event.gpu]
     share.attached = False
     gpu.guessed.discard(share.process)
-    share.used = min(event.used, share.credit)
+    state = turn.state
+    state.see(share, event.used)
     overhead = share.overhead
-    turn.state.change(share, overhead=-overhead)
+    state.change(share, overhead=-overhead)
     _return(turn, gpu, share, process.pid, overhead)
     measure.work_off(turn, gpu)
     lending.settle(turn, gpu)
@@ -461,8 +463,7 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
         if share is None:
             continue
         share.trim = event.trims.get(process)
-        if min(used, share.credit) != share.used:
-            share.used = min(used, share.credit)
+        if turn.state.see(share, used):
             turn.state.jobs[share.job].active_at = turn.now
     for ask in gpu.asks.values():
         ask.looked = True
@@ -476,7 +477,7 @@ def _revoked(turn: Turn, event: Revoked) -> None:
     share = gpu.shares.get(event.process)
     if share is not None:
         turn.state.change(share, credit=-event.taken)
-        share.used = min(event.used, share.credit)
+        turn.state.see(share, event.used)
         turn.state.counters.revoked_bytes += event.taken
     if not gpu.revoking:
         lending.settle(turn, gpu)
@@ -517,7 +518,7 @@ def _next_wake(state: State) -> float | None:
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
     turn.state.polled_at = turn.now
     for gpu in turn.state.gpus.values():
-        if gpu.asks or reclaim.active(turn, gpu):
+        if gpu.asks or gpu.on_rung:
             turn.look(gpu)
         if gpu.returning or (gpu.guessed and turn.now - gpu.sampled_at >= turn.policy.glimpses_apart):
             turn.sample(gpu)
@@ -549,14 +550,15 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         gpu = state.gpus[id]
         found = admission.bounds_on(gpu, request, limit)
         if not isinstance(found, Reason) and found.request > job.bounds[id].request:
-            room = admission.unrequested(state, gpu, but=job)
+            room = admission.unrequested(gpu, but=job)
             if found.request > room:
                 found = admission.no_room(state, replace(job.spec, request=request, gpus=1), [gpu])
         if isinstance(found, Reason):
             turn.emit(BudgetRefused(job.id, found))
             return
         changed[id] = found
-    job.bounds = changed
+    for id, bounds in changed.items():
+        state.bind(job, id, bounds)
     job.spec = replace(
         job.spec,
         request=request,

@@ -33,8 +33,8 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
         _settle_overheads(turn, gpu, sample, by_pid)
         _settle_returning(turn, gpu, by_pid)
         _settle_unmanaged(turn, gpu, sample, by_pid)
-    for share in gpu.shares.values():
-        turn.state.note_excess(turn.state.jobs[share.job], gpu.id)
+    for id in {share.job for share in gpu.shares.values()}:
+        turn.state.note_excess(turn.state.jobs[id], gpu.id)
     gpu.excess = max(0, -gpu.free)
     work_off(turn, gpu)
     turn.emit(Publish(gpu.id))
@@ -57,7 +57,7 @@ def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
         used = sample.steady.get(share.process)
         if used is None:
             continue
-        share.used = min(used, share.credit)
+        turn.state.see(share, used)
         measured = by_pid.get(turn.state.processes[share.process].pid)
         if measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
@@ -150,8 +150,8 @@ def _settle_by_totals(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
         return
     for process, used in sample.steady.items():
         if process in gpu.shares:
-            gpu.shares[process].used = min(used, gpu.shares[process].credit)
-    living = sum(share.usage for share in gpu.shares.values())
+            turn.state.see(gpu.shares[process], used)
+    living = gpu.usage
     for process, entry in list(gpu.returning.items()):
         gone = sample.used <= living + gpu.unmanaged
         if gone or turn.now - entry.since > turn.policy.unattributed_after:

@@ -2,7 +2,8 @@
 
 A page is a file of one page in DIR/pages, named by its id in hexadecimal, mode 0600; shim/credit.h defines what
 is in it. The daemon is never told what a word says: it reads it here, so a restarted daemon knows every word
-without the help of any process. The file goes when its process has.
+without the help of any process. The file goes when its process has. A few are made ahead, in DIR/spare-pages: a program
+that opens its first context waits for its page.
 
 The process gets a writable descriptor (it must write `used`), so it could also cut the file short and have the
 daemon touch memory that is not there any more. Programs are trusted that far: this is cooperation, not a
@@ -32,6 +33,8 @@ LINES = int(lib.GS_PAGE_LINES)
 UNIT = int(lib.GS_UNIT_BYTES)
 MAX_UNITS = 2**32 - 1
 
+SPARES = 4
+
 
 def uuid_bytes(gpu: str) -> bytes:
     """GPU-8-4-4-4-12 or MIG-8-4-4-4-12 as the 16 bytes that the driver gives out."""
@@ -56,6 +59,9 @@ class Header:
     job_name: str
 
 
+NOBODY = Header(0, 0, 0, 0, 0, 0, 0, "")
+
+
 @dataclass(frozen=True, slots=True)
 class LineSeen:
     """One line of a page that an earlier daemon made; bytes."""
@@ -74,8 +80,8 @@ class Page:
 
     __slots__ = ("_map", "_struct", "_view", "fd", "gpus", "header", "lines", "path")
 
-    def __init__(self, fd: int, path: Path | None) -> None:
-        """Takes the descriptor over. `path` is None for a file that has no name any more."""
+    def __init__(self, fd: int, path: Path | None, *, fresh: bool = False) -> None:
+        """Takes the descriptor over. `path` is None for a file that has no name any more. A fresh one is all zeros."""
         self._map = mmap.mmap(fd, PAGE_BYTES)
         self._view = ffi.from_buffer("char[]", self._map, require_writable=True)
         self._struct = ffi.cast("struct gs_page *", self._view)
@@ -85,7 +91,7 @@ class Page:
         """GPU -> its line (a cffi pointer)."""
         self.gpus: list[str] = []
         """By line number."""
-        self.header = self._read_header()
+        self.header = NOBODY if fresh else self._read_header()
 
     @property
     def id(self) -> int:
@@ -179,6 +185,12 @@ class Page:
     def used(self) -> dict[str, int]:
         return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}
 
+    def rename(self, path: Path) -> None:
+        """It is somebody's now."""
+        assert self.path is not None
+        self.path.rename(path)
+        self.path = path
+
     def close(self, *, remove: bool) -> None:
         self.lines.clear()
         self._struct = None
@@ -199,24 +211,49 @@ class Pages:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._spares_directory = directory.with_name(f"spare-{directory.name}")
+        self._spares: list[Page] = []
+        self._made = 0
         directory.mkdir(mode=0o700, exist_ok=True)
+        self._spares_directory.mkdir(mode=0o700, exist_ok=True)
+        for path in self._spares_directory.iterdir():
+            path.unlink(missing_ok=True)  # an earlier daemon's; it never gave them to anybody
 
     def create(self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str) -> Page:
-        page_id = 0
-        while page_id == 0 or self._path(page_id).exists():
-            page_id = secrets.randbits(64)
-        path = self._path(page_id)
+        page = self._spares.pop() if self._spares else self._make()
+        try:
+            page_id = 0
+            while page_id == 0 or self._path(page_id).exists():
+                page_id = secrets.randbits(64)
+            header = Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name)
+            page.write_header(header)
+            page.rename(self._path(page_id))
+        except BaseException:
+            page.close(remove=True)
+            raise
+        return page
+
+    def make_spares(self) -> None:
+        """Some time when nobody waits."""
+        while len(self._spares) < SPARES:
+            self._spares.append(self._make())
+
+    def close(self) -> None:
+        while self._spares:
+            self._spares.pop().close(remove=True)
+
+    def _make(self) -> Page:
+        self._made += 1
+        path = self._spares_directory / str(self._made)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             # Not ftruncate: with the disk full that would be a signal at the first touch, not an error here.
             os.posix_fallocate(fd, 0, PAGE_BYTES)
-            page = Page(fd, path)
+            return Page(fd, path, fresh=True)
         except BaseException:
             os.close(fd)
             path.unlink(missing_ok=True)
             raise
-        page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
-        return page
 
     def reopen(self) -> Iterator[tuple[Page, Process]]:
         """The pages of an earlier daemon whose processes live; the others are removed."""

@@ -17,16 +17,30 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+HEAD = 8192
+"""Bytes, more than /proc/PID/stat has, and than the path of a program."""
+
 SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
+
+
+def _read(path: str) -> bytes | None:
+    """The beginning of a file in /proc; None: no such process, or not for us. A process that starts waits for this."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, HEAD)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
     """The fields after the program's name, which may itself hold blanks and brackets."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    return text[text.rfind(b")") + 2 :].split()
+    text = _read(f"/proc/{pid}/stat")
+    return text[text.rfind(b")") + 2 :].split() if text else None
 
 
 def start_time(pid: int) -> int | None:
@@ -54,18 +68,19 @@ def uid_of(pid: int) -> int | None:
 
 def command_of(pid: int) -> str:
     """A short name for people: the program's file name."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return "?"
-    program = printable(words[0].decode(errors="replace").rpartition("/")[2], 40) if words and words[0] else name
-    return program or printable(name, 40) or "?"
+    words = (_read(f"/proc/{pid}/cmdline") or b"").split(b"\0", 1)
+    program = printable(words[0].decode(errors="replace").rpartition("/")[2], 40)
+    if program:
+        return program
+    name = (_read(f"/proc/{pid}/comm") or b"").decode(errors="replace").strip()
+    return printable(name, 40) or "?"
 
 
 def printable(text: str, longest: int) -> str:
     """Without control characters: it ends up on terminals and in logs."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:longest]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "?" for c in text)
+    return text[:longest]
 
 
 def has_mapped(pid: int, name: str) -> bool | None:

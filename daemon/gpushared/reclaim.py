@@ -31,14 +31,9 @@ from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
 
-def active(turn: Turn, gpu: Gpu) -> bool:
-    """Somebody is on a rung for memory of this GPU."""
-    return any(gpu.id in job.reclaims for job in turn.state.jobs.values())
-
-
 def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     """Take the next step for the claims that wait, if there is one to take now."""
-    asked = _asked(turn, gpu)
+    asked = _asked(gpu)
     if not claims:
         for job in asked:
             rungs.relieve(turn, gpu, job, "the memory is no longer needed")
@@ -59,13 +54,13 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
             rungs.relieve(turn, gpu, job, why)
         return
     _climb(turn, gpu, claims, pursued, shortfall)
-    highest = max((job.reclaims[gpu.id].rung for job in _on_rungs(turn, gpu)), default=Rung.REVOKE)
+    highest = max((job.reclaims[gpu.id].rung for job in gpu.on_rung.values()), default=Rung.REVOKE)
     for ask in claims:
         ask.rung = max(ask.rung, highest)
 
 
 def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall: int) -> None:
-    asked = [job for job in _asked(turn, gpu) if not _gave_back(turn, gpu, job)]
+    asked = [job for job in _asked(gpu) if not _gave_back(turn, gpu, job)]
     told_to_stop = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TERM]
     _kill_due(turn, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
@@ -78,19 +73,15 @@ def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall:
 # ---- who is where -----------------------------------------------------------------------------------
 
 
-def _on_rungs(turn: Turn, gpu: Gpu) -> list[Job]:
-    return [job for job in turn.state.jobs.values() if gpu.id in job.reclaims]
-
-
-def _asked(turn: Turn, gpu: Gpu) -> list[Job]:
+def _asked(gpu: Gpu) -> list[Job]:
     """Jobs that have been asked and not yet killed."""
-    return [job for job in _on_rungs(turn, gpu) if job.reclaims[gpu.id].killed_at is None]
+    return [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is None]
 
 
 def _killed(turn: Turn, gpu: Gpu) -> list[Job]:
     """Killed jobs whose memory may be counted on: the kernel is still at it."""
     found = []
-    for job in _on_rungs(turn, gpu):
+    for job in gpu.on_rung.values():
         killed_at = job.reclaims[gpu.id].killed_at
         if killed_at is not None and turn.now - killed_at <= turn.policy.unkillable_after:
             found.append(job)
@@ -141,11 +132,9 @@ def _listeners(turn: Turn, gpu: Gpu, job: Job) -> list[Share]:
     return [share for share in turn.state.shares_of(job, gpu.id) if share.trim is not None]
 
 
-def _in_trim(turn: Turn, gpu: Gpu) -> list[Job]:
+def _in_trim(gpu: Gpu) -> list[Job]:
     """Jobs that may be giving back this very moment."""
-    return [
-        job for job in _asked(turn, gpu) if job.reclaims[gpu.id].rung is Rung.TRIM and not job.reclaims[gpu.id].trimmed
-    ]
+    return [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TRIM and not job.reclaims[gpu.id].trimmed]
 
 
 def _borrowers(turn: Turn, gpu: Gpu, jobs: Sequence[Job]) -> list[planner.Borrower]:
@@ -171,8 +160,8 @@ def _missing(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> int:
         claimed[ask.job] = claimed.get(ask.job, 0) + ask.need
     unlent = sum(
         max(0, job.bounds[gpu.id].request - job.committed.get(gpu.id, 0) - claimed.get(job.id, 0))
-        for job in state.owners(gpu.id)
-        if not job.spec.lend
+        for job in state.keepers.values()
+        if gpu.id in job.bounds
     )
     coming = gpu.returning_total + sum(state.usage(job, gpu.id) for job in _killed(turn, gpu))
     return sum(claimed.values()) - gpu.free - coming + unlent
@@ -186,8 +175,8 @@ def _feasible(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> tuple[Ask | None, 
     for count in range(len(claims), 0, -1):
         some = claims[:count]
         shortfall = _missing(turn, gpu, some)
-        told = [job for job in _asked(turn, gpu) if job.reclaims[gpu.id].rung is Rung.TERM]
-        able = {job.id: job for job in (*told, *_in_trim(turn, gpu), *_stoppable(turn, gpu, some))}
+        told = [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TERM]
+        able = {job.id: job for job in (*told, *_in_trim(gpu), *_stoppable(turn, gpu, some))}
         able.update({job.id: job for job in _trimmable(turn, gpu, some)})
         if shortfall <= sum(turn.state.loan(job, gpu.id) for job in able.values()):
             return claims[count - 1], shortfall
@@ -203,7 +192,7 @@ def _trimming(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, missing
     First the few whose loans could cover it, then everybody else: what a cache holds is known when it has been given.
     """
     state = turn.state
-    pending = sum(state.loan(job, gpu.id) for job in _in_trim(turn, gpu))
+    pending = sum(state.loan(job, gpu.id) for job in _in_trim(gpu))
     if pending >= missing:
         return True
     able = _borrowers(turn, gpu, _trimmable(turn, gpu, claims))
@@ -271,7 +260,7 @@ def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
 
 
 def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
-    killed = [job for job in _on_rungs(turn, gpu) if job.reclaims[gpu.id].killed_at is not None]
+    killed = [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is not None]
     if killed:
         return "unkillable", f"{killed[0].spec.name} was killed and does not go"
     if gpu.returning:

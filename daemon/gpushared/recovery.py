@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpushared import notes
+from gpushared import notes, state_file
 from gpushared.events import JobEnded, JobRestored
 from gpushared.hello import restore_client
 from gpushared.logs import facts, log
@@ -30,11 +30,11 @@ from gpushared.shell import Shell
 def recover(shell: Shell, pages: Pages) -> None:
     """Rebuild the core's state. The GPUs must be known to it already."""
     found = list(pages.reopen())
-    _restore_jobs(shell, _read(shell.state_file), {f"{page.header.job_id:016x}" for page, _ in found})
+    _restore_jobs(shell, _read(shell.state_file.path), {f"{page.header.job_id:016x}" for page, _ in found})
     for page, owner in found:
         _restore_process(shell, page, owner)
     for entry in shell.book.live():
-        if entry.wrapper is None and not shell.clients.of_job(entry.id):
+        if entry.wrapper is None and not shell.clients.has_job(entry.id):
             shell.feed(JobEnded(entry.id))
     jobs = sum(1 for _ in shell.book.live())
     if jobs or len(shell.clients):
@@ -59,13 +59,13 @@ def _restore_jobs(shell: Shell, state: dict[str, Any], with_pages: set[str]) -> 
     if not state:
         return
     try:
-        if state["version"] != 1:
+        if state["version"] != state_file.VERSION:
             log.warning("the notes are of another version", extra=facts(version=state["version"]))
             return
-        jobs = notes.restore(state["core"])
-        overheads = notes.restore_overheads(state["core"])
+        core, identities = state_file.read(state)
+        jobs = notes.restore(core)
+        overheads = notes.restore_overheads(core)
         since = max(0.0, time.time() - float(state["time"]))
-        identities = dict(state["jobs"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("the notes make no sense", extra=facts(error=repr(error)))
         return

@@ -89,7 +89,7 @@ def relieve(turn: Turn, gpu: Gpu, job: Job, why: str) -> None:
     reclaim = job.reclaims[gpu.id]
     if reclaim.rung is Rung.TRIM and not reclaim.trimmed:
         trim_over(turn, gpu, job, answered=True)
-    del job.reclaims[gpu.id]
+    turn.state.take_off_rung(job, gpu.id)
     if reclaim.rung is Rung.TRIM:
         return  # nobody has been told anything that would have to be taken back
     got = max(0, reclaim.loan - turn.state.loan(job, gpu.id))
@@ -102,7 +102,7 @@ def relieve(turn: Turn, gpu: Gpu, job: Job, why: str) -> None:
 
 def gone(turn: Turn, gpu: Gpu, victim: Job) -> None:
     """The last process of a job on a rung has left the GPU."""
-    reclaim = victim.reclaims.pop(gpu.id, None)
+    reclaim = turn.state.take_off_rung(victim, gpu.id)
     if reclaim is None or reclaim.rung is Rung.TRIM:
         return
     rung = str(reclaim.rung)
@@ -122,9 +122,8 @@ def gone(turn: Turn, gpu: Gpu, victim: Job) -> None:
 
 def _step_on(turn: Turn, gpu: Gpu, job: Job, claim: Ask, step: _Step) -> None:
     loan = turn.state.loan(job, gpu.id)
-    job.reclaims[gpu.id] = Reclaim(
-        job.id, gpu.id, step.rung, turn.now, step.deadline, step.reason, claim.job, claim.wanted, loan
-    )
+    reclaim = Reclaim(job.id, gpu.id, step.rung, turn.now, step.deadline, step.reason, claim.job, claim.wanted, loan)
+    turn.state.put_on_rung(job, reclaim)
 
 
 # ---- what the borrower reads -----------------------------------------------------------------------

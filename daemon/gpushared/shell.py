@@ -8,9 +8,7 @@ a slow driver is asked on a thread, and its answer comes as an event of its own.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import signal
 import time
 from collections import deque
@@ -41,6 +39,10 @@ from gpushared.gpus import Gpus, Sample
 from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
+from gpushared.state_file import StateFile
+
+PERSIST_WITHIN = 0.05
+"""So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
 """Pages show what could be granted at most this late: a burst of asks costs one round of publishing."""
@@ -72,7 +74,7 @@ class Shell:
     def __init__(self, core: NodeState, gpus: Gpus, state_file: Path) -> None:
         self.core = core
         self.gpus = gpus
-        self.state_file = state_file
+        self.state_file = StateFile(state_file)
         self.loop = asyncio.get_running_loop()
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
@@ -91,7 +93,7 @@ class Shell:
         self._publish: set[str] = set()
         self._publishing = False
         self._published_at = 0.0
-        self._persisting = False
+        self._persist: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
         self._sampling: set[str] = set()
@@ -249,25 +251,23 @@ class Shell:
             return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
         after = self._used_on(gpu)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
-        self._note_peaks(gpu)
+        self._note_peaks(gpu, after)
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, sample.busy)
 
-    def _note_peaks(self, gpu: str) -> None:
+    def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
         """Of a job with one process the page has the exact peak; of several, what the samples meet."""
+        shares = self.core.gpus[gpu].shares
         by_job: dict[str, list[int]] = {}
-        for process in self.core.gpus[gpu].shares:
-            by_job.setdefault(self.core.processes[process].job, []).append(process)
-        for job, processes in by_job.items():
+        for process, share in shares.items():
+            usage = share.overhead + used.get(process, share.used)
+            by_job.setdefault(share.job, []).append(usage)
+        for process, share in shares.items():
+            if len(by_job[share.job]) == 1:
+                by_job[share.job] = [share.overhead + self.enforcer.peak(process, gpu)]
+        for job, amounts in by_job.items():
             entry = self.book.get(job)
             if entry is not None:
-                entry.note_peak(gpu, self._peak_of(gpu, processes))
-
-    def _peak_of(self, gpu: str, processes: list[int]) -> int:
-        shares = self.core.gpus[gpu].shares
-        overhead = sum(shares[process].overhead for process in processes)
-        if len(processes) == 1:
-            return overhead + self.enforcer.peak(processes[0], gpu)
-        return overhead + sum(self.enforcer.used_by(processes, gpu).values())
+                entry.note_peak(gpu, sum(amounts))
 
     # ---- pages -------------------------------------------------------------------------------------
 
@@ -388,14 +388,18 @@ class Shell:
         self.enforcer.pages.pop(client.id, None)
         client.process.close()
         client.page.close(remove=True)
-        if entry is not None and entry.wrapper is None and not self.clients.of_job(client.job):
+        if entry is not None and entry.wrapper is None and not self.clients.has_job(client.job):
             self.feed(JobEnded(client.job))
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:
         process = self.core.processes.get(client.id)
-        for gpu in process.shares if process is not None else ():
-            same = [one for one in self.core.gpus[gpu].shares if self.core.processes[one].job == client.job]
-            entry.note_peak(gpu, self._peak_of(gpu, same))
+        if process is None:
+            return
+        job = self.core.jobs[client.job]
+        for gpu, share in process.shares.items():
+            used = client.page.used().get(gpu, share.used)
+            entry.note_peak(gpu, job.usage[gpu] + used - share.used)
+            entry.note_peak(gpu, share.overhead + self.enforcer.peak(client.id, gpu))  # the job had as much, then
 
     def detached(self, client: Client, gpu: str) -> None:
         self.feed(Detached(client.id, gpu, client.page.used().get(gpu, 0)))
@@ -427,37 +431,22 @@ class Shell:
         log.info(record.text, extra=facts(event=record.event, **{**numbers, **where, **more}))
 
     def _persist_soon(self, _: do.Persist) -> None:
-        """Once for all changes of this moment; and outside of what a client waits for."""
-        if not self._persisting:
-            self._persisting = True
-            self.loop.call_soon(self.persist)
+        """Once for all changes of a while, and not while a process that starts waits for its next answer."""
+        if self._persist is None:
+            self._persist = self.loop.call_later(PERSIST_WITHIN, self.persist)
 
     def persist(self) -> None:
-        """Write the notes whole or not at all. The wrappers are in them: their end is the end of their jobs."""
-        self._persisting = False
-        wrappers = {
-            entry.id: {
-                "wrapper": _identity(entry, "wrapper"),
-                "main": _identity(entry, "main"),
-                "started": entry.started,
-            }
-            for entry in self.book.live()
-        }
-        notes = {"version": 1, "time": time.time(), "core": self.core.notes(), "jobs": wrappers}
-        fresh = self.state_file.with_name(f".{self.state_file.name}.{os.getpid()}")
-        try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(notes, file)
-            fresh.replace(self.state_file)
-        except OSError as error:
-            log.error("cannot write the notes", extra=facts(file=str(self.state_file), error=error.strerror))
+        """Write the notes, now. The wrappers are in them: their end is the end of their jobs."""
+        if self._persist is not None:
+            self._persist.cancel()
+            self._persist = None
+        self.state_file.write(self.core.state, time.monotonic(), self.book.live())
 
     def close(self) -> None:
         """Stop acting. Pages stay where they are, for the next daemon."""
         if self._wake is not None:
             self._wake.cancel()
-        if self._persisting:
+        if self._persist is not None:
             self.persist()
         for client in self.clients:
             client.process.close()
@@ -470,8 +459,3 @@ class Shell:
 def _resolve(entry: Entry, reason: Reason | None) -> None:
     if entry.admission is not None and not entry.admission.done():
         entry.admission.set_result(reason)
-
-
-def _identity(entry: Entry, role: str) -> list[int] | None:
-    process = getattr(entry, role)
-    return None if process is None else [process.pid, process.start_time]

@@ -185,6 +185,8 @@ class ShimServer:
         self._outbox = ffi.buffer(self._out)
         self._text_dirty = False
         self._connections: set[Connection] = set()
+        self._strangers: dict[int, set[Connection]] = {}
+        """By user: those that have not said HELLO."""
         self._sparingly = Sparingly()
         self._look_again = Sparingly(5.0)
         self._listener: socket.socket | None = None
@@ -230,13 +232,20 @@ class ShimServer:
             sock.close()
             return
         connection = Connection(self, sock, peer, uid)
-        if sum(1 for one in self._connections if one.client is None and one.uid == uid) >= STRANGERS_PER_UID:
+        strangers = self._strangers.setdefault(uid, set())
+        if len(strangers) >= STRANGERS_PER_UID:
             self._complain(uid, "too many connections without a HELLO")
             peer.close()
             sock.close()
             return
         self._connections.add(connection)
-        connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
+        strangers.add(connection)
+        # A shim says HELLO at once and waits for the answer: it is here already, nearly always.
+        connection.on_readable()
+        if connection.fd < 0:
+            return
+        if connection.client is None:
+            connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
         self.shell.loop.add_reader(connection.fd, connection.on_readable)
 
     def _pause_accepting(self, error: OSError) -> None:
@@ -257,6 +266,7 @@ class ShimServer:
     def closed(self, connection: Connection) -> None:
         """The connection has ended; that may be the process's end, or not."""
         self._connections.discard(connection)
+        self._is_no_stranger(connection)
         for ask in connection.asks:
             self.shell.answers.pop(ask, None)
             self.shell.feed(AskCancelled(ask))
@@ -266,10 +276,20 @@ class ShimServer:
             connection.peer.close()
         elif client.connection is connection:
             client.connection = None
-            if client.process.alive() and has_page(client.process, client.page) is False:
-                # It lives on without the page: it has become another program (exec). A process that only ends
-                # just now is left to its pidfd.
-                self.shell.process_gone(client)
+            self._look_after(client)
+
+    def _look_after(self, client: Client) -> None:
+        """It has no connection any more. It may live on without the page, having become another program (exec); a
+        process that only ends just now is left to its pidfd."""
+        if client.process.alive() and has_page(client.process, client.page) is False:
+            self.shell.process_gone(client)
+
+    def _is_no_stranger(self, connection: Connection) -> None:
+        strangers = self._strangers.get(connection.uid)
+        if strangers is not None:
+            strangers.discard(connection)
+            if not strangers:
+                del self._strangers[connection.uid]
 
     def _complain(self, uid: int, why: str, pid: int = 0) -> None:
         left_out = self._sparingly.allow(uid)  # not by what it sent: it could send something else each time
@@ -335,6 +355,10 @@ class ShimServer:
             connection.send(self._outbox)
         else:
             self._send_with_descriptor(connection, welcome.fd)
+        if welcome.client is not None and welcome.new:
+            self.welcomer.settle_in(welcome.client)
+            if connection.fd < 0:
+                self._look_after(welcome.client)  # it could not be told, and nobody else knew of it then
 
     def _take_in(self, connection: Connection, client: Client) -> None:
         earlier = client.connection
@@ -342,6 +366,7 @@ class ShimServer:
         if earlier is not None:
             earlier.close()
         connection.client = client
+        self._is_no_stranger(connection)
         if connection.peer is not client.process:
             connection.peer.close()
             connection.peer = client.process

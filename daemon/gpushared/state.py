@@ -9,8 +9,9 @@ Amounts are bytes. The words are those of DESIGN's vocabulary:
     usage      used + overhead
     idle       credit - used: can be taken back without asking anybody
 
-Sums that every request needs (committed of a GPU, of a job on a GPU) are kept, not computed: a GPU can have
-hundreds of processes. `validate()` computes them again and compares.
+Sums and lists that every request needs (committed and usage of a GPU, of a job on a GPU, who lends nothing, who is on
+a rung) are kept, not computed: a node can have a thousand jobs, a GPU hundreds of processes. So what they are made of
+is changed through State's methods alone; `validate()` computes them again and compares.
 """
 
 from __future__ import annotations
@@ -158,6 +159,8 @@ class Job:
     processes: set[int] = field(default_factory=set)
     committed: dict[str, int] = field(default_factory=dict)
     """Sum over its processes, by GPU."""
+    usage: dict[str, int] = field(default_factory=dict)
+    """Likewise."""
     excess: dict[str, int] = field(default_factory=dict)
     """By how much it is over its limit since the limit was lowered, or its overhead measured: it cannot grow."""
     open: bool = True
@@ -244,6 +247,9 @@ class Gpu:
     total: int
     reserve: int
     committed: int = 0
+    usage: int = 0
+    requested: int = 0
+    """Sum of the requests of all admitted jobs."""
     unmanaged: int = 0
     excess: int = 0
     """By how much measured memory (unmanaged, overheads) has outgrown the capacity: nothing is granted while > 0."""
@@ -255,6 +261,8 @@ class Gpu:
     """Processes whose context is charged by a guess, until it is measured."""
     asks: dict[int, Ask] = field(default_factory=dict)
     """Unanswered ones, in order of arrival."""
+    on_rung: dict[str, Job] = field(default_factory=dict)
+    """Jobs that have been asked, or made, to give its memory back."""
     looking: bool = False
     """A LookUsed is on its way."""
     sampling: bool = False
@@ -284,6 +292,11 @@ class Gpu:
         """By the ledger; below zero when measured memory has outgrown the capacity."""
         free = self.capacity - self.committed - self.unmanaged
         return free - self.returning_total if self.returning else free
+
+    @property
+    def idle(self) -> int:
+        """Credit that nobody uses."""
+        return self.committed - self.usage
 
 
 @dataclass(slots=True)
@@ -319,6 +332,10 @@ class State:
     policy: Policy
     gpus: dict[str, Gpu] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
+    keepers: dict[str, Job] = field(default_factory=dict)
+    """Those of the jobs that lend nothing."""
+    over: set[str] = field(default_factory=set)
+    """Jobs with an excess."""
     processes: dict[int, Process] = field(default_factory=dict)
     queue: dict[str, Submission] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
@@ -329,35 +346,78 @@ class State:
     counters: Counters = field(default_factory=Counters)
     records: list[Record] = field(default_factory=list)
 
+    # ---- jobs ----------------------------------------------------------------------------------
+
+    def add_job(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        if not job.spec.lend:
+            self.keepers[job.id] = job
+        for gpu, bounds in job.bounds.items():
+            self.gpus[gpu].requested += bounds.request
+
+    def drop_job(self, job: Job) -> None:
+        del self.jobs[job.id]
+        self.keepers.pop(job.id, None)
+        self.over.discard(job.id)
+        for gpu, bounds in job.bounds.items():
+            self.gpus[gpu].requested -= bounds.request
+
+    def bind(self, job: Job, gpu: str, bounds: Bounds) -> None:
+        """Admit the job on the GPU, or change its bounds there."""
+        earlier = job.bounds.get(gpu)
+        self.gpus[gpu].requested += bounds.request - (earlier.request if earlier else 0)
+        job.bounds[gpu] = bounds
+
+    def put_on_rung(self, job: Job, reclaim: Reclaim) -> None:
+        job.reclaims[reclaim.gpu] = reclaim
+        self.gpus[reclaim.gpu].on_rung[job.id] = job
+
+    def take_off_rung(self, job: Job, gpu: str) -> Reclaim | None:
+        """What it stood under, if anything."""
+        self.gpus[gpu].on_rung.pop(job.id, None)
+        return job.reclaims.pop(gpu, None)
+
     # ---- sums ----------------------------------------------------------------------------------
 
     def add_share(self, share: Share) -> None:
         self.processes[share.process].shares[share.gpu] = share
         self.gpus[share.gpu].shares[share.process] = share
-        self._commit(share, share.committed)
+        self._sum(share, share.committed, share.usage)
 
     def drop_share(self, share: Share) -> None:
         del self.processes[share.process].shares[share.gpu]
         del self.gpus[share.gpu].shares[share.process]
         self.gpus[share.gpu].guessed.discard(share.process)
-        self._commit(share, -share.committed)
+        self._sum(share, -share.committed, -share.usage)
 
     def change(self, share: Share, *, credit: int = 0, overhead: int = 0) -> None:
         """Add to a share's credit and overhead (either may be negative)."""
         share.credit += credit
         share.overhead += overhead
-        self._commit(share, credit + overhead)
+        self._sum(share, credit + overhead, overhead)
 
-    def _commit(self, share: Share, amount: int) -> None:
-        self.gpus[share.gpu].committed += amount
-        committed = self.jobs[share.job].committed
-        committed[share.gpu] = committed.get(share.gpu, 0) + amount
+    def see(self, share: Share, used: int) -> bool:
+        """Its word has been looked at. Whether it has changed."""
+        used = min(used, share.credit)
+        if used == share.used:
+            return False
+        self._sum(share, 0, used - share.used)
+        share.used = used
+        return True
+
+    def _sum(self, share: Share, committed: int, usage: int) -> None:
+        gpu, job = self.gpus[share.gpu], self.jobs[share.job]
+        gpu.committed += committed
+        gpu.usage += usage
+        job.committed[gpu.id] = job.committed.get(gpu.id, 0) + committed
+        job.usage[gpu.id] = job.usage.get(gpu.id, 0) + usage
 
     def note_excess(self, job: Job, gpu: str) -> None:
         """After a change that takes nothing away (a lower limit, a measurement), more may be held than is allowed."""
         over = job.committed.get(gpu, 0) - job.bounds[gpu].limit
         if over > 0:
             job.excess[gpu] = over
+            self.over.add(job.id)
         self.gpus[gpu].excess = max(0, -self.gpus[gpu].free)
 
     def work_off_excess(self) -> None:
@@ -365,12 +425,14 @@ class State:
         for gpu in self.gpus.values():
             if gpu.excess:
                 gpu.excess = min(gpu.excess, max(0, -gpu.free))
-        for job in self.jobs.values():
+        for job in [self.jobs[id] for id in self.over]:
             for id in list(job.excess):
                 over = job.committed.get(id, 0) - job.bounds[id].limit
                 job.excess[id] = min(job.excess[id], over)
                 if over <= 0:
                     del job.excess[id]
+            if not job.excess:
+                self.over.discard(job.id)
 
     # ---- views ---------------------------------------------------------------------------------
 
@@ -379,16 +441,15 @@ class State:
         found = (self.processes[process].shares.get(gpu) for process in job.processes)
         return [share for share in found if share is not None]
 
+    def has_share(self, job: Job, gpu: str) -> bool:
+        return any(gpu in self.processes[process].shares for process in job.processes)
+
     def usage(self, job: Job, gpu: str) -> int:
-        return sum(share.usage for share in self.shares_of(job, gpu))
+        return job.usage.get(gpu, 0)
 
     def loan(self, job: Job, gpu: str) -> int:
         bounds = job.bounds.get(gpu)
         return max(0, self.usage(job, gpu) - (bounds.request if bounds else 0))
-
-    def requested(self, gpu: str) -> int:
-        """Sum of requests on a GPU, of all admitted jobs."""
-        return sum(job.bounds[gpu].request for job in self.jobs.values() if gpu in job.bounds)
 
     def owners(self, gpu: str) -> list[Job]:
         """The jobs that are admitted on a GPU."""
@@ -398,9 +459,16 @@ class State:
         """Headroom that its owners do not lend: it is in nobody's free memory but their own."""
         return sum(
             max(0, job.bounds[gpu].request - job.committed.get(gpu, 0))
-            for job in self.jobs.values()
-            if not job.spec.lend and job is not but and gpu in job.bounds
+            for job in self.keepers.values()
+            if job is not but and gpu in job.bounds
         )
+
+    def lendable(self, gpu: Gpu) -> int:
+        """Idle credit of all shares that others may have."""
+        kept = 0
+        for job in self.keepers.values():
+            kept += sum(share.idle - self.revocable(share) for share in self.shares_of(job, gpu.id))
+        return gpu.idle - kept
 
     def revocable(self, share: Share) -> int:
         """Idle credit of a share that others may have: all of it, unless the job lends nothing."""
@@ -428,16 +496,25 @@ class State:
         _hold(waiting == set(self.asks), "an ask is known to a GPU or to the node, but not to both")
         for ask in self.asks.values():
             _hold(ask.process in self.processes, f"ask {ask.id} of a process that is gone")
+        keepers = {job.id for job in self.jobs.values() if not job.spec.lend}
+        _hold(keepers == set(self.keepers), "the list of those who lend nothing is out of step")
+        _hold(self.over == {job.id for job in self.jobs.values() if job.excess}, "the list of excesses is out of step")
 
     def _validate_gpu(self, gpu: Gpu) -> None:
         shares = gpu.shares.values()
         _hold(gpu.committed == sum(share.committed for share in shares), f"{gpu.id}: committed is out of step")
+        _hold(gpu.usage == sum(share.usage for share in shares), f"{gpu.id}: usage is out of step")
+        owners = self.owners(gpu.id)
+        requests = sum(job.bounds[gpu.id].request for job in owners)
+        _hold(gpu.requested == requests, f"{gpu.id}: requested is out of step")
+        on_rung = {job.id for job in owners if gpu.id in job.reclaims}
+        _hold(set(gpu.on_rung) == on_rung, f"{gpu.id}: the list of jobs on a rung is out of step")
         _hold(
             gpu.committed + gpu.unmanaged + gpu.returning_total <= gpu.capacity + gpu.excess,
             f"{gpu.id}: more is given away than there is",
         )
         # Invariant 1: admission.
-        _hold(self.requested(gpu.id) <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
+        _hold(gpu.requested <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
         for share in shares:
             _hold(share.credit >= 0 and share.overhead >= 0 and share.used >= 0, f"{gpu.id}: a share below zero")
             _hold(share.used <= share.credit, f"{gpu.id}: process {share.process:x} uses more than its credit")
@@ -452,6 +529,8 @@ class State:
                 committed == sum(share.committed for share in shares),
                 f"job {job.id}: committed is out of step",
             )
+            usage = sum(share.usage for share in shares)
+            _hold(job.usage[gpu] == usage, f"job {job.id}: usage is out of step")
             if gpu not in job.bounds:
                 _hold(committed == 0, f"job {job.id} holds memory on a GPU where it was not admitted")
                 continue

@@ -158,7 +158,7 @@ class Views:
             "total": gpu.total,
             "reserve": gpu.reserve,
             "capacity": gpu.capacity,
-            "requested": state.requested(gpu.id),
+            "requested": gpu.requested,
             "usage": usage,
             "lent": lent,
             "free": max(0, gpu.capacity - usage - gpu.unmanaged - returning),
