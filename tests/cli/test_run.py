@@ -124,6 +124,7 @@ def test_registration(run, fake, tmp_path):
         "grace": 0.5,
         "lend": False,
         "min_run_time": 0.0,
+        "on_reclaim": "trim,term,kill",
         "wait": None,
         "job": None,
         "cwd": str(tmp_path),
