@@ -73,7 +73,8 @@ struct gs_page {
     uint32_t trim_ready; /* [process] 1: a thread waits for that and will act */
     uint32_t trim_begun; /* [process] the last trim that it has begun, */
     uint32_t trim_done;  /* [process] and ended */
-    uint64_t reserved[1];
+    uint32_t trim_ms;    /* [daemon] how long it waits for that; 0: 2000 */
+    uint32_t reserved[1];
     struct gs_line line[31];
 };
 /* cdef end */

@@ -181,8 +181,10 @@ static void squeeze(struct gs_gpu *gpu, bool all) {
         struct pool *pool = &pools[i];
         if (__atomic_load_n(&pool->state, __ATOMIC_RELAXED) == UNUSED || pool->gpu != gpu)
             continue;
+        gs_mutex_lock(&pool->mutex); /* it cannot be destroyed meanwhile: this may be a thread that does not use it */
         if (all && pool->state == ALIVE)
             gs_driver.cuMemPoolTrimTo(pool->handle, 0);
+        gs_mutex_unlock(&pool->mutex);
         settle(pool);
     }
 }
