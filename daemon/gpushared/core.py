@@ -508,11 +508,19 @@ def _next_wake(state: State) -> float | None:
     """
     times = [waiting.until for waiting in state.queue.values()]
     for gpu in state.gpus.values():
-        if gpu.returning or gpu.asks:
+        if gpu.asks:
             times.append(state.polled_at + state.policy.poll)
+        if gpu.returning:
+            times.append(gpu.sampled_at + _patience(state, gpu))
         if gpu.guessed:
             times.append(gpu.sampled_at + state.policy.glimpses_apart)
     return min(times) if times else None
+
+
+def _patience(state: State, gpu: Gpu) -> float:
+    """How long after a sample to look again for memory of the dead, while nobody asks for it: an ask has NVML asked at
+    once. A sample costs in proportion to the processes, and they may come and go by the hundred."""
+    return state.policy.poll * max(1.0, len(gpu.shares) / 16)
 
 
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
@@ -520,7 +528,9 @@ def _time_passed(turn: Turn, _event: TimePassed) -> None:
     for gpu in turn.state.gpus.values():
         if gpu.asks or gpu.on_rung:
             turn.look(gpu)
-        if gpu.returning or (gpu.guessed and turn.now - gpu.sampled_at >= turn.policy.glimpses_apart):
+        ago = turn.now - gpu.sampled_at
+        overdue = ago >= _patience(turn.state, gpu) or gpu.asks
+        if (gpu.returning and overdue) or (gpu.guessed and ago >= turn.policy.glimpses_apart):
             turn.sample(gpu)
     _admit_waiting(turn)
 

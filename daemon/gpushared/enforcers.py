@@ -100,9 +100,11 @@ class ShimEnforcer:
         return sum(line.refusals for line in page.lines.values()) if page is not None else 0
 
     def publish(self, process: int, gpu: str, figures: Published) -> None:
-        line = self._line(process, gpu)
-        if line is None:
+        page = self.pages.get(process)
+        line = page.lines.get(gpu) if page is not None else None
+        if page is None or line is None or page.published.get(gpu) == figures:
             return
+        page.published[gpu] = figures
         line.grantable = max(0, figures.grantable) // UNIT
         line.limit = figures.limit // UNIT
         line.request = figures.request // UNIT

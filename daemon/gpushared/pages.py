@@ -78,7 +78,7 @@ class LineSeen:
 class Page:
     """One process's page, mapped."""
 
-    __slots__ = ("_map", "_struct", "_view", "fd", "gpus", "header", "lines", "path")
+    __slots__ = ("_map", "_struct", "_view", "fd", "gpus", "header", "lines", "path", "published")
 
     def __init__(self, fd: int, path: Path | None, *, fresh: bool = False) -> None:
         """Takes the descriptor over. `path` is None for a file that has no name any more. A fresh one is all zeros."""
@@ -91,6 +91,8 @@ class Page:
         """GPU -> its line (a cffi pointer)."""
         self.gpus: list[str] = []
         """By line number."""
+        self.published: dict[str, object] = {}
+        """GPU -> what its line was last made to say."""
         self.header = NOBODY if fresh else self._read_header()
 
     @property
@@ -185,7 +187,7 @@ class Page:
     def used(self) -> dict[str, int]:
         return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}
 
-    def rename(self, path: Path) -> None:
+    def move(self, path: Path) -> None:
         """It is somebody's now."""
         assert self.path is not None
         self.path.rename(path)
@@ -203,7 +205,8 @@ class Page:
 
 def cut(text: str, size: int) -> bytes:
     """At most so many bytes of UTF-8, no character cut in two."""
-    return text.encode()[:size].decode(errors="ignore").encode()
+    data = text.encode()
+    return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
 
 
 class Pages:
@@ -212,22 +215,17 @@ class Pages:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._spares_directory = directory.with_name(f"spare-{directory.name}")
-        self._spares: list[Page] = []
-        self._made = 0
+        self._spares: list[tuple[int, Path, Page]] = []
         directory.mkdir(mode=0o700, exist_ok=True)
         self._spares_directory.mkdir(mode=0o700, exist_ok=True)
         for path in self._spares_directory.iterdir():
             path.unlink(missing_ok=True)  # an earlier daemon's; it never gave them to anybody
 
     def create(self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str) -> Page:
-        page = self._spares.pop() if self._spares else self._make()
+        page_id, home, page = self._spares.pop() if self._spares else self._make()
         try:
-            page_id = 0
-            while page_id == 0 or self._path(page_id).exists():
-                page_id = secrets.randbits(64)
-            header = Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name)
-            page.write_header(header)
-            page.rename(self._path(page_id))
+            page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
+            page.move(home)
         except BaseException:
             page.close(remove=True)
             raise
@@ -240,16 +238,20 @@ class Pages:
 
     def close(self) -> None:
         while self._spares:
-            self._spares.pop().close(remove=True)
+            self._spares.pop()[-1].close(remove=True)
 
-    def _make(self) -> Page:
-        self._made += 1
-        path = self._spares_directory / str(self._made)
+    def _make(self) -> tuple[int, Path, Page]:
+        """With the id and the place that it will have."""
+        page_id, home = 0, self._directory
+        while page_id == 0 or home.exists():
+            page_id = secrets.randbits(64)
+            home = self._path(page_id)
+        path = self._spares_directory / f"{page_id:016x}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             # Not ftruncate: with the disk full that would be a signal at the first touch, not an error here.
             os.posix_fallocate(fd, 0, PAGE_BYTES)
-            return Page(fd, path, fresh=True)
+            return page_id, home, Page(fd, path, fresh=True)
         except BaseException:
             os.close(fd)
             path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,11 @@ PERSIST_WITHIN = 0.05
 """So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
-"""Pages show what could be granted at most this late: a burst of asks costs one round of publishing."""
+"""Pages show what could be granted about so late: a burst of asks costs one round of publishing ..."""
+PUBLISH_SHARE = 0.05
+"""... or later, for rounds over hundreds of processes are to take no more of the daemon's time than this ..."""
+PUBLISH_AT_ONCE = 32
+"""... and so many processes in a row, so that nobody's answer waits for a whole round."""
 
 WAKE_MARGIN = 0.0005
 """asyncio's clock may be early by its resolution."""
@@ -92,7 +96,9 @@ class Shell:
         self._busy = False
         self._publish: set[str] = set()
         self._publishing = False
-        self._published_at = 0.0
+        self._publish_next = 0.0
+        self._to_publish: deque[tuple[str, list[int]]] = deque()
+        self._publish_cost = 0.0
         self._persist: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
@@ -275,20 +281,36 @@ class Shell:
         self._publish.add(wish.gpu)
         if not self._publishing:
             self._publishing = True
-            delay = self._published_at + PUBLISH_EVERY - self.loop.time()
-            if delay <= 0:
-                self.loop.call_soon(self._publish_all)
-            else:
-                self.loop.call_later(delay, self._publish_all)
+            self.loop.call_at(max(self._publish_next, self.loop.time() + PUBLISH_EVERY), self._publish_all)
 
     def _publish_all(self) -> None:
-        self._publishing = False
-        self._published_at = self.loop.time()
+        """Begin a round."""
         gpus, self._publish = self._publish, set()
+        self._publish_cost = 0.0
         for gpu in gpus:
-            self._publish_now(gpu, None)
+            processes = list(self.core.gpus[gpu].shares)
+            for start in range(0, len(processes), PUBLISH_AT_ONCE):
+                self._to_publish.append((gpu, processes[start : start + PUBLISH_AT_ONCE]))
+        self._publish_some()
 
-    def _publish_now(self, gpu: str, processes: tuple[int, ...] | None) -> None:
+    def _publish_some(self) -> None:
+        """Go on with it; what is asked for meanwhile is for the next."""
+        started = self.loop.time()
+        try:
+            if self._to_publish:
+                self._publish_now(*self._to_publish.popleft())
+        finally:
+            ended = self.loop.time()
+            self._publish_cost += ended - started
+            if self._to_publish:
+                self.loop.call_soon(self._publish_some)
+            else:
+                self._publishing = False
+                self._publish_next = ended + self._publish_cost / PUBLISH_SHARE
+                for gpu in self._publish:
+                    self._note_publish(do.Publish(gpu))
+
+    def _publish_now(self, gpu: str, processes: Sequence[int]) -> None:
         for process, figures in self.core.published(gpu, processes).items():
             self.enforcer.publish(process, gpu, figures)
 

@@ -203,7 +203,7 @@ class Ask:
     attach: bool = False
     driver_failed: bool = False
     sampled: bool = False
-    """NVML has been asked since (only for driver_failed)."""
+    """NVML has been asked since: where the driver failed, or memory of the dead may have come back."""
     looked: bool = False
     """The words have been read since."""
     allocation: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpushare.reasons import Reason
 from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory
@@ -52,7 +52,7 @@ class Turn:
     def _keep(self, event: str, text: str, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:
         record = Record(self.now, event, gpu, text, facts)
         if job is not None:
-            record = replace(record, job=job.id, name=job.spec.name, uid=job.spec.uid)
+            record = Record(self.now, event, gpu, text, facts, job.id, job.spec.name, job.spec.uid)
         self.out.append(Log(record))
         keep(self.state.records, record)
         if job is not None:
