@@ -49,6 +49,7 @@ class JobProcess(TypedDict):
 
 
 class Killed(TypedDict):
+    code: str
     claim: str | int | None
     owner: str | None
     owner_user: str | None

@@ -28,10 +28,10 @@ from gpushared import instructions as do
 from gpushared.config import Config
 from gpushared.events import BudgetChanged, Checkpointed, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
 from gpushared.fields import Fields
-from gpushared.hello import new_job_id, user_name
+from gpushared.hello import new_job_id
 from gpushared.jobs import Entry
 from gpushared.logs import facts, log
-from gpushared.processes import Process, parent_of, peer_credentials, printable, uid_of
+from gpushared.processes import Process, parent_of, peer_credentials, printable, uid_of, user_name
 from gpushared.shell import Shell
 from gpushared.views import Viewer, Views
 

@@ -204,6 +204,14 @@ class Revoked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A process that belongs to a job and has no page: the shim is not in it."""
+
+    job: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySampled(Event):
     """What NVML says of the GPU."""
 
@@ -214,6 +222,8 @@ class MemorySampled(Event):
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
     """Process -> used, for the processes whose word was the same before and after the sample."""
+    strays: Mapping[int, Stray] = field(default_factory=dict)
+    """By process id: those without a page that were started under a job."""
     busy: frozenset[int] | None = None
     """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
 

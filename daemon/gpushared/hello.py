@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from gpushared.clients import Client
 from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
 from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages, has_page
-from gpushared.processes import Process, command_of, parent_of, printable
+from gpushared.processes import Process, command_of, parent_of, printable, user_name
 from gpushared.shell import Shell
 
 if TYPE_CHECKING:
@@ -290,11 +289,3 @@ def new_job_id() -> str:
     while not int(job or "0", 16):
         job = secrets.token_hex(8)
     return job
-
-
-@lru_cache(256)
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

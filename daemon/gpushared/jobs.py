@@ -173,6 +173,7 @@ def killed_facts(reason: Reason) -> dict[str, Any]:
     """A reclaim's data in the shape of the API's Outcome.killed."""
     data = reason.data
     return {
+        "code": reason.code.value,
         "claim": data.get("claim"),
         "owner": data.get("owner_name", data.get("owner")),
         "owner_user": data.get("owner_user"),

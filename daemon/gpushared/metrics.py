@@ -98,6 +98,7 @@ class _Collector:
         reclaims.add_metric(("trim",), counters.trims)
         reclaims.add_metric(("term",), counters.terms)
         reclaims.add_metric(("kill",), counters.kills)
+        reclaims.add_metric(("breach",), counters.kills_for_breach)
         yield reclaims
         yield CounterMetricFamily(
             "gpushare_reclaims_relieved",
@@ -124,6 +125,9 @@ class _Collector:
         )
         yield CounterMetricFamily(
             "gpushare_claim_seconds", "Time that claims have waited.", value=counters.claim_seconds
+        )
+        yield CounterMetricFamily(
+            "gpushare_breaches", "Jobs found above their limit by what only the driver sees.", value=counters.breaches
         )
         violations = CounterMetricFamily(
             "gpushare_guarantee_violations", "Claims that could not be met in time.", labels=("cause",)

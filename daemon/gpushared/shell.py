@@ -39,6 +39,7 @@ from gpushared.gpus import Gpus, Sample
 from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
+from gpushared.outsiders import Strays, open_stray
 from gpushared.state_file import StateFile
 
 PERSIST_WITHIN = 0.05
@@ -88,6 +89,7 @@ class Shell:
         self.traffic = Traffic()
         self.followers: set[Callable[[Record], None]] = set()
         """Who wants to hear of each record as it is made."""
+        self._strays = Strays()
         self._sparingly = Sparingly(1.0)
         self.errors = 0
         """Events that the core could not handle. A bug, each of them."""
@@ -258,7 +260,8 @@ class Shell:
         after = self._used_on(gpu)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
         self._note_peaks(gpu, after)
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady, sample.busy)
+        strays = self._strays.among(gpu, sample.by_pid, self.clients, self.core.jobs)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
         """Of a job with one process the page has the exact peak; of several, what the samples meet."""
@@ -366,8 +369,12 @@ class Shell:
             kind, wish.reason.render(), {**wish.reason.data, "facts": [list(one) for one in wish.reason.facts]}
         )
         clients = [client for client in map(self.clients.get, wish.processes) if client is not None]
+        found = (open_stray(-id, entry.id, entry.spec.uid) for id in wish.processes if id < 0)
+        strays = [stray for stray in found if stray is not None]
         # An allocation that waits for a claim of its own would hold the program's signal handler up.
-        reached = stop(entry, [client.process for client in clients], number)
+        reached = stop(entry, [*(client.process for client in clients), *strays], number)
+        for stray in strays:
+            stray.close()
         log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=wish.reason.message))
 
     def _notify(self, wish: do.Notify) -> None:

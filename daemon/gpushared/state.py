@@ -51,6 +51,15 @@ class Policy:
     """... or until two samples so far apart show the same."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
+    on_breach: str = "deny"
+    """What follows when a job uses memory past its account: warn, deny or kill (breach.py)."""
+    breach_lasts: float = 1.0
+    """So long before a job is stopped for it."""
+    breach_least: int = 64 * MIB
+    breach_share: float = 0.02
+    """The larger of the two is the noise that measuring has."""
+    overhead_most: int = 2048 * MIB
+    """A context that costs more is its program's own doing: charged to its job, not expected of the next one."""
     overhead_guess: int = 512 * MIB
     """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
 
@@ -174,6 +183,10 @@ class Job:
     """When it last said that its work is saved."""
     active_at: float = float("-inf")
     """When it was last seen to compute, to allocate or to free."""
+    breaches: dict[str, float] = field(default_factory=dict)
+    """By GPU: since when it is above its limit by what only NVML sees."""
+    strays_told: dict[str, str] = field(default_factory=dict)
+    """Strays that it has been told of, and on which GPU."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
@@ -317,6 +330,8 @@ class Counters:
     claim_seconds: float = 0.0
     claims_met: dict[str, int] = field(default_factory=dict)
     """By the highest rung that it took."""
+    breaches: int = 0
+    kills_for_breach: int = 0
     violations: dict[str, int] = field(default_factory=dict)
     """Guarantee violations by cause."""
 

@@ -170,7 +170,7 @@ class Views:
     def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
         sample = self.shell.gpus.samples.get(gpu.id)
         processes = self.shell.core.state.processes
-        known = {processes[share.process].pid for share in gpu.shares.values()}
+        known = {processes[share.process].pid for share in gpu.shares.values() if share.process > 0}
         known |= {entry.pid for entry in gpu.returning.values()}
         found = outsiders(sample.by_pid if sample is not None else None, known)
         for one in found:

@@ -233,6 +233,16 @@ class Node(RuleBasedStateMachine):
         if gpu in self.world.total:
             self.world.occupy(gpu, amount)
 
+    @precondition(lambda self: self.unkind and self.world.node.jobs)
+    @rule(pick=st.integers(0, 99), gpu=st.sampled_from(GPUS), amount=st.integers(1, 4 * GIB).map(mib))
+    def escape(self, pick, gpu, amount) -> None:
+        """A static program of a job, which keeps to nothing; and now and then one of them ends."""
+        if pick % 4 == 0 and self.world.strays:
+            del self.world.strays[self._pick(sorted(self.world.strays), pick)]
+        elif gpu in self.world.total and len(self.world.strays) < 3:
+            room = self.world.node.gpus[gpu].free
+            self.world.escape(self._job(pick), gpu, min(amount, max(512, room)))
+
     @rule(really=st.integers(0, 4))
     def daemon_restarts(self, really) -> None:
         if not really:

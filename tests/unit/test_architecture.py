@@ -17,6 +17,7 @@ CORE = [
     "admission",
     "lending",
     "reclaim",
+    "breach",
     "rungs",
     "stall",
     "measure",
