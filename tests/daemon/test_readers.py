@@ -26,8 +26,8 @@ def test_what_is_readable_is_read_again_and_again():
         readers.add_reader(read, lambda: seen.append(os.read(read, 1)))
         for byte in (b"a", b"b"):
             os.write(write, byte)
-        while len(seen) < 2:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        assert seen == [b"a", b"b"]
         assert readers.remove_reader(read) and not readers.remove_reader(read)
         os.write(write, b"c")
         await asyncio.sleep(0.02)
