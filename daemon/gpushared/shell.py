@@ -41,7 +41,7 @@ from gpushared.logs import Sparingly, facts, log
 from gpushared.readers import Readers
 from gpushared.state_file import StateFile
 
-PERSIST_WITHIN = 0.05
+PERSIST_WITHIN = 0.01
 """So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
