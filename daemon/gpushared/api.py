@@ -285,7 +285,7 @@ class Api:
             raise UsageError(f"job {job} still waits for room", code="bad_request")
         if entry is None or entry.state == "ended" or entry.id not in self.shell.core.jobs:
             return None
-        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec))
         self.shell.persist()
         return entry
@@ -293,7 +293,7 @@ class Api:
     async def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> Entry:
         entry = self.shell.book.open(job, spec)
         entry.admission = self.shell.loop.create_future()
-        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec, wait))
         try:
             refusal = await entry.admission

@@ -83,7 +83,7 @@ def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since
     entry.state = "running"
     entry.started = float(identity.get("started", entry.started))
     if wrapper is not None:
-        shell.book.set_wrapper(entry, wrapper, shell.loop)
+        shell.book.set_wrapper(entry, wrapper, shell.readers)
     main = _find(identity.get("main"))
     if main is not None:
         shell.book.set_main(entry, main)

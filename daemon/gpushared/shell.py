@@ -40,9 +40,10 @@ from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
 from gpushared.outsiders import Strays, open_stray
+from gpushared.readers import Readers
 from gpushared.state_file import StateFile
 
-PERSIST_WITHIN = 0.05
+PERSIST_WITHIN = 0.01
 """So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
@@ -81,6 +82,7 @@ class Shell:
         self.gpus = gpus
         self.state_file = StateFile(state_file)
         self.loop = asyncio.get_running_loop()
+        self.readers = Readers(self.loop)
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
         self.book = Book()
@@ -186,8 +188,6 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
-        # The figures first, the credit second: a program that looks in between is told too little, never too much.
-        self._publish_now(done.gpu, (done.process,))
         self.enforcer.grant(done.process, done.gpu, done.size)
         self._answer(done, None)
 
@@ -400,7 +400,7 @@ class Shell:
         """A process has a page: know it until it has gone."""
         self.clients.add(client)
         self.enforcer.pages[client.id] = client.page
-        client.process.watch(self.loop, lambda: self.process_gone(client))
+        client.process.watch(self.readers, lambda: self.process_gone(client))
 
     def process_gone(self, client: Client) -> None:
         """It has ended, or has become another program."""
@@ -482,6 +482,7 @@ class Shell:
             client.page.close(remove=False)
         self.enforcer.pages.clear()
         self.book.close()
+        self.readers.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

@@ -120,13 +120,13 @@ class Connection:
         self.outstanding += 1
         if self.outstanding >= OUTSTANDING and not self.paused:
             self.paused = True
-            self.server.shell.loop.remove_reader(self.fd)
+            self.server.shell.readers.remove_reader(self.fd)
 
     def _answered(self) -> None:
         self.outstanding -= 1
         if self.paused and self.outstanding < OUTSTANDING // 2 and self.fd >= 0:
             self.paused = False
-            self.server.shell.loop.add_reader(self.fd, self.on_readable)
+            self.server.shell.readers.add_reader(self.fd, self.on_readable)
 
     def send(self, frame: Any) -> None:
         """Each answer to a frame goes through here, once."""
@@ -162,8 +162,9 @@ class Connection:
         if self.fd < 0:
             return
         loop = self.server.shell.loop
-        loop.remove_reader(self.fd)
-        loop.remove_writer(self.fd)
+        self.server.shell.readers.remove_reader(self.fd)
+        if self.unsent:
+            loop.remove_writer(self.fd)
         self.fd = -1
         self.sock.close()
         if self.timer is not None:
@@ -246,7 +247,7 @@ class ShimServer:
             return
         if connection.client is None:
             connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
-        self.shell.loop.add_reader(connection.fd, connection.on_readable)
+        self.shell.readers.add_reader(connection.fd, connection.on_readable)
 
     def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors: the socket stays readable, so look away for a moment instead of spinning."""
