@@ -182,6 +182,28 @@ class Pressure(TypedDict):
     gpus: list[GpuPressure]
 
 
+class ReservedGpu(TypedDict):
+    uuid: str
+    index: int
+    amount: int
+    remainder: int  # what jobs in it have not requested
+
+
+class Reservation(TypedDict):
+    id: str
+    name: str
+    user: str
+    uid: int
+    since: float
+    until: float | None
+    gpus: list[ReservedGpu]
+    jobs: list[str]
+
+
+class Reservations(TypedDict):
+    reservations: list[Reservation]
+
+
 class Change(TypedDict):
     before: Job
     after: Job

@@ -20,13 +20,22 @@ from aiohttp import web
 
 from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
-from gpushare.quantity import Budget, Quantity
+from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Code, Reason
 from gpushare.rungs import LADDER, parse_rungs
 from gpushared import follow
 from gpushared import instructions as do
 from gpushared.config import Config
-from gpushared.events import BudgetChanged, Checkpointed, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
+from gpushared.events import (
+    BudgetChanged,
+    Checkpointed,
+    JobEnded,
+    JobSpec,
+    JobSubmitted,
+    JobWithdrawn,
+    ReservationAsked,
+    ReservationEnded,
+)
 from gpushared.fields import Fields
 from gpushared.hello import new_job_id
 from gpushared.jobs import Entry
@@ -37,6 +46,9 @@ from gpushared.views import Viewer, Views
 
 MAX_BODY = 256 * 1024
 FOREVER = 10 * 365 * 24 * 3600.0
+
+RETRY_AFTER = 3.0
+"""Seconds that a refused job is told to wait at least: that is about how often it is worth asking."""
 
 HTTP_STATUS = {
     Code.NO_SUCH_JOB: 404,
@@ -96,6 +108,9 @@ class Api:
                 web.get(f"{job}/events", self.get_events),
                 web.get(f"{job}/story", self.get_story),
                 web.post(f"{job}/checkpointed", self.post_checkpointed),
+                web.post("/v1/reservations", self.post_reservation),
+                web.get("/v1/reservations", self.get_reservations),
+                web.delete("/v1/reservations/{reservation}", self.delete_reservation),
                 web.get("/v1/explain", self.get_explain),
                 web.get("/v1/events", self.get_records),
                 web.get("/v1/pressure", self.get_pressure),
@@ -262,6 +277,7 @@ class Api:
             on_reclaim=_rungs(body.text("on_reclaim")),
             request_source=body.text("request_source") or "",
             limit_source=body.text("limit_source") or "",
+            reservation=self._reservation(body.text("reservation", longest=64), caller),
         )
         body.text("cwd")
         body.finish(JOB_FIELDS)
@@ -307,6 +323,59 @@ class Api:
             raise Rejected(refusal)
         self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
+
+    # ---- reserving ---------------------------------------------------------------------------------
+
+    async def post_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        body = await _body(request)
+        amount = _quantity(body.text("request", longest=64), "the request")
+        devices = body.texts("devices", most=64)
+        spec = JobSpec(
+            name=printable(body.text("name", longest=256) or "reserved", 63),
+            uid=caller.uid,
+            user=user_name(caller.uid),
+            command=(),
+            request=amount or NOTHING,
+            limit=MAX,
+            gpus=_or(body.integer("gpus", 1, 64), 1),
+            devices=None if devices is None else self._devices(devices),
+        )
+        lasting = body.seconds("lasting", FOREVER)
+        body.finish(RESERVATION_FIELDS)
+        event = ReservationAsked(new_job_id(), spec, lasting)
+        answer = self.shell.reserve(event)
+        if isinstance(answer, do.ReservationRefused):
+            raise Rejected(answer.reason)
+        self.shell.persist()
+        made = self.shell.core.state.reservations[event.reservation]
+        return web.json_response(self.views.reservation(made), status=201)
+
+    async def get_reservations(self, request: web.Request) -> web.Response:
+        viewer = self._viewer(request)
+        found = self.shell.core.state.reservations.values()
+        return web.json_response({"reservations": [self.views.reservation(one, viewer) for one in found]})
+
+    async def delete_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        name = request.match_info["reservation"]
+        found = self.shell.core.state.reservations.get(self._reservation(name, caller))
+        assert found is not None  # else _reservation has raised
+        self.shell.feed(ReservationEnded(found.id))
+        self.shell.persist()
+        return web.json_response(self.views.reservation(found))
+
+    def _reservation(self, name: str | None, caller: Caller) -> str:
+        """The id of the caller's reservation of that name or id; "" if none is named."""
+        if not name:
+            return ""
+        own = [one for one in self.shell.core.state.reservations.values() if caller.may_change(one.spec.uid)]
+        for one in own:
+            if name in (one.id, one.spec.name):
+                return one.id
+        raise NoSuchJob(
+            f"no reservation {printable(name, 60)!r}", code="no_such_reservation", hint="see `gpushare reserve --list`"
+        )
 
     # ---- running -----------------------------------------------------------------------------------
 
@@ -406,8 +475,9 @@ class Api:
 
 JOB_FIELDS = (
     *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
-    *("grace", "lend", "min_run_time", "on_reclaim", "wait", "job", "cwd"),
+    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd"),
 )
+RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
 
 
 def metrics_application(handlers: Api) -> web.Application:

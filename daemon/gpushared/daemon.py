@@ -167,7 +167,7 @@ class Daemon:
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
         now = time.monotonic()
-        if self.api.active or any(True for _ in self.shell.book.live()):
+        if self.api.active or self.shell.core.state.reservations or any(True for _ in self.shell.book.live()):
             self._busy_at = now
         return now - self._busy_at >= self.config.idle_exit
 

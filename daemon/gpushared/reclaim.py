@@ -30,6 +30,9 @@ from gpushared import planner, rungs
 from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
+LOWEST = -(2**31)
+"""No job can be given a lower priority."""
+
 
 def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     """Take the next step for the claims that wait, if there is one to take now."""
@@ -94,11 +97,17 @@ def _lenders(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
     return [
         job
         for job in turn.state.owners(gpu.id)
-        # A job with limit = request never borrows; what it is above that, NVML has found, not the job.
+        # A job with limit = request never borrows; what it is above that, NVML has found, not the job, unless its
+        # limit has been lowered.
         if job.id not in claimants
-        and job.bounds[gpu.id].limit > job.bounds[gpu.id].request
+        and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(turn, gpu, job))
         and turn.state.loan(job, gpu.id) > 0
     ]
+
+
+def _over_lowered_limit(turn: Turn, gpu: Gpu, job: Job) -> bool:
+    """It has allocated more than its limit allows now: first in turn to give back, whatever its priority."""
+    return sum(share.used for share in turn.state.shares_of(job, gpu.id)) > job.bounds[gpu.id].limit
 
 
 def _stoppable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
@@ -146,7 +155,8 @@ def borrower(turn: Turn, gpu: Gpu, job: Job) -> planner.Borrower:
     state = turn.state
     unsaved = turn.now - max(job.since, job.saved_at)
     idle = turn.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
-    return planner.Borrower(job.id, state.loan(job, gpu.id), state.usage(job, gpu.id), job.spec.priority, unsaved, idle)
+    priority = LOWEST if _over_lowered_limit(turn, gpu, job) else job.spec.priority
+    return planner.Borrower(job.id, state.loan(job, gpu.id), state.usage(job, gpu.id), priority, unsaved, idle)
 
 
 # ---- sums ------------------------------------------------------------------------------------------

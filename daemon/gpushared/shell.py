@@ -106,6 +106,7 @@ class Shell:
         self._persist: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
+        self._reservation_answer: do.ReservationMade | do.ReservationRefused | None = None
         self._sampling: set[str] = set()
         self._thread = ThreadPoolExecutor(1, "sampler")
         self._hands: dict[type, Callable[[Any], Event | None]] = {
@@ -124,6 +125,9 @@ class Shell:
             do.Terminate: self._terminate,
             do.Kill: self._kill,
             do.Notify: self._notify,
+            do.ReservationMade: self._reservation_answered,
+            do.ReservationRefused: self._reservation_answered,
+            do.ReservationOver: lambda _: None,
             do.BudgetSet: self._budget_answered,
             do.BudgetRefused: self._budget_answered,
             do.Persist: self._persist_soon,
@@ -393,6 +397,15 @@ class Shell:
         self._budget_answers.clear()
         self.feed(event)
         return self._budget_answers[0] if self._budget_answers else None
+
+    def _reservation_answered(self, done: do.ReservationMade | do.ReservationRefused) -> None:
+        self._reservation_answer = done
+
+    def reserve(self, event: Event) -> do.ReservationMade | do.ReservationRefused | None:
+        """Feed a ReservationAsked; the core answers within the same call."""
+        self._reservation_answer = None
+        self.feed(event)
+        return self._reservation_answer
 
     # ---- processes ---------------------------------------------------------------------------------
 

@@ -202,6 +202,18 @@ class Submission:
 
 
 @dataclass(slots=True)
+class Reservation:
+    """Memory that is promised to a user without a job."""
+
+    id: str
+    spec: JobSpec
+    amounts: dict[str, int]
+    """By GPU, bytes."""
+    since: float
+    until: float | None
+
+
+@dataclass(slots=True)
 class Ask:
     """A process that waits for credit (or, with attach, for leave to open a context)."""
 
@@ -353,6 +365,7 @@ class State:
     """Jobs with an excess."""
     processes: dict[int, Process] = field(default_factory=dict)
     queue: dict[str, Submission] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
     overheads: dict[str, int] = field(default_factory=dict)
     """Learned cost of a context, by name of the GPU."""
@@ -493,6 +506,16 @@ class State:
         above = job.committed.get(share.gpu, 0) - job.bounds[share.gpu].request
         return max(0, min(share.idle, above))
 
+    def remainder(self, reservation: Reservation, gpu: str) -> int:
+        """What is still promised of it on the GPU, beside the requests of the jobs in it."""
+        amount = reservation.amounts.get(gpu, 0)
+        inside = [job for job in self.jobs.values() if job.spec.reservation == reservation.id] if amount else []
+        return max(0, amount - sum(job.bounds[gpu].request for job in inside if gpu in job.bounds))
+
+    def reserved(self, gpu: str) -> int:
+        """Sum of the remainders of all reservations."""
+        return sum(self.remainder(one, gpu) for one in self.reservations.values())
+
     # ---- invariants ----------------------------------------------------------------------------
 
     def validate(self) -> None:
@@ -529,7 +552,7 @@ class State:
             f"{gpu.id}: more is given away than there is",
         )
         # Invariant 1: admission.
-        _hold(gpu.requested <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
+        _hold(gpu.requested + self.reserved(gpu.id) <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
         for share in shares:
             _hold(share.credit >= 0 and share.overhead >= 0 and share.used >= 0, f"{gpu.id}: a share below zero")
             _hold(share.used <= share.credit, f"{gpu.id}: process {share.process:x} uses more than its credit")

@@ -15,7 +15,7 @@ from gpushared.instructions import Record
 from gpushared.jobs import Entry
 from gpushared.outsiders import outsiders
 from gpushared.shell import Shell
-from gpushared.state import Gpu, Job, Rung, Share
+from gpushared.state import Gpu, Job, Reservation, Rung, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Views:
             "total": gpu.total,
             "reserve": gpu.reserve,
             "capacity": gpu.capacity,
-            "requested": gpu.requested,
+            "requested": gpu.requested + state.reserved(gpu.id),
             "usage": usage,
             "lent": lent,
             "free": max(0, gpu.capacity - usage - gpu.unmanaged - returning),
@@ -179,6 +179,29 @@ class Views:
                 if viewer.reveal == "none":
                     one["user"], one["uid"] = "-", -1
         return found
+
+    def reservation(self, one: Reservation, viewer: Viewer | None = None) -> api.Reservation:
+        state = self.shell.core.state
+        offset = clock_offset()
+        hidden = viewer is not None and not viewer.may_see(one.spec.uid)
+        return {
+            "id": one.id,
+            "name": "-" if hidden and viewer is not None and viewer.reveal != "name" else one.spec.name,
+            "user": "-" if hidden and viewer is not None and viewer.reveal == "none" else one.spec.user,
+            "uid": -1 if hidden and viewer is not None and viewer.reveal == "none" else one.spec.uid,
+            "since": one.since + offset,
+            "until": None if one.until is None else one.until + offset,
+            "gpus": [
+                {
+                    "uuid": gpu,
+                    "index": state.gpus[gpu].index,
+                    "amount": amount,
+                    "remainder": state.remainder(one, gpu),
+                }
+                for gpu, amount in one.amounts.items()
+            ],
+            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and not hidden],
+        }
 
     # ---- records -----------------------------------------------------------------------------------
 

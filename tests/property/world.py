@@ -28,6 +28,7 @@ from gpushared.events import (
     ProcessGone,
     ProcessJoined,
     ProcessRestored,
+    ReservationAsked,
     Revoked,
     ShareSeen,
     Stray,
@@ -46,6 +47,8 @@ from gpushared.instructions import (
     JobRefused,
     Kill,
     LookUsed,
+    ReservationMade,
+    ReservationOver,
     Revoke,
     SampleMemory,
     Terminate,
@@ -117,6 +120,7 @@ class World:
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
         self.strays: dict[int, tuple[str, str, int]] = {}
         """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
+        self.reservations: list[str] = []
         self.wake: float | None = None
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
@@ -186,6 +190,10 @@ class World:
                 assert not [one for one in self.programs.values() if one.job == job]
             case WakeAt(time):
                 self.wake = time
+            case ReservationMade(reservation):
+                self.reservations.append(reservation)
+            case ReservationOver(reservation):
+                self.reservations.remove(reservation)
             case JobAdmitted() | JobQueued() | _:
                 pass
         return None
@@ -366,7 +374,8 @@ class World:
         gpu, owner = str(data["gpu"]), str(data["owner"])
         bounds = self.node.jobs[job].bounds[gpu]
         assert self.loan(job, gpu) > 0, "a victim without a loan"
-        assert bounds.limit > bounds.request, "a job that never borrows"
+        lowered = sum(one.words[gpu].used for one in self._on(gpu) if one.job == job) > bounds.limit
+        assert bounds.limit > bounds.request or lowered, "a job that never borrows"
         assert owner != job, "the claimant's own job"
         within = self._claims_on(gpu)
         asks = self.node.gpus[gpu].asks
@@ -404,6 +413,12 @@ class World:
         self.jobs[job] = spec
         self.send(JobSubmitted(job, spec, wait))
         return job
+
+    def reserve(self, spec: JobSpec, lasting: float | None = None) -> str | None:
+        """Its id, or None if it is refused."""
+        id = f"{self.next_id():016x}"
+        self.send(ReservationAsked(id, spec, lasting))
+        return id if id in self.reservations else None
 
     def note_limit(self, limit: Quantity) -> None:
         """A context that is only guessed at is charged at most the limit: it may cost more."""
@@ -514,7 +529,7 @@ class World:
         self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(notes.restore_overheads(written))
-        for event in notes.restore(written):
+        for event in [*notes.restore_reservations(written, 0.0), *notes.restore(written)]:
             self.send(event)
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():

@@ -18,6 +18,7 @@ CORE = [
     "lending",
     "reclaim",
     "breach",
+    "reserving",
     "rungs",
     "stall",
     "measure",
