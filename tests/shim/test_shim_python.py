@@ -289,6 +289,122 @@ say(1); hear(); say(size()); hear(); say(size())
     finish(child)
 
 
+# ---- what the program itself has said that it can do
+
+CALLBACKS = """
+import gpushare, threading, time
+cuda = Cuda()
+check(cuda.cuInit(0))
+contexts = [cuda.primary(1), cuda.primary(0)]
+held, seen = {}, []
+for device in (0, 1):
+    check(cuda.cuCtxSetCurrent(contexts[1 - device]))
+    held[device] = [cuda.must_alloc(256 * MiB) for _ in range(4)]
+
+def current():
+    device = c_int()
+    check(cuda.cuCtxGetDevice(byref(device)))
+    return device.value
+
+@gpushare.on_pressure
+def shrink(pressure):
+    in_time = 0 < pressure.seconds <= 5
+    seen.append([pressure.gpu[:4], pressure.index, current(), pressure.wanted, in_time, pressure.reason])
+    for _ in range(-(-pressure.wanted // (256 * MiB))):
+        if held[pressure.index]:
+            check(cuda.free(held[pressure.index].pop()))
+"""
+
+
+def test_a_callback_gives_what_is_wanted_of_each_gpu(program, daemon):
+    child = program(CALLBACKS + "say(1); hear(); say(seen)")
+    heard(child)
+    page = ready(daemon)
+    by_line = [page.word(line)[0] for line in (0, 1)]
+    assert by_line == [GIB, GIB]
+    page.trim(300 * MIB, 200 * MIB, within_ms=5000)
+    assert sorted(page.word(line)[0] for line in (0, 1)) == [512 * MIB, 768 * MIB]
+    assert sorted(page.trimmed(line) for line in (0, 1)) == [256 * MIB, 512 * MIB]
+    tell(child)
+    seen = heard(child)
+    assert len(seen) == 2
+    assert {(uuid, index == current, in_time) for uuid, index, current, _, in_time, _ in seen} == {("GPU-", True, True)}
+    assert sorted(wanted for *_, wanted, _, _ in seen) == [200 * MIB, 300 * MIB]
+    assert "borrowed" in seen[0][-1]
+    finish(child)
+
+
+def test_a_callback_that_takes_long_outlives_the_trim(program, daemon):
+    child = program(
+        CALLBACKS
+        + """
+def slow(pressure):
+    time.sleep(1); seen.append("slow")
+gpushare.relief._registrations[:] = []
+gpushare.on_pressure(slow)
+say(1); hear(); say(seen)
+"""
+    )
+    heard(child)
+    page = ready(daemon)
+    assert page.trim(GIB, within_ms=200) < 0.5
+    assert page.trim(GIB, within_ms=200) < 0.5, "and meanwhile no other is called"
+    time.sleep(1)
+    tell(child)
+    assert heard(child) == ["slow"]
+    finish(child)
+
+
+def test_a_callback_allocates_and_waits_for_the_main_thread(program, daemon):
+    """It is a thread like any other: locks, allocations, imports, messages of its own."""
+    child = program(
+        CALLBACKS
+        + """
+import logging
+lock, turn = threading.Lock(), threading.Event()
+@gpushare.on_pressure
+def busy(pressure):
+    import decimal
+    pointer = cuda.must_alloc(MiB)
+    with lock:
+        logging.getLogger("x").warning("busy in %s", threading.current_thread().name)
+    check(cuda.free(pointer)); turn.set()
+lock.acquire(); say(1); hear(); time.sleep(0.1); lock.release(); say(turn.wait(5)); hear()
+"""
+    )
+    heard(child)
+    page = ready(daemon)
+    number = page.ask_for_trim(8 * GIB, within_ms=5000)
+    tell(child)
+    assert heard(child) is True
+    page.await_trim(number)
+    tell(child)
+    assert "busy in" in finish(child)[1]
+
+
+def test_the_signal_for_a_checkpoint(program, daemon):
+    child = program(
+        """
+import gpushare, signal, threading
+got = []
+signal.signal(signal.SIGUSR1, lambda *_: got.append(threading.current_thread() is threading.main_thread()))
+gpushare.checkpoint_signal(signal.SIGUSR1)
+cuda = Cuda().start(); held = cuda.must_alloc(GiB)
+say(1); hear(); hear(); say(got)
+"""
+    )
+    heard(child)
+    page = ready(daemon)
+    page.trim(GIB)
+    page.trim(GIB)
+    tell(child)
+    tell(child)
+    assert heard(child) == [True], "once, and to the program's own thread"
+    finish(child)
+
+
+# ---- interpreters that come and go
+
 EMBED = r"""
 #include <dlfcn.h>
 #include <stdio.h>
