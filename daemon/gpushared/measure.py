@@ -103,6 +103,8 @@ def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
 
 
 def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
+    if not gpu.returning:
+        return
     live = _live_by_pid(turn, gpu)
     for process, entry in list(gpu.returning.items()):
         left = by_pid.get(entry.pid, 0)
@@ -170,7 +172,7 @@ def work_off(turn: Turn, gpu: Gpu) -> None:
     if gpu.revoking:
         return
     taken: dict[int, int] = {}
-    for id in dict.fromkeys(share.job for share in gpu.shares.values()):
+    for id in sorted(turn.state.over):
         job = turn.state.jobs[id]
         if gpu.id in job.excess:
             _take(taken, turn.state.shares_of(job, gpu.id), job.excess[gpu.id])
@@ -181,6 +183,8 @@ def work_off(turn: Turn, gpu: Gpu) -> None:
 
 
 def _take(taken: dict[int, int], shares: list[Share], missing: int) -> None:
+    if missing <= 0:
+        return
     for share in sorted(shares, key=lambda share: (-share.idle, share.process)):
         size = min(missing, share.idle - taken.get(share.process, 0))
         if size > 0:
