@@ -15,8 +15,10 @@ from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
 from gpushared.core import NodeState
+from gpushared.gate import Gate
 from gpushared.gpus import Driver, Gpus
 from gpushared.hello import Welcomer
+from gpushared.identities import Identities
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
 from gpushared.pages import Pages
@@ -72,7 +74,10 @@ class Daemon:
             recover(shell, pages)
             for gpu in self._gpus.infos:
                 shell.sample_soon(gpu)
-            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN)
+            self._identities = Identities(shell.loop)
+            stack.callback(self._identities.close)
+            self.gate = Gate(shell, lambda: self.config, self._identities)
+            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN, self.gate)
             self.shims = ShimServer(shell, welcomer)
             stack.callback(self.shims.close)
             self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
@@ -105,7 +110,7 @@ class Daemon:
 
         from gpushared.api import Api, metrics_application
 
-        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user")
+        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.gate)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
         runner = web.AppRunner(self.api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
@@ -188,10 +193,12 @@ class Daemon:
         try:
             fresh = self._reload().config
         except GpushareError as error:
-            log.error("the settings stay as they were", extra=facts(error=error.message, **dict(error.facts)))
+            why = "; ".join(f"{place} {problem}" for place, problem in error.facts)
+            log.error("the settings stay as they were", extra=facts(error=error.message, why=why))
         else:
             changed = configuration.changes(self.config, fresh)
             self.config = fresh
+            self._identities.forget()
             self.shell.core.state.policy = fresh.policy()
             self.shell.find_gpus()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))

@@ -11,18 +11,19 @@ from its page. That gives no one more than a new job would.
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gpushare._layout import ffi, lib
 from gpushare.errors import GpushareError
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
+from gpushare.reasons import Reason
 from gpushared.clients import Client
 from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
+from gpushared.gate import Gate
+from gpushared.identities import user_name
 from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages, has_page
 from gpushared.processes import Process, command_of, parent_of, printable
@@ -63,9 +64,10 @@ class Refusal(Exception):
 class Welcomer:
     """Answers GS_HELLO."""
 
-    def __init__(self, shell: Shell, pages: Pages, patience: Callable[[], float]) -> None:
+    def __init__(self, shell: Shell, pages: Pages, patience: Callable[[], float], gate: Gate) -> None:
         self.shell = shell
         self.pages = pages
+        self.gate = gate
         self._patience = patience
 
     def welcome(self, connection: Connection, hello: Any, descriptor: int | None) -> Welcome:
@@ -143,9 +145,9 @@ class Welcomer:
             if entry is not None and entry.state == "queued":
                 raise Refusal(NOT_ADMITTED, f"job {job} still waits for room")
             if job not in self.shell.core.jobs:
-                return self._submit(job, hello, peer, uid, budget)
+                return self._submit(job, hello, peer, uid)
             return job
-        return self._parents_job(peer, uid, budget) or self._submit(new_job_id(), hello, peer, uid, budget)
+        return self._parents_job(peer, uid, budget) or self._submit(new_job_id(), hello, peer, uid)
 
     def _parents_job(self, peer: Process, uid: int, budget: Budget) -> str | None:
         pid: int | None = peer.pid
@@ -160,9 +162,10 @@ class Welcomer:
                     return client.job
         return None
 
-    def _submit(self, job: str, hello: Any, peer: Process, uid: int, budget: Budget) -> str:
+    def _submit(self, job: str, hello: Any, peer: Process, uid: int) -> str:
         name = printable(_text(hello.name), 63) or command_of(peer.pid)
         grace = min(hello.grace_ms / 1000, MAX_GRACE) if hello.grace_ms else None
+        budget, place = self.gate.budget(uid, _amount(hello.request), _amount(hello.limit))
         spec = JobSpec(
             name=name,
             uid=uid,
@@ -173,9 +176,13 @@ class Welcomer:
             gpus=0,
             priority=hello.priority,
             grace=grace,
-            request_source="GPUSHARE_REQUEST",
-            limit_source="GPUSHARE_LIMIT",
+            request_source=place or "GPUSHARE_REQUEST",
+            limit_source=place or "GPUSHARE_LIMIT",
         )
+        allowed = self.gate.admit(spec)
+        if isinstance(allowed, Reason):
+            raise Refusal(NOT_ADMITTED, allowed.render())
+        spec = allowed
         entry = self.shell.book.open(job, spec)
         entry.admission = self.shell.loop.create_future()
         self.shell.feed(JobSubmitted(job, spec))
@@ -259,11 +266,3 @@ def new_job_id() -> str:
     while not int(job or "0", 16):
         job = secrets.token_hex(8)
     return job
-
-
-@lru_cache(256)
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

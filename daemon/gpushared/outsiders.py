@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpushare import api
-from gpushared.hello import user_name
+from gpushared.identities import user_name
 from gpushared.processes import command_of, has_mapped, uid_of
 
 SHIM = "libgpushare.so"

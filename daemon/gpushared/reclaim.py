@@ -54,7 +54,10 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
             _relieve(turn, gpu, victim, why)
         return
     victims = [victim for victim in victims if not _gave_back(turn, gpu, victim)]
-    _kill_due(turn, gpu, victims, shortfall)
+    if turn.policy.last_rung == "kill":
+        _kill_due(turn, gpu, victims, shortfall)
+    if turn.policy.last_rung not in ("term", "kill"):
+        return
     covered = sum(turn.state.loan(victim, gpu.id) for victim in victims)
     for borrower in planner.plan(shortfall - covered, _borrowers(turn, gpu, claims)):
         _terminate(turn, gpu, turn.state.jobs[borrower.job], pursued)
@@ -236,6 +239,8 @@ def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
     waiting = [job for job in turn.state.owners(gpu.id) if turn.now - job.since < job.spec.min_run_time]
     if waiting:
         return "protected", f"{waiting[0].spec.name} is within its minimum run time"
+    if turn.policy.last_rung != "kill":
+        return "policy", f"the settings of this node, by which a reclaim ends with {turn.policy.last_rung}"
     return "grace", "borrowers that are still within their grace"
 
 

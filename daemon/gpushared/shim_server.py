@@ -89,6 +89,11 @@ class Connection:
         self.strikes = 0
         self.timer: asyncio.TimerHandle | None = None
 
+    def listen(self) -> None:
+        """From when its user is known."""
+        if self.fd >= 0:
+            self.server.shell.loop.add_reader(self.fd, self.on_readable)
+
     def on_readable(self) -> None:
         """One frame a call: the loop comes back for the next, and others are not kept waiting."""
         server = self.server
@@ -236,7 +241,7 @@ class ShimServer:
             return
         self._connections.add(connection)
         connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
-        self.shell.loop.add_reader(connection.fd, connection.on_readable)
+        self.welcomer.gate.when_met(uid, connection.listen)
 
     def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors: the socket stays readable, so look away for a moment instead of spinning."""

@@ -35,6 +35,8 @@ class Policy:
     """Credit beyond the need, so that growth costs one round trip per chunk."""
     claim_timeout: float = 30.0
     grace: float = 5.0
+    last_rung: str = "kill"
+    """How far a reclaim may go: revoke, trim, term or kill."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
     unkillable_after: float = 5.0

@@ -207,3 +207,9 @@ class ShimClient:
     def close(self) -> None:
         self.sock.close()
         self.unmap()
+
+    def __enter__(self) -> ShimClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
