@@ -71,6 +71,7 @@ class Daemon:
             if not shell.gpus.infos:
                 log.warning("no GPU found")
             pages = Pages(path / "pages")
+            stack.callback(pages.close)
             recover(shell, pages)
             for gpu in self._gpus.infos:
                 shell.sample_soon(gpu)

@@ -10,7 +10,6 @@ from its page. That gives no one more than a new job would.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from gpushared.clients import Client
 from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
 from gpushared.gate import Gate
 from gpushared.identities import user_name
+from gpushared.jobs import Entry
 from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages, has_page
 from gpushared.processes import Process, command_of, parent_of, printable
@@ -48,7 +48,6 @@ class Welcome:
     job_id: int = 0
     patience_ms: int = 0
     text: str = ""
-    fd: int | None = None
     client: Client | None = None
 
 
@@ -80,7 +79,7 @@ class Welcomer:
             log.error("cannot make a page", extra=facts(error=str(error)))
             return Welcome(int(lib.GS_SHUTTING_DOWN), text=f"the daemon cannot make a page: {error.strerror}")
         patience = int(self._patience() * 1000)
-        return Welcome(OK, client.id, int(client.job, 16), patience, fd=client.page.fd, client=client)
+        return Welcome(OK, client.id, int(client.job, 16), patience, client=client)
 
     # ---- a process that has a page -----------------------------------------------------------------
 
@@ -94,7 +93,7 @@ class Welcomer:
         client = self.shell.clients.get(hello.page_id)
         if client is not None:
             return client if client.process.same(connection.peer) and client.uid == connection.uid else None
-        page = self.pages.adopt(os.dup(descriptor))
+        page = self.pages.adopt(descriptor)
         if page is None:
             return None
         header = page.header
@@ -103,10 +102,24 @@ class Welcomer:
             connection.peer.start_time,
             connection.uid,
         )
-        if not same or page.id != hello.page_id:
+        entry = self.shell.book.get(f"{header.job_id:016x}")
+        foreign = entry is not None and connection.uid not in (0, entry.spec.uid)
+        if not same or foreign or page.id != hello.page_id:
             page.close(remove=False)
             return None
+        page.account = self.pages.ledger.open(header)
+        most = self._limits(entry)
+        page.claimed_lines(most)
         return restore_client(self.shell, page, connection.peer)
+
+    def _limits(self, entry: Entry | None) -> dict[bytes, int]:
+        """What a page may say at most that it was given, on each GPU."""
+        gpus, limit = self.shell.core.gpus, entry.spec.limit if entry is not None else MAX
+        return {
+            identity: min(limit.resolve(gpus[gpu].total), gpus[gpu].capacity)
+            for identity, gpu in self.shell.gpus.by_bytes.items()
+            if gpu in gpus
+        }
 
     # ---- a process without one ---------------------------------------------------------------------
 

@@ -367,7 +367,7 @@ class Shell:
             entry.refusals += self.enforcer.refusals(client.id)
             self._note_last_peak(client, entry)
         self.clients.remove(client)
-        self.feed(ProcessGone(client.id, client.page.used()))
+        self.feed(ProcessGone(client.id, {} if client.page.broken else client.page.used()))
         self.enforcer.pages.pop(client.id, None)
         client.process.close()
         client.page.close(remove=True)

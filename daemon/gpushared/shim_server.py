@@ -23,7 +23,7 @@ from gpushared.clients import Client
 from gpushared.events import AskCancelled, AttachAsked, CreditAsked
 from gpushared.hello import Welcomer
 from gpushared.logs import Sparingly, facts, log
-from gpushared.pages import cut, has_page
+from gpushared.pages import Page, cut, has_page
 from gpushared.processes import Process, peer_credentials
 from gpushared.shell import Shell
 
@@ -41,6 +41,7 @@ OUTSTANDING = 256
 STRANGERS_PER_UID = 128
 """Connections of one user that have not said HELLO."""
 HELLO_WITHIN = 10.0
+LOOK_AGAIN = 0.5
 STRIKES = 8
 """Bad frames until a connection is closed."""
 
@@ -270,10 +271,16 @@ class ShimServer:
             connection.peer.close()
         elif client.connection is connection:
             client.connection = None
-            if client.process.alive() and has_page(client.process, client.page) is False:
-                # It lives on without the page: it has become another program (exec). A process that only ends
-                # just now is left to its pidfd.
-                self.shell.process_gone(client)
+            self._look_after(client)
+            # Of the descriptors of a program that becomes another one, this may have been closed before the page's.
+            self.shell.loop.call_later(LOOK_AGAIN, self._look_after, client)
+
+    def _look_after(self, client: Client) -> None:
+        """It has no connection. It may live on without the page, having become another program (exec); a process
+        that only ends just now is left to its pidfd."""
+        alone = self.shell.clients.get(client.id) is client and client.connection is None
+        if alone and client.process.alive() and not has_page(client.process, client.page):
+            self.shell.process_gone(client)
 
     def _complain(self, uid: int, why: str, pid: int = 0) -> None:
         left_out = self._sparingly.allow(uid)  # not by what it sent: it could send something else each time
@@ -332,10 +339,10 @@ class ShimServer:
         body.page_id, body.job_id = welcome.page_id, welcome.job_id
         body.status, body.patience_ms = welcome.status, welcome.patience_ms
         body.text = cut(welcome.text, TEXT_BYTES - 1)
-        if welcome.fd is None:
+        if welcome.client is None:
             connection.send(self._outbox)
         else:
-            self._send_with_descriptor(connection, welcome.fd)
+            self._send_with_descriptor(connection, welcome.client.page)
 
     def _take_in(self, connection: Connection, client: Client) -> None:
         earlier = client.connection
@@ -349,10 +356,11 @@ class ShimServer:
         if connection.timer is not None:
             connection.timer.cancel()
 
-    def _send_with_descriptor(self, connection: Connection, fd: int) -> None:
+    def _send_with_descriptor(self, connection: Connection, page: Page) -> None:
         """The first packet of a connection always fits into its buffer."""
         try:
-            socket.send_fds(connection.sock, [bytes(self._outbox)], [fd])
+            with page.for_its_process() as fd:
+                socket.send_fds(connection.sock, [bytes(self._outbox)], [fd])
         except OSError:
             connection.close()
         else:

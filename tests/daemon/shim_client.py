@@ -122,6 +122,8 @@ class ShimClient:
             body |= {"flags": lib.GS_HELLO_HAS_PAGE, "page_id": self.page_id}
         self.send(self.frame(lib.GS_HELLO, hello=body), [self.page_fd] if present else None)
         data, fds, _, _ = socket.recv_fds(self.sock, 4096, 4)
+        for fd in fds:
+            os.set_inheritable(fd, False)  # recv_fds of Python 3.11 does not pass its flags on
         assert len(data) == lib.GS_FRAME_BYTES, len(data)
         frame = ffi.new("struct gs_frame *")
         ffi.memmove(frame, data, len(data))
