@@ -27,6 +27,7 @@ from gpushared import instructions as do
 from gpushared.config import Config
 from gpushared.events import BudgetChanged, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
 from gpushared.fields import Fields
+from gpushared.front import Front
 from gpushared.gate import Gate
 from gpushared.hello import new_job_id
 from gpushared.identities import user_name
@@ -37,6 +38,7 @@ from gpushared.shell import Shell
 from gpushared.views import Viewer, Views
 
 MAX_BODY = 256 * 1024
+BODY_WITHIN = 10.0
 FOREVER = 10 * 365 * 24 * 3600.0
 
 HTTP_STATUS = {
@@ -81,6 +83,7 @@ class Api:
         self._config = config
         self._scope = scope
         self._started = time.time()
+        self.front: Front | None = None
         self.active = 0
         """Requests in progress; a daemon that somebody is talking to does not go idle."""
 
@@ -111,10 +114,7 @@ class Api:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.active += 1
         try:
-            uid = _uid(request)
-            if uid is not None:
-                await self.gate.meet(uid)
-            return await handler(request)
+            return await self._in_turn(request, handler)
         except web.HTTPException as error:
             return _http_error(request, error)
         except GpushareError as error:
@@ -126,6 +126,21 @@ class Api:
             return _error(500, GpushareError("the daemon failed on this request", code="internal", hint=hint))
         finally:
             self.active -= 1
+
+    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A user's requests are begun one after the other, so that many of them hold nobody else up."""
+        guest = self.front.guest(request.protocol) if self.front is not None else None
+        if guest is None:
+            return await handler(request)  # metrics over TCP
+        guest.busy += 1
+        try:
+            uid = self._caller(request).uid
+            await self.shell.turns.enter(uid)
+            await self.gate.meet(uid)
+            return await handler(request)
+        finally:
+            guest.busy -= 1
+            guest.idle_since = time.monotonic()
 
     def _caller(self, request: web.Request) -> Caller:
         sock = _unix_socket(request)
@@ -411,13 +426,12 @@ def _unix_socket(request: web.Request) -> socket.socket | None:
     return sock if sock is not None and sock.family == socket.AF_UNIX else None
 
 
-def _uid(request: web.Request) -> int | None:
-    sock = _unix_socket(request)
-    return None if sock is None else peer_credentials(sock)[1]
-
-
 async def _body(request: web.Request, *, empty_is_ok: bool = False) -> Fields:
-    data = await request.read()
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            data = await request.read()
+    except TimeoutError:
+        raise UsageError(f"the body of the request did not come within {BODY_WITHIN:g} s", code="bad_request") from None
     if not data and empty_is_ok:
         return Fields({})
     try:

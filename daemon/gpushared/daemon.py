@@ -15,6 +15,7 @@ from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
 from gpushared.core import NodeState
+from gpushared.front import Front
 from gpushared.gate import Gate
 from gpushared.gpus import Driver, Gpus
 from gpushared.hello import Welcomer
@@ -117,9 +118,10 @@ class Daemon:
         runner = web.AppRunner(self.api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        sock = self.directory.bind("api.sock", socket.SOCK_STREAM)
-        sock.setblocking(False)
-        await web.SockSite(runner, sock, backlog=512).start()
+        assert runner.server is not None
+        self.api.front = front = Front(runner.server, self.shell)
+        front.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
+        stack.callback(front.close)
 
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack, application: web.Application) -> None:
         from aiohttp import web
@@ -127,11 +129,16 @@ class Daemon:
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
         host, port = configuration.split_address(self.config.metrics_listen)
         try:
-            await web.TCPSite(runner, host, port).start()
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise GpushareError(f"cannot listen on {self.config.metrics_listen}: {error.strerror}") from None
+        front = Front(runner.server, self.shell)
+        front.start(listener)
+        stack.callback(front.close)
 
     # ---- what goes on by itself --------------------------------------------------------------------
 
@@ -157,6 +164,7 @@ class Daemon:
             await asyncio.sleep(min(0.25, watchdog or 1.0))
             if watchdog is not None:
                 self._notifier.alive()
+            self.shell.give_up_broken()
             status = self._describe()
             if status != self._status:
                 self._status = status

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpushare.quantity import Budget, Quantity
-from gpushare.reasons import Reason
+from gpushare.reasons import Code, Reason
 from gpushared import rules
 from gpushared.config import Config
 from gpushared.events import BudgetChanged, JobSpec
@@ -61,6 +61,9 @@ class Gate:
         """A new job, as it may be."""
         who = self._identities.known(spec.uid)
         own = sum(1 for entry in self._shell.book.live() if entry.spec.uid == spec.uid)
+        most = self._shell.doors.most_jobs(spec.uid)
+        if most is not None and own >= most:
+            return Reason(Code.POLICY, f"{spec.user} has {own} jobs, more than this daemon can keep of one user")
         return rules.admit(self._config().rules, who, spec, self._totals(spec.devices), own)
 
     def change(self, entry: Entry, event: BudgetChanged) -> BudgetChanged | Reason:

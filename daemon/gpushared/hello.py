@@ -27,13 +27,15 @@ from gpushared.jobs import Entry
 from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages, has_page
 from gpushared.processes import Process, command_of, parent_of, printable
-from gpushared.shell import Shell
+from gpushared.shell import PER_CLIENT, Shell
 
 if TYPE_CHECKING:
     from gpushared.shim_server import Connection
 
 OK, NOT_ALLOWED, NOT_ADMITTED = int(lib.GS_OK), int(lib.GS_NOT_ALLOWED), int(lib.GS_NOT_ADMITTED)
 HAS_PAGE = int(lib.GS_HELLO_HAS_PAGE)
+PAGES_PER_PROCESS = 64
+"""A process needs one; each costs the daemon descriptors and a job."""
 ANCESTORS = 32
 """How far up a job of the environment alone is looked for."""
 MAX_GRACE = 24 * 3600.0
@@ -129,6 +131,9 @@ class Welcomer:
             # The same process, but the program that had this page is no more: exec.
             if earlier.connection is None and has_page(earlier.process, earlier.page) is False:
                 self.shell.process_gone(earlier)
+        mine = len(self.shell.clients.of_pid(peer.pid))
+        if mine >= PAGES_PER_PROCESS or not self.shell.doors.has_room(uid, PER_CLIENT):
+            raise Refusal(NOT_ADMITTED, "this process, or its user, has too many connections to the daemon already")
         budget = _budget(hello)
         job = self._job_of(hello, peer, uid, budget)
         entry = self.shell.book.get(job)

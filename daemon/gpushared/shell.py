@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
 from gpushared import instructions as do
 from gpushared.clients import Client, Clients
 from gpushared.core import NodeState
+from gpushared.doors import Doors
 from gpushared.enforcers import ShimEnforcer
 from gpushared.events import (
     Detached,
@@ -40,9 +42,14 @@ from gpushared.events import (
 from gpushared.gpus import Gpus, Sample
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
+from gpushared.strays import Strays
+from gpushared.turns import Turns
 
 PUBLISH_EVERY = 0.005
 """Pages show what could be granted at most this late: a burst of asks costs one round of publishing."""
+
+PER_CLIENT = 2
+"""Descriptors: a page and a pidfd."""
 
 WAKE_MARGIN = 0.0005
 """asyncio's clock may be early by its resolution."""
@@ -76,6 +83,7 @@ class Shell:
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
         self.book = Book()
+        self.doors, self.turns, self.strays = Doors(), Turns(self.loop), Strays()
         self.book.on_wrapper_end = self._wrapper_ended
         self.answers: dict[int, Answer] = {}
         self.traffic = Traffic()
@@ -92,6 +100,7 @@ class Shell:
         self._wake: asyncio.TimerHandle | None = None
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
         self._sampling: set[str] = set()
+        self._broken = int(lib.gs_pages_broken())
         self._thread = ThreadPoolExecutor(1, "sampler")
         self._hands: dict[type, Callable[[Any], Event | None]] = {
             do.JobAdmitted: self._job_admitted,
@@ -354,6 +363,7 @@ class Shell:
         """A process has a page: know it until it has gone."""
         self.clients.add(client)
         self.enforcer.pages[client.id] = client.page
+        self.doors.enter(client.uid, PER_CLIENT)
         client.process.watch(self.loop, lambda: self.process_gone(client))
 
     def process_gone(self, client: Client) -> None:
@@ -369,10 +379,25 @@ class Shell:
         self.clients.remove(client)
         self.feed(ProcessGone(client.id, {} if client.page.broken else client.page.used()))
         self.enforcer.pages.pop(client.id, None)
+        self.doors.leave(client.uid, PER_CLIENT)
         client.process.close()
         client.page.close(remove=True)
         if entry is not None and entry.wrapper is None and not self.clients.of_job(client.job):
             self.feed(JobEnded(client.job))
+
+    def give_up_broken(self) -> None:
+        """Processes that have cut their page short: nothing that they use is known any more."""
+        broken = int(lib.gs_pages_broken())
+        if broken == self._broken:
+            return
+        self._broken = broken
+        for client in self.clients:
+            if client.page.broken:
+                log.warning(
+                    "a process has cut its credit page short, and is outside of gpushare from now on",
+                    extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
+                )
+                self.process_gone(client)
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:
         process = self.core.processes.get(client.id)

@@ -8,11 +8,10 @@ own short queue; and a client that has too much on its way is not listened to un
 
 from __future__ import annotations
 
-import array
 import asyncio
 import errno
-import os
 import socket
+import time
 from collections import deque
 from typing import Any
 
@@ -26,6 +25,7 @@ from gpushared.logs import Sparingly, facts, log
 from gpushared.pages import Page, cut, has_page
 from gpushared.processes import Process, peer_credentials
 from gpushared.shell import Shell
+from gpushared.strays import receive
 
 FRAME_BYTES = int(lib.GS_FRAME_BYTES)
 TEXT_BYTES = int(lib.GS_TEXT_BYTES)
@@ -36,6 +36,10 @@ OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNO
 DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
 
 BACKLOG = 512
+ACCEPTS = 64
+"""Connections that are accepted in one pass of the loop."""
+PER_CONNECTION = 2
+"""Descriptors: the socket and a pidfd."""
 OUTSTANDING = 256
 """Frames of one connection that are not answered, or whose answers are not sent."""
 STRANGERS_PER_UID = 128
@@ -98,12 +102,17 @@ class Connection:
     def on_readable(self) -> None:
         """One frame a call: the loop comes back for the next, and others are not kept waiting."""
         server = self.server
+        turns = server.shell.turns
+        if not turns.may(self.uid):
+            return  # the loop comes back in its next pass
+        started = time.perf_counter()
+        self._take_frame(server)
+        turns.spend(self.uid, time.perf_counter() - started)
+
+    def _take_frame(self, server: ShimServer) -> None:
+        descriptors: list[int] = []
         try:
-            if self.client is not None:
-                size = self.sock.recv_into(server.inbox)
-                descriptors: list[int] = []
-            else:
-                size, descriptors = _receive_with_descriptors(self.sock, server.inbox)
+            size, descriptors = receive(self.sock, server.inbox)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -118,8 +127,7 @@ class Connection:
             log.exception("a frame could not be handled", extra=facts(pid=self.peer.pid))
             self.close()
         finally:
-            for fd in descriptors:
-                os.close(fd)
+            server.shell.strays.take(self.uid, descriptors)
 
     def expect_answer(self) -> None:
         self.outstanding += 1
@@ -201,7 +209,7 @@ class ShimServer:
         listener.setblocking(False)
         listener.listen(BACKLOG)
         self._listener = listener
-        self.shell.loop.add_reader(listener.fileno(), self._on_connection)
+        self.shell.loop.add_reader(listener.fileno(), self._on_connections)
 
     def stop(self) -> None:
         if self._listener is not None:
@@ -216,33 +224,46 @@ class ShimServer:
             connection.client = None
             connection.close()
 
-    def _on_connection(self) -> None:
+    def _on_connections(self) -> None:
+        """A pass of the loop may be long where many are busy: whoever waits at the door does not wait for several."""
+        for _ in range(ACCEPTS):
+            if not self._on_connection():
+                return
+
+    def _on_connection(self) -> bool:
+        """Whether there was one."""
         listener = self._listener
         if listener is None:
-            return
+            return False
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:
             self._pause_accepting(error)
-            return
+            return False
         sock.setblocking(False)
         _, uid, _ = peer_credentials(sock)
+        if not self.shell.doors.has_room(uid, PER_CONNECTION) or self.shell.strays.too_many(uid):
+            self._complain(uid, "too many connections, or descriptors that came along")
+            sock.close()
+            return True
         peer = Process.of_peer(sock)
         if peer is None:
             self._complain(uid, "its process has gone, or is in a PID namespace that this daemon cannot see")
             sock.close()
-            return
+            return True
         connection = Connection(self, sock, peer, uid)
         if sum(1 for one in self._connections if one.client is None and one.uid == uid) >= STRANGERS_PER_UID:
             self._complain(uid, "too many connections without a HELLO")
             peer.close()
             sock.close()
-            return
+            return True
         self._connections.add(connection)
+        self.shell.doors.enter(uid, PER_CONNECTION)
         connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
         self.welcomer.gate.when_met(uid, connection.listen)
+        return True
 
     def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors: the socket stays readable, so look away for a moment instead of spinning."""
@@ -257,11 +278,12 @@ class ShimServer:
 
     def _resume_accepting(self) -> None:
         if self._listener is not None:
-            self.shell.loop.add_reader(self._listener.fileno(), self._on_connection)
+            self.shell.loop.add_reader(self._listener.fileno(), self._on_connections)
 
     def closed(self, connection: Connection) -> None:
         """The connection has ended; that may be the process's end, or not."""
         self._connections.discard(connection)
+        self.shell.doors.leave(connection.uid, PER_CONNECTION)
         for ask in connection.asks:
             self.shell.answers.pop(ask, None)
             self.shell.feed(AskCancelled(ask))
@@ -441,15 +463,3 @@ class ShimServer:
             body.text = cut(text, TEXT_BYTES - 1)
             self._text_dirty = True
         connection.send(self._outbox)
-
-
-def _receive_with_descriptors(sock: socket.socket, buffer: Any) -> tuple[int, list[int]]:
-    """A packet, and what came beside it; every descriptor is the caller's to close."""
-    descriptors = array.array("i")
-    size, ancillary, _, _ = sock.recvmsg_into(
-        [buffer], socket.CMSG_SPACE(4 * descriptors.itemsize), socket.MSG_CMSG_CLOEXEC
-    )
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-    return size, list(descriptors)
