@@ -8,6 +8,7 @@ blocking requests and the stream of events share it.
 from __future__ import annotations
 
 import socket
+import struct
 from pathlib import Path
 
 from gpushare.errors import DaemonUnreachable
@@ -117,9 +118,12 @@ class Parser:
 
 def connect(path: Path, timeout: float | None) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    connection.settimeout(timeout)
+    # Not settimeout() yet: that makes a connect fail at once where many queue for the daemon. It waits, so long.
+    limit = struct.pack("ll", *divmod(int(min(timeout or 0.0, 3600.0) * 1e6), 10**6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     try:
         connection.connect(str(path))
+        connection.settimeout(timeout)
     except OSError as error:
         connection.close()
         raise unreachable(path, error) from error

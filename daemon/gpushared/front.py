@@ -24,7 +24,7 @@ from gpushared.processes import peer_credentials
 from gpushared.shell import Shell
 from gpushared.strays import CarefulSocket
 
-BACKLOG = 512
+BACKLOG = 4096
 ACCEPTS = 64
 """Connections that are accepted in one pass of the loop."""
 PIECE = 4096
@@ -45,67 +45,75 @@ class Guest(asyncio.Protocol):
 
     def __init__(self, front: Front, inner: web.RequestHandler, uid: int) -> None:
         self._front = front
-        self._inner = inner
-        self._uid = uid
+        self.inner = inner
+        self.uid = uid
         self._unparsed = bytearray()
         self._waits = False
         self._ended = False
         self._unread = (0, 0.0)
+        self.transport: asyncio.Transport | None = None
         self.busy = 0
         """Requests whose heads have come and that are not answered yet."""
         self.idle_since = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._inner.connection_made(transport)
+        self.inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
         if len(self._unparsed) > MOST_UNPARSED:
-            self.transport.abort()
+            self._open.abort()
         elif not self._waits:
             self._parse()
 
+    @property
+    def _open(self) -> asyncio.Transport:
+        assert self.transport is not None
+        return self.transport
+
     def _parse(self) -> None:
-        turns, paused = self._front.turns, self._waits
+        turns, transport, paused = self._front.turns, self._open, self._waits
         self._waits = False
-        while self._unparsed and turns.may(self._uid) and not self.transport.is_closing():
+        while self._unparsed and turns.may(self.uid) and not transport.is_closing():
             piece = bytes(self._unparsed[:PIECE])
             del self._unparsed[:PIECE]
             started = time.perf_counter()
-            self._inner.data_received(piece)
-            turns.spend(self._uid, time.perf_counter() - started)
-        if self.transport.is_closing():
+            self.inner.data_received(piece)
+            turns.spend(self.uid, time.perf_counter() - started)
+        if transport.is_closing():
             return
         if self._unparsed:
             self._waits = True
-            self.transport.pause_reading()
-            turns.wait(self._uid, self._parse)
+            transport.pause_reading()
+            turns.wait(self.uid, self._parse)
         elif self._ended:
-            self.transport.close()
+            transport.close()
         elif paused:
-            self.transport.resume_reading()
+            transport.resume_reading()
 
     def eof_received(self) -> bool:
         """It has said all: it is let go when all of that has been heard."""
         self._ended = True
         if not self._unparsed:
-            self._inner.eof_received()
+            self.inner.eof_received()
         return bool(self._unparsed)
 
     def pause_writing(self) -> None:
-        self._inner.pause_writing()
+        self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        self._inner.resume_writing()
+        self.inner.resume_writing()
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._unparsed.clear()
-        self._front.left(self, self._inner, self._uid)
-        self._inner.connection_lost(error)
+        self._front.left(self)
+        self.inner.connection_lost(error)
 
     def check(self, now: float) -> None:
         """Close it if it dawdles."""
+        if self.transport is None:
+            return  # it is just being made
         if not self.busy and now - self.idle_since > REQUEST_WITHIN:
             self.transport.abort()
             return
@@ -152,12 +160,12 @@ class Front:
     def guest(self, inner: web.RequestHandler) -> Guest | None:
         return self._guests.get(inner)
 
-    def left(self, guest: Guest, inner: web.RequestHandler, uid: int) -> None:
-        if self._guests.pop(inner, None) is guest:
-            self._doors.leave(uid, 1)
-            self._by_uid[uid] -= 1
-            if not self._by_uid[uid]:
-                del self._by_uid[uid]
+    def left(self, guest: Guest) -> None:
+        if self._guests.pop(guest.inner, None) is guest:
+            self._doors.leave(guest.uid, 1)
+            self._by_uid[guest.uid] -= 1
+            if not self._by_uid[guest.uid]:
+                del self._by_uid[guest.uid]
 
     def _check(self) -> None:
         now = time.monotonic()
@@ -194,7 +202,12 @@ class Front:
         careful = CarefulSocket(sock, self._strays, uid, READ_AT_ONCE) if sock.family == socket.AF_UNIX else sock
         task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(lambda: guest, careful))
         self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        task.add_done_callback(lambda done: self._begun(done, guest))
+
+    def _begun(self, done: asyncio.Task[object], guest: Guest) -> None:
+        self._beginning.discard(done)
+        if done.cancelled() or done.exception() is not None:
+            self.left(guest)
 
     def _refuse(self, sock: socket.socket, uid: int) -> None:
         left_out = self._sparingly.allow(uid)

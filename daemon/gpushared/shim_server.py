@@ -35,7 +35,7 @@ ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
 OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
 DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
 
-BACKLOG = 512
+BACKLOG = 4096
 ACCEPTS = 64
 """Connections that are accepted in one pass of the loop."""
 PER_CONNECTION = 2
@@ -248,17 +248,16 @@ class ShimServer:
             self._complain(uid, "too many connections, or descriptors that came along")
             sock.close()
             return True
+        if sum(1 for one in self._connections if one.client is None and one.uid == uid) >= STRANGERS_PER_UID:
+            self._complain(uid, "too many connections without a HELLO")
+            sock.close()
+            return True
         peer = Process.of_peer(sock)
         if peer is None:
             self._complain(uid, "its process has gone, or is in a PID namespace that this daemon cannot see")
             sock.close()
             return True
         connection = Connection(self, sock, peer, uid)
-        if sum(1 for one in self._connections if one.client is None and one.uid == uid) >= STRANGERS_PER_UID:
-            self._complain(uid, "too many connections without a HELLO")
-            peer.close()
-            sock.close()
-            return True
         self._connections.add(connection)
         self.shell.doors.enter(uid, PER_CONNECTION)
         connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)

@@ -50,8 +50,8 @@ class ShimClient:
 
     def __init__(self, path: Path, timeout: float = 10.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.connect(str(path))  # in the queue at the door, if need be
         self.sock.settimeout(timeout)
-        self.sock.connect(str(path))
         self.seq = 0
         self.page: Any = None
         self.page_fd = -1
@@ -207,8 +207,9 @@ class ShimClient:
         self.sock.connect(str(path))
 
     def close(self) -> None:
-        self.sock.close()
+        """As a process that ends: the page first, so that the daemon need not look twice whether it is still held."""
         self.unmap()
+        self.sock.close()
 
     def __enter__(self) -> ShimClient:
         return self
