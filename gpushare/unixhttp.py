@@ -7,6 +7,7 @@ blocking requests and the stream of events share it.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from pathlib import Path
@@ -142,7 +143,8 @@ def exchange(path: Path, method: str, target: str, body: bytes | None, timeout: 
     with connect(path, timeout) as connection:
         parser, answer = Parser(), bytearray()
         try:
-            connection.sendall(request_bytes(method, target, body))
+            with contextlib.suppress(BrokenPipeError):  # it may refuse before it was asked: what it says is there
+                connection.sendall(request_bytes(method, target, body))
             while not parser.complete:
                 data = connection.recv(READ)
                 if not data:

@@ -15,6 +15,8 @@ KEPT_BACK = 8
 """and the last eighth is for the daemon itself and its own user."""
 API_CONNECTIONS = 1024
 """Of one user: each `gpushare run` has one open."""
+JOBS = 1024
+"""Of one user at once, where the settings say nothing: each costs descriptors and a part of every look at all jobs."""
 JOBS_SHARE = 16
 
 
@@ -47,8 +49,8 @@ class Doors:
             self._used.pop(uid, None)
 
     def most_jobs(self, uid: int) -> int | None:
-        """A job costs descriptors too, of its wrapper and its program. None: no bound."""
-        return None if uid == self._own else max(16, self.limit // JOBS_SHARE)
+        """None: no bound."""
+        return None if uid == self._own else min(JOBS, self.limit // JOBS_SHARE)
 
     def most_api_connections(self, uid: int) -> int | None:
         return None if uid == self._own else min(API_CONNECTIONS, self.limit // OWN_SHARE)

@@ -24,7 +24,8 @@ from gpushared.processes import peer_credentials
 from gpushared.shell import Shell
 from gpushared.strays import CarefulSocket
 
-BACKLOG = 4096
+BACKLOG = 256
+"""Who finds it full waits for a place in the order of coming; a longer queue would only be a longer wait."""
 ACCEPTS = 64
 """Connections that are accepted in one pass of the loop."""
 PIECE = 4096

@@ -35,7 +35,8 @@ ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
 OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
 DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
 
-BACKLOG = 4096
+BACKLOG = 256
+"""Who finds it full waits for a place in the order of coming; a longer queue would only be a longer wait."""
 ACCEPTS = 64
 """Connections that are accepted in one pass of the loop."""
 PER_CONNECTION = 2

@@ -44,6 +44,7 @@ def test_ten_thousand_connections(shared):
             held.append(sock)
             if number == 2_000:
                 ready()
+        return held
 
     with attack(CAROL, nasty):
         assert slowest(shared, 4) < BOUND
@@ -93,6 +94,7 @@ def test_descriptors_do_not_run_out(make_daemon, monkeypatch):
             with contextlib.suppress(OSError, EOFError):
                 client.hello(request=MIB, limit=MIB)
         ready()
+        return held
 
     with attack(CAROL, nasty), attack(ALICE, nasty):
         # A fourth of them each, and what one connection may cost.
@@ -166,6 +168,7 @@ def test_descriptors_that_take_an_hour_to_close(shared, greeted):
                 client = ShimClient(shared.shim)
             if number == 0:
                 ready()
+        return client
 
     before = descriptors(shared)
     with attack(CAROL, nasty):
