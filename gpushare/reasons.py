@@ -30,6 +30,8 @@ class Code(StrEnum):
     NO_SUCH_JOB = "no_such_job"
     BAD_BUDGET = "bad_budget"
     """request > limit, or an amount that makes no sense."""
+    POLICY = "policy"
+    """The administrator's settings do not allow it to this user."""
     RECLAIM = "reclaim"
     """Borrowed memory is wanted back by its owner."""
     BREACH = "breach"

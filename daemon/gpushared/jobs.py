@@ -19,6 +19,8 @@ from gpushared.events import JobSpec
 from gpushared.processes import Process, Readers
 
 NOTICES_KEPT = 64
+NOTICES_UNREAD = 256
+"""Of one listener; more than are kept."""
 ENDED_KEPT = 256
 
 Notice = dict[str, Any]
@@ -56,8 +58,12 @@ class Entry:
     def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
         notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
         self.notices.append(notice)
-        for listener in self.listeners:
-            listener.put_nowait(notice)
+        for listener in list(self.listeners):
+            if listener.qsize() >= NOTICES_UNREAD:
+                self.listeners.discard(listener)  # it does not read; its stream ends when it does
+                listener.put_nowait(None)
+            else:
+                listener.put_nowait(notice)
 
     def listen(self) -> asyncio.Queue[Notice | None]:
         """A queue with all notices so far and to come; None is the end."""

@@ -16,7 +16,8 @@ from pathlib import Path
 from gpushare import api
 from gpushared.clients import Clients
 from gpushared.events import Stray
-from gpushared.processes import Process, command_of, has_mapped, uid_of, user_name
+from gpushared.identities import user_name
+from gpushared.processes import Process, command_of, has_mapped, uid_of
 from gpushared.state import Job
 
 SHIM = "libgpushare.so"
@@ -31,7 +32,7 @@ def outsiders(by_pid: Mapping[int, int] | None, known: Iterable[int]) -> list[ap
     return [_describe(pid, used) for pid, used in sorted(found, key=lambda one: (-one[1], one[0]))]
 
 
-class Strays:
+class StrayFinder:
     """Which of the processes without a page were started under a job; each is looked at once."""
 
     def __init__(self) -> None:

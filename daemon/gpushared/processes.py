@@ -9,13 +9,11 @@ left, so it is never asked about that.
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import signal
 import socket
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -210,11 +208,3 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, uid, gid = struct.unpack("3i", data)
     return pid, uid, gid
-
-
-@lru_cache(256)
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -65,9 +65,12 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
 def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall: int) -> None:
     asked = [job for job in _asked(gpu) if not _gave_back(turn, gpu, job)]
     told_to_stop = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TERM]
-    _kill_due(turn, gpu, told_to_stop, shortfall)
+    if turn.policy.last_rung == "kill":
+        _kill_due(turn, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
     if missing <= 0 or _trimming(turn, gpu, claims, pursued, missing):
+        return
+    if turn.policy.last_rung not in ("term", "kill"):
         return
     for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
         rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)
@@ -283,4 +286,6 @@ def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
     waiting = [job for job in turn.state.owners(gpu.id) if turn.now - job.since < job.spec.min_run_time]
     if waiting:
         return "protected", f"{waiting[0].spec.name} is within its minimum run time"
+    if turn.policy.last_rung != "kill":
+        return "policy", f"the settings of this node, by which a reclaim ends with {turn.policy.last_rung}"
     return "grace", "borrowers that are still within their grace"

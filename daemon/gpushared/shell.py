@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
 from gpushared import instructions as do
 from gpushared.clients import Client, Clients
 from gpushared.core import NodeState
+from gpushared.doors import Doors
 from gpushared.enforcers import ShimEnforcer
 from gpushared.events import (
     Detached,
@@ -39,9 +41,11 @@ from gpushared.gpus import Gpus, Sample
 from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
-from gpushared.outsiders import Strays, open_stray
+from gpushared.outsiders import StrayFinder, open_stray
 from gpushared.readers import Readers
 from gpushared.state_file import StateFile
+from gpushared.strays import Strays
+from gpushared.turns import Turns
 
 PERSIST_WITHIN = 0.01
 """So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
@@ -52,6 +56,9 @@ PUBLISH_SHARE = 0.05
 """... or later, for rounds over hundreds of processes are to take no more of the daemon's time than this ..."""
 PUBLISH_AT_ONCE = 32
 """... and so many processes in a row, so that nobody's answer waits for a whole round."""
+
+PER_CLIENT = 2
+"""Descriptors: a page and a pidfd."""
 
 WAKE_MARGIN = 0.0005
 """asyncio's clock may be early by its resolution."""
@@ -86,12 +93,13 @@ class Shell:
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
         self.book = Book()
+        self.doors, self.turns, self.strays = Doors(), Turns(self.loop), Strays()
         self.book.on_wrapper_end = self._wrapper_ended
         self.answers: dict[int, Answer] = {}
         self.traffic = Traffic()
         self.followers: set[Callable[[Record], None]] = set()
         """Who wants to hear of each record as it is made."""
-        self._strays = Strays()
+        self._stray_finder = StrayFinder()
         self._sparingly = Sparingly(1.0)
         self.errors = 0
         """Events that the core could not handle. A bug, each of them."""
@@ -108,6 +116,7 @@ class Shell:
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
         self._reservation_answer: do.ReservationMade | do.ReservationRefused | None = None
         self._sampling: set[str] = set()
+        self._broken = int(lib.gs_pages_broken())
         self._thread = ThreadPoolExecutor(1, "sampler")
         self._hands: dict[type, Callable[[Any], Event | None]] = {
             do.JobAdmitted: self._job_admitted,
@@ -264,7 +273,7 @@ class Shell:
         after = self._used_on(gpu)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
         self._note_peaks(gpu, after)
-        strays = self._strays.among(gpu, sample.by_pid, self.clients, self.core.jobs)
+        strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
@@ -413,6 +422,7 @@ class Shell:
         """A process has a page: know it until it has gone."""
         self.clients.add(client)
         self.enforcer.pages[client.id] = client.page
+        self.doors.enter(client.uid, PER_CLIENT)
         client.process.watch(self.readers, lambda: self.process_gone(client))
 
     def process_gone(self, client: Client) -> None:
@@ -426,12 +436,27 @@ class Shell:
             entry.refusals += self.enforcer.refusals(client.id)
             self._note_last_peak(client, entry)
         self.clients.remove(client)
-        self.feed(ProcessGone(client.id, client.page.used()))
+        self.feed(ProcessGone(client.id, {} if client.page.broken else client.page.used()))
         self.enforcer.pages.pop(client.id, None)
+        self.doors.leave(client.uid, PER_CLIENT)
         client.process.close()
         client.page.close(remove=True)
         if entry is not None and entry.wrapper is None and not self.clients.has_job(client.job):
             self.feed(JobEnded(client.job))
+
+    def give_up_broken(self) -> None:
+        """Processes that have cut their page short: nothing that they use is known any more."""
+        broken = int(lib.gs_pages_broken())
+        if broken == self._broken:
+            return
+        self._broken = broken
+        for client in self.clients:
+            if client.page.broken:
+                log.warning(
+                    "a process has cut its credit page short, and is outside of gpushare from now on",
+                    extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
+                )
+                self.process_gone(client)
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:
         process = self.core.processes.get(client.id)

@@ -41,6 +41,8 @@ class Policy:
     """The longest that a claim waits for caches to be given back before anybody is stopped; a process that has not
     begun after half of it is not waited for."""
     grace: float = 5.0
+    last_rung: str = "kill"
+    """How far a reclaim may go: revoke, trim, term or kill."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
     unkillable_after: float = 5.0

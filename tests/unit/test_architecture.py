@@ -14,6 +14,7 @@ CORE = [
     "state",
     "turn",
     "planner",
+    "rules",
     "admission",
     "lending",
     "reclaim",
