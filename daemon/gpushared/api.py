@@ -27,7 +27,7 @@ from gpushared import instructions as do
 from gpushared.config import Config
 from gpushared.events import BudgetChanged, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
 from gpushared.fields import Fields
-from gpushared.front import Front
+from gpushared.front import NOBODY, Front
 from gpushared.gate import Gate
 from gpushared.hello import new_job_id
 from gpushared.identities import user_name
@@ -211,10 +211,12 @@ class Api:
         viewer = self._viewer(request)
         return web.json_response({"gpus": self.views.gpus(viewer), "records": self.views.records(viewer)})
 
-    async def get_metrics(self, _: web.Request) -> web.Response:
+    async def get_metrics(self, request: web.Request) -> web.Response:
         from gpushared.metrics import CONTENT_TYPE, render
 
-        return web.Response(body=render(self.shell, self.views), headers={"Content-Type": CONTENT_TYPE})
+        nobody = Viewer(NOBODY, self._config().reveal)  # over TCP
+        viewer = self._viewer(request) if _unix_socket(request) is not None else nobody
+        return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
 
     # ---- submitting --------------------------------------------------------------------------------
 
