@@ -38,7 +38,7 @@ from gpushared.events import (
     ReservationEnded,
 )
 from gpushared.fields import Fields
-from gpushared.front import Front
+from gpushared.front import NOBODY, Front
 from gpushared.gate import Gate
 from gpushared.hello import new_job_id
 from gpushared.identities import user_name
@@ -252,10 +252,12 @@ class Api:
         shown = [{"uuid": gpu.id, "index": gpu.index, **core.pressure(gpu.id, now)} for gpu in gpus]
         return web.json_response({"gpus": shown})
 
-    async def get_metrics(self, _: web.Request) -> web.Response:
+    async def get_metrics(self, request: web.Request) -> web.Response:
         from gpushared.metrics import CONTENT_TYPE, render
 
-        return web.Response(body=render(self.shell, self.views), headers={"Content-Type": CONTENT_TYPE})
+        nobody = Viewer(NOBODY, self._config().reveal)  # over TCP
+        viewer = self._viewer(request) if _unix_socket(request) is not None else nobody
+        return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
 
     # ---- submitting --------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """How much of the daemon one user may fill: descriptors, of which it has only so many, and jobs.
 
-The user whose daemon it is (root for the node's) is not counted out: nobody else can connect to a user's daemon, and
-on a node root must always get in.
+The user whose daemon it is, and root, are not counted out: nobody else can connect to a user's daemon, and on a node
+root must always get in.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Doors:
     def __init__(self, limit: int | None = None) -> None:
         soft = limit if limit is not None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limit = 2**20 if soft == resource.RLIM_INFINITY else soft
-        self._own = os.geteuid()
+        self._own = {os.geteuid(), 0}
         self._used: dict[int, int] = {}
         self._total = 0
 
     def has_room(self, uid: int, descriptors: int) -> bool:
-        if uid == self._own:
+        if uid in self._own:
             return True
         mine, all_of_them = self._used.get(uid, 0) + descriptors, self._total + descriptors
         return mine <= self.limit // OWN_SHARE and all_of_them <= self.limit - self.limit // KEPT_BACK
@@ -50,7 +50,7 @@ class Doors:
 
     def most_jobs(self, uid: int) -> int | None:
         """None: no bound."""
-        return None if uid == self._own else min(JOBS, self.limit // JOBS_SHARE)
+        return None if uid in self._own else min(JOBS, self.limit // JOBS_SHARE)
 
     def most_api_connections(self, uid: int) -> int | None:
-        return None if uid == self._own else min(API_CONNECTIONS, self.limit // OWN_SHARE)
+        return None if uid in self._own else min(API_CONNECTIONS, self.limit // OWN_SHARE)

@@ -31,7 +31,7 @@ ACCEPTS = 64
 PIECE = 4096
 """Bytes that are parsed at once: a request has a few hundred, and small ones come to twenty microseconds each."""
 READ_AT_ONCE = 16 * 1024
-MOST_UNPARSED = 2**20
+MOST_UNPARSED = 256 * 1024
 REQUEST_WITHIN = 10.0
 """Seconds for the whole head of a request, and between requests."""
 UNREAD_WITHIN = 30.0

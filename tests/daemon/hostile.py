@@ -19,8 +19,9 @@ from shim_client import ShimClient
 
 from gpushare._layout import lib
 
-BOUND = 2.0
-"""Seconds in which somebody else must be served, whatever goes on. Tests share their machine with others."""
+BOUND = 5.0
+"""Seconds in which somebody else must be served, whatever goes on: many times what it takes on a quiet machine, and far
+less than any of the attacks would take without a defence."""
 
 
 @contextlib.contextmanager

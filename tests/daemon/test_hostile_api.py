@@ -277,6 +277,7 @@ def test_what_others_may_see_and_do(shared):
             except Exception as error:
                 codes.append(getattr(error, "code", repr(error)))
         told = json.dumps([client.explain(), client.status(), client.job(job)])
+        told += shared.http("GET", "/metrics")[1].decode()
         codes.append(json.loads(shared.http("GET", f"/v1/jobs/{job}/events")[1])["error"]["code"])
         return [seen, codes, "secret" in told or "token" in told]
 
@@ -284,6 +285,7 @@ def test_what_others_may_see_and_do(shared):
     assert codes == ["not_permitted"] * 6
     assert [(one["name"], one["command"]) for one in seen] == [("-", [])] and not told
     assert shared.client.job(job)["state"] == "running"
+    assert 'name="secret"' in shared.http("GET", "/metrics")[1].decode(), "its own user sees it"
 
 
 def test_a_process_of_somebody_else_is_not_made_ones_own(shared):

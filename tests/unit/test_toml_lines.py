@@ -85,7 +85,7 @@ def paths(value, at=()):
     yield at
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "daemon/gpushared.toml"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "daemon/deploy/gpushared.toml"])
 def test_real_files(name):
     text = (ROOT / name).read_text()
     lines, rows = Lines(text), text.splitlines()
