@@ -59,12 +59,8 @@ class ShimEnforcer:
             line.attached = 0
 
     def grant(self, process: int, gpu: str, size: int) -> None:
-        page = self.pages.get(process)
-        line = page.lines.get(gpu) if page is not None else None
-        if page is not None and line is not None:
-            # The figure first, the credit second: a program that looks in between is told too little, never too much.
-            page.published.pop(gpu, None)
-            line.grantable = max(0, line.grantable - size // UNIT)
+        line = self._line(process, gpu)
+        if line is not None:
             lib.gs_grant(line, units(size))
 
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:

@@ -182,6 +182,9 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
+        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
+        # a daemon that is started now finds the overhead with which this credit fits.
+        self._publish_now(done.gpu, (done.process,))
         self.enforcer.grant(done.process, done.gpu, done.size)
         self._answer(done, None)
 
