@@ -8,7 +8,6 @@ import gc
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -39,8 +38,6 @@ QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 INVENTORY_EVERY = 60.0
 HOUSEKEEPING_EVERY = 1.0
-SWITCH_INTERVAL = 0.0005
-"""Seconds that the thread which asks the driver may keep the interpreter from a client that asks us."""
 
 
 class Daemon:
@@ -92,7 +89,6 @@ class Daemon:
             stack.callback(shell.book.end_streams)
             self._handle_signals()
             self._notifier.ready(self._describe())
-            sys.setswitchinterval(SWITCH_INTERVAL)
             gc.collect()
             gc.freeze()  # collections look at what comes from now on: those of all modules cost clients milliseconds
             log.info("ready", extra=facts(directory=str(path), driver=self._gpus.driver.kind, gpus=len(core.gpus)))

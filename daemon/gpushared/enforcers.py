@@ -70,13 +70,9 @@ class ShimEnforcer:
             self._account(process, gpu, overhead=0)
 
     def grant(self, process: int, gpu: str, size: int) -> None:
-        page = self.pages.get(process)
-        line = page.lines.get(gpu) if page is not None else None
-        if page is not None and line is not None:
+        line = self._line(process, gpu)
+        if line is not None:
             self._account(process, gpu, given=units(size))
-            # The figure first, the credit second: a program that looks in between is told too little, never too much.
-            page.published.pop(gpu, None)
-            line.grantable = max(0, line.grantable - size // UNIT)
             lib.gs_grant(line, units(size))
 
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:

@@ -51,7 +51,7 @@ PERSIST_WITHIN = 0.01
 """So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
-"""Pages show what could be granted about so late: a burst of asks costs one round of publishing ..."""
+"""Pages show what could be granted at most this late: a burst of asks costs one round of publishing ..."""
 PUBLISH_SHARE = 0.05
 """... or later, for rounds over hundreds of processes are to take no more of the daemon's time than this ..."""
 PUBLISH_AT_ONCE = 32
@@ -201,6 +201,9 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
+        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
+        # a daemon that is started now finds the overhead with which this credit fits.
+        self._publish_now(done.gpu, (done.process,))
         self.enforcer.grant(done.process, done.gpu, done.size)
         self._answer(done, None)
 
@@ -297,7 +300,10 @@ class Shell:
         self._publish.add(wish.gpu)
         if not self._publishing:
             self._publishing = True
-            self.loop.call_at(max(self._publish_next, self.loop.time() + PUBLISH_EVERY), self._publish_all)
+            if self._publish_next <= self.loop.time():
+                self.loop.call_soon(self._publish_all)
+            else:
+                self.loop.call_at(self._publish_next, self._publish_all)
 
     def _publish_all(self) -> None:
         """Begin a round."""
@@ -322,7 +328,7 @@ class Shell:
                 self.loop.call_soon(self._publish_some)
             else:
                 self._publishing = False
-                self._publish_next = ended + self._publish_cost / PUBLISH_SHARE
+                self._publish_next = ended + max(PUBLISH_EVERY, self._publish_cost / PUBLISH_SHARE)
                 for gpu in self._publish:
                     self._note_publish(do.Publish(gpu))
 
