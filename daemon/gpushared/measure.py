@@ -79,10 +79,13 @@ def _young(turn: Turn, share: Share) -> bool:
 
 
 def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
-    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow."""
+    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow, and
+    nothing else for a small difference before it has been seen twice."""
     if found != share.glimpse:
         share.glimpse, share.glimpsed_at = found, turn.now
     steady = turn.now - share.glimpsed_at >= turn.policy.glimpses_apart
+    if share.overhead and not steady and abs(found - share.overhead) < NOTICEABLE:
+        return share.overhead  # perhaps an allocation that came and went between the two looks at the word
     if share.attached and not share.measured:
         if _young(turn, share) and not (steady and found):
             return max(found, share.overhead)

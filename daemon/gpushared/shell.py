@@ -435,6 +435,11 @@ class Shell:
         """It has ended, or has become another program."""
         if self.clients.get(client.id) is not client:
             return
+        if client.page.broken:
+            log.warning(
+                "a process has cut its credit page short, and is outside of gpushare from now on",
+                extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
+            )
         if client.connection is not None:
             client.connection.close()
         entry = self.book.get(client.job)
@@ -458,10 +463,6 @@ class Shell:
         self._broken = broken
         for client in self.clients:
             if client.page.broken:
-                log.warning(
-                    "a process has cut its credit page short, and is outside of gpushare from now on",
-                    extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
-                )
                 self.process_gone(client)
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:
