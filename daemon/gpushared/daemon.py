@@ -16,8 +16,11 @@ from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
 from gpushared.core import NodeState
+from gpushared.front import Front
+from gpushared.gate import Gate
 from gpushared.gpus import Driver, Gpus
 from gpushared.hello import Welcomer
+from gpushared.identities import Identities
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
 from gpushared.pages import Pages
@@ -75,7 +78,10 @@ class Daemon:
             recover(shell, pages)
             for gpu in self._gpus.infos:
                 shell.sample_soon(gpu)
-            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN)
+            self._identities = Identities(shell.loop)
+            stack.callback(self._identities.close)
+            self.gate = Gate(shell, lambda: self.config, self._identities)
+            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN, self.gate)
             self.shims = ShimServer(shell, welcomer)
             stack.callback(self.shims.close)
             self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
@@ -110,15 +116,16 @@ class Daemon:
 
         from gpushared.api import Api, metrics_application
 
-        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user")
+        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.gate)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
         runner = web.AppRunner(self.api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        sock = self.directory.bind("api.sock", socket.SOCK_STREAM)
-        sock.setblocking(False)
-        await web.SockSite(runner, sock, backlog=512).start()
+        assert runner.server is not None
+        self.api.front = front = Front(runner.server, self.shell)
+        front.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
+        stack.callback(front.close)
 
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack, application: web.Application) -> None:
         from aiohttp import web
@@ -126,11 +133,16 @@ class Daemon:
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
         host, port = configuration.split_address(self.config.metrics_listen)
         try:
-            await web.TCPSite(runner, host, port).start()
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise GpushareError(f"cannot listen on {self.config.metrics_listen}: {error.strerror}") from None
+        front = Front(runner.server, self.shell)
+        front.start(listener)
+        stack.callback(front.close)
 
     # ---- what goes on by itself --------------------------------------------------------------------
 
@@ -156,6 +168,7 @@ class Daemon:
             await asyncio.sleep(min(HOUSEKEEPING_EVERY, self.config.idle_exit / 4 or 0.05, watchdog or 1.0))
             if watchdog is not None:
                 self._notifier.alive()
+            self.shell.give_up_broken()
             status = self._describe()
             if status != self._status:
                 self._status = status
@@ -167,7 +180,7 @@ class Daemon:
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
         now = time.monotonic()
-        if self.api.active or any(True for _ in self.shell.book.live()):
+        if self.api.active or self.shell.core.state.reservations or any(True for _ in self.shell.book.live()):
             self._busy_at = now
         return now - self._busy_at >= self.config.idle_exit
 
@@ -193,10 +206,12 @@ class Daemon:
         try:
             fresh = self._reload().config
         except GpushareError as error:
-            log.error("the settings stay as they were", extra=facts(error=error.message, **dict(error.facts)))
+            why = "; ".join(f"{place} {problem}" for place, problem in error.facts)
+            log.error("the settings stay as they were", extra=facts(error=error.message, why=why))
         else:
             changed = configuration.changes(self.config, fresh)
             self.config = fresh
+            self._identities.forget()
             self.shell.core.state.policy = fresh.policy()
             self.shell.find_gpus()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))

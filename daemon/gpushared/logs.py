@@ -61,6 +61,12 @@ def set_up(level: str, style: str) -> None:
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(LEVELS[level])
+    for name in ("aiohttp.server", "asyncio"):
+        # A line with a traceback for each request that is none: clients decide how many.
+        other = logging.getLogger(name)
+        other.handlers[:] = [handler]
+        other.propagate = False
+        other.addFilter(_OncePerMinute())
 
 
 def facts(**values: object) -> dict[str, Any]:
@@ -86,3 +92,14 @@ class Sparingly:
             self._last.clear()
         self._last[key] = now
         return self._left_out.pop(key, 0)
+
+
+class _OncePerMinute(logging.Filter):
+    """Of each message of another library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sparingly = Sparingly()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._sparingly.allow(record.msg) is not None

@@ -30,6 +30,9 @@ from gpushared import planner, rungs
 from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
+LOWEST = -(2**31)
+"""No job can be given a lower priority."""
+
 
 def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     """Take the next step for the claims that wait, if there is one to take now."""
@@ -62,9 +65,12 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
 def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall: int) -> None:
     asked = [job for job in _asked(gpu) if not _gave_back(turn, gpu, job)]
     told_to_stop = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TERM]
-    _kill_due(turn, gpu, told_to_stop, shortfall)
+    if turn.policy.last_rung == "kill":
+        _kill_due(turn, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
     if missing <= 0 or _trimming(turn, gpu, claims, pursued, missing):
+        return
+    if turn.policy.last_rung not in ("term", "kill"):
         return
     for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
         rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)
@@ -94,11 +100,17 @@ def _lenders(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
     return [
         job
         for job in turn.state.owners(gpu.id)
-        # A job with limit = request never borrows; what it is above that, NVML has found, not the job.
+        # A job with limit = request never borrows; what it is above that, NVML has found, not the job, unless its
+        # limit has been lowered.
         if job.id not in claimants
-        and job.bounds[gpu.id].limit > job.bounds[gpu.id].request
+        and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(turn, gpu, job))
         and turn.state.loan(job, gpu.id) > 0
     ]
+
+
+def _over_lowered_limit(turn: Turn, gpu: Gpu, job: Job) -> bool:
+    """It has allocated more than its limit allows now: first in turn to give back, whatever its priority."""
+    return sum(share.used for share in turn.state.shares_of(job, gpu.id)) > job.bounds[gpu.id].limit
 
 
 def _stoppable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
@@ -146,7 +158,8 @@ def borrower(turn: Turn, gpu: Gpu, job: Job) -> planner.Borrower:
     state = turn.state
     unsaved = turn.now - max(job.since, job.saved_at)
     idle = turn.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
-    return planner.Borrower(job.id, state.loan(job, gpu.id), state.usage(job, gpu.id), job.spec.priority, unsaved, idle)
+    priority = LOWEST if _over_lowered_limit(turn, gpu, job) else job.spec.priority
+    return planner.Borrower(job.id, state.loan(job, gpu.id), state.usage(job, gpu.id), priority, unsaved, idle)
 
 
 # ---- sums ------------------------------------------------------------------------------------------
@@ -273,4 +286,6 @@ def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
     waiting = [job for job in turn.state.owners(gpu.id) if turn.now - job.since < job.spec.min_run_time]
     if waiting:
         return "protected", f"{waiting[0].spec.name} is within its minimum run time"
+    if turn.policy.last_rung != "kill":
+        return "policy", f"the settings of this node, by which a reclaim ends with {turn.policy.last_rung}"
     return "grace", "borrowers that are still within their grace"

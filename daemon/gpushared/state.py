@@ -41,6 +41,8 @@ class Policy:
     """The longest that a claim waits for caches to be given back before anybody is stopped; a process that has not
     begun after half of it is not waited for."""
     grace: float = 5.0
+    last_rung: str = "kill"
+    """How far a reclaim may go: revoke, trim, term or kill."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
     unkillable_after: float = 5.0
@@ -51,6 +53,15 @@ class Policy:
     """... or until two samples so far apart show the same."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
+    on_breach: str = "deny"
+    """What follows when a job uses memory past its account: warn, deny or kill (breach.py)."""
+    breach_lasts: float = 1.0
+    """So long before a job is stopped for it."""
+    breach_least: int = 64 * MIB
+    breach_share: float = 0.02
+    """The larger of the two is the noise that measuring has."""
+    overhead_most: int = 2048 * MIB
+    """A context that costs more is its program's own doing: charged to its job, not expected of the next one."""
     overhead_guess: int = 512 * MIB
     """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
 
@@ -174,6 +185,10 @@ class Job:
     """When it last said that its work is saved."""
     active_at: float = float("-inf")
     """When it was last seen to compute, to allocate or to free."""
+    breaches: dict[str, float] = field(default_factory=dict)
+    """By GPU: since when it is above its limit by what only NVML sees."""
+    strays_told: dict[str, str] = field(default_factory=dict)
+    """Strays that it has been told of, and on which GPU."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
@@ -186,6 +201,18 @@ class Submission:
     spec: JobSpec
     since: float
     until: float
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Memory that is promised to a user without a job."""
+
+    id: str
+    spec: JobSpec
+    amounts: dict[str, int]
+    """By GPU, bytes."""
+    since: float
+    until: float | None
 
 
 @dataclass(slots=True)
@@ -317,6 +344,8 @@ class Counters:
     claim_seconds: float = 0.0
     claims_met: dict[str, int] = field(default_factory=dict)
     """By the highest rung that it took."""
+    breaches: int = 0
+    kills_for_breach: int = 0
     violations: dict[str, int] = field(default_factory=dict)
     """Guarantee violations by cause."""
 
@@ -338,6 +367,7 @@ class State:
     """Jobs with an excess."""
     processes: dict[int, Process] = field(default_factory=dict)
     queue: dict[str, Submission] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
     overheads: dict[str, int] = field(default_factory=dict)
     """Learned cost of a context, by name of the GPU."""
@@ -478,6 +508,16 @@ class State:
         above = job.committed.get(share.gpu, 0) - job.bounds[share.gpu].request
         return max(0, min(share.idle, above))
 
+    def remainder(self, reservation: Reservation, gpu: str) -> int:
+        """What is still promised of it on the GPU, beside the requests of the jobs in it."""
+        amount = reservation.amounts.get(gpu, 0)
+        inside = [job for job in self.jobs.values() if job.spec.reservation == reservation.id] if amount else []
+        return max(0, amount - sum(job.bounds[gpu].request for job in inside if gpu in job.bounds))
+
+    def reserved(self, gpu: str) -> int:
+        """Sum of the remainders of all reservations."""
+        return sum(self.remainder(one, gpu) for one in self.reservations.values())
+
     # ---- invariants ----------------------------------------------------------------------------
 
     def validate(self) -> None:
@@ -514,7 +554,7 @@ class State:
             f"{gpu.id}: more is given away than there is",
         )
         # Invariant 1: admission.
-        _hold(gpu.requested <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
+        _hold(gpu.requested + self.reserved(gpu.id) <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
         for share in shares:
             _hold(share.credit >= 0 and share.overhead >= 0 and share.used >= 0, f"{gpu.id}: a share below zero")
             _hold(share.used <= share.credit, f"{gpu.id}: process {share.process:x} uses more than its credit")

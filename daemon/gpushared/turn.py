@@ -43,6 +43,12 @@ class Turn:
         """Note for the log, the node's story and the job's."""
         self._keep(event, text, job, gpu, facts)
 
+    def record_of_user(self, uid: int, event: str, text: str) -> None:
+        """The same of what is a user's and no job's."""
+        record = Record(self.now, event, None, text, {}, uid=uid)
+        self.out.append(Log(record))
+        keep(self.state.records, record)
+
     def record_reason(
         self, event: str, reason: Reason, text: str = "", *, job: Job | None = None, gpu: str | None = None
     ) -> None:

@@ -25,6 +25,8 @@ COMMANDS = {
     "ps": "gpushare.cli.ps",
     "status": "gpushare.cli.status",
     "set": "gpushare.cli.set",
+    "reserve": "gpushare.cli.reserve",
+    "release": "gpushare.cli.release",
     "explain": "gpushare.cli.explain",
     "events": "gpushare.cli.events",
     "doctor": "gpushare.cli.doctor",

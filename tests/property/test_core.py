@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from gpushare.quantity import Kind, Quantity
-from gpushared.events import AskCancelled, BudgetChanged, JobSpec
+from gpushared.events import AskCancelled, BudgetChanged, JobSpec, ReservationEnded
 from gpushared.state import Policy
 from property.world import World, mib
 
@@ -98,6 +98,26 @@ class Node(RuleBasedStateMachine):
             "job", 1000, "user", ("python",), request, limit, gpus, None, priority, grace, lend, protected, rungs
         )
         self.world.submit(spec, wait)
+
+    @rule(
+        request=requests,
+        gpus=st.sampled_from([1, 1, 2]),
+        lasting=st.sampled_from([None, 2.0, 30.0]),
+        use=st.sampled_from([None, NOTHING, share(10), share(25)]),
+    )
+    def reserve(self, request, gpus, lasting, use) -> None:
+        """Keep memory; and perhaps start a job in it."""
+        name = f"kept{len(self.world.reservations)}"
+        spec = JobSpec(name, 1000, "user", (), request, Quantity(Kind.MAX, 0, "max"), gpus)
+        made = self.world.reserve(spec, lasting)
+        if made is not None and use is not None:
+            inside = JobSpec("in", 1000, "user", ("x",), use, Quantity(Kind.MAX, 0, "max"), reservation=made)
+            self.world.submit(inside)
+
+    @precondition(lambda self: self.world.reservations)
+    @rule(pick=st.integers(0, 99))
+    def release(self, pick) -> None:
+        self.world.send(ReservationEnded(self._pick(self.world.reservations, pick)))
 
     @precondition(lambda self: self.world.node.jobs)
     @rule(pick=st.integers(0, 99), request=st.none() | requests, limit=st.none() | limits)
@@ -232,6 +252,16 @@ class Node(RuleBasedStateMachine):
     def outsider(self, gpu, amount) -> None:
         if gpu in self.world.total:
             self.world.occupy(gpu, amount)
+
+    @precondition(lambda self: self.unkind and self.world.node.jobs)
+    @rule(pick=st.integers(0, 99), gpu=st.sampled_from(GPUS), amount=st.integers(1, 4 * GIB).map(mib))
+    def escape(self, pick, gpu, amount) -> None:
+        """A static program of a job, which keeps to nothing; and now and then one of them ends."""
+        if pick % 4 == 0 and self.world.strays:
+            del self.world.strays[self._pick(sorted(self.world.strays), pick)]
+        elif gpu in self.world.total and len(self.world.strays) < 3:
+            room = self.world.node.gpus[gpu].free
+            self.world.escape(self._job(pick), gpu, min(amount, max(512, room)))
 
     @rule(really=st.integers(0, 4))
     def daemon_restarts(self, really) -> None:

@@ -28,8 +28,10 @@ from gpushared.events import (
     ProcessGone,
     ProcessJoined,
     ProcessRestored,
+    ReservationAsked,
     Revoked,
     ShareSeen,
+    Stray,
     TimePassed,
     TrimSeen,
     UsedSeen,
@@ -45,6 +47,8 @@ from gpushared.instructions import (
     JobRefused,
     Kill,
     LookUsed,
+    ReservationMade,
+    ReservationOver,
     Revoke,
     SampleMemory,
     Terminate,
@@ -114,6 +118,9 @@ class World:
         self.trimmed: dict[tuple[str, str], float] = {}
         """When a job was last asked to trim on a GPU."""
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
+        self.strays: dict[int, tuple[str, str, int]] = {}
+        """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
+        self.reservations: list[str] = []
         self.wake: float | None = None
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
@@ -165,17 +172,28 @@ class World:
                 self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.terminated.append(instruction)
             case Kill():
-                self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
+                if instruction.reason.code is Code.BREACH:
+                    self._check_breach(instruction.job, str(instruction.reason.data["gpu"]))
+                else:
+                    self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.killed.append(instruction)
                 for process in instruction.processes:
-                    self.programs[process].doomed = True
+                    if process < 0:
+                        del self.strays[-process]
+                    else:
+                        self.programs[process].doomed = True
             case JobRefused(job):
                 self.jobs.pop(job, None)
             case JobClosed(job):
                 del self.jobs[job]
+                self.strays = {pid: one for pid, one in self.strays.items() if one[0] != job}
                 assert not [one for one in self.programs.values() if one.job == job]
             case WakeAt(time):
                 self.wake = time
+            case ReservationMade(reservation):
+                self.reservations.append(reservation)
+            case ReservationOver(reservation):
+                self.reservations.remove(reservation)
             case JobAdmitted() | JobQueued() | _:
                 pass
         return None
@@ -226,7 +244,9 @@ class World:
         if self.foreign[gpu]:
             by_pid[1] = self.foreign[gpu]
         steady = {one.id: one.words[gpu].used for one in self._on(gpu)}
-        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady)
+        strays = {pid: Stray(job, "static") for pid, (job, where, _) in self.strays.items() if where == gpu}
+        by_pid |= {pid: amount for pid, (_, where, amount) in self.strays.items() if where == gpu}
+        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, strays)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
         one = self.programs.get(process)
@@ -272,7 +292,9 @@ class World:
             for one in mine
             if gpu in self.node.processes[one.id].shares
         }
-        return sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
+        charged = self.node.gpus[gpu].shares
+        strays = sum(charged[-pid].overhead for pid, one in self.strays.items() if one[0] == job and -pid in charged)
+        return strays + sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
 
     def loan(self, job: str, gpu: str) -> int:
         return max(0, self.usage(job, gpu) - self.node.jobs[job].bounds[gpu].request)
@@ -322,9 +344,15 @@ class World:
         """Invariants 4 to 8, at the moment when a job is told to go."""
         self._check_rung(job, data)
         found = self.node.jobs[job]
-        assert set(processes) == {one.id for one in self.programs.values() if one.job == job}, "not the whole job"
+        whole = {one.id for one in self.programs.values() if one.job == job}
+        whole |= {-pid for pid, one in self.strays.items() if one[0] == job and -pid in self.node.processes}
+        assert set(processes) == whole, "not the whole job"
         assert self.now - found.since >= found.spec.min_run_time, "a protected victim"
         self._check_trims_first(str(data["gpu"]))
+
+    def _check_breach(self, job: str, gpu: str) -> None:
+        assert self.policy.on_breach == "kill"
+        assert self.usage(job, gpu) > self.node.jobs[job].bounds[gpu].limit, "killed within its limit"
 
     def _check_trims_first(self, gpu: str) -> None:
         """Nobody is stopped while there are caches that nobody has been asked for."""
@@ -346,7 +374,8 @@ class World:
         gpu, owner = str(data["gpu"]), str(data["owner"])
         bounds = self.node.jobs[job].bounds[gpu]
         assert self.loan(job, gpu) > 0, "a victim without a loan"
-        assert bounds.limit > bounds.request, "a job that never borrows"
+        lowered = sum(one.words[gpu].used for one in self._on(gpu) if one.job == job) > bounds.limit
+        assert bounds.limit > bounds.request or lowered, "a job that never borrows"
         assert owner != job, "the claimant's own job"
         within = self._claims_on(gpu)
         asks = self.node.gpus[gpu].asks
@@ -384,6 +413,12 @@ class World:
         self.jobs[job] = spec
         self.send(JobSubmitted(job, spec, wait))
         return job
+
+    def reserve(self, spec: JobSpec, lasting: float | None = None) -> str | None:
+        """Its id, or None if it is refused."""
+        id = f"{self.next_id():016x}"
+        self.send(ReservationAsked(id, spec, lasting))
+        return id if id in self.reservations else None
 
     def note_limit(self, limit: Quantity) -> None:
         """A context that is only guessed at is charged at most the limit: it may cost more."""
@@ -476,6 +511,14 @@ class World:
         self.ever_foreign = self.ever_foreign or self.foreign[gpu] > 0
         self.send(self._sample(gpu))
 
+    def escape(self, job: str, gpu: str, amount: int) -> int:
+        """A program of the job that the shim is not in takes memory; its process id."""
+        pid = 50_000 + self.next_id()
+        self.strays[pid] = (job, gpu, amount)
+        self.ever_foreign = True
+        self.send(self._sample(gpu))
+        return pid
+
     def restart(self) -> None:
         """The daemon is killed; another one finds its notes and the pages. Whoever waited asks again."""
         written = self.node.notes()
@@ -486,7 +529,7 @@ class World:
         self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(notes.restore_overheads(written))
-        for event in notes.restore(written):
+        for event in [*notes.restore_reservations(written, 0.0), *notes.restore(written)]:
             self.send(event)
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():
