@@ -19,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = os.environ.get("GPUSHARE_TEST_DEBIAN", "")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 DROP_IN = """\
 [Service]
 ExecStart=
@@ -80,7 +81,11 @@ def debian(tmp_path: Path) -> Iterator[Path]:
 
 
 def container(debian: Path, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
-    line = ["systemd-nspawn", "-q", "-D", str(debian), "--register=no", "--keep-unit", *arguments]
+    name = f"gpushare-test-{os.getpid()}"
+    line = ["systemd-nspawn", "-q", "-D", str(debian), "-M", name, "--register=no", "--keep-unit"]
+    if CERTIFICATES.exists():  # whom this machine trusts, a proxy of its own perhaps
+        line.append(f"--bind-ro={CERTIFICATES}")
+    line += arguments
     return subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
 
 
