@@ -13,8 +13,7 @@ SLICE = 0.004
 
 
 class Turns:
-    """Who has had how much. It is not counted anew in each pass, which would cost one of its own each time, but from one
-    full slice to the next."""
+    """Who has had how much, from one full slice to the next: to count anew in each pass would cost a pass each time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
