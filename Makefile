@@ -45,6 +45,8 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/roundtrip.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/processes.py
+	$(BIN)/python benchmarks/daemon_load.py
 
 build: $(VENV)/bin/python ## compile the C parts into the source tree
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'

@@ -49,6 +49,7 @@ class JobProcess(TypedDict):
 
 
 class Killed(TypedDict):
+    code: str
     claim: str | int | None
     owner: str | None
     owner_user: str | None
@@ -82,6 +83,7 @@ class Job(TypedDict):
     priority: int
     lend: bool
     grace: float | None
+    on_reclaim: list[str]
     request_source: str | None
     limit_source: str | None
     gpus: list[JobGpu]
@@ -156,6 +158,50 @@ class Story(TypedDict):
 class Explanation(TypedDict):
     gpus: list[Gpu]
     records: list[Record]
+
+
+class Records(TypedDict):
+    records: list[Record]
+
+
+class StallTime(TypedDict):
+    avg10: float  # share of the last 10 seconds, 0 to 1
+    avg60: float
+    avg300: float
+    total: float  # seconds
+
+
+class GpuPressure(TypedDict):
+    uuid: str
+    index: int
+    some: StallTime
+    full: StallTime
+
+
+class Pressure(TypedDict):
+    gpus: list[GpuPressure]
+
+
+class ReservedGpu(TypedDict):
+    uuid: str
+    index: int
+    amount: int
+    remainder: int  # what jobs in it have not requested
+
+
+class Reservation(TypedDict):
+    id: str
+    name: str
+    user: str
+    uid: int
+    since: float
+    until: float | None
+    gpus: list[ReservedGpu]
+    jobs: list[str]
+
+
+class Reservations(TypedDict):
+    reservations: list[Reservation]
 
 
 class Change(TypedDict):

@@ -10,7 +10,7 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 from gpushare import api, unixhttp
@@ -78,8 +78,31 @@ class Client:
     def explain(self) -> api.Explanation:
         return cast(api.Explanation, self._call("GET", "/v1/explain", api.Explanation))
 
-    def events(self, job: str) -> Events:
-        return Events(self.api_socket, f"{_job_path(job)}/events", self.timeout)
+    def records(self) -> list[api.Record]:
+        return cast(api.Records, self._call("GET", "/v1/events", api.Records))["records"]
+
+    def follow(self, last: int) -> Events[api.Record]:
+        """All records from now on, and the last so many before."""
+        return Events(self.api_socket, f"/v1/events?follow=1&last={last}", self.timeout, api.Record)
+
+    def pressure(self) -> list[api.GpuPressure]:
+        return cast(api.Pressure, self._call("GET", "/v1/pressure", api.Pressure))["gpus"]
+
+    def reserve(self, body: Mapping[str, object]) -> api.Reservation:
+        return cast(api.Reservation, self._call("POST", "/v1/reservations", api.Reservation, body))
+
+    def reservations(self) -> list[api.Reservation]:
+        return cast(api.Reservations, self._call("GET", "/v1/reservations", api.Reservations))["reservations"]
+
+    def release(self, name: str) -> api.Reservation:
+        target = f"/v1/reservations/{quote(name, safe='')}"
+        return cast(api.Reservation, self._call("DELETE", target, api.Reservation))
+
+    def checkpointed(self, job: str) -> None:
+        self._call("POST", f"{_job_path(job)}/checkpointed", dict, {})
+
+    def events(self, job: str) -> Events[api.Notice]:
+        return Events(self.api_socket, f"{_job_path(job)}/events", self.timeout, api.Notice)
 
     def _call(
         self,
@@ -99,10 +122,14 @@ class Client:
         return value
 
 
-class Events:
-    """The notices of one job, as they come. Has a `fileno` to wait on; never blocks once it is open."""
+Line = TypeVar("Line")
 
-    def __init__(self, api_socket: Path, target: str, timeout: float) -> None:
+
+class Events(Generic[Line]):
+    """Notices or records, as they come. Has a `fileno` to wait on; never blocks once it is open."""
+
+    def __init__(self, api_socket: Path, target: str, timeout: float, shape: type[Line]) -> None:
+        self._shape = shape
         self._parser = unixhttp.Parser()
         self._line = bytearray()
         self.ended = False
@@ -121,7 +148,7 @@ class Events:
     def close(self) -> None:
         self._connection.close()
 
-    def read(self) -> Iterator[api.Notice]:
+    def read(self) -> Iterator[Line]:
         """All that is there now; sets `ended` when nothing more will come."""
         while not self.ended:
             try:
@@ -141,14 +168,14 @@ class Events:
                 return
             yield from self._whole_lines()
 
-    def _whole_lines(self) -> Iterator[api.Notice]:
+    def _whole_lines(self) -> Iterator[Line]:
         *lines, rest = self._line.split(b"\n")
         self._line = bytearray(rest)
         for line in lines:
             if line.strip():
-                notice = _decode(bytes(line))
-                api.check(notice, api.Notice)
-                yield cast(api.Notice, notice)
+                value = _decode(bytes(line))
+                api.check(value, self._shape)
+                yield cast(Line, value)
 
 
 def _job_path(name: str) -> str:

@@ -65,6 +65,16 @@ VARIABLES = (
     Variable("GPUSHARE_PRIORITY", "whole number; lower priorities are stopped first", "0", kind="integer"),
     Variable("GPUSHARE_GRACE", "time between SIGTERM and SIGKILL when memory is asked back", kind="duration"),
     Variable(
+        "GPUSHARE_ON_RECLAIM",
+        "how borrowed memory may be asked back: trim, term, kill",
+        "trim,term,kill",
+    ),
+    Variable(
+        "GPUSHARE_MIN_RUN_TIME",
+        "time after its start in which the job is not stopped for others",
+        kind="duration",
+    ),
+    Variable(
         "GPUSHARE_VISIBLE",
         "what a program sees as the GPU's total memory",
         "limit",

@@ -32,6 +32,7 @@ from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, NoSuchJob, Refused, UsageError, render
 from gpushare.paths import software_driver_dir
 from gpushare.quantity import Kind, format_bytes, format_duration
+from gpushare.rungs import parse_rungs
 
 __all__ = ["Options", "run"]
 
@@ -63,6 +64,7 @@ class Options:
     gpus: int = 1
     wait: float | None = None
     lend: bool = True
+    reservation: str | None = None
     replace: bool = False  # --exec
     report: Path | None = None
     require_daemon: bool = False
@@ -172,7 +174,9 @@ class Launch:
             "priority": self.settings.integer("GPUSHARE_PRIORITY"),
             "grace": self.settings.duration("GPUSHARE_GRACE"),
             "lend": self.options.lend,
-            "min_run_time": 0.0,
+            "reservation": self.options.reservation,
+            "min_run_time": self.settings.duration("GPUSHARE_MIN_RUN_TIME") or 0.0,
+            "on_reclaim": ",".join(parse_rungs(self.settings.text("GPUSHARE_ON_RECLAIM") or "kill")),
             "wait": None,
             "job": self.job["id"] if self.job else None,
             "cwd": working_directory(),
@@ -303,7 +307,7 @@ class Link:
         self.killed_notice: str | None = None
         self.retry_at: float | None = None
         self._delay = RETRY_FIRST
-        self._events: Events | None = None
+        self._events: Events[Notice] | None = None
         self._printed: dict[str, float] = {}
         self._suppressed: dict[str, int] = {}
         self._said: set[str] = set()
@@ -423,7 +427,7 @@ class Link:
         self.launch.say(text, level=0 if kind in ALWAYS_SHOWN else 1)
 
 
-def watch(events: Events) -> None:
+def watch(events: Events[Notice]) -> None:
     """Have the kernel raise SIGIO when something arrives."""
     descriptor = events.fileno()
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())

@@ -34,6 +34,8 @@ class Code(StrEnum):
     """The administrator's settings do not allow it to this user."""
     RECLAIM = "reclaim"
     """Borrowed memory is wanted back by its owner."""
+    BREACH = "breach"
+    """The job uses memory past its account, more than its limit."""
     CLAIM_WAITS = "claim_waits"
     BUDGET_CHANGED = "budget_changed"
     WAIT_OVER = "wait_over"

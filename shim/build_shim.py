@@ -150,6 +150,7 @@ int gs_reserve(struct gs_line *line, uint32_t units);
 void gs_release(struct gs_line *line, uint32_t units);
 void gs_grant(struct gs_line *line, uint32_t units);
 uint32_t gs_revoke(struct gs_line *line, uint32_t units);
+uint32_t gs_ask_trim(struct gs_page *page);
 void *gs_page_map(int fd);
 void gs_page_unmap(void *page);
 int gs_page_broken(const void *page);
@@ -173,7 +174,7 @@ def layout_builder() -> cffi.FFI:
     builder.cdef(declarations("credit.h") + declarations("wire.h") + FUNCTIONS)
     builder.set_source(
         "gpushare._layout",
-        '#include "credit.h"\n#include "guard.h"\n#include "wire.h"\n',
+        '#include "credit.h"\n#include "guard.h"\n#include "wire.h"\n#include "ask_trim.h"\n',
         define_macros=[("_GNU_SOURCE", None)],
         include_dirs=[str(SHIM)],
         extra_compile_args=["-O2"],

@@ -9,6 +9,8 @@
  *   free       the process lowers used, after the driver has freed
  *   grant      the daemon raises credit
  *   revoke     the daemon lowers credit, by no more than credit - used at that same instant
+ *   trim       the daemon asks for borrowed memory back: it says in the lines how much, raises trim_asked and wakes
+ *              whoever waits there; the process frees what its allocators only keep, and says when it is done
  *
  * So used <= credit holds at every instant, without a lock, and a process that dies takes its word with it.
  * Both halves are in units of 512 bytes: 2 TiB a GPU.
@@ -42,16 +44,17 @@ struct gs_line {
     uint32_t ipc;        /* [process] */
     uint32_t vmm_export; /* [process] */
     uint32_t multicast;  /* [process] */
-    uint32_t reserved_process[7];
+    uint32_t trimmed;    /* [process] units that trimming has given back so far; wraps */
+    uint32_t reserved_process[6];
 
-    uint64_t grantable; /* [daemon] units that a request for more credit would get now */
-    uint64_t limit;     /* [daemon] the job's limit on this GPU, units */
-    uint64_t request;   /* [daemon] the job's request on this GPU, units */
-    uint64_t overhead;  /* [daemon] what this process is charged beside its allocations, units */
-    uint64_t job_usage; /* [daemon] usage of the whole job on this GPU when last looked at, units */
-    uint8_t uuid[16];   /* [daemon] the GPU, or the MIG instance */
-    uint32_t attached;  /* [daemon] 1 while the line is in use */
-    uint32_t reserved_daemon;
+    uint64_t grantable;  /* [daemon] units that a request for more credit would get now */
+    uint64_t limit;      /* [daemon] the job's limit on this GPU, units */
+    uint64_t request;    /* [daemon] the job's request on this GPU, units */
+    uint64_t overhead;   /* [daemon] what this process is charged beside its allocations, units */
+    uint64_t job_usage;  /* [daemon] usage of the whole job on this GPU when last looked at, units */
+    uint8_t uuid[16];    /* [daemon] the GPU, or the MIG instance */
+    uint32_t attached;   /* [daemon] 1 while the line is in use */
+    uint32_t trim_units; /* [daemon] wanted back by the trim that is asked for now: no more than the job's loan */
 };
 
 struct gs_page {
@@ -66,7 +69,12 @@ struct gs_page {
     int32_t priority;    /* [daemon] of the job, for a daemon that has lost its own notes */
     uint32_t grace_ms;   /* [daemon] likewise */
     char job_name[48];   /* [daemon] likewise; ends with a zero byte */
-    uint64_t reserved[3];
+    uint32_t trim_asked; /* [daemon] futex: the number of the last trim asked for; the lines say how much */
+    uint32_t trim_ready; /* [process] 1: a thread waits for that and will act */
+    uint32_t trim_begun; /* [process] the last trim that it has begun, */
+    uint32_t trim_done;  /* [process] and ended */
+    uint32_t trim_ms;    /* [daemon] how long it waits for that; 0: 2000 */
+    uint32_t reserved[1];
     struct gs_line line[31];
 };
 /* cdef end */

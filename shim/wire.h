@@ -9,6 +9,7 @@
  *   GS_ATTACH a context opens      GS_ANSWER   charged for its overhead; your line in the page
  *   GS_ASK    more credit          GS_ANSWER   it is in your word already; or denied, and why
  *   GS_DETACH a context closed     GS_ANSWER
+ *   GS_TRIMMED  a trim is done     GS_ANSWER  the page says which (trim_done) and how much (trimmed)
  *
  * Who the process is, the daemon learns from the kernel (SO_PEERCRED, pidfd); what a frame says about that is
  * for messages only. A process that has a page presents it again in GS_HELLO, its descriptor beside the frame.
@@ -35,6 +36,7 @@ enum gs_frame_type {
     GS_ASK = 4,
     GS_DETACH = 5,
     GS_ANSWER = 6,
+    GS_TRIMMED = 7, /* no body: it only says that the page is worth looking at now */
 };
 
 /* How an amount of memory was written down: resolved by the daemon, which knows the GPU. */
@@ -65,6 +67,13 @@ enum gs_ask_flags {
     GS_ASK_DRIVER_FAILED = 1, /* the credit was there, but the driver said out-of-memory: look again, ask NVML */
 };
 
+/* GPUSHARE_ON_RECLAIM, gentlest first. */
+enum gs_rungs {
+    GS_RUNG_TRIM = 1,
+    GS_RUNG_TERM = 2,
+    GS_RUNG_KILL = 4,
+};
+
 struct gs_amount {
     uint64_t value;
     uint32_t kind; /* enum gs_amount_kind */
@@ -81,6 +90,8 @@ struct gs_hello {
     int32_t priority;
     uint32_t grace_ms; /* 0: the daemon's default */
     char name[64];     /* GPUSHARE_NAME, else the program's name */
+    uint32_t rungs;    /* enum gs_rungs: how the loan may be asked back; 0: the whole ladder */
+    uint32_t min_run_ms;
 };
 
 struct gs_welcome {
@@ -135,7 +146,7 @@ struct gs_frame {
 
 _Static_assert(sizeof(struct gs_frame) == GS_FRAME_BYTES, "fixed");
 _Static_assert(offsetof(struct gs_frame, u) == 16, "header first");
-_Static_assert(sizeof(struct gs_hello) == 128, "append-only");
+_Static_assert(offsetof(struct gs_hello, rungs) == 128, "append-only");
 _Static_assert(offsetof(struct gs_answer, text) == 16, "append-only");
 
 #endif

@@ -23,9 +23,20 @@ from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
 from gpushare.quantity import MAX, NOTHING, Quantity
 from gpushare.reasons import Code, Reason
+from gpushare.rungs import LADDER, parse_rungs
+from gpushared import follow
 from gpushared import instructions as do
 from gpushared.config import Config
-from gpushared.events import BudgetChanged, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
+from gpushared.events import (
+    BudgetChanged,
+    Checkpointed,
+    JobEnded,
+    JobSpec,
+    JobSubmitted,
+    JobWithdrawn,
+    ReservationAsked,
+    ReservationEnded,
+)
 from gpushared.fields import Fields
 from gpushared.front import NOBODY, Front
 from gpushared.gate import Gate
@@ -40,6 +51,9 @@ from gpushared.views import Viewer, Views
 MAX_BODY = 256 * 1024
 BODY_WITHIN = 10.0
 FOREVER = 10 * 365 * 24 * 3600.0
+
+RETRY_AFTER = 3.0
+"""Seconds that a refused job is told to wait at least: that is about how often it is worth asking."""
 
 HTTP_STATUS = {
     Code.NO_SUCH_JOB: 404,
@@ -101,7 +115,13 @@ class Api:
                 web.put(f"{job}/main", self.put_main),
                 web.get(f"{job}/events", self.get_events),
                 web.get(f"{job}/story", self.get_story),
+                web.post(f"{job}/checkpointed", self.post_checkpointed),
+                web.post("/v1/reservations", self.post_reservation),
+                web.get("/v1/reservations", self.get_reservations),
+                web.delete("/v1/reservations/{reservation}", self.delete_reservation),
                 web.get("/v1/explain", self.get_explain),
+                web.get("/v1/events", self.get_records),
+                web.get("/v1/pressure", self.get_pressure),
                 web.get("/v1/status", self.get_status),
                 web.get("/metrics", self.get_metrics),
             ]
@@ -211,6 +231,27 @@ class Api:
         viewer = self._viewer(request)
         return web.json_response({"gpus": self.views.gpus(viewer), "records": self.views.records(viewer)})
 
+    async def get_records(self, request: web.Request) -> web.StreamResponse:
+        """What has happened; with ?follow=1 also what happens, a line each, until the caller hangs up."""
+        viewer = self._viewer(request)
+        earlier = self.views.records(viewer)
+        if request.query.get("follow") != "1":
+            return web.json_response({"records": earlier})
+        count = request.query.get("last", "10")
+        if not count.isdecimal():
+            raise UsageError(f"last={printable(count, 20)} is not a number", code="bad_request")
+        earlier = earlier[-int(count) :] if int(count) else []
+        return await follow.stream(
+            request, self.shell.followers, earlier, lambda records: self.views.readable(records, viewer)
+        )
+
+    async def get_pressure(self, request: web.Request) -> web.Response:
+        self._caller(request)
+        core, now = self.shell.core, time.monotonic()
+        gpus = sorted(core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
+        shown = [{"uuid": gpu.id, "index": gpu.index, **core.pressure(gpu.id, now)} for gpu in gpus]
+        return web.json_response({"gpus": shown})
+
     async def get_metrics(self, request: web.Request) -> web.Response:
         from gpushared.metrics import CONTENT_TYPE, render
 
@@ -266,8 +307,10 @@ class Api:
             grace=body.seconds("grace", 24 * 3600.0),
             lend=body.flag("lend", True),
             min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
+            on_reclaim=_rungs(body.text("on_reclaim")),
             request_source=sources[0] or place,
             limit_source=sources[1] or place,
+            reservation=self._reservation(body.text("reservation", longest=64), caller),
         )
         body.text("cwd")
         body.finish(JOB_FIELDS)
@@ -291,7 +334,7 @@ class Api:
             raise UsageError(f"job {job} still waits for room", code="bad_request")
         if entry is None or entry.state == "ended" or entry.id not in self.shell.core.jobs:
             return None
-        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec))
         self.shell.persist()
         return entry
@@ -303,7 +346,7 @@ class Api:
         spec = allowed
         entry = self.shell.book.open(job, spec)
         entry.admission = self.shell.loop.create_future()
-        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec, wait))
         try:
             refusal = await entry.admission
@@ -315,7 +358,61 @@ class Api:
         if refusal is not None:
             self.shell.book.forget(entry)
             raise Rejected(refusal)
+        self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
+
+    # ---- reserving ---------------------------------------------------------------------------------
+
+    async def post_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        body = await _body(request)
+        amount = _quantity(body.text("request", longest=64), "the request")
+        devices = body.texts("devices", most=64)
+        spec = JobSpec(
+            name=printable(body.text("name", longest=256) or "reserved", 63),
+            uid=caller.uid,
+            user=user_name(caller.uid),
+            command=(),
+            request=amount or NOTHING,
+            limit=MAX,
+            gpus=_or(body.integer("gpus", 1, 64), 1),
+            devices=None if devices is None else self._devices(devices),
+        )
+        lasting = body.seconds("lasting", FOREVER)
+        body.finish(RESERVATION_FIELDS)
+        event = ReservationAsked(new_job_id(), spec, lasting)
+        answer = self.shell.reserve(event)
+        if isinstance(answer, do.ReservationRefused):
+            raise Rejected(answer.reason)
+        self.shell.persist()
+        made = self.shell.core.state.reservations[event.reservation]
+        return web.json_response(self.views.reservation(made), status=201)
+
+    async def get_reservations(self, request: web.Request) -> web.Response:
+        viewer = self._viewer(request)
+        found = self.shell.core.state.reservations.values()
+        return web.json_response({"reservations": [self.views.reservation(one, viewer) for one in found]})
+
+    async def delete_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        name = request.match_info["reservation"]
+        found = self.shell.core.state.reservations.get(self._reservation(name, caller))
+        assert found is not None  # else _reservation has raised
+        self.shell.feed(ReservationEnded(found.id))
+        self.shell.persist()
+        return web.json_response(self.views.reservation(found))
+
+    def _reservation(self, name: str | None, caller: Caller) -> str:
+        """The id of the caller's reservation of that name or id; "" if none is named."""
+        if not name:
+            return ""
+        own = [one for one in self.shell.core.state.reservations.values() if caller.may_change(one.spec.uid)]
+        for one in own:
+            if name in (one.id, one.spec.name):
+                return one.id
+        raise NoSuchJob(
+            f"no reservation {printable(name, 60)!r}", code="no_such_reservation", hint="see `gpushare reserve --list`"
+        )
 
     # ---- running -----------------------------------------------------------------------------------
 
@@ -339,6 +436,12 @@ class Api:
         self.shell.book.set_main(entry, main)
         self.shell.persist()
         return web.json_response(self.views.job(entry, self._viewer(request)))
+
+    async def post_checkpointed(self, request: web.Request) -> web.Response:
+        entry, _ = self._find_own(request)
+        (await _body(request, empty_is_ok=True)).finish(())
+        self.shell.feed(Checkpointed(entry.id))
+        return web.json_response({})
 
     async def patch_job(self, request: web.Request) -> web.Response:
         entry, caller = self._find_own(request)
@@ -375,6 +478,8 @@ class Api:
         if answer is None:
             raise GpushareError("the daemon did not answer the change", code="internal")
         entry.spec = self.shell.core.jobs[entry.id].spec
+        if not dry_run:
+            self.shell.persist()
         after = self.views.job(entry, viewer, core)
         return web.json_response({"before": before, "after": after, "note": answer.note})
 
@@ -412,8 +517,9 @@ class Api:
 
 JOB_FIELDS = (
     *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
-    *("grace", "lend", "min_run_time", "wait", "job", "cwd"),
+    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd"),
 )
+RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
 
 
 def metrics_application(handlers: Api) -> web.Application:
@@ -449,6 +555,11 @@ def _quantity(text: str | None, what: str) -> Quantity | None:
         return Quantity.parse(text)
     except QuantityError as error:
         raise QuantityError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _rungs(text: str | None) -> tuple[str, ...]:
+    """The part of the ladder that the job wants; kill is always its end."""
+    return LADDER if text is None else parse_rungs(text)
 
 
 def _job_id(known: str | None) -> str:

@@ -21,13 +21,13 @@ class Client:
 
     __slots__ = ("budget", "command", "connection", "id", "job", "page", "process", "uid")
 
-    def __init__(self, page: Page, process: Process, job: str, uid: int, command: str) -> None:
+    def __init__(self, page: Page, process: Process, job: str, uid: int) -> None:
         self.id = page.id
         self.page = page
         self.process = process
         self.job = job
         self.uid = uid
-        self.command = command
+        self.command = ""
         self.budget: object = None
         """What it said in HELLO, where it came with the environment alone: children with the same join its job."""
         self.connection: Connection | None = None
@@ -39,13 +39,19 @@ class Clients:
     def __init__(self) -> None:
         self._by_id: dict[int, Client] = {}
         self._by_pid: dict[int, list[Client]] = {}
+        self._of_job: dict[str, int] = {}
 
     def add(self, client: Client) -> None:
         self._by_id[client.id] = client
         self._by_pid.setdefault(client.process.pid, []).append(client)
+        self._of_job[client.job] = self._of_job.get(client.job, 0) + 1
 
     def remove(self, client: Client) -> None:
-        self._by_id.pop(client.id, None)
+        if self._by_id.pop(client.id, None) is None:
+            return
+        self._of_job[client.job] -= 1
+        if not self._of_job[client.job]:
+            del self._of_job[client.job]
         same = self._by_pid.get(client.process.pid, [])
         if client in same:
             same.remove(client)
@@ -60,6 +66,10 @@ class Clients:
 
     def of_job(self, job: str) -> list[Client]:
         return [client for client in self._by_id.values() if client.job == job]
+
+    def has_job(self, job: str) -> bool:
+        """At once; a job may have hundreds of processes, and each that goes asks."""
+        return job in self._of_job
 
     def __iter__(self) -> Iterator[Client]:
         return iter(list(self._by_id.values()))

@@ -20,11 +20,12 @@ from typing import Any
 
 from gpushare.quantity import Quantity, format_bytes
 from gpushare.reasons import Code, Reason
-from gpushared import admission, lending, measure, notes, reclaim
+from gpushared import admission, lending, measure, notes, reserving, rungs
 from gpushared.events import (
     AskCancelled,
     AttachAsked,
     BudgetChanged,
+    Checkpointed,
     CreditAsked,
     Detached,
     Event,
@@ -37,6 +38,9 @@ from gpushared.events import (
     ProcessGone,
     ProcessJoined,
     ProcessRestored,
+    ReservationAsked,
+    ReservationEnded,
+    ReservationRestored,
     Revoked,
     TimePassed,
     UsedSeen,
@@ -99,6 +103,10 @@ class NodeState:
             Revoked: _revoked,
             MemorySampled: _memory_sampled,
             BudgetChanged: _budget_changed,
+            Checkpointed: _checkpointed,
+            ReservationAsked: reserving.ask,
+            ReservationRestored: reserving.restore,
+            ReservationEnded: _reservation_ended,
             TimePassed: _time_passed,
         }
 
@@ -108,6 +116,9 @@ class NodeState:
         turn = Turn(self.state, self._now)
         self._handlers[type(event)](turn, event)
         self.state.work_off_excess()
+        for gpu in self.state.gpus.values():
+            if gpu.asks or gpu.some.running:
+                _note_stall(gpu, self._now)
         wake = _next_wake(self.state)
         if wake is not None and wake != self._wake:
             turn.emit(WakeAt(wake))
@@ -127,6 +138,11 @@ class NodeState:
         """What the pages of these processes (all of the GPU's, if not said) should say, in bytes."""
         found = self.state.gpus[gpu]
         return lending.published(Turn(self.state, self._now), found, found.shares if processes is None else processes)
+
+    def pressure(self, gpu: str, now: float) -> dict[str, dict[str, float]]:
+        """How long claims have waited on the GPU (stall.py)."""
+        found = self.state.gpus[gpu]
+        return {"some": found.some.read(now), "full": found.full.read(now)}
 
     def notes(self) -> dict[str, Any]:
         """What a later daemon should know, as JSON-able data; notes.restore reads it."""
@@ -180,11 +196,15 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
         state.jobs[event.job].open = True
         turn.emit(JobAdmitted(event.job, tuple(state.jobs[event.job].bounds)))
         return
+    inside = reserving.of_job(turn, event.spec)
+    if isinstance(inside, Reason):
+        turn.emit(JobRefused(event.job, inside))
+        return
     ahead = [waiting for waiting in state.queue.values() if waiting.spec.priority >= event.spec.priority]
-    found = admission.place(state, event.spec) if event.spec.gpus else {}
+    found = admission.place(state, event.spec, (), inside) if event.spec.gpus else {}
     if isinstance(found, Reason):
         _queue_or_refuse(turn, event, found)
-    elif ahead and event.spec.gpus and any(bounds.request for bounds in found.values()):
+    elif ahead and inside is None and _overtakes(turn, ahead, found):
         # What is free belongs to those who wait: large requests would never get in otherwise.
         facts = tuple((f"{waiting.spec.name}", f"waits for {waiting.spec.request}") for waiting in ahead[:4])
         reason = Reason(Code.NOT_ADMITTED, f"{len(ahead)} jobs queue for room already", facts, "queue with --wait")
@@ -206,7 +226,7 @@ def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
 
 def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
     job = Job(id, spec, since, dict(bounds))
-    turn.state.jobs[id] = job
+    turn.state.add_job(job)
     turn.emit(JobAdmitted(id, tuple(bounds)))
     where = ", ".join(
         f"GPU {turn.state.gpus[gpu].index} ({format_bytes(one.request)} requested, limit {format_bytes(one.limit)})"
@@ -219,11 +239,31 @@ def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: flo
     return job
 
 
+def _overtakes(turn: Turn, ahead: Iterable[Submission], found: Mapping[str, Bounds]) -> bool:
+    """It would take room on a GPU that somebody waits for."""
+    waited_for = _waited_for(turn, ahead)
+    return any(bounds.request and gpu in waited_for for gpu, bounds in found.items())
+
+
+def _waited_for(turn: Turn, ahead: Iterable[Submission]) -> set[str]:
+    waited_for: set[str] = set()
+    for waiting in ahead:
+        gpus = admission.candidates(turn.state, waiting.spec)
+        if not isinstance(gpus, Reason):
+            waited_for.update(gpu.id for gpu in gpus)
+    return waited_for
+
+
 def _admit_waiting(turn: Turn) -> None:
-    """Those at the head of the queue that now fit: by priority, then by arrival; nobody overtakes."""
+    """Those that now fit: by priority, then by arrival. Nobody overtakes another on a GPU that both could have."""
     state = turn.state
+    ahead: list[Submission] = []
     for waiting in sorted(state.queue.values(), key=lambda one: (-one.spec.priority, one.since, one.job)):
-        found = admission.place(state, waiting.spec)
+        inside = reserving.of_job(turn, waiting.spec)
+        if isinstance(inside, Reason):  # it has been released meanwhile
+            found: dict[str, Bounds] | Reason = inside
+        else:
+            found = admission.place(state, waiting.spec, _waited_for(turn, ahead), inside)
         if not isinstance(found, Reason):
             del state.queue[waiting.job]
             _admit(turn, waiting.job, waiting.spec, found, turn.now)
@@ -234,7 +274,7 @@ def _admit_waiting(turn: Turn) -> None:
             turn.emit(JobRefused(waiting.job, reason))
             turn.record_reason("refused", reason)
         else:
-            return
+            ahead.append(waiting)
 
 
 def _job_restored(turn: Turn, event: JobRestored) -> None:
@@ -244,13 +284,16 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
         if gpu is None:
             continue
         found = admission.bounds_on(gpu, event.spec.request, event.spec.limit)
-        if isinstance(found, Reason) or found.request > gpu.capacity - turn.state.requested(id):
+        taken = gpu.requested + turn.state.reserved(gpu.id)
+        inside = turn.state.reservations.get(event.spec.reservation)
+        kept = turn.state.remainder(inside, gpu.id) if inside is not None else 0
+        if isinstance(found, Reason) or found.request > gpu.capacity - taken + kept:
             # The GPU, the reserve or the notes have changed: the job keeps its limit and loses its guarantee.
             ceiling = min(event.spec.limit.resolve(gpu.total), gpu.capacity)
             found = Bounds(0, ceiling)
         bounds[id] = found
     job = Job(event.job, event.spec, turn.now - event.age, bounds)
-    turn.state.jobs[event.job] = job
+    turn.state.add_job(job)
     turn.record("restored", "found again after a restart of the daemon", job=job)
     for id in bounds:
         turn.emit(Publish(id))
@@ -275,7 +318,7 @@ def _close_if_over(turn: Turn, job: Job) -> None:
         return
     turn.record("ended", "the job is over", job=job)
     turn.emit(JobClosed(job.id))
-    del turn.state.jobs[job.id]
+    turn.state.drop_job(job)
     turn.emit(Persist())
     _admit_waiting(turn)
     for gpu in job.bounds:
@@ -306,7 +349,7 @@ def _process_restored(turn: Turn, event: ProcessRestored) -> None:
         if gpu is None or seen.gpu in state.processes[event.process].shares:
             continue
         if seen.gpu not in job.bounds:
-            job.bounds[seen.gpu] = Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity))
+            state.bind(job, gpu.id, Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity)))
         credit = max(seen.credit, seen.used)
         attached = seen.overhead > 0  # a closed context is not charged; a new one will be
         share = Share(event.process, job.id, gpu.id, turn.now, credit, seen.used, seen.overhead, attached)
@@ -334,8 +377,8 @@ def _process_gone(turn: Turn, event: ProcessGone) -> None:
     job.processes.discard(process.id)
     del state.processes[process.id]
     for gpu in touched:
-        if not any(share.job == job.id for share in gpu.shares.values()):
-            reclaim.victim_gone(turn, gpu, job)
+        if not state.has_share(job, gpu.id):
+            rungs.gone(turn, gpu, job)
     turn.record("left", f"{process.command or 'a process'}[{process.pid}] has gone", job=job, pid=process.pid)
     for gpu in touched:
         lending.settle(turn, gpu)
@@ -385,7 +428,8 @@ def _bounds_for(turn: Turn, job: Job, gpu: Gpu) -> Reason | None:
     found = admission.place(turn.state, replace(job.spec, gpus=1, devices=(gpu.id,)))
     if isinstance(found, Reason):
         return found
-    job.bounds.update(found)
+    for id, bounds in found.items():
+        turn.state.bind(job, id, bounds)
     turn.record("admitted", f"admitted on GPU {gpu.index}", job=job, gpu=gpu.id)
     turn.emit(Persist())
     return None
@@ -402,6 +446,7 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
     if process is None or share is None:
         turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
         return
+    state.jobs[process.job].active_at = turn.now
     size = -(-event.size // measure.UNIT) * measure.UNIT
     ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now)
     ask.driver_failed, ask.allocation = event.driver_failed, event.allocation
@@ -429,9 +474,10 @@ def _detached(turn: Turn, event: Detached) -> None:
     gpu = turn.state.gpus[event.gpu]
     share.attached = False
     gpu.guessed.discard(share.process)
-    share.used = min(event.used, share.credit)
+    state = turn.state
+    state.see(share, event.used)
     overhead = share.overhead
-    turn.state.change(share, overhead=-overhead)
+    state.change(share, overhead=-overhead)
     _return(turn, gpu, share, process.pid, overhead)
     measure.work_off(turn, gpu)
     lending.settle(turn, gpu)
@@ -447,8 +493,11 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
     gpu.seen_at = turn.now
     for process, used in event.used.items():
         share = gpu.shares.get(process)
-        if share is not None:
-            share.used = min(used, share.credit)
+        if share is None:
+            continue
+        share.trim = event.trims.get(process)
+        if turn.state.see(share, used):
+            turn.state.jobs[share.job].active_at = turn.now
     for ask in gpu.asks.values():
         ask.looked = True
     measure.work_off(turn, gpu)
@@ -461,7 +510,7 @@ def _revoked(turn: Turn, event: Revoked) -> None:
     share = gpu.shares.get(event.process)
     if share is not None:
         turn.state.change(share, credit=-event.taken)
-        share.used = min(event.used, share.credit)
+        turn.state.see(share, event.used)
         turn.state.counters.revoked_bytes += event.taken
     if not gpu.revoking:
         lending.settle(turn, gpu)
@@ -479,28 +528,58 @@ def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
     _admit_waiting(turn)
 
 
+def _note_stall(gpu: Gpu, now: float) -> None:
+    blocked = {ask.job for ask in gpu.asks.values() if ask.short}
+    gpu.some.note(now, bool(blocked))
+    gpu.full.note(now, bool(blocked) and all(share.job in blocked for share in gpu.shares.values()))
+
+
 def _next_wake(state: State) -> float | None:
     """When the core wants to look at the clock again, whatever happens until then: derived, never stored.
 
     Whoever is on a rung is there for a claim that waits, so that graces end at one of its polls.
     """
     times = [waiting.until for waiting in state.queue.values()]
+    times += [one.until for one in state.reservations.values() if one.until is not None]
     for gpu in state.gpus.values():
-        if gpu.returning or gpu.asks:
+        if gpu.asks:
             times.append(state.polled_at + state.policy.poll)
+        if gpu.returning:
+            times.append(gpu.sampled_at + _patience(state, gpu))
         if gpu.guessed:
             times.append(gpu.sampled_at + state.policy.glimpses_apart)
     return min(times) if times else None
 
 
+def _patience(state: State, gpu: Gpu) -> float:
+    """How long after a sample to look again for memory of the dead, while nobody asks for it: an ask has NVML asked at
+    once. A sample costs in proportion to the processes, and they may come and go by the hundred."""
+    return state.policy.poll * max(1.0, len(gpu.shares) / 16)
+
+
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
     turn.state.polled_at = turn.now
     for gpu in turn.state.gpus.values():
-        if gpu.asks or reclaim.active(turn, gpu):
+        if gpu.asks or gpu.on_rung:
             turn.look(gpu)
-        if gpu.returning or (gpu.guessed and turn.now - gpu.sampled_at >= turn.policy.glimpses_apart):
+        ago = turn.now - gpu.sampled_at
+        overdue = ago >= _patience(turn.state, gpu) or gpu.asks
+        if (gpu.returning and overdue) or (gpu.guessed and ago >= turn.policy.glimpses_apart):
             turn.sample(gpu)
+    reserving.end_those_over(turn)
     _admit_waiting(turn)
+
+
+def _reservation_ended(turn: Turn, event: ReservationEnded) -> None:
+    reserving.end(turn, event)
+    _admit_waiting(turn)
+
+
+def _checkpointed(turn: Turn, event: Checkpointed) -> None:
+    job = turn.state.jobs.get(event.job)
+    if job is not None:
+        job.saved_at = turn.now
+        turn.record("checkpointed", "says that its work is saved", job=job)
 
 
 # ---- a running job's budget ------------------------------------------------------------------------
@@ -521,14 +600,16 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         gpu = state.gpus[id]
         found = admission.bounds_on(gpu, request, limit)
         if not isinstance(found, Reason) and found.request > job.bounds[id].request:
-            room = admission.unrequested(state, gpu, but=job)
+            inside = state.reservations.get(job.spec.reservation)
+            room = admission.unrequested(state, gpu, but=job, inside=inside)
             if found.request > room:
                 found = admission.no_room(state, replace(job.spec, request=request, gpus=1), [gpu])
         if isinstance(found, Reason):
             turn.emit(BudgetRefused(job.id, found))
             return
         changed[id] = found
-    job.bounds = changed
+    for id, bounds in changed.items():
+        state.bind(job, id, bounds)
     job.spec = replace(
         job.spec,
         request=request,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 import signal
 import socket
@@ -36,6 +37,7 @@ CLAIM_MARGIN = 5.0
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 INVENTORY_EVERY = 60.0
+HOUSEKEEPING_EVERY = 1.0
 
 
 class Daemon:
@@ -87,6 +89,8 @@ class Daemon:
             stack.callback(shell.book.end_streams)
             self._handle_signals()
             self._notifier.ready(self._describe())
+            gc.collect()
+            gc.freeze()  # collections look at what comes from now on: those of all modules cost clients milliseconds
             log.info("ready", extra=facts(directory=str(path), driver=self._gpus.driver.kind, gpus=len(core.gpus)))
             await self._serve()
         log.info("stopped")
@@ -161,7 +165,7 @@ class Daemon:
     async def _keep_house(self) -> None:
         watchdog = self._notifier.watchdog_interval
         while True:
-            await asyncio.sleep(min(0.25, watchdog or 1.0))
+            await asyncio.sleep(min(HOUSEKEEPING_EVERY, self.config.idle_exit / 4 or 0.05, watchdog or 1.0))
             if watchdog is not None:
                 self._notifier.alive()
             self.shell.give_up_broken()
@@ -176,7 +180,7 @@ class Daemon:
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
         now = time.monotonic()
-        if self.api.active or any(True for _ in self.shell.book.live()):
+        if self.api.active or self.shell.core.state.reservations or any(True for _ in self.shell.book.live()):
             self._busy_at = now
         return now - self._busy_at >= self.config.idle_exit
 

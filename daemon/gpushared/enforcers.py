@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from gpushare._layout import lib
 from gpushared.core import Published
+from gpushared.events import TrimSeen
 from gpushared.pages import UNIT, Page, units
 
 
@@ -34,6 +35,12 @@ class Enforcer(Protocol):
 
     def publish(self, process: int, gpu: str, figures: Published) -> None:
         """Tell the process where it stands, so that it need not ask."""
+
+    def trim(self, process: int, gpu: str, size: int) -> None:
+        """Ask the process to free what its allocators only keep, up to this size."""
+
+    def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
+        """Where those that can be asked to trim are with the last one."""
 
 
 class ShimEnforcer:
@@ -99,9 +106,11 @@ class ShimEnforcer:
         return sum(line.refusals for line in page.lines.values()) if page is not None else 0
 
     def publish(self, process: int, gpu: str, figures: Published) -> None:
-        line = self._line(process, gpu)
-        if line is None:
+        page = self.pages.get(process)
+        line = page.lines.get(gpu) if page is not None else None
+        if page is None or line is None or page.published.get(gpu) == figures:
             return
+        page.published[gpu] = figures
         line.grantable = max(0, figures.grantable) // UNIT
         line.limit = figures.limit // UNIT
         line.request = figures.request // UNIT
@@ -119,6 +128,20 @@ class ShimEnforcer:
             page.account.give(index, given)
         if overhead is not None:
             page.account.charge(index, overhead)
+
+    def trim(self, process: int, gpu: str, size: int) -> None:
+        page = self.pages.get(process)
+        if page is not None and gpu in page.lines:
+            page.ask_trim(gpu, units(size))
+
+    def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
+        found = {}
+        for process in processes:
+            page = self.pages.get(process)
+            seen = page.trim_seen() if page is not None else None
+            if seen is not None:
+                found[process] = seen
+        return found
 
     def _line(self, process: int, gpu: str) -> Any:
         page = self.pages.get(process)

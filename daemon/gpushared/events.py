@@ -35,8 +35,12 @@ class JobSpec:
     """False: the job's unused request is not lent to others."""
     min_run_time: float = 0.0
     """Seconds after its start in which the job is nobody's victim."""
+    on_reclaim: tuple[str, ...] = ("trim", "term", "kill")
+    """The rungs that its loan is asked back by, gentlest first; kill is always the last."""
     request_source: str = ""
     limit_source: str = ""
+    reservation: str = ""
+    """The reservation that it starts in, by id."""
 
 
 class Event:
@@ -75,6 +79,35 @@ class JobRestored(Event):
     spec: JobSpec
     gpus: tuple[str, ...]
     age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationAsked(Event):
+    """A user wants memory kept for jobs to come. Answered by ReservationMade or ReservationRefused."""
+
+    reservation: str
+    spec: JobSpec
+    """Its name, user, request, number of GPUs and devices; the rest means nothing."""
+    lasting: float | None = None
+    """Seconds; None: until it is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRestored(Event):
+    """One that an earlier daemon had made."""
+
+    reservation: str
+    spec: JobSpec
+    amounts: Mapping[str, int]
+    age: float
+    left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationEnded(Event):
+    """Its user has released it."""
+
+    reservation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +206,21 @@ class Detached(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TrimSeen:
+    """Where a process is with the last trim that was asked of it."""
+
+    begun: bool
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class UsedSeen(Event):
     """The answer to LookUsed: `used` of every process on the GPU, read from the pages just now."""
 
     gpu: str
     used: Mapping[int, int]
+    trims: Mapping[int, TrimSeen] = field(default_factory=dict)
+    """Of the processes that can be asked to trim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +235,14 @@ class Revoked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A process that belongs to a job and has no page: the shim is not in it."""
+
+    job: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySampled(Event):
     """What NVML says of the GPU."""
 
@@ -202,6 +253,17 @@ class MemorySampled(Event):
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
     """Process -> used, for the processes whose word was the same before and after the sample."""
+    strays: Mapping[int, Stray] = field(default_factory=dict)
+    """By process id: those without a page that were started under a job."""
+    busy: frozenset[int] | None = None
+    """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed(Event):
+    """The job says that its work is saved now: less would be lost with it."""
+
+    job: str
 
 
 @dataclass(frozen=True, slots=True)

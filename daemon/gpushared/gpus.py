@@ -36,6 +36,8 @@ class Sample:
 
     used: int
     by_pid: Mapping[int, int] | None
+    busy: frozenset[int] | None = None
+    """Processes that have computed since the sample before; None: the driver does not say."""
 
 
 class Driver(Protocol):

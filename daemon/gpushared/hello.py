@@ -10,15 +10,18 @@ from its page. That gives no one more than a new job would.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gpushare._layout import ffi, lib
 from gpushare.errors import GpushareError
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
 from gpushare.reasons import Reason
+from gpushare.rungs import LADDER
 from gpushared.clients import Client
 from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
 from gpushared.gate import Gate
@@ -39,6 +42,9 @@ PAGES_PER_PROCESS = 64
 ANCESTORS = 32
 """How far up a job of the environment alone is looked for."""
 MAX_GRACE = 24 * 3600.0
+RUNGS = ((int(lib.GS_RUNG_TRIM), "trim"), (int(lib.GS_RUNG_TERM), "term"), (int(lib.GS_RUNG_KILL), "kill"))
+REFILL_AFTER = 0.02
+"""Seconds from a newcomer to the next spare page: by then it has its context."""
 
 
 @dataclass(slots=True)
@@ -51,6 +57,8 @@ class Welcome:
     patience_ms: int = 0
     text: str = ""
     client: Client | None = None
+    new: bool = False
+    """When it is sent, settle_in() must follow, before anything else."""
 
 
 class Refusal(Exception):
@@ -70,18 +78,36 @@ class Welcomer:
         self.pages = pages
         self.gate = gate
         self._patience = patience
+        self._refill: asyncio.TimerHandle | None = None
+        pages.make_spares()
 
     def welcome(self, connection: Connection, hello: Any, descriptor: int | None) -> Welcome:
         """`descriptor` stays the caller's."""
         try:
-            client = self._known(connection, hello, descriptor) or self._newcomer(connection, hello)
+            known = self._known(connection, hello, descriptor)
+            client = known or self._newcomer(connection, hello)
         except Refusal as refusal:
             return Welcome(refusal.status, text=refusal.text)
         except OSError as error:
             log.error("cannot make a page", extra=facts(error=str(error)))
             return Welcome(int(lib.GS_SHUTTING_DOWN), text=f"the daemon cannot make a page: {error.strerror}")
         patience = int(self._patience() * 1000)
-        return Welcome(OK, client.id, int(client.job, 16), patience, client=client)
+        return Welcome(OK, client.id, int(client.job, 16), patience, client=client, new=known is None)
+
+    def settle_in(self, client: Client) -> None:
+        """What the newcomer need not wait for: the rest of the daemon learns of it, and the next page is made ready."""
+        client.command = command_of(client.process.pid)
+        self.shell.adopt(client)
+        self.shell.feed(ProcessJoined(client.id, client.job, client.process.pid, client.command))
+        if self._refill is None:
+            self._refill = self.shell.loop.call_later(REFILL_AFTER, self._make_spares)
+
+    def _make_spares(self) -> None:
+        self._refill = None
+        try:
+            self.pages.make_spares()
+        except OSError as error:
+            log.error("cannot make a page", extra=facts(error=str(error)))
 
     # ---- a process that has a page -----------------------------------------------------------------
 
@@ -138,20 +164,17 @@ class Welcomer:
         job = self._job_of(hello, peer, uid, budget)
         entry = self.shell.book.get(job)
         spec = entry.spec if entry is not None else None
-        command = command_of(peer.pid)
         grace = int(spec.grace * 1000) if spec is not None and spec.grace is not None else 0
-        name = spec.name if spec is not None else command
+        name = spec.name if spec is not None else command_of(peer.pid)
         priority = spec.priority if spec is not None else 0
         try:
             page = self.pages.create(peer, uid, job=job, priority=priority, grace_ms=grace, name=name)
         except OSError:
-            if entry is not None and entry.wrapper is None and not self.shell.clients.of_job(job):
+            if entry is not None and entry.wrapper is None and not self.shell.clients.has_job(job):
                 self.shell.feed(JobEnded(job))
             raise
-        client = Client(page, peer, job, uid, command)
+        client = Client(page, peer, job, uid)
         client.budget = budget
-        self.shell.adopt(client)
-        self.shell.feed(ProcessJoined(client.id, job, peer.pid, command))
         return client
 
     def _job_of(self, hello: Any, peer: Process, uid: int, budget: Budget) -> str:
@@ -183,7 +206,9 @@ class Welcomer:
     def _submit(self, job: str, hello: Any, peer: Process, uid: int) -> str:
         name = printable(_text(hello.name), 63) or command_of(peer.pid)
         grace = min(hello.grace_ms / 1000, MAX_GRACE) if hello.grace_ms else None
-        budget, place = self.gate.budget(uid, _amount(hello.request), _amount(hello.limit))
+        budget, place = self.gate.budget(
+            uid, _amount(hello.request.kind, hello.request.value), _amount(hello.limit.kind, hello.limit.value)
+        )
         spec = JobSpec(
             name=name,
             uid=uid,
@@ -194,6 +219,8 @@ class Welcomer:
             gpus=0,
             priority=hello.priority,
             grace=grace,
+            min_run_time=hello.min_run_ms / 1000,
+            on_reclaim=tuple(name for bit, name in RUNGS if hello.rungs & bit) or LADDER,
             request_source=place or "GPUSHARE_REQUEST",
             limit_source=place or "GPUSHARE_LIMIT",
         )
@@ -237,7 +264,8 @@ def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
         )
         shell.book.open(job, spec).state = "running"
         shell.feed(JobRestored(job, spec, tuple(gpu for gpu, _ in lines)))
-    client = Client(page, owner, job, header.uid, command_of(owner.pid))
+    client = Client(page, owner, job, header.uid)
+    client.command = command_of(owner.pid)
     spec = shell.core.jobs[job].spec
     client.budget = Budget(spec.request, spec.limit)
     shell.adopt(client)
@@ -251,14 +279,20 @@ def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
 
 
 def _budget(hello: Any) -> Budget:
+    request, limit = hello.request, hello.limit
+    return _budget_of((request.kind, request.value), (limit.kind, limit.value))
+
+
+@lru_cache(64)
+def _budget_of(request: tuple[int, int], limit: tuple[int, int]) -> Budget:
+    """A job's processes all say the same."""
     try:
-        return Budget.of(_amount(hello.request), _amount(hello.limit))
+        return Budget.of(_amount(*request), _amount(*limit))
     except GpushareError as error:
         raise Refusal(NOT_ADMITTED, f"{error.message}\nhint: {error.hint}" if error.hint else error.message) from None
 
 
-def _amount(amount: Any) -> Quantity | None:
-    kind, value = amount.kind, amount.value
+def _amount(kind: int, value: int) -> Quantity | None:
     if kind == lib.GS_AMOUNT_UNSET:
         return None
     if kind == lib.GS_AMOUNT_MAX:

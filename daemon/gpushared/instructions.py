@@ -44,6 +44,29 @@ class JobQueued(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationMade(Instruction):
+    """Tell whoever asked: the memory is kept on these GPUs."""
+
+    reservation: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRefused(Instruction):
+    """Tell whoever asked: no place, and why."""
+
+    reservation: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationOver(Instruction):
+    """It has been released, or its time is over: forget it."""
+
+    reservation: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobClosed(Instruction):
     """The job has ended and all its processes are gone: forget what belongs to it."""
 
@@ -109,6 +132,17 @@ class Publish(Instruction):
     """What jobs could be granted on the GPU has changed: write NodeState.published(gpu) to the pages, soon."""
 
     gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trim(Instruction):
+    """Ask these processes of the job to free what their allocators only keep: `size` bytes of this GPU in all."""
+
+    job: str
+    processes: tuple[int, ...]
+    gpu: str
+    size: int
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

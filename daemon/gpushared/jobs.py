@@ -16,7 +16,7 @@ from typing import Any
 
 from gpushare.reasons import Reason
 from gpushared.events import JobSpec
-from gpushared.processes import Process
+from gpushared.processes import Process, Readers
 
 NOTICES_KEPT = 64
 NOTICES_UNREAD = 256
@@ -125,11 +125,11 @@ class Book:
             return []
         return [entry for entry in self._entries.values() if entry.id.startswith(name.lower())]
 
-    def set_wrapper(self, entry: Entry, wrapper: Process, loop: asyncio.AbstractEventLoop) -> None:
+    def set_wrapper(self, entry: Entry, wrapper: Process, readers: Readers) -> None:
         if entry.wrapper is not None:
             entry.wrapper.close()
         entry.wrapper = wrapper
-        wrapper.watch(loop, lambda: self.on_wrapper_end(entry))
+        wrapper.watch(readers, lambda: self.on_wrapper_end(entry))
 
     def set_main(self, entry: Entry, main: Process) -> None:
         if entry.main is not None:
@@ -179,6 +179,7 @@ def killed_facts(reason: Reason) -> dict[str, Any]:
     """A reclaim's data in the shape of the API's Outcome.killed."""
     data = reason.data
     return {
+        "code": reason.code.value,
         "claim": data.get("claim"),
         "owner": data.get("owner_name", data.get("owner")),
         "owner_user": data.get("owner_user"),

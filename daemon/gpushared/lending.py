@@ -5,7 +5,8 @@ A process asks when its credit is used up. In this order, until one is enough:
     1. over the job's limit, even with what its other processes hold idle   refuse
     2. it fits into what is free                                            grant, and a chunk more
     3. idle credit of others covers the rest: revoke it                     grant
-    4. the job would be above its request: a loan                           refuse at once (invariant 4)
+    4. the job would be above its request: a loan                           refuse at once (invariant 4),
+                                                                            once NVML has been asked about the dead
     5. within its request: a claim. It waits, at most the claim timeout, while reclaim.py works
 
 The words of the processes are read (LookUsed) before anything is taken or refused, never before a plain grant.
@@ -29,9 +30,22 @@ UNIT = 512
 
 def add_ask(turn: Turn, ask: Ask) -> None:
     gpu = turn.state.gpus[ask.gpu]
+    if not gpu.asks and not gpu.on_rung and _grant_plainly(turn, gpu, ask):
+        return
     gpu.asks[ask.id] = ask
     turn.state.asks[ask.id] = ask
     settle(turn, gpu)
+
+
+def _grant_plainly(turn: Turn, gpu: Gpu, ask: Ask) -> bool:
+    """Nobody else waits, and it fits: what settle() would come to as well, without looking at anybody else."""
+    if ask.driver_failed:
+        return False
+    room = _room(turn, gpu, ask, 0)
+    if room.need > room.in_limit or room.need > room.available:
+        return False
+    _grant(turn, gpu, ask, room)
+    return True
 
 
 def drop_ask(turn: Turn, ask: Ask) -> None:
@@ -41,7 +55,7 @@ def drop_ask(turn: Turn, ask: Ask) -> None:
 
 def settle(turn: Turn, gpu: Gpu) -> None:
     """Answer what can be answered on this GPU now, and take the next step for the rest."""
-    if not gpu.asks and not reclaim.active(turn, gpu):
+    if not gpu.asks and not gpu.on_rung:
         return
     earmarked = 0
     waiting: list[Ask] = []
@@ -83,10 +97,9 @@ def _mark(turn: Turn, gpu: Gpu, ask: Ask) -> None:
 
 def usage_after(turn: Turn, gpu: Gpu, ask: Ask) -> int:
     """The job's usage if the ask were granted and used: its other processes as seen, its own share in full."""
-    job = turn.state.jobs[ask.job]
+    usage = turn.state.usage(turn.state.jobs[ask.job], gpu.id)
     mine = gpu.shares.get(ask.process)
-    others = sum(share.usage for share in turn.state.shares_of(job, gpu.id) if share is not mine)
-    return others + (mine.committed if mine else 0) + ask.need
+    return usage + (mine.idle if mine else 0) + ask.need
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +136,8 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         return False
     if gpu.revoking:
         return False
-    siblings = [share for share in turn.state.shares_of(job, gpu.id) if share.process != ask.process]
     if room.need > room.in_limit:
+        siblings = [share for share in turn.state.shares_of(job, gpu.id) if share.process != ask.process]
         missing = room.need - room.in_limit
         idle = sum(share.idle for share in siblings)
         if missing > idle:
@@ -140,6 +153,9 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         _revoke(turn, gpu, missing, _idle_first(turn, gpu, ask, others))
         return False
     if not ask.claim:
+        if gpu.returning and not ask.sampled:
+            turn.sample(gpu)  # it may have come back by now
+            return False
         return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
     if not ask.short:
         ask.short = True
@@ -211,8 +227,11 @@ def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
     waited = turn.now - ask.since
     turn.state.counters.claim_seconds += waited
     job = turn.state.jobs[ask.job]
-    text = f"claim of {format_bytes(ask.wanted)} met after {waited:.2f} s"
-    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited)
+    rung = str(ask.rung)
+    met = turn.state.counters.claims_met
+    met[rung] = met.get(rung, 0) + 1
+    text = f"claim of {format_bytes(ask.wanted)} met after {waited:.2f} s, by {rung}"
+    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
 
 
 def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
@@ -304,27 +323,20 @@ def published(turn: Turn, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, Pu
     """For each of these processes: what a request for more credit would get at this moment."""
     state = turn.state
     earmarked = sum(ask.need for ask in gpu.asks.values() if ask.claim)
-    idle = {process: state.revocable(share) for process, share in gpu.shares.items()}
-    idle_total = sum(idle.values())
+    lendable = state.lendable(gpu)
+    available: dict[str, int] = {}
     found: dict[int, Published] = {}
-    of_job: dict[str, tuple[int, int, int]] = {}
     for process in processes:
         share = gpu.shares.get(process)
         if share is None:
             continue
         job = state.jobs[share.job]
         bounds = job.bounds[gpu.id]
-        if job.id not in of_job:
-            shares = state.shares_of(job, gpu.id)
-            of_job[job.id] = (
-                sum(one.idle for one in shares),
-                sum(one.usage for one in shares),
-                gpu.free - earmarked - state.unlent(gpu.id, job),
-            )
-        job_idle, usage, available = of_job[job.id]
-        siblings = job_idle - share.idle
-        committed = job.committed.get(gpu.id, 0) - siblings
-        lendable = available + idle_total - idle[process]
-        grantable = max(0, min(bounds.limit - committed, max(bounds.request - committed, lendable)))
+        if job.id not in available:
+            available[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job)
+        usage = job.usage[gpu.id]
+        committed = usage + share.idle  # what its siblings hold idle would be taken for it
+        lent = available[job.id] + lendable - state.revocable(share)
+        grantable = max(0, min(bounds.limit - committed, max(bounds.request - committed, lent)))
         found[process] = Published(grantable, bounds.limit, bounds.request, share.overhead, usage)
     return found

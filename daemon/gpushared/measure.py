@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpushare.quantity import format_bytes
+from gpushared import breach
 from gpushared.events import MemorySampled
 from gpushared.instructions import Publish, Revoke
 from gpushared.state import MIB, Gpu, Returning, Share
@@ -26,17 +27,28 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     gpu.sampling = False
     gpu.sampled_at = turn.now
     by_pid = sample.by_pid
+    _note_activity(turn, gpu, sample)
     if by_pid is None:
         _settle_by_totals(turn, gpu, sample)
     else:
         _settle_overheads(turn, gpu, sample, by_pid)
+        breach.settle_strays(turn, gpu, sample, by_pid)
         _settle_returning(turn, gpu, by_pid)
         _settle_unmanaged(turn, gpu, sample, by_pid)
-    for share in gpu.shares.values():
-        turn.state.note_excess(turn.state.jobs[share.job], gpu.id)
+    for id in {share.job for share in gpu.shares.values()}:
+        turn.state.note_excess(turn.state.jobs[id], gpu.id)
     gpu.excess = max(0, -gpu.free)
+    breach.check(turn, gpu)
     work_off(turn, gpu)
     turn.emit(Publish(gpu.id))
+
+
+def _note_activity(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
+    gpu.shows_busy = sample.busy is not None
+    for process, share in gpu.shares.items():
+        busy = sample.busy is not None and turn.state.processes[process].pid in sample.busy
+        if busy or sample.steady.get(process, share.used) != share.used:
+            turn.state.jobs[share.job].active_at = turn.now
 
 
 def _live_by_pid(turn: Turn, gpu: Gpu) -> dict[int, Share]:
@@ -48,7 +60,7 @@ def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
         used = sample.steady.get(share.process)
         if used is None:
             continue
-        share.used = min(used, share.credit)
+        turn.state.see(share, used)
         measured = by_pid.get(turn.state.processes[share.process].pid)
         if measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
@@ -84,13 +96,15 @@ def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
 
 def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
     """What the next context on this type of GPU is charged before it opens."""
-    if measured and turn.state.overheads.get(gpu.name) != measured:
+    if 0 < measured <= turn.policy.overhead_most and turn.state.overheads.get(gpu.name) != measured:
         turn.state.overheads[gpu.name] = measured
         job = turn.state.jobs[share.job]
         turn.record("overhead", f"a context costs {format_bytes(measured)}", job=job, gpu=gpu.id, overhead=measured)
 
 
 def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
+    if not gpu.returning:
+        return
     live = _live_by_pid(turn, gpu)
     for process, entry in list(gpu.returning.items()):
         left = by_pid.get(entry.pid, 0)
@@ -117,6 +131,7 @@ def _settle_unmanaged(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
     quiet = not gpu.returning and all(
         process in sample.steady and turn.now - share.since >= turn.policy.settling
         for process, share in gpu.shares.items()
+        if process > 0
     )
     unlisted = max(0, sample.used - sum(by_pid.values())) if quiet else 0
     set_unmanaged(turn, gpu, foreign + unlisted)
@@ -141,8 +156,8 @@ def _settle_by_totals(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
         return
     for process, used in sample.steady.items():
         if process in gpu.shares:
-            gpu.shares[process].used = min(used, gpu.shares[process].credit)
-    living = sum(share.usage for share in gpu.shares.values())
+            turn.state.see(gpu.shares[process], used)
+    living = gpu.usage
     for process, entry in list(gpu.returning.items()):
         gone = sample.used <= living + gpu.unmanaged
         if gone or turn.now - entry.since > turn.policy.unattributed_after:
@@ -157,7 +172,7 @@ def work_off(turn: Turn, gpu: Gpu) -> None:
     if gpu.revoking:
         return
     taken: dict[int, int] = {}
-    for id in dict.fromkeys(share.job for share in gpu.shares.values()):
+    for id in sorted(turn.state.over):
         job = turn.state.jobs[id]
         if gpu.id in job.excess:
             _take(taken, turn.state.shares_of(job, gpu.id), job.excess[gpu.id])
@@ -168,6 +183,8 @@ def work_off(turn: Turn, gpu: Gpu) -> None:
 
 
 def _take(taken: dict[int, int], shares: list[Share], missing: int) -> None:
+    if missing <= 0:
+        return
     for share in sorted(shares, key=lambda share: (-share.idle, share.process)):
         size = min(missing, share.idle - taken.get(share.process, 0))
         if size > 0:

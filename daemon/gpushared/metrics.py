@@ -6,6 +6,7 @@ and none is a pid: a job is its `name`, and two of one name are one series.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ class _Collector:
                 gauge.add_metric(labels, amount)
             yield gauge
         count = GaugeMetricFamily("gpushare_jobs", "Jobs by state.", labels=("state",))
-        for state in ("running", "borrowing", "asked_back", "waiting", "queued"):
+        for state in ("running", "borrowing", "trimming", "asked_back", "waiting", "queued"):
             count.add_metric((state,), states.get(state, 0))
         yield count
 
@@ -94,14 +95,28 @@ class _Collector:
             denied.add_metric((reason,), count)
         yield denied
         reclaims = CounterMetricFamily("gpushare_reclaims", "Steps taken to get loans back.", labels=("rung",))
+        reclaims.add_metric(("trim",), counters.trims)
         reclaims.add_metric(("term",), counters.terms)
         reclaims.add_metric(("kill",), counters.kills)
+        reclaims.add_metric(("breach",), counters.kills_for_breach)
         yield reclaims
         yield CounterMetricFamily(
             "gpushare_reclaims_relieved",
             "Jobs that gave back in time, or were no longer needed.",
             value=counters.relieved,
         )
+        met = CounterMetricFamily(
+            "gpushare_claims_met",
+            "Claims that had to wait and were met, by the highest rung it took.",
+            labels=("rung",),
+        )
+        for rung, count in sorted(counters.claims_met.items()):
+            met.add_metric((rung,), count)
+        yield met
+        yield CounterMetricFamily(
+            "gpushare_trimmed_bytes", "Memory that caches gave back when asked.", value=counters.trimmed_bytes
+        )
+        yield from self._stalls()
         yield CounterMetricFamily(
             "gpushare_revoked_bytes", "Unused credit that was taken back.", value=counters.revoked_bytes
         )
@@ -111,12 +126,26 @@ class _Collector:
         yield CounterMetricFamily(
             "gpushare_claim_seconds", "Time that claims have waited.", value=counters.claim_seconds
         )
+        yield CounterMetricFamily(
+            "gpushare_breaches", "Jobs found above their limit by what only the driver sees.", value=counters.breaches
+        )
         violations = CounterMetricFamily(
             "gpushare_guarantee_violations", "Claims that could not be met in time.", labels=("cause",)
         )
         for cause, count in sorted(counters.violations.items()):
             violations.add_metric((cause,), count)
         yield violations
+
+    def _stalls(self) -> Iterator[Metric]:
+        core, now = self._shell.core, time.monotonic()
+        for kind, help_text in (
+            ("some", "Time in which at least one claim waited."),
+            ("full", "Time in which all jobs on the GPU had a claim waiting."),
+        ):
+            stall = CounterMetricFamily(f"gpushare_stall_{kind}_seconds", help_text, labels=("gpu_uuid",))
+            for gpu in core.gpus:
+                stall.add_metric((gpu,), core.pressure(gpu, now)[kind]["total"])
+            yield stall
 
     def _shell_counters(self) -> Iterator[Metric]:
         shell = self._shell

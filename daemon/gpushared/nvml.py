@@ -36,6 +36,8 @@ class Nvml:
         """kind: nvidia or sim."""
         self.kind = kind
         self._handles: dict[str, Any] = {}
+        self._busy_until: dict[str, int] = {}
+        """By GPU: the time (NVML's, microseconds) of the last utilisation that was read."""
         self._sparingly = Sparingly()
         self._sees_pids = kind == "sim" or _in_first_pid_namespace()
         if kind == "sim":
@@ -66,7 +68,7 @@ class Nvml:
         try:
             handle = self._handle(uuid)
             used, _, _ = _memory(handle)
-            return Sample(used, self._by_pid(handle))
+            return Sample(used, self._by_pid(handle), self._busy(uuid, handle))
         except nv.NVMLError as error:
             self._handles.pop(uuid, None)
             self._complain(uuid, error)
@@ -106,6 +108,20 @@ class Nvml:
                 # One process may be in several lists, each time with the same figure.
                 found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory)
         return found
+
+    def _busy(self, uuid: str, handle: Any) -> frozenset[int] | None:
+        """Who has computed since the last time. "Not found" is the driver's word for nobody."""
+        if not self._sees_pids:
+            return None
+        try:
+            samples = nv.nvmlDeviceGetProcessUtilization(handle, self._busy_until.get(uuid, 0))
+        except nv.NVMLError_NotFound:
+            return frozenset()
+        except nv.NVMLError:
+            return None
+        if samples:
+            self._busy_until[uuid] = max(one.timeStamp for one in samples)
+        return frozenset(one.pid for one in samples if one.smUtil or one.memUtil)
 
     def _complain(self, gpu: str, error: Exception) -> None:
         if self._sparingly.allow((gpu, str(error))) is not None:

@@ -2,7 +2,8 @@
 
 A page is a file of one page in DIR/pages, named by its id in hexadecimal, mode 0600; shim/credit.h defines what
 is in it. The daemon is never told what a word says: it reads it here, so a restarted daemon knows every word
-without the help of any process. The file goes when its process has.
+without the help of any process. The file goes when its process has. A few are made ahead, in DIR/spare-pages: a program
+that opens its first context waits for its page.
 
 The process must be able to write its page, so it may write anything there, and cut the file short. Of what is in a
 page the daemon believes `used`, up to the credit that it has given; whose the page is, and what was given, stands in
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare._layout import ffi, lib
+from gpushared.events import TrimSeen
 from gpushared.ledger import Account, Header, Ledger
 from gpushared.logs import facts, log
 from gpushared.processes import Process
@@ -37,6 +39,8 @@ LINES = int(lib.GS_PAGE_LINES)
 UNIT = int(lib.GS_UNIT_BYTES)
 MAX_UNITS = 2**32 - 1
 
+SPARES = 4
+
 
 def uuid_bytes(gpu: str) -> bytes:
     """GPU-8-4-4-4-12 or MIG-8-4-4-4-12 as the 16 bytes that the driver gives out."""
@@ -45,6 +49,9 @@ def uuid_bytes(gpu: str) -> bytes:
 
 def units(size: int) -> int:
     return min(MAX_UNITS, -(-size // UNIT))
+
+
+NOBODY = Header(0, 0, 0, 0, 0, 0, 0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +70,10 @@ class LineSeen:
 class Page:
     """One process's page, mapped."""
 
-    __slots__ = ("_struct", "account", "fd", "gpus", "header", "lines", "path")
+    __slots__ = ("_struct", "account", "fd", "gpus", "header", "lines", "path", "published")
 
-    def __init__(self, fd: int, path: Path | None) -> None:
-        """Takes the descriptor over. `path` is None for a file that has no name any more."""
+    def __init__(self, fd: int, path: Path | None, *, fresh: bool = False) -> None:
+        """Takes the descriptor over. `path` is None for a file that has no name any more. A fresh one is all zeros."""
         mapped = lib.gs_page_map(fd)
         if mapped == ffi.NULL:
             raise OSError(ffi.errno, os.strerror(ffi.errno))
@@ -79,7 +86,9 @@ class Page:
         """GPU -> its line (a cffi pointer)."""
         self.gpus: list[str] = []
         """By line number."""
-        self.header = self._read_header()
+        self.published: dict[str, object] = {}
+        """GPU -> what its line was last made to say."""
+        self.header = NOBODY if fresh else self._read_header()
 
     @property
     def id(self) -> int:
@@ -164,8 +173,31 @@ class Page:
                 taken.append((gpu, seen))
         return taken
 
+    def ask_trim(self, gpu: str, wanted: int) -> None:
+        """Ask for so many units of this GPU. What was asked of others stays, as long as it is not done."""
+        page = self._struct
+        if page.trim_done == page.trim_asked:
+            for line in self.lines.values():
+                line.trim_units = 0
+        self.lines[gpu].trim_units = wanted
+        lib.gs_ask_trim(page)
+
+    def trim_seen(self) -> TrimSeen | None:
+        """Where the process is with the last trim; None: nobody in it would act on one."""
+        page = self._struct
+        if not page.trim_ready:
+            return None
+        asked = page.trim_asked
+        return TrimSeen(page.trim_begun == asked, page.trim_done == asked)
+
     def used(self) -> dict[str, int]:
         return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}
+
+    def move(self, path: Path) -> None:
+        """It is somebody's now."""
+        assert self.path is not None
+        self.path.rename(path)
+        self.path = path
 
     @property
     def broken(self) -> bool:
@@ -205,7 +237,8 @@ class Page:
 
 def cut(text: str, size: int) -> bytes:
     """At most so many bytes of UTF-8, no character cut in two."""
-    return text.encode()[:size].decode(errors="ignore").encode()
+    data = text.encode()
+    return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
 
 
 class Pages:
@@ -213,27 +246,56 @@ class Pages:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._spares_directory = directory.with_name(f"spare-{directory.name}")
+        self._spares: list[tuple[int, Path, Page]] = []
         directory.mkdir(mode=0o700, exist_ok=True)
+        self._spares_directory.mkdir(mode=0o700, exist_ok=True)
+        for path in self._spares_directory.iterdir():
+            path.unlink(missing_ok=True)  # an earlier daemon's; it never gave them to anybody
         self._device = directory.stat().st_dev
         self.ledger = Ledger(directory.with_name("ledger"))
 
     def create(self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str) -> Page:
-        page_id = 0
-        while page_id == 0 or self._path(page_id).exists():
+        page_id, home, page = self._spares.pop() if self._spares else self._make()
+        try:
+            page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
+            page.account = self.ledger.open(page.header)
+            page.move(home)
+        except BaseException:
+            page.close(remove=True)
+            raise
+        return page
+
+    def make_spares(self) -> None:
+        """Some time when nobody waits."""
+        while len(self._spares) < SPARES:
+            self._spares.append(self._make())
+
+    @property
+    def spares(self) -> int:
+        return len(self._spares)
+
+    def close(self) -> None:
+        while self._spares:
+            self._spares.pop()[-1].close(remove=True)
+        self.ledger.close()
+
+    def _make(self) -> tuple[int, Path, Page]:
+        """With the id and the place that it will have."""
+        page_id, home = 0, self._directory
+        while page_id == 0 or home.exists():
             page_id = secrets.randbits(64)
-        path = self._path(page_id)
+            home = self._path(page_id)
+        path = self._spares_directory / f"{page_id:016x}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             # Not ftruncate: with the disk full that would be a signal at the first touch, not an error here.
             os.posix_fallocate(fd, 0, PAGE_BYTES)
-            page = Page(fd, path)
+            return page_id, home, Page(fd, path, fresh=True)
         except BaseException:
             os.close(fd)
             path.unlink(missing_ok=True)
             raise
-        page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
-        page.account = self.ledger.open(page.header)
-        return page
 
     def reopen(self) -> Iterator[tuple[Page, Process]]:
         """The pages of an earlier daemon whose processes live; the others are removed."""
@@ -273,9 +335,6 @@ class Pages:
         descriptor stays the caller's: closing a stranger's may take as long as the stranger likes.
         """
         return map_checked(os.dup(fd), None) if lib.gs_page_is_ours(fd, self._device) else None
-
-    def close(self) -> None:
-        self.ledger.close()
 
     def _path(self, page_id: int) -> Path:
         return self._directory / f"{page_id:016x}"

@@ -5,8 +5,10 @@ borrowers that cover it the best is, in this order:
 
     1. the fewest victims
     2. the lowest priorities (compared from the highest in the set downwards)
-    3. the least lost work: the sum of what the victims hold (bytes) times how long they have run (seconds)
-    4. the smallest sum of loans, then the ids: so that the same state gives the same plan
+    3. the longest idle, in whole minutes (compared from the least idle in the set upwards)
+    4. the least lost work: the sum of what the victims hold (bytes) times the seconds since they started, or since
+       they said that their work is saved
+    5. the smallest sum of loans, then the ids: so that the same state gives the same plan
 
 What a victim is good for is its *loan*, not all that it holds: the part within its request is its own guarantee,
 and no claim is met from that. With requests that fit into the GPU the loans always cover a claim; they fall short
@@ -31,12 +33,19 @@ class Borrower:
     loan: int
     usage: int
     priority: int
-    running: float
-    """Seconds since it started."""
+    unsaved: float
+    """Seconds since it started, or since its last checkpoint."""
+    idle: float = 0.0
+    """Seconds since it last computed or changed its memory."""
 
     @property
     def lost_work(self) -> float:
-        return self.usage * self.running
+        return self.usage * self.unsaved
+
+    @property
+    def idle_minutes(self) -> int:
+        """Whole minutes: a pause between two steps of a loop says nothing, and must not decide for ever."""
+        return int(self.idle // 60)
 
 
 def plan(shortfall: int, borrowers: Sequence[Borrower]) -> tuple[Borrower, ...]:
@@ -56,6 +65,7 @@ def plan(shortfall: int, borrowers: Sequence[Borrower]) -> tuple[Borrower, ...]:
 def _harm(group: Sequence[Borrower]) -> tuple[object, ...]:
     return (
         sorted((one.priority for one in group), reverse=True),
+        [-minutes for minutes in sorted(one.idle_minutes for one in group)],
         sum(one.lost_work for one in group),
         sum(one.loan for one in group),
         sorted(one.job for one in group),
@@ -64,7 +74,7 @@ def _harm(group: Sequence[Borrower]) -> tuple[object, ...]:
 
 def _greedy(shortfall: int, able: Sequence[Borrower]) -> tuple[Borrower, ...]:
     """The largest loans give the smallest number; the last place then goes to the least harmful that still covers."""
-    by_loan = sorted(able, key=lambda one: (-one.loan, one.priority, one.lost_work, one.job))
+    by_loan = sorted(able, key=lambda one: (-one.loan, _harm([one])))
     chosen: list[Borrower] = []
     missing = shortfall
     for borrower in by_loan:

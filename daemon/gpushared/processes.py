@@ -8,7 +8,6 @@ left, so it is never asked about that.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import signal
@@ -16,17 +15,32 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
+
+HEAD = 8192
+"""Bytes, more than /proc/PID/stat has, and than the path of a program."""
 
 SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 
-def _stat_fields(pid: int) -> list[bytes] | None:
-    """The fields after the program's name, which may itself hold blanks and brackets."""
+def _read(path: str) -> bytes | None:
+    """The beginning of a file in /proc; None: no such process, or not for us. A process that starts waits for this."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    return text[text.rfind(b")") + 2 :].split()
+    try:
+        return os.read(fd, HEAD)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """The fields after the program's name, which may itself hold blanks and brackets."""
+    text = _read(f"/proc/{pid}/stat")
+    return text[text.rfind(b")") + 2 :].split() if text else None
 
 
 def start_time(pid: int) -> int | None:
@@ -54,18 +68,19 @@ def uid_of(pid: int) -> int | None:
 
 def command_of(pid: int) -> str:
     """A short name for people: the program's file name."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return "?"
-    program = printable(words[0].decode(errors="replace").rpartition("/")[2], 40) if words and words[0] else name
-    return program or printable(name, 40) or "?"
+    words = (_read(f"/proc/{pid}/cmdline") or b"").split(b"\0", 1)
+    program = printable(words[0].decode(errors="replace").rpartition("/")[2], 40)
+    if program:
+        return program
+    name = (_read(f"/proc/{pid}/comm") or b"").decode(errors="replace").strip()
+    return printable(name, 40) or "?"
 
 
 def printable(text: str, longest: int) -> str:
     """Without control characters: it ends up on terminals and in logs."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:longest]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "?" for c in text)
+    return text[:longest]
 
 
 def has_mapped(pid: int, name: str) -> bool | None:
@@ -80,16 +95,24 @@ def has_mapped(pid: int, name: str) -> bool | None:
     return (b"/" + name.encode()) in maps if maps else None
 
 
+class Readers(Protocol):
+    """An event loop, or what stands in for one (readers.py)."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> object: ...
+
+    def remove_reader(self, fd: int) -> bool: ...
+
+
 class Process:
     """One process, from meeting it to its end."""
 
-    __slots__ = ("_loop", "pid", "pidfd", "start_time")
+    __slots__ = ("_readers", "pid", "pidfd", "start_time")
 
     def __init__(self, pid: int, pidfd: int, started: int) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.start_time = started
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._readers: Readers | None = None
 
     @classmethod
     def open(cls, pid: int, expected_start: int | None = None) -> Process | None:
@@ -152,20 +175,20 @@ class Process:
             return False
         return True
 
-    def watch(self, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+    def watch(self, readers: Readers, ended: Callable[[], None]) -> None:
         """Call `ended` once, when the process has ended."""
 
         def on_end() -> None:
             self.unwatch()
             ended()
 
-        self._loop = loop
-        loop.add_reader(self.pidfd, on_end)
+        self._readers = readers
+        readers.add_reader(self.pidfd, on_end)
 
     def unwatch(self) -> None:
-        if self._loop is not None and self.pidfd >= 0:
-            self._loop.remove_reader(self.pidfd)
-        self._loop = None
+        if self._readers is not None and self.pidfd >= 0:
+            self._readers.remove_reader(self.pidfd)
+        self._readers = None
 
     def close(self) -> None:
         self.unwatch()

@@ -1,19 +1,23 @@
 """Reclaim: getting a claim's shortfall back from borrowers, by the gentlest step that is enough.
 
-Idle credit has been revoked before anything here runs (lending.py). What is left of the ladder:
+Idle credit has been revoked before anything here runs (lending.py). What is left of the ladder, rung by rung:
 
+    trim   the program's own allocators give back what they only keep; nobody loses anything
     term   SIGTERM to all processes of a victim; it may free memory, or write a checkpoint and go
     kill   SIGKILL when its grace is over and the memory is still missing
 
-(A rung between, trim, will ask the program's own allocators to give back their caches.)
+A job may leave out trim or term (`--on-reclaim`), never kill: a loan that cannot be taken back would be a gift.
 
 Rules, each held at the moment of action and on words read at that moment:
 
 * there is a shortfall, and borrowers' loans can cover it: else nobody is touched (invariant 6)
-* only borrowers are victims, never the claimant's own job, never within a protected start (5)
-* the victims are planner.py's; those already on a rung count first (7); a job is on a rung as a whole (8)
+* only borrowers are asked, never the claimant's own job; none is stopped within its protected start (5)
+* whom to ask is planner.py's choice; those already on a rung count first (7); a job is on a rung as a whole (8)
+* nobody is stopped while a trim may still be enough, and no claim waits for trims longer than the trim time
 * a victim that has given back, or is no longer needed, is left in peace
 * memory that is on its way back counts as covered, and as free only when NVML says so (9)
+
+rungs.py does what is decided here.
 """
 
 from __future__ import annotations
@@ -22,23 +26,20 @@ from collections.abc import Sequence
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
-from gpushared import planner
-from gpushared.instructions import Kill, Notify, Terminate
-from gpushared.state import Ask, Gpu, Job, Reclaim
+from gpushared import planner, rungs
+from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
-
-def active(turn: Turn, gpu: Gpu) -> bool:
-    """Somebody is on a rung for memory of this GPU."""
-    return any(gpu.id in job.reclaims for job in turn.state.jobs.values())
+LOWEST = -(2**31)
+"""No job can be given a lower priority."""
 
 
 def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     """Take the next step for the claims that wait, if there is one to take now."""
-    victims = _victims(turn, gpu)
+    asked = _asked(gpu)
     if not claims:
-        for victim in victims:
-            _relieve(turn, gpu, victim, "the memory is no longer needed")
+        for job in asked:
+            rungs.relieve(turn, gpu, job, "the memory is no longer needed")
         return
     fresh = turn.now - turn.policy.poll / 2
     if gpu.seen_at < fresh:
@@ -47,41 +48,121 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     if gpu.returning and gpu.sampled_at < fresh:
         turn.sample(gpu)
         return
-    pursued, shortfall = _feasible(turn, gpu, claims, victims)
+    for job in asked:
+        _note_end_of_trim(turn, gpu, job)
+    pursued, shortfall = _feasible(turn, gpu, claims)
     if pursued is None or shortfall <= 0:
         why = "it would not be enough" if pursued is None else "the memory came from elsewhere"
-        for victim in victims:
-            _relieve(turn, gpu, victim, why)
+        for job in asked:
+            rungs.relieve(turn, gpu, job, why)
         return
-    victims = [victim for victim in victims if not _gave_back(turn, gpu, victim)]
+    _climb(turn, gpu, claims, pursued, shortfall)
+    highest = max((job.reclaims[gpu.id].rung for job in gpu.on_rung.values()), default=Rung.REVOKE)
+    for ask in claims:
+        ask.rung = max(ask.rung, highest)
+
+
+def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall: int) -> None:
+    asked = [job for job in _asked(gpu) if not _gave_back(turn, gpu, job)]
+    told_to_stop = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TERM]
     if turn.policy.last_rung == "kill":
-        _kill_due(turn, gpu, victims, shortfall)
+        _kill_due(turn, gpu, told_to_stop, shortfall)
+    missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
+    if missing <= 0 or _trimming(turn, gpu, claims, pursued, missing):
+        return
     if turn.policy.last_rung not in ("term", "kill"):
         return
-    covered = sum(turn.state.loan(victim, gpu.id) for victim in victims)
-    for borrower in planner.plan(shortfall - covered, _borrowers(turn, gpu, claims)):
-        _terminate(turn, gpu, turn.state.jobs[borrower.job], pursued)
+    for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
+        rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)
 
 
-# ---- sums ------------------------------------------------------------------------------------------
+# ---- who is where -----------------------------------------------------------------------------------
 
 
-def _victims(turn: Turn, gpu: Gpu) -> list[Job]:
+def _asked(gpu: Gpu) -> list[Job]:
     """Jobs that have been asked and not yet killed."""
-    jobs = turn.state.jobs.values()
-    return [job for job in jobs if gpu.id in job.reclaims and job.reclaims[gpu.id].killed_at is None]
+    return [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is None]
 
 
 def _killed(turn: Turn, gpu: Gpu) -> list[Job]:
     """Killed jobs whose memory may be counted on: the kernel is still at it."""
     found = []
-    for job in turn.state.jobs.values():
-        reclaim = job.reclaims.get(gpu.id)
-        if reclaim is None or reclaim.killed_at is None:
-            continue
-        if turn.now - reclaim.killed_at <= turn.policy.unkillable_after:
+    for job in gpu.on_rung.values():
+        killed_at = job.reclaims[gpu.id].killed_at
+        if killed_at is not None and turn.now - killed_at <= turn.policy.unkillable_after:
             found.append(job)
     return found
+
+
+def _lenders(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
+    """Whose loans could meet these claims at all."""
+    claimants = {ask.job for ask in claims}
+    return [
+        job
+        for job in turn.state.owners(gpu.id)
+        # A job with limit = request never borrows; what it is above that, NVML has found, not the job, unless its
+        # limit has been lowered.
+        if job.id not in claimants
+        and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(turn, gpu, job))
+        and turn.state.loan(job, gpu.id) > 0
+    ]
+
+
+def _over_lowered_limit(turn: Turn, gpu: Gpu, job: Job) -> bool:
+    """It has allocated more than its limit allows now: first in turn to give back, whatever its priority."""
+    return sum(share.used for share in turn.state.shares_of(job, gpu.id)) > job.bounds[gpu.id].limit
+
+
+def _stoppable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
+    """Who could be stopped for these claims, and has not been told so yet."""
+    return [
+        job
+        for job in _lenders(turn, gpu, claims)
+        if turn.now - job.since >= job.spec.min_run_time
+        and (gpu.id not in job.reclaims or job.reclaims[gpu.id].rung is Rung.TRIM)
+    ]
+
+
+def _trimmable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
+    """Who could be asked to trim now: nobody twice for the same claim, nobody when the time for it is over."""
+    fresh = [ask for ask in claims if ask.trim_until is None or turn.now < ask.trim_until]
+    newest = max((ask.since for ask in fresh), default=None)
+    if newest is None:
+        return []
+
+    def may(job: Job) -> bool:
+        if "trim" not in job.spec.on_reclaim or not _listeners(turn, gpu, job):
+            return False
+        reclaim = job.reclaims.get(gpu.id)
+        free_to = reclaim is None or (reclaim.rung is Rung.TRIM and reclaim.trimmed)
+        return free_to and job.trimmed_at.get(gpu.id, float("-inf")) < newest
+
+    return [job for job in _lenders(turn, gpu, claims) if may(job)]
+
+
+def _listeners(turn: Turn, gpu: Gpu, job: Job) -> list[Share]:
+    return [share for share in turn.state.shares_of(job, gpu.id) if share.trim is not None]
+
+
+def _in_trim(gpu: Gpu) -> list[Job]:
+    """Jobs that may be giving back this very moment."""
+    return [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TRIM and not job.reclaims[gpu.id].trimmed]
+
+
+def _borrowers(turn: Turn, gpu: Gpu, jobs: Sequence[Job]) -> list[planner.Borrower]:
+    return [borrower(turn, gpu, job) for job in jobs]
+
+
+def borrower(turn: Turn, gpu: Gpu, job: Job) -> planner.Borrower:
+    """What the planner weighs."""
+    state = turn.state
+    unsaved = turn.now - max(job.since, job.saved_at)
+    idle = turn.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
+    priority = LOWEST if _over_lowered_limit(turn, gpu, job) else job.spec.priority
+    return planner.Borrower(job.id, state.loan(job, gpu.id), state.usage(job, gpu.id), priority, unsaved, idle)
+
+
+# ---- sums ------------------------------------------------------------------------------------------
 
 
 def _missing(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> int:
@@ -92,58 +173,66 @@ def _missing(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> int:
         claimed[ask.job] = claimed.get(ask.job, 0) + ask.need
     unlent = sum(
         max(0, job.bounds[gpu.id].request - job.committed.get(gpu.id, 0) - claimed.get(job.id, 0))
-        for job in state.owners(gpu.id)
-        if not job.spec.lend
+        for job in state.keepers.values()
+        if gpu.id in job.bounds
     )
     coming = gpu.returning_total + sum(state.usage(job, gpu.id) for job in _killed(turn, gpu))
     return sum(claimed.values()) - gpu.free - coming + unlent
 
 
-def _feasible(turn: Turn, gpu: Gpu, claims: Sequence[Ask], victims: list[Job]) -> tuple[Ask | None, int]:
+def _feasible(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> tuple[Ask | None, int]:
     """The shortfall of as many claims (in order) as borrowers' loans can cover, and the claim to name for it.
 
     No claim: not even the first can be covered.
     """
-    on_rung = sum(turn.state.loan(victim, gpu.id) for victim in victims)
     for count in range(len(claims), 0, -1):
-        shortfall = _missing(turn, gpu, claims[:count])
-        more = sum(borrower.loan for borrower in _borrowers(turn, gpu, claims[:count]))
-        if shortfall <= on_rung + more:
+        some = claims[:count]
+        shortfall = _missing(turn, gpu, some)
+        told = [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TERM]
+        able = {job.id: job for job in (*told, *_in_trim(gpu), *_stoppable(turn, gpu, some))}
+        able.update({job.id: job for job in _trimmable(turn, gpu, some)})
+        if shortfall <= sum(turn.state.loan(job, gpu.id) for job in able.values()):
             return claims[count - 1], shortfall
     return None, 0
 
 
-def _borrowers(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[planner.Borrower]:
-    """Who could be a victim for these claims, and is not yet one."""
+# ---- trim ------------------------------------------------------------------------------------------
+
+
+def _trimming(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, missing: int) -> bool:
+    """Whether to wait for trims, having asked for more of them if need be.
+
+    First the few whose loans could cover it, then everybody else: what a cache holds is known when it has been given.
+    """
     state = turn.state
-    claimants = {ask.job for ask in claims}
-    found = []
-    for job in state.owners(gpu.id):
-        bounds, loan, running = job.bounds[gpu.id], state.loan(job, gpu.id), turn.now - job.since
-        if loan <= 0 or job.id in claimants or gpu.id in job.reclaims or running < job.spec.min_run_time:
-            continue
-        if bounds.limit == bounds.request:
-            continue  # it never borrows; what it is above its request, NVML has found, not the job
-        found.append(planner.Borrower(job.id, loan, state.usage(job, gpu.id), job.spec.priority, running))
-    return found
+    pending = sum(state.loan(job, gpu.id) for job in _in_trim(gpu))
+    if pending >= missing:
+        return True
+    able = _borrowers(turn, gpu, _trimmable(turn, gpu, claims))
+    for chosen in planner.plan(missing - pending, able) or able:
+        rungs.trim(turn, gpu, state.jobs[chosen.job], pursued, min(chosen.loan, missing))
+        pending += chosen.loan
+    if able:
+        for ask in claims:
+            ask.trim_until = turn.now + turn.policy.trim if ask.trim_until is None else ask.trim_until
+    return pending > 0
 
 
-# ---- rungs -----------------------------------------------------------------------------------------
+def _note_end_of_trim(turn: Turn, gpu: Gpu, job: Job) -> None:
+    reclaim = job.reclaims[gpu.id]
+    if reclaim.rung is not Rung.TRIM or reclaim.trimmed:
+        return
+    half_over = turn.now >= reclaim.deadline - turn.policy.trim / 2
+    waited_for = [
+        share.trim
+        for share in _listeners(turn, gpu, job)
+        if share.trim is not None and not share.trim.done and (share.trim.begun or not half_over)
+    ]
+    if not waited_for or turn.now >= reclaim.deadline:
+        rungs.trim_over(turn, gpu, job, answered=not waited_for and not half_over)
 
 
-def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
-    grace = victim.spec.grace if victim.spec.grace is not None else turn.policy.grace
-    loan = turn.state.loan(victim, gpu.id)
-    reason = _why(turn, gpu, victim, claim, grace)
-    already = next(iter(victim.reclaims.values()), None)
-    deadline = already.deadline if already else turn.now + grace
-    victim.reclaims[gpu.id] = Reclaim(victim.id, gpu.id, turn.now, deadline, reason, claim.job, claim.wanted, loan)
-    if already is None:
-        turn.state.counters.terms += 1
-        turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
-    owner = turn.state.jobs[claim.job].spec.name
-    text = f"asked with SIGTERM to give back: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}"
-    turn.record_reason("term", reason, text, job=victim, gpu=gpu.id)
+# ---- term and kill ---------------------------------------------------------------------------------
 
 
 def _kill_due(turn: Turn, gpu: Gpu, victims: list[Job], shortfall: int) -> None:
@@ -154,63 +243,21 @@ def _kill_due(turn: Turn, gpu: Gpu, victims: list[Job], shortfall: int) -> None:
     loans = {victim.id: turn.state.loan(victim, gpu.id) for victim in victims}
     in_grace = sum(loans[victim.id] for victim in victims if victim not in due)
     needed = shortfall - in_grace
-    ranked = [
-        planner.Borrower(job.id, loans[job.id], turn.state.usage(job, gpu.id), job.spec.priority, turn.now - job.since)
-        for job in due
-    ]
+    ranked = _borrowers(turn, gpu, due)
     chosen = planner.plan(needed, ranked) if needed <= sum(loans[job.id] for job in due) else tuple(ranked)
-    for borrower in chosen:
-        victim = turn.state.jobs[borrower.job]
-        _kill(turn, gpu, victim)
-
-
-def _kill(turn: Turn, gpu: Gpu, victim: Job) -> None:
-    reason = victim.reclaims[gpu.id].reason
-    for reclaim in victim.reclaims.values():
-        reclaim.killed_at = turn.now
-    victim.killed = reason
-    turn.state.counters.kills += 1
-    turn.emit(Kill(victim.id, tuple(sorted(victim.processes)), reason))
-    text = f"killed: its grace is over, and {format_bytes(turn.state.loan(victim, gpu.id))} of its loan are needed"
-    turn.record_reason("kill", reason, text, job=victim, gpu=gpu.id)
+    for one in chosen:
+        rungs.kill(turn, gpu, turn.state.jobs[one.job])
 
 
 def _gave_back(turn: Turn, gpu: Gpu, victim: Job) -> bool:
     """A victim whose loan is gone has done what it was asked: it is no borrower any more."""
     if turn.state.loan(victim, gpu.id) > 0:
         return False
-    _relieve(turn, gpu, victim, "it has given its loan back")
+    rungs.relieve(turn, gpu, victim, "it has given its loan back")
     return True
 
 
-def _relieve(turn: Turn, gpu: Gpu, victim: Job, why: str) -> None:
-    reclaim = victim.reclaims.pop(gpu.id)
-    got = max(0, reclaim.loan - turn.state.loan(victim, gpu.id))
-    turn.state.counters.relieved += 1
-    text = f"gave {format_bytes(got)} of GPU {gpu.index} back and runs on: {why}"
-    turn.record("relieved", text, job=victim, gpu=gpu.id, got=got, owner=reclaim.owner, rung="term")
-    reason = Reason(Code.RECLAIM, f"nothing more is asked back: {why}", data={"got": got})
-    turn.emit(Notify(victim.id, "relieved", reason))
-
-
-def victim_gone(turn: Turn, gpu: Gpu, victim: Job) -> None:
-    """The last process of a victim has left the GPU."""
-    reclaim = victim.reclaims.pop(gpu.id, None)
-    if reclaim is None:
-        return
-    rung = "term" if reclaim.killed_at is None else "kill"
-    text = f"{format_bytes(reclaim.loan)} on loan came back by {rung}"
-    seconds = turn.now - reclaim.since
-    turn.record(
-        "reclaimed",
-        text,
-        job=victim,
-        gpu=gpu.id,
-        rung=rung,
-        got=reclaim.loan,
-        owner=reclaim.owner,
-        seconds=seconds,
-    )
+# ---- claims that cannot be met ---------------------------------------------------------------------
 
 
 def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
@@ -226,7 +273,7 @@ def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
 
 
 def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
-    killed = [job for job in turn.state.jobs.values() if gpu.id in job.reclaims and job.reclaims[gpu.id].killed_at]
+    killed = [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is not None]
     if killed:
         return "unkillable", f"{killed[0].spec.name} was killed and does not go"
     if gpu.returning:
@@ -242,36 +289,3 @@ def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
     if turn.policy.last_rung != "kill":
         return "policy", f"the settings of this node, by which a reclaim ends with {turn.policy.last_rung}"
     return "grace", "borrowers that are still within their grace"
-
-
-# ---- what the victim reads -------------------------------------------------------------------------
-
-
-def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
-    state = turn.state
-    owner = state.jobs[claim.job]
-    usage, loan = state.usage(victim, gpu.id), state.loan(victim, gpu.id)
-    request = victim.bounds[gpu.id].request
-    facts = (
-        ("owed", f"{format_bytes(claim.wanted)} to {owner.spec.name} ({owner.spec.user}), within its request"),
-        (
-            "used",
-            f"{format_bytes(usage)}, of which {format_bytes(request)} guaranteed and {format_bytes(loan)} on loan",
-        ),
-        ("grace", format_duration(grace)),
-    )
-    data = {
-        "owner": owner.id,
-        "owner_name": owner.spec.name,
-        "owner_user": owner.spec.user,
-        "victim": victim.id,
-        "gpu": gpu.id,
-        "asked": claim.wanted,
-        "usage": usage,
-        "request": request,
-        "loan": loan,
-        "grace": grace,
-    }
-    message = f"borrowed memory of GPU {gpu.index} is wanted back by its owner"
-    hint = "ask for more with --request, or free memory on SIGTERM to go on"
-    return Reason(Code.RECLAIM, message, facts, hint, data)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpushared import notes
+from gpushared import notes, state_file
 from gpushared.events import JobEnded, JobRestored
 from gpushared.hello import restore_client
 from gpushared.logs import facts, log
@@ -30,11 +30,11 @@ from gpushared.shell import Shell
 def recover(shell: Shell, pages: Pages) -> None:
     """Rebuild the core's state. The GPUs must be known to it already."""
     found = list(pages.reopen())
-    _restore_jobs(shell, _read(shell.state_file), {f"{page.header.job_id:016x}" for page, _ in found})
+    _restore_jobs(shell, _read(shell.state_file.path), {f"{page.header.job_id:016x}" for page, _ in found})
     for page, owner in found:
         _restore_process(shell, page, owner)
     for entry in shell.book.live():
-        if entry.wrapper is None and not shell.clients.of_job(entry.id):
+        if entry.wrapper is None and not shell.clients.has_job(entry.id):
             shell.feed(JobEnded(entry.id))
     jobs = sum(1 for _ in shell.book.live())
     if jobs or len(shell.clients):
@@ -59,17 +59,20 @@ def _restore_jobs(shell: Shell, state: dict[str, Any], with_pages: set[str]) -> 
     if not state:
         return
     try:
-        if state["version"] != 1:
+        if state["version"] != state_file.VERSION:
             log.warning("the notes are of another version", extra=facts(version=state["version"]))
             return
-        jobs = notes.restore(state["core"])
-        overheads = notes.restore_overheads(state["core"])
+        core, identities = state_file.read(state)
+        jobs = notes.restore(core)
+        overheads = notes.restore_overheads(core)
         since = max(0.0, time.time() - float(state["time"]))
-        identities = dict(state["jobs"])
+        reservations = notes.restore_reservations(core, since)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("the notes make no sense", extra=facts(error=repr(error)))
         return
     shell.core.state.overheads.update(overheads)
+    for reservation in reservations:
+        shell.feed(reservation)
     for job in jobs:
         identity = identities.get(job.job)
         _restore_job(shell, job, identity if isinstance(identity, dict) else {}, since, job.job in with_pages)
@@ -83,7 +86,7 @@ def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since
     entry.state = "running"
     entry.started = float(identity.get("started", entry.started))
     if wrapper is not None:
-        shell.book.set_wrapper(entry, wrapper, shell.loop)
+        shell.book.set_wrapper(entry, wrapper, shell.readers)
     main = _find(identity.get("main"))
     if main is not None:
         shell.book.set_main(entry, main)

@@ -8,13 +8,11 @@ a slow driver is asked on a thread, and its answer comes as an event of its own.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +38,24 @@ from gpushared.events import (
     UsedSeen,
 )
 from gpushared.gpus import Gpus, Sample
+from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
+from gpushared.outsiders import StrayFinder, open_stray
+from gpushared.readers import Readers
+from gpushared.state_file import StateFile
 from gpushared.strays import Strays
 from gpushared.turns import Turns
 
+PERSIST_WITHIN = 0.01
+"""So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
+
 PUBLISH_EVERY = 0.005
-"""Pages show what could be granted at most this late: a burst of asks costs one round of publishing."""
+"""Pages show what could be granted at most this late: a burst of asks costs one round of publishing ..."""
+PUBLISH_SHARE = 0.05
+"""... or later, for rounds over hundreds of processes are to take no more of the daemon's time than this ..."""
+PUBLISH_AT_ONCE = 32
+"""... and so many processes in a row, so that nobody's answer waits for a whole round."""
 
 PER_CLIENT = 2
 """Descriptors: a page and a pidfd."""
@@ -78,8 +87,9 @@ class Shell:
     def __init__(self, core: NodeState, gpus: Gpus, state_file: Path) -> None:
         self.core = core
         self.gpus = gpus
-        self.state_file = state_file
+        self.state_file = StateFile(state_file)
         self.loop = asyncio.get_running_loop()
+        self.readers = Readers(self.loop)
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
         self.book = Book()
@@ -87,6 +97,9 @@ class Shell:
         self.book.on_wrapper_end = self._wrapper_ended
         self.answers: dict[int, Answer] = {}
         self.traffic = Traffic()
+        self.followers: set[Callable[[Record], None]] = set()
+        """Who wants to hear of each record as it is made."""
+        self._stray_finder = StrayFinder()
         self._sparingly = Sparingly(1.0)
         self.errors = 0
         """Events that the core could not handle. A bug, each of them."""
@@ -95,10 +108,13 @@ class Shell:
         self._busy = False
         self._publish: set[str] = set()
         self._publishing = False
-        self._published_at = 0.0
-        self._persisting = False
+        self._publish_next = 0.0
+        self._to_publish: deque[tuple[str, list[int]]] = deque()
+        self._publish_cost = 0.0
+        self._persist: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
+        self._reservation_answer: do.ReservationMade | do.ReservationRefused | None = None
         self._sampling: set[str] = set()
         self._broken = int(lib.gs_pages_broken())
         self._thread = ThreadPoolExecutor(1, "sampler")
@@ -114,9 +130,13 @@ class Shell:
             do.LookUsed: self._look_used,
             do.SampleMemory: self._sample_memory,
             do.Publish: self._note_publish,
+            do.Trim: self._trim,
             do.Terminate: self._terminate,
             do.Kill: self._kill,
             do.Notify: self._notify,
+            do.ReservationMade: self._reservation_answered,
+            do.ReservationRefused: self._reservation_answered,
+            do.ReservationOver: lambda _: None,
             do.BudgetSet: self._budget_answered,
             do.BudgetRefused: self._budget_answered,
             do.Persist: self._persist_soon,
@@ -181,7 +201,8 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
-        # The figures first, the credit second: a program that looks in between is told too little, never too much.
+        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
+        # a daemon that is started now finds the overhead with which this credit fits.
         self._publish_now(done.gpu, (done.process,))
         self.enforcer.grant(done.process, done.gpu, done.size)
         self._answer(done, None)
@@ -201,7 +222,20 @@ class Shell:
         return Revoked(wish.process, wish.gpu, taken, used)
 
     def _look_used(self, wish: do.LookUsed) -> Event:
-        return UsedSeen(wish.gpu, self._used_on(wish.gpu))
+        return self._used_seen(wish.gpu)
+
+    def _used_seen(self, gpu: str) -> UsedSeen:
+        return UsedSeen(gpu, self._used_on(gpu), self.enforcer.trims_of(self.core.gpus[gpu].shares))
+
+    def _trim(self, wish: do.Trim) -> None:
+        for process in wish.processes:
+            self.enforcer.trim(process, wish.gpu, wish.size)
+
+    def trimmed(self, client: Client) -> None:
+        """The process has ended a trim: whoever waits for its memory should not have to wait for the next look."""
+        for gpu in client.page.gpus:
+            if gpu in self.core.gpus and self.core.gpus[gpu].asks:
+                self.feed(self._used_seen(gpu))
 
     def _used_on(self, gpu: str) -> dict[int, int]:
         return self.enforcer.used_by(self.core.gpus[gpu].shares, gpu)
@@ -241,25 +275,24 @@ class Shell:
             return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
         after = self._used_on(gpu)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
-        self._note_peaks(gpu)
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady)
+        self._note_peaks(gpu, after)
+        strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
 
-    def _note_peaks(self, gpu: str) -> None:
+    def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
         """Of a job with one process the page has the exact peak; of several, what the samples meet."""
+        shares = self.core.gpus[gpu].shares
         by_job: dict[str, list[int]] = {}
-        for process in self.core.gpus[gpu].shares:
-            by_job.setdefault(self.core.processes[process].job, []).append(process)
-        for job, processes in by_job.items():
+        for process, share in shares.items():
+            usage = share.overhead + used.get(process, share.used)
+            by_job.setdefault(share.job, []).append(usage)
+        for process, share in shares.items():
+            if len(by_job[share.job]) == 1:
+                by_job[share.job] = [share.overhead + self.enforcer.peak(process, gpu)]
+        for job, amounts in by_job.items():
             entry = self.book.get(job)
             if entry is not None:
-                entry.note_peak(gpu, self._peak_of(gpu, processes))
-
-    def _peak_of(self, gpu: str, processes: list[int]) -> int:
-        shares = self.core.gpus[gpu].shares
-        overhead = sum(shares[process].overhead for process in processes)
-        if len(processes) == 1:
-            return overhead + self.enforcer.peak(processes[0], gpu)
-        return overhead + sum(self.enforcer.used_by(processes, gpu).values())
+                entry.note_peak(gpu, sum(amounts))
 
     # ---- pages -------------------------------------------------------------------------------------
 
@@ -267,20 +300,39 @@ class Shell:
         self._publish.add(wish.gpu)
         if not self._publishing:
             self._publishing = True
-            delay = self._published_at + PUBLISH_EVERY - self.loop.time()
-            if delay <= 0:
+            if self._publish_next <= self.loop.time():
                 self.loop.call_soon(self._publish_all)
             else:
-                self.loop.call_later(delay, self._publish_all)
+                self.loop.call_at(self._publish_next, self._publish_all)
 
     def _publish_all(self) -> None:
-        self._publishing = False
-        self._published_at = self.loop.time()
+        """Begin a round."""
         gpus, self._publish = self._publish, set()
+        self._publish_cost = 0.0
         for gpu in gpus:
-            self._publish_now(gpu, None)
+            processes = list(self.core.gpus[gpu].shares)
+            for start in range(0, len(processes), PUBLISH_AT_ONCE):
+                self._to_publish.append((gpu, processes[start : start + PUBLISH_AT_ONCE]))
+        self._publish_some()
 
-    def _publish_now(self, gpu: str, processes: tuple[int, ...] | None) -> None:
+    def _publish_some(self) -> None:
+        """Go on with it; what is asked for meanwhile is for the next."""
+        started = self.loop.time()
+        try:
+            if self._to_publish:
+                self._publish_now(*self._to_publish.popleft())
+        finally:
+            ended = self.loop.time()
+            self._publish_cost += ended - started
+            if self._to_publish:
+                self.loop.call_soon(self._publish_some)
+            else:
+                self._publishing = False
+                self._publish_next = ended + max(PUBLISH_EVERY, self._publish_cost / PUBLISH_SHARE)
+                for gpu in self._publish:
+                    self._note_publish(do.Publish(gpu))
+
+    def _publish_now(self, gpu: str, processes: Sequence[int]) -> None:
         for process, figures in self.core.published(gpu, processes).items():
             self.enforcer.publish(process, gpu, figures)
 
@@ -336,8 +388,12 @@ class Shell:
             kind, wish.reason.render(), {**wish.reason.data, "facts": [list(one) for one in wish.reason.facts]}
         )
         clients = [client for client in map(self.clients.get, wish.processes) if client is not None]
+        found = (open_stray(-id, entry.id, entry.spec.uid) for id in wish.processes if id < 0)
+        strays = [stray for stray in found if stray is not None]
         # An allocation that waits for a claim of its own would hold the program's signal handler up.
-        reached = stop(entry, [client.process for client in clients], number)
+        reached = stop(entry, [*(client.process for client in clients), *strays], number)
+        for stray in strays:
+            stray.close()
         log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=wish.reason.message))
 
     def _notify(self, wish: do.Notify) -> None:
@@ -357,6 +413,15 @@ class Shell:
         self.feed(event)
         return self._budget_answers[0] if self._budget_answers else None
 
+    def _reservation_answered(self, done: do.ReservationMade | do.ReservationRefused) -> None:
+        self._reservation_answer = done
+
+    def reserve(self, event: Event) -> do.ReservationMade | do.ReservationRefused | None:
+        """Feed a ReservationAsked; the core answers within the same call."""
+        self._reservation_answer = None
+        self.feed(event)
+        return self._reservation_answer
+
     # ---- processes ---------------------------------------------------------------------------------
 
     def adopt(self, client: Client) -> None:
@@ -364,7 +429,7 @@ class Shell:
         self.clients.add(client)
         self.enforcer.pages[client.id] = client.page
         self.doors.enter(client.uid, PER_CLIENT)
-        client.process.watch(self.loop, lambda: self.process_gone(client))
+        client.process.watch(self.readers, lambda: self.process_gone(client))
 
     def process_gone(self, client: Client) -> None:
         """It has ended, or has become another program."""
@@ -382,7 +447,7 @@ class Shell:
         self.doors.leave(client.uid, PER_CLIENT)
         client.process.close()
         client.page.close(remove=True)
-        if entry is not None and entry.wrapper is None and not self.clients.of_job(client.job):
+        if entry is not None and entry.wrapper is None and not self.clients.has_job(client.job):
             self.feed(JobEnded(client.job))
 
     def give_up_broken(self) -> None:
@@ -401,9 +466,13 @@ class Shell:
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:
         process = self.core.processes.get(client.id)
-        for gpu in process.shares if process is not None else ():
-            same = [one for one in self.core.gpus[gpu].shares if self.core.processes[one].job == client.job]
-            entry.note_peak(gpu, self._peak_of(gpu, same))
+        if process is None:
+            return
+        job = self.core.jobs[client.job]
+        for gpu, share in process.shares.items():
+            used = client.page.used().get(gpu, share.used)
+            entry.note_peak(gpu, job.usage[gpu] + used - share.used)
+            entry.note_peak(gpu, share.overhead + self.enforcer.peak(client.id, gpu))  # the job had as much, then
 
     def detached(self, client: Client, gpu: str) -> None:
         self.feed(Detached(client.id, gpu, client.page.used().get(gpu, 0)))
@@ -424,6 +493,8 @@ class Shell:
     def _log(self, wish: do.Log) -> None:
         """One line a second of each kind and job: a program that asks in a loop must not fill the disk."""
         record = wish.record
+        for follower in list(self.followers):
+            follower(record)
         left_out = self._sparingly.allow((record.event, record.job, record.gpu))
         if left_out is None or not log.isEnabledFor(logging.INFO):
             return
@@ -433,51 +504,32 @@ class Shell:
         log.info(record.text, extra=facts(event=record.event, **{**numbers, **where, **more}))
 
     def _persist_soon(self, _: do.Persist) -> None:
-        """Once for all changes of this moment; and outside of what a client waits for."""
-        if not self._persisting:
-            self._persisting = True
-            self.loop.call_soon(self.persist)
+        """Once for all changes of a while, and not while a process that starts waits for its next answer."""
+        if self._persist is None:
+            self._persist = self.loop.call_later(PERSIST_WITHIN, self.persist)
 
     def persist(self) -> None:
-        """Write the notes whole or not at all. The wrappers are in them: their end is the end of their jobs."""
-        self._persisting = False
-        wrappers = {
-            entry.id: {
-                "wrapper": _identity(entry, "wrapper"),
-                "main": _identity(entry, "main"),
-                "started": entry.started,
-            }
-            for entry in self.book.live()
-        }
-        notes = {"version": 1, "time": time.time(), "core": self.core.notes(), "jobs": wrappers}
-        fresh = self.state_file.with_name(f".{self.state_file.name}.{os.getpid()}")
-        try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(notes, file)
-            fresh.replace(self.state_file)
-        except OSError as error:
-            log.error("cannot write the notes", extra=facts(file=str(self.state_file), error=error.strerror))
+        """Write the notes, now. The wrappers are in them: their end is the end of their jobs."""
+        if self._persist is not None:
+            self._persist.cancel()
+            self._persist = None
+        self.state_file.write(self.core.state, time.monotonic(), self.book.live())
 
     def close(self) -> None:
         """Stop acting. Pages stay where they are, for the next daemon."""
         if self._wake is not None:
             self._wake.cancel()
-        if self._persisting:
+        if self._persist is not None:
             self.persist()
         for client in self.clients:
             client.process.close()
             client.page.close(remove=False)
         self.enforcer.pages.clear()
         self.book.close()
+        self.readers.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _resolve(entry: Entry, reason: Reason | None) -> None:
     if entry.admission is not None and not entry.admission.done():
         entry.admission.set_result(reason)
-
-
-def _identity(entry: Entry, role: str) -> list[int] | None:
-    process = getattr(entry, role)
-    return None if process is None else [process.pid, process.start_time]

@@ -32,6 +32,7 @@ TEXT_BYTES = int(lib.GS_TEXT_BYTES)
 MAGIC, VERSION = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION)
 HELLO, WELCOME, ATTACH = int(lib.GS_HELLO), int(lib.GS_WELCOME), int(lib.GS_ATTACH)
 ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
+TRIMMED = int(lib.GS_TRIMMED)
 OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
 DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
 
@@ -96,9 +97,12 @@ class Connection:
         self.timer: asyncio.TimerHandle | None = None
 
     def listen(self) -> None:
-        """From when its user is known."""
+        """From when its user is known. A shim says HELLO at once and waits for the answer: it is here already, nearly
+        always."""
         if self.fd >= 0:
-            self.server.shell.loop.add_reader(self.fd, self.on_readable)
+            self.on_readable()
+        if self.fd >= 0:
+            self.server.shell.readers.add_reader(self.fd, self.on_readable)
 
     def on_readable(self) -> None:
         """One frame a call: the loop comes back for the next, and others are not kept waiting."""
@@ -134,13 +138,13 @@ class Connection:
         self.outstanding += 1
         if self.outstanding >= OUTSTANDING and not self.paused:
             self.paused = True
-            self.server.shell.loop.remove_reader(self.fd)
+            self.server.shell.readers.remove_reader(self.fd)
 
     def _answered(self) -> None:
         self.outstanding -= 1
         if self.paused and self.outstanding < OUTSTANDING // 2 and self.fd >= 0:
             self.paused = False
-            self.server.shell.loop.add_reader(self.fd, self.on_readable)
+            self.server.shell.readers.add_reader(self.fd, self.on_readable)
 
     def send(self, frame: Any) -> None:
         """Each answer to a frame goes through here, once."""
@@ -176,8 +180,9 @@ class Connection:
         if self.fd < 0:
             return
         loop = self.server.shell.loop
-        loop.remove_reader(self.fd)
-        loop.remove_writer(self.fd)
+        self.server.shell.readers.remove_reader(self.fd)
+        if self.unsent:
+            loop.remove_writer(self.fd)
         self.fd = -1
         self.sock.close()
         if self.timer is not None:
@@ -199,6 +204,8 @@ class ShimServer:
         self._outbox = ffi.buffer(self._out)
         self._text_dirty = False
         self._connections: set[Connection] = set()
+        self._strangers: dict[int, set[Connection]] = {}
+        """By user: those that have not said HELLO."""
         self._sparingly = Sparingly()
         self._look_again = Sparingly(5.0)
         self._listener: socket.socket | None = None
@@ -249,7 +256,8 @@ class ShimServer:
             self._complain(uid, "too many connections, or descriptors that came along")
             sock.close()
             return True
-        if sum(1 for one in self._connections if one.client is None and one.uid == uid) >= STRANGERS_PER_UID:
+        strangers = self._strangers.setdefault(uid, set())
+        if len(strangers) >= STRANGERS_PER_UID:
             self._complain(uid, "too many connections without a HELLO")
             sock.close()
             return True
@@ -260,9 +268,11 @@ class ShimServer:
             return True
         connection = Connection(self, sock, peer, uid)
         self._connections.add(connection)
+        strangers.add(connection)
         self.shell.doors.enter(uid, PER_CONNECTION)
-        connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
         self.welcomer.gate.when_met(uid, connection.listen)
+        if connection.fd >= 0 and connection.client is None:
+            connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
         return True
 
     def _pause_accepting(self, error: OSError) -> None:
@@ -283,6 +293,7 @@ class ShimServer:
     def closed(self, connection: Connection) -> None:
         """The connection has ended; that may be the process's end, or not."""
         self._connections.discard(connection)
+        self._is_no_stranger(connection)
         self.shell.doors.leave(connection.uid, PER_CONNECTION)
         for ask in connection.asks:
             self.shell.answers.pop(ask, None)
@@ -296,6 +307,13 @@ class ShimServer:
             self._look_after(client)
             # Of the descriptors of a program that becomes another one, this may have been closed before the page's.
             self.shell.loop.call_later(LOOK_AGAIN, self._look_after, client)
+
+    def _is_no_stranger(self, connection: Connection) -> None:
+        strangers = self._strangers.get(connection.uid)
+        if strangers is not None:
+            strangers.discard(connection)
+            if not strangers:
+                del self._strangers[connection.uid]
 
     def _look_after(self, client: Client) -> None:
         """It has no connection. It may live on without the page, having become another program (exec); a process
@@ -334,6 +352,9 @@ class ShimServer:
             self._attach(connection, client, seq)
         elif kind == DETACH:
             self._detach(connection, client, seq)
+        elif kind == TRIMMED:
+            self.shell.trimmed(client)
+            self._reply(connection, seq, OK)
         else:
             self._bad(connection, seq, f"a frame of type {kind}", expected=True)
 
@@ -365,6 +386,10 @@ class ShimServer:
             connection.send(self._outbox)
         else:
             self._send_with_descriptor(connection, welcome.client.page)
+        if welcome.client is not None and welcome.new:
+            self.welcomer.settle_in(welcome.client)
+            if connection.fd < 0:
+                self._look_after(welcome.client)  # it could not be told, and nobody else knew of it then
 
     def _take_in(self, connection: Connection, client: Client) -> None:
         earlier = client.connection
@@ -372,6 +397,7 @@ class ShimServer:
         if earlier is not None:
             earlier.close()
         connection.client = client
+        self._is_no_stranger(connection)
         if connection.peer is not client.process:
             connection.peer.close()
             connection.peer = client.process

@@ -9,17 +9,20 @@ Amounts are bytes. The words are those of DESIGN's vocabulary:
     usage      used + overhead
     idle       credit - used: can be taken back without asking anybody
 
-Sums that every request needs (committed of a GPU, of a job on a GPU) are kept, not computed: a GPU can have
-hundreds of processes. `validate()` computes them again and compares.
+Sums and lists that every request needs (committed and usage of a GPU, of a job on a GPU, who lends nothing, who is on
+a rung) are kept, not computed: a node can have a thousand jobs, a GPU hundreds of processes. So what they are made of
+is changed through State's methods alone; `validate()` computes them again and compares.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from gpushare.reasons import Reason
-from gpushared.events import JobSpec
+from gpushared.events import JobSpec, TrimSeen
 from gpushared.instructions import Record
+from gpushared.stall import Stall
 
 MIB = 2**20
 GIB = 2**30
@@ -34,6 +37,9 @@ class Policy:
     chunk: int = 64 * MIB
     """Credit beyond the need, so that growth costs one round trip per chunk."""
     claim_timeout: float = 30.0
+    trim: float = 2.0
+    """The longest that a claim waits for caches to be given back before anybody is stopped; a process that has not
+    begun after half of it is not waited for."""
     grace: float = 5.0
     last_rung: str = "kill"
     """How far a reclaim may go: revoke, trim, term or kill."""
@@ -47,12 +53,37 @@ class Policy:
     """... or until two samples so far apart show the same."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
+    on_breach: str = "deny"
+    """What follows when a job uses memory past its account: warn, deny or kill (breach.py)."""
+    breach_lasts: float = 1.0
+    """So long before a job is stopped for it."""
+    breach_least: int = 64 * MIB
+    breach_share: float = 0.02
+    """The larger of the two is the noise that measuring has."""
+    overhead_most: int = 2048 * MIB
+    """A context that costs more is its program's own doing: charged to its job, not expected of the next one."""
     overhead_guess: int = 512 * MIB
     """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
 
     def guess(self, total: int) -> int:
         """Contexts are larger on larger GPUs: a thirty-second of it, at most overhead_guess."""
         return min(self.overhead_guess, total // 32)
+
+
+class Rung(IntEnum):
+    """The ladder of reclaim, gentlest first."""
+
+    REVOKE = 0
+    """Unused credit, by a compare-and-swap."""
+    TRIM = 1
+    """What allocators keep and do not use, by the program itself."""
+    TERM = 2
+    """SIGTERM, and a grace."""
+    KILL = 3
+    """SIGKILL."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +112,8 @@ class Share:
     glimpse: int = -1
     """The overhead that NVML last showed while it was not settled, and since when."""
     glimpsed_at: float = 0.0
+    trim: TrimSeen | None = None
+    """As last seen in the page; None: nobody in the process would act on a trim."""
 
     @property
     def committed(self) -> int:
@@ -109,17 +142,20 @@ class Process:
 
 @dataclass(slots=True)
 class Reclaim:
-    """A job that has been asked (SIGTERM) or made (SIGKILL) to give memory of one GPU back."""
+    """A job that has been asked (trim, SIGTERM) or made (SIGKILL) to give memory of one GPU back."""
 
     job: str
     gpu: str
+    rung: Rung
     since: float
     deadline: float
-    """SIGKILL after this moment, if the memory is still missing then."""
+    """The end of the trim or of the grace: the next rung after this moment, if the memory is still missing then."""
     reason: Reason
     owner: str
     asked: int
     loan: int
+    trimmed: bool = False
+    """Its trim is over: it has done what it could, or has not answered."""
     killed_at: float | None = None
 
 
@@ -134,6 +170,8 @@ class Job:
     processes: set[int] = field(default_factory=set)
     committed: dict[str, int] = field(default_factory=dict)
     """Sum over its processes, by GPU."""
+    usage: dict[str, int] = field(default_factory=dict)
+    """Likewise."""
     excess: dict[str, int] = field(default_factory=dict)
     """By how much it is over its limit since the limit was lowered, or its overhead measured: it cannot grow."""
     open: bool = True
@@ -141,6 +179,16 @@ class Job:
     reclaims: dict[str, Reclaim] = field(default_factory=dict)
     """By GPU."""
     killed: Reason | None = None
+    trimmed_at: dict[str, float] = field(default_factory=dict)
+    """By GPU: when it was last asked to trim."""
+    saved_at: float = float("-inf")
+    """When it last said that its work is saved."""
+    active_at: float = float("-inf")
+    """When it was last seen to compute, to allocate or to free."""
+    breaches: dict[str, float] = field(default_factory=dict)
+    """By GPU: since when it is above its limit by what only NVML sees."""
+    strays_told: dict[str, str] = field(default_factory=dict)
+    """Strays that it has been told of, and on which GPU."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
@@ -153,6 +201,18 @@ class Submission:
     spec: JobSpec
     since: float
     until: float
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Memory that is promised to a user without a job."""
+
+    id: str
+    spec: JobSpec
+    amounts: dict[str, int]
+    """By GPU, bytes."""
+    since: float
+    until: float | None
 
 
 @dataclass(slots=True)
@@ -170,7 +230,7 @@ class Ask:
     attach: bool = False
     driver_failed: bool = False
     sampled: bool = False
-    """NVML has been asked since (only for driver_failed)."""
+    """NVML has been asked since: where the driver failed, or memory of the dead may have come back."""
     looked: bool = False
     """The words have been read since."""
     allocation: int = 0
@@ -178,6 +238,10 @@ class Ask:
     """Within the request: it may wait, and others may have to give back for it."""
     short: bool = False
     """A claim that neither free memory nor idle credit could meet."""
+    trim_until: float | None = None
+    """From then on nobody is asked to trim for it any more: set when the first is."""
+    rung: Rung = Rung.REVOKE
+    """The highest that anybody stood on for it."""
 
     @property
     def wanted(self) -> int:
@@ -210,6 +274,9 @@ class Gpu:
     total: int
     reserve: int
     committed: int = 0
+    usage: int = 0
+    requested: int = 0
+    """Sum of the requests of all admitted jobs."""
     unmanaged: int = 0
     excess: int = 0
     """By how much measured memory (unmanaged, overheads) has outgrown the capacity: nothing is granted while > 0."""
@@ -221,6 +288,8 @@ class Gpu:
     """Processes whose context is charged by a guess, until it is measured."""
     asks: dict[int, Ask] = field(default_factory=dict)
     """Unanswered ones, in order of arrival."""
+    on_rung: dict[str, Job] = field(default_factory=dict)
+    """Jobs that have been asked, or made, to give its memory back."""
     looking: bool = False
     """A LookUsed is on its way."""
     sampling: bool = False
@@ -230,6 +299,12 @@ class Gpu:
     """When the words were last read."""
     sampled_at: float = -1.0
     """When NVML was last asked."""
+    some: Stall = field(default_factory=Stall)
+    """Runs while a claim waits here,"""
+    full: Stall = field(default_factory=Stall)
+    """and while all jobs here have one waiting."""
+    shows_busy: bool = False
+    """NVML tells which processes compute: only then does a job's silence mean that it is idle."""
 
     @property
     def capacity(self) -> int:
@@ -245,6 +320,11 @@ class Gpu:
         free = self.capacity - self.committed - self.unmanaged
         return free - self.returning_total if self.returning else free
 
+    @property
+    def idle(self) -> int:
+        """Credit that nobody uses."""
+        return self.committed - self.usage
+
 
 @dataclass(slots=True)
 class Counters:
@@ -253,6 +333,8 @@ class Counters:
     grants: int = 0
     denials: dict[str, int] = field(default_factory=dict)
     revoked_bytes: int = 0
+    trims: int = 0
+    trimmed_bytes: int = 0
     terms: int = 0
     kills: int = 0
     relieved: int = 0
@@ -260,6 +342,10 @@ class Counters:
     claims: int = 0
     """Asks within the request that did not fit at once."""
     claim_seconds: float = 0.0
+    claims_met: dict[str, int] = field(default_factory=dict)
+    """By the highest rung that it took."""
+    breaches: int = 0
+    kills_for_breach: int = 0
     violations: dict[str, int] = field(default_factory=dict)
     """Guarantee violations by cause."""
 
@@ -275,8 +361,13 @@ class State:
     policy: Policy
     gpus: dict[str, Gpu] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
+    keepers: dict[str, Job] = field(default_factory=dict)
+    """Those of the jobs that lend nothing."""
+    over: set[str] = field(default_factory=set)
+    """Jobs with an excess."""
     processes: dict[int, Process] = field(default_factory=dict)
     queue: dict[str, Submission] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
     overheads: dict[str, int] = field(default_factory=dict)
     """Learned cost of a context, by name of the GPU."""
@@ -285,35 +376,78 @@ class State:
     counters: Counters = field(default_factory=Counters)
     records: list[Record] = field(default_factory=list)
 
+    # ---- jobs ----------------------------------------------------------------------------------
+
+    def add_job(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        if not job.spec.lend:
+            self.keepers[job.id] = job
+        for gpu, bounds in job.bounds.items():
+            self.gpus[gpu].requested += bounds.request
+
+    def drop_job(self, job: Job) -> None:
+        del self.jobs[job.id]
+        self.keepers.pop(job.id, None)
+        self.over.discard(job.id)
+        for gpu, bounds in job.bounds.items():
+            self.gpus[gpu].requested -= bounds.request
+
+    def bind(self, job: Job, gpu: str, bounds: Bounds) -> None:
+        """Admit the job on the GPU, or change its bounds there."""
+        earlier = job.bounds.get(gpu)
+        self.gpus[gpu].requested += bounds.request - (earlier.request if earlier else 0)
+        job.bounds[gpu] = bounds
+
+    def put_on_rung(self, job: Job, reclaim: Reclaim) -> None:
+        job.reclaims[reclaim.gpu] = reclaim
+        self.gpus[reclaim.gpu].on_rung[job.id] = job
+
+    def take_off_rung(self, job: Job, gpu: str) -> Reclaim | None:
+        """What it stood under, if anything."""
+        self.gpus[gpu].on_rung.pop(job.id, None)
+        return job.reclaims.pop(gpu, None)
+
     # ---- sums ----------------------------------------------------------------------------------
 
     def add_share(self, share: Share) -> None:
         self.processes[share.process].shares[share.gpu] = share
         self.gpus[share.gpu].shares[share.process] = share
-        self._commit(share, share.committed)
+        self._sum(share, share.committed, share.usage)
 
     def drop_share(self, share: Share) -> None:
         del self.processes[share.process].shares[share.gpu]
         del self.gpus[share.gpu].shares[share.process]
         self.gpus[share.gpu].guessed.discard(share.process)
-        self._commit(share, -share.committed)
+        self._sum(share, -share.committed, -share.usage)
 
     def change(self, share: Share, *, credit: int = 0, overhead: int = 0) -> None:
         """Add to a share's credit and overhead (either may be negative)."""
         share.credit += credit
         share.overhead += overhead
-        self._commit(share, credit + overhead)
+        self._sum(share, credit + overhead, overhead)
 
-    def _commit(self, share: Share, amount: int) -> None:
-        self.gpus[share.gpu].committed += amount
-        committed = self.jobs[share.job].committed
-        committed[share.gpu] = committed.get(share.gpu, 0) + amount
+    def see(self, share: Share, used: int) -> bool:
+        """Its word has been looked at. Whether it has changed."""
+        used = min(used, share.credit)
+        if used == share.used:
+            return False
+        self._sum(share, 0, used - share.used)
+        share.used = used
+        return True
+
+    def _sum(self, share: Share, committed: int, usage: int) -> None:
+        gpu, job = self.gpus[share.gpu], self.jobs[share.job]
+        gpu.committed += committed
+        gpu.usage += usage
+        job.committed[gpu.id] = job.committed.get(gpu.id, 0) + committed
+        job.usage[gpu.id] = job.usage.get(gpu.id, 0) + usage
 
     def note_excess(self, job: Job, gpu: str) -> None:
         """After a change that takes nothing away (a lower limit, a measurement), more may be held than is allowed."""
         over = job.committed.get(gpu, 0) - job.bounds[gpu].limit
         if over > 0:
             job.excess[gpu] = over
+            self.over.add(job.id)
         self.gpus[gpu].excess = max(0, -self.gpus[gpu].free)
 
     def work_off_excess(self) -> None:
@@ -321,12 +455,14 @@ class State:
         for gpu in self.gpus.values():
             if gpu.excess:
                 gpu.excess = min(gpu.excess, max(0, -gpu.free))
-        for job in self.jobs.values():
+        for job in [self.jobs[id] for id in self.over]:
             for id in list(job.excess):
                 over = job.committed.get(id, 0) - job.bounds[id].limit
                 job.excess[id] = min(job.excess[id], over)
                 if over <= 0:
                     del job.excess[id]
+            if not job.excess:
+                self.over.discard(job.id)
 
     # ---- views ---------------------------------------------------------------------------------
 
@@ -335,16 +471,15 @@ class State:
         found = (self.processes[process].shares.get(gpu) for process in job.processes)
         return [share for share in found if share is not None]
 
+    def has_share(self, job: Job, gpu: str) -> bool:
+        return any(gpu in self.processes[process].shares for process in job.processes)
+
     def usage(self, job: Job, gpu: str) -> int:
-        return sum(share.usage for share in self.shares_of(job, gpu))
+        return job.usage.get(gpu, 0)
 
     def loan(self, job: Job, gpu: str) -> int:
         bounds = job.bounds.get(gpu)
         return max(0, self.usage(job, gpu) - (bounds.request if bounds else 0))
-
-    def requested(self, gpu: str) -> int:
-        """Sum of requests on a GPU, of all admitted jobs."""
-        return sum(job.bounds[gpu].request for job in self.jobs.values() if gpu in job.bounds)
 
     def owners(self, gpu: str) -> list[Job]:
         """The jobs that are admitted on a GPU."""
@@ -354,9 +489,16 @@ class State:
         """Headroom that its owners do not lend: it is in nobody's free memory but their own."""
         return sum(
             max(0, job.bounds[gpu].request - job.committed.get(gpu, 0))
-            for job in self.jobs.values()
-            if not job.spec.lend and job is not but and gpu in job.bounds
+            for job in self.keepers.values()
+            if job is not but and gpu in job.bounds
         )
+
+    def lendable(self, gpu: Gpu) -> int:
+        """Idle credit of all shares that others may have."""
+        kept = 0
+        for job in self.keepers.values():
+            kept += sum(share.idle - self.revocable(share) for share in self.shares_of(job, gpu.id))
+        return gpu.idle - kept
 
     def revocable(self, share: Share) -> int:
         """Idle credit of a share that others may have: all of it, unless the job lends nothing."""
@@ -365,6 +507,16 @@ class State:
             return share.idle
         above = job.committed.get(share.gpu, 0) - job.bounds[share.gpu].request
         return max(0, min(share.idle, above))
+
+    def remainder(self, reservation: Reservation, gpu: str) -> int:
+        """What is still promised of it on the GPU, beside the requests of the jobs in it."""
+        amount = reservation.amounts.get(gpu, 0)
+        inside = [job for job in self.jobs.values() if job.spec.reservation == reservation.id] if amount else []
+        return max(0, amount - sum(job.bounds[gpu].request for job in inside if gpu in job.bounds))
+
+    def reserved(self, gpu: str) -> int:
+        """Sum of the remainders of all reservations."""
+        return sum(self.remainder(one, gpu) for one in self.reservations.values())
 
     # ---- invariants ----------------------------------------------------------------------------
 
@@ -384,16 +536,25 @@ class State:
         _hold(waiting == set(self.asks), "an ask is known to a GPU or to the node, but not to both")
         for ask in self.asks.values():
             _hold(ask.process in self.processes, f"ask {ask.id} of a process that is gone")
+        keepers = {job.id for job in self.jobs.values() if not job.spec.lend}
+        _hold(keepers == set(self.keepers), "the list of those who lend nothing is out of step")
+        _hold(self.over == {job.id for job in self.jobs.values() if job.excess}, "the list of excesses is out of step")
 
     def _validate_gpu(self, gpu: Gpu) -> None:
         shares = gpu.shares.values()
         _hold(gpu.committed == sum(share.committed for share in shares), f"{gpu.id}: committed is out of step")
+        _hold(gpu.usage == sum(share.usage for share in shares), f"{gpu.id}: usage is out of step")
+        owners = self.owners(gpu.id)
+        requests = sum(job.bounds[gpu.id].request for job in owners)
+        _hold(gpu.requested == requests, f"{gpu.id}: requested is out of step")
+        on_rung = {job.id for job in owners if gpu.id in job.reclaims}
+        _hold(set(gpu.on_rung) == on_rung, f"{gpu.id}: the list of jobs on a rung is out of step")
         _hold(
             gpu.committed + gpu.unmanaged + gpu.returning_total <= gpu.capacity + gpu.excess,
             f"{gpu.id}: more is given away than there is",
         )
         # Invariant 1: admission.
-        _hold(self.requested(gpu.id) <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
+        _hold(gpu.requested + self.reserved(gpu.id) <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
         for share in shares:
             _hold(share.credit >= 0 and share.overhead >= 0 and share.used >= 0, f"{gpu.id}: a share below zero")
             _hold(share.used <= share.credit, f"{gpu.id}: process {share.process:x} uses more than its credit")
@@ -408,6 +569,8 @@ class State:
                 committed == sum(share.committed for share in shares),
                 f"job {job.id}: committed is out of step",
             )
+            usage = sum(share.usage for share in shares)
+            _hold(job.usage[gpu] == usage, f"job {job.id}: usage is out of step")
             if gpu not in job.bounds:
                 _hold(committed == 0, f"job {job.id} holds memory on a GPU where it was not admitted")
                 continue

@@ -15,7 +15,7 @@ from gpushared.instructions import Record
 from gpushared.jobs import Entry
 from gpushared.outsiders import outsiders
 from gpushared.shell import Shell
-from gpushared.state import Gpu, Job, Share
+from gpushared.state import Gpu, Job, Reservation, Rung, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Views:
             "priority": spec.priority,
             "lend": spec.lend,
             "grace": spec.grace,
+            "on_reclaim": list(spec.on_reclaim),
             "request_source": spec.request_source,
             "limit_source": spec.limit_source,
             "gpus": [],
@@ -90,7 +91,7 @@ class Views:
         if entry.state != "running" or job is None:
             return entry.state
         if job.reclaims:
-            return "asked_back"
+            return "asked_back" if any(one.rung > Rung.TRIM for one in job.reclaims.values()) else "trimming"
         claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
         return "waiting" if claims else "running"
 
@@ -158,7 +159,7 @@ class Views:
             "total": gpu.total,
             "reserve": gpu.reserve,
             "capacity": gpu.capacity,
-            "requested": state.requested(gpu.id),
+            "requested": gpu.requested + state.reserved(gpu.id),
             "usage": usage,
             "lent": lent,
             "free": max(0, gpu.capacity - usage - gpu.unmanaged - returning),
@@ -170,7 +171,7 @@ class Views:
     def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
         sample = self.shell.gpus.samples.get(gpu.id)
         processes = self.shell.core.state.processes
-        known = {processes[share.process].pid for share in gpu.shares.values()}
+        known = {processes[share.process].pid for share in gpu.shares.values() if share.process > 0}
         known |= {entry.pid for entry in gpu.returning.values()}
         found = outsiders(sample.by_pid if sample is not None else None, known)
         for one in found:
@@ -180,6 +181,29 @@ class Views:
                     one["user"], one["uid"] = "-", -1
         return found
 
+    def reservation(self, one: Reservation, viewer: Viewer | None = None) -> api.Reservation:
+        state = self.shell.core.state
+        offset = clock_offset()
+        hidden = viewer is not None and not viewer.may_see(one.spec.uid)
+        return {
+            "id": one.id,
+            "name": "-" if hidden and viewer is not None and viewer.reveal != "name" else one.spec.name,
+            "user": "-" if hidden and viewer is not None and viewer.reveal == "none" else one.spec.user,
+            "uid": -1 if hidden and viewer is not None and viewer.reveal == "none" else one.spec.uid,
+            "since": one.since + offset,
+            "until": None if one.until is None else one.until + offset,
+            "gpus": [
+                {
+                    "uuid": gpu,
+                    "index": state.gpus[gpu].index,
+                    "amount": amount,
+                    "remainder": state.remainder(one, gpu),
+                }
+                for gpu, amount in one.amounts.items()
+            ],
+            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and not hidden],
+        }
+
     # ---- records -----------------------------------------------------------------------------------
 
     def story(self, entry: Entry) -> list[api.Record]:
@@ -188,7 +212,11 @@ class Views:
         return _records(own or [one for one in self.shell.core.records if one.job == entry.id])
 
     def records(self, viewer: Viewer) -> list[api.Record]:
-        return _records(one for one in self.shell.core.records if self._may_read(one, viewer))
+        return self.readable(self.shell.core.records, viewer)
+
+    def readable(self, records: Iterable[Record], viewer: Viewer) -> list[api.Record]:
+        """Those of these that the viewer may read."""
+        return _records(one for one in records if self._may_read(one, viewer))
 
     def _may_read(self, record: Record, viewer: Viewer) -> bool:
         """Texts name jobs: those of others are read only where names may be seen."""

@@ -67,9 +67,16 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.option("--priority", metavar="N", help="Jobs of lower priority are stopped first.  [default: 0]")
 @click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m.")
 @click.option(
+    "--on-reclaim",
+    metavar="RUNGS",
+    help="How memory may be asked back: some of trim,term,kill, gentlest first.  [default: all]",
+)
+@click.option("--min-run-time", metavar="TIME", help="Not stopped for others until it has run so long.")
+@click.option(
     "--wait", metavar="[TIME]", callback=_wait, help="Wait for room when the request does not fit now, forever or TIME."
 )
 @click.option("--no-wait", is_flag=True, help="Fail at once when the request does not fit (the default).")
+@click.option("--reservation", metavar="NAME", help="Start in memory that `gpushare reserve` has kept.")
 @click.option("--no-lend", is_flag=True, help="Keep this job's unused memory for itself.")
 @click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.  [default: auto]")
 @click.option("--visible", metavar="WHAT", help="What the program sees as the GPU's size: limit or request.")
@@ -88,9 +95,12 @@ def command(
     name: str | None,
     priority: str | None,
     grace: str | None,
+    on_reclaim: str | None,
+    min_run_time: str | None,
     wait: float | None,
     no_wait: bool,
     no_lend: bool,
+    reservation: str | None,
     driver: str | None,
     visible: str | None,
     replace: bool,
@@ -122,6 +132,8 @@ def command(
         "GPUSHARE_NAME": name,
         "GPUSHARE_PRIORITY": priority,
         "GPUSHARE_GRACE": grace,
+        "GPUSHARE_ON_RECLAIM": on_reclaim,
+        "GPUSHARE_MIN_RUN_TIME": min_run_time,
         "GPUSHARE_DRIVER": driver,
         "GPUSHARE_VISIBLE": visible,
     }
@@ -132,6 +144,7 @@ def command(
             gpus=gpus,
             wait=wait,
             lend=not no_lend,
+            reservation=reservation,
             replace=replace,
             report=report,
             require_daemon=require_daemon,

@@ -25,6 +25,16 @@ void gs_account_give_back(struct gs_gpu *gpu, bool all) {
     }
 }
 
+void (*gs_account_may_borrow)(void);
+
+static void notice_borrower(const struct gs_gpu *gpu) {
+    const struct gs_line *line = gpu->line;
+    if (gs_account_may_borrow == NULL || line == NULL || gpu->own)
+        return;
+    if (__atomic_load_n(&line->limit, __ATOMIC_RELAXED) > __atomic_load_n(&line->request, __ATOMIC_RELAXED))
+        gs_account_may_borrow();
+}
+
 static uint32_t alone_said;
 
 static uint64_t bytes_of(uint64_t units) {
@@ -166,6 +176,8 @@ bool gs_account_attach(struct gs_gpu *gpu) {
     if (!good)
         good = attach_at_daemon(gpu, &alone) || (alone && attach_alone(gpu));
     gs_mutex_unlock(&gpu->mutex);
+    if (good)
+        notice_borrower(gpu);
     return good;
 }
 
@@ -217,6 +229,7 @@ static bool ask_for(struct gs_gpu *gpu, uint32_t units, bool *reserved) {
     if (*reserved || lack == 0)
         return true;
     enum gs_outcome outcome = ask(gpu, lack, units, 0, &answer);
+    notice_borrower(gpu); /* the limit may have been raised since the GPU was attached */
     /* Whatever the answer: credit may have come meanwhile. */
     *reserved = gs_reserve(gpu->line, units);
     if (*reserved || (outcome == GS_ANSWERED && answer.status == GS_OK))

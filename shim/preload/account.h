@@ -58,6 +58,10 @@ extern void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 /* What the pools hold and do not use, back to the credit. */
 void gs_account_give_back(struct gs_gpu *gpu, bool all);
 
+/* Called when a GPU is attached or credit is asked for by a job that may borrow there: such a process can be asked to
+ * give back. Set by process.c. */
+extern void (*gs_account_may_borrow)(void);
+
 void gs_account_forget(void);
 
 #endif

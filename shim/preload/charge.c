@@ -78,6 +78,7 @@ void gs_context_gone(uint32_t context) {
         return;
     gs_table_sweep(&gs_pointers, dies_with, freed, &context);
     gs_table_sweep(&gs_arrays, dies_with, freed, &context);
+    gs_capture_context_gone(context);
 }
 
 void gs_charge_forget(void) {

@@ -1,9 +1,9 @@
 /* client.c: one connection for all threads.
  *
- * A thread that wants something puts a slot into a list, sends its frame and waits for its answer. There is no
- * thread of our own in the host's process: of those that wait, one reads the socket (client.reading) and hands out
- * what comes, the others sleep on their slots; a reader that has its answer wakes the next. No lock is held while
- * anybody sleeps.
+ * A thread that wants something puts a slot into a list, sends its frame and waits for its answer. No thread of our own
+ * serves the socket (the only one there ever is, in processes that may borrow, sleeps elsewhere: trim.c): of those that
+ * wait, one reads (client.reading) and hands out what comes, the others sleep on their slots; a reader that has its
+ * answer wakes the next. No lock is held while anybody sleeps.
  *
  * The daemon may die at any time. What the process has it keeps: the page stays mapped and its credit stays
  * where it is, since the daemon finds the page again as a file. We notice at the next request, connect again and
@@ -238,6 +238,8 @@ static void fill_hello(struct gs_frame *frame, bool has_page) {
     hello->limit = options->limit;
     hello->priority = options->priority;
     hello->grace_ms = options->grace_ms;
+    hello->rungs = options->rungs;
+    hello->min_run_ms = options->min_run_ms;
     memcpy(hello->name, options->name, sizeof hello->name);
     if (has_page) {
         hello->flags = GS_HELLO_HAS_PAGE;

@@ -213,8 +213,8 @@ static void change(struct gs_gpu *gpu, int64_t needed, uint32_t not_pending, uin
     gs_mutex_unlock(&pool->mutex);
 }
 
-/* A launch may take so much. false: refused. Looks again after each reservation, which may have trimmed the pool that
- * it counted on. */
+/* A launch may take so much. false: refused. Looks again after each reservation: another launch may have used what it
+ * counted on. */
 static bool enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t *have) {
     struct gs_place place;
     *have = 0;
@@ -236,12 +236,22 @@ static void leave(struct gs_gpu *gpu, uint32_t need, uint32_t have) {
     settle_up(gpu);
 }
 
+/* What the pool has to spare. Not while a launch is under way: it counts on that, and would take from the driver what
+ * is not reserved. */
+static void trim(struct gs_gpu *gpu) {
+    struct graph_pool *pool = &pools[gpu->index];
+    gs_mutex_lock(&pool->mutex);
+    if (pool->needed == 0)
+        gs_driver.cuDeviceGraphMemTrim((CUdevice)gpu->index);
+    gs_mutex_unlock(&pool->mutex);
+}
+
 /* See gs_account_squeeze. Trimming may be forbidden while this thread captures, unless it says that it knows. */
 static void squeeze(struct gs_gpu *gpu, bool all) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = gs_driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
     if (all)
-        gs_driver.cuDeviceGraphMemTrim((CUdevice)gpu->index);
+        trim(gpu);
     settle(gpu);
     if (relaxed)
         gs_driver.cuThreadExchangeStreamCaptureMode(&mode);

@@ -33,11 +33,19 @@ static inline void gs_graph_may_free(CUdeviceptr pointer) {
 /* A multicast object is gone, and with it what was bound to it. */
 void gs_multicast_gone(uint32_t object);
 
+/* Whether any stream of the process is being captured (hook_capture.c); and the end of a context, of its captures. */
+bool gs_capture_is_underway(void);
+void gs_capture_context_gone(uint32_t context);
+
+/* A context of the program on this GPU, the primary one if that is open; or NULL. */
+CUcontext gs_context_of(const struct gs_gpu *gpu, bool *primary);
+
 void gs_context_forget(void);
 void gs_pool_forget(void);
 void gs_graph_forget(void);
 void gs_vmm_forget(void);
 void gs_multicast_forget(void);
 void gs_array_forget(void);
+void gs_capture_forget(void);
 
 #endif

@@ -8,7 +8,15 @@
 enum gs_level { GS_ERROR, GS_WARNING, GS_INFO, GS_DEBUG };
 
 /* Messages of one kind are held to one a second, so that a loop of refused allocations does not flood a terminal. */
-enum gs_message_kind { GS_SAY_REFUSED, GS_SAY_WAITING, GS_SAY_DAEMON, GS_SAY_OPTIONS, GS_SAY_VARIANT, GS_SAY_KINDS };
+enum gs_message_kind {
+    GS_SAY_REFUSED,
+    GS_SAY_WAITING,
+    GS_SAY_DAEMON,
+    GS_SAY_OPTIONS,
+    GS_SAY_VARIANT,
+    GS_SAY_TRIM,
+    GS_SAY_KINDS
+};
 
 /* Text in the making. What does not fit is cut. */
 struct gs_text {

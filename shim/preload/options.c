@@ -35,8 +35,9 @@ static const struct source limit_sources[] = {
     {"CUDA_DEVICE_MEMORY_LIMIT", GS_HAMI, true},
 };
 static const char *const known_names[] = {
-    "GPUSHARE_REQUEST", "GPUSHARE_LIMIT",  "GPUSHARE_NAME", "GPUSHARE_PRIORITY", "GPUSHARE_GRACE",  "GPUSHARE_VISIBLE",
-    "GPUSHARE_DRIVER",  "GPUSHARE_SOCKET", "GPUSHARE_LOG",  "GPUSHARE_SIM",      "GPUSHARE_CONFIG", "GPUSHARE_JOB"};
+    "GPUSHARE_REQUEST",    "GPUSHARE_LIMIT",        "GPUSHARE_NAME",    "GPUSHARE_PRIORITY", "GPUSHARE_GRACE",
+    "GPUSHARE_ON_RECLAIM", "GPUSHARE_MIN_RUN_TIME", "GPUSHARE_VISIBLE", "GPUSHARE_DRIVER",   "GPUSHARE_SOCKET",
+    "GPUSHARE_LOG",        "GPUSHARE_SIM",          "GPUSHARE_CONFIG",  "GPUSHARE_JOB"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -222,6 +223,32 @@ static bool is_word(const char *text, const char *word) {
     return text != NULL && strncmp(text, word, strlen(word)) == 0 && is_empty(text + strlen(word));
 }
 
+/* Names separated by commas, in the order of the ladder; kill is always its end. 0: not understood. */
+static uint32_t parse_rungs(const char *text) {
+    static const struct {
+        const char *name;
+        uint32_t rung;
+    } ladder[] = {{"trim", GS_RUNG_TRIM}, {"term", GS_RUNG_TERM}, {"kill", GS_RUNG_KILL}};
+    uint32_t rungs = 0;
+    for (const char *at = text;; at++) {
+        while (is_blank(*at))
+            at++;
+        uint32_t rung = 0;
+        for (size_t i = 0; i < COUNT(ladder) && rung == 0; i++)
+            if (strncasecmp(at, ladder[i].name, 4) == 0)
+                rung = ladder[i].rung;
+        if (rung <= rungs)
+            return 0;
+        rungs |= rung;
+        for (at += 4; is_blank(*at);)
+            at++;
+        if (*at == '\0')
+            return rungs | GS_RUNG_KILL;
+        if (*at != ',')
+            return 0;
+    }
+}
+
 static enum gs_level parse_level(const char *text) {
     static const char *const names[] = {"error", "warning", "info", "debug"};
     for (size_t i = 0; i < COUNT(names); i++)
@@ -319,6 +346,12 @@ void gs_options_read(struct gs_options *options, char **environment, bool warn) 
     text = value_of(environment, "GPUSHARE_GRACE");
     if (text != NULL && !gs_duration_parse(text, &options->grace_ms))
         warn_of_value("GPUSHARE_GRACE", "not a duration (write 5s): ignored", warn);
+    text = value_of(environment, "GPUSHARE_ON_RECLAIM");
+    if (text != NULL && (options->rungs = parse_rungs(text)) == 0)
+        warn_of_value("GPUSHARE_ON_RECLAIM", "not a part of trim,term,kill in this order: ignored", warn);
+    text = value_of(environment, "GPUSHARE_MIN_RUN_TIME");
+    if (text != NULL && !gs_duration_parse(text, &options->min_run_ms))
+        warn_of_value("GPUSHARE_MIN_RUN_TIME", "not a duration (write 10m): ignored", warn);
     options->visible_request = is_word(value_of(environment, "GPUSHARE_VISIBLE"), "request");
     options->software_driver = is_word(value_of(environment, "GPUSHARE_DRIVER"), "sim");
     text = value_of(environment, "CUDA_VISIBLE_DEVICES");

@@ -18,6 +18,8 @@
 #include "hooks.h"
 #include "loader.h"
 #include "message.h"
+#include "python.h"
+#include "trim.h"
 
 static void forget(void) {
     gs_client_forget();
@@ -30,11 +32,16 @@ static void forget(void) {
     gs_vmm_forget();
     gs_multicast_forget();
     gs_array_forget();
+    gs_capture_forget();
+    gs_trim_forget();
+    gs_python_forget();
     gs_message_forget();
 }
 
 void gs_process_prepare(void) {
     static uint32_t prepared;
-    if (__atomic_exchange_n(&prepared, 1, __ATOMIC_ACQ_REL) == 0)
-        gs_real_atfork(forget);
+    if (__atomic_exchange_n(&prepared, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    gs_account_may_borrow = gs_trim_start;
+    gs_real_atfork(forget);
 }

@@ -81,6 +81,12 @@ static inline void gs_futex_wake(uint32_t *word, int waiters) {
     GS_CALL(SYS_futex, word, FUTEX_WAKE_PRIVATE, waiters, NULL, NULL, 0);
 }
 
+/* The same between processes: the word is in memory that they share. */
+static inline long gs_futex_wait_shared(uint32_t *word, uint32_t value, uint64_t milliseconds) {
+    struct timespec time = {(time_t)(milliseconds / 1000), (long)(milliseconds % 1000) * 1000000};
+    return GS_CALL(SYS_futex, word, FUTEX_WAIT, value, &time, NULL, 0);
+}
+
 /* 1: ready, 0: not in this time (or interrupted: the caller looks at its clock). */
 static inline long gs_poll_fd(int fd, short events, uint64_t milliseconds) {
     struct pollfd poll = {.fd = fd, .events = events};

@@ -219,6 +219,7 @@ def make_job(identity: str, body: dict, gpus: int = 1) -> dict:
         "priority": body["priority"],
         "lend": body["lend"],
         "grace": body["grace"],
+        "on_reclaim": ["trim", "term", "kill"],
         "request_source": body["request_source"],
         "limit_source": body["limit_source"],
         "gpus": [make_gpu(index, body) for index in range(min(body["gpus"], gpus))],
@@ -248,6 +249,7 @@ def make_gpu(index: int, body: dict) -> dict:
 
 def killed(**changes) -> dict:
     return {
+        "code": "reclaim",
         "claim": "7",
         "owner": "nb-2",
         "owner_user": "bob",
@@ -257,6 +259,7 @@ def killed(**changes) -> dict:
         "usage": 12 * GIB,
         "request": 4 * GIB,
         "grace": 10.0,
+        "on_reclaim": ["trim", "term", "kill"],
         "reason": "the owner's claim needs 5.0 GiB",
         "time": 1_700_000_000.0,
         **changes,

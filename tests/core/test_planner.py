@@ -11,8 +11,10 @@ from gpushared import planner
 from gpushared.planner import Borrower, plan
 
 
-def borrower(job: str, loan: int, *, usage: int | None = None, priority: int = 0, running: float = 10.0) -> Borrower:
-    return Borrower(job, loan, loan if usage is None else usage, priority, running)
+def borrower(
+    job: str, loan: int, *, usage: int | None = None, priority: int = 0, unsaved: float = 10.0, idle: float = 0.0
+) -> Borrower:
+    return Borrower(job, loan, loan if usage is None else usage, priority, unsaved, idle)
 
 
 def jobs(victims: tuple[Borrower, ...]) -> list[str]:
@@ -36,7 +38,7 @@ def test_nobody_goes_without_a_shortfall() -> None:
 
 
 def test_lower_priority_goes_first_even_with_more_to_lose() -> None:
-    assert jobs(plan(4, [borrower("vip", 5, priority=1, running=1), borrower("batch", 9, running=1000)])) == ["batch"]
+    assert jobs(plan(4, [borrower("vip", 5, priority=1, unsaved=1), borrower("batch", 9, unsaved=1000)])) == ["batch"]
 
 
 def test_fewer_victims_come_before_priority() -> None:
@@ -45,7 +47,20 @@ def test_fewer_victims_come_before_priority() -> None:
 
 
 def test_least_lost_work_decides_among_equals() -> None:
-    assert jobs(plan(4, [borrower("old", 5, running=900), borrower("young", 5, running=3)])) == ["young"]
+    assert jobs(plan(4, [borrower("old", 5, unsaved=900), borrower("young", 5, unsaved=3)])) == ["young"]
+
+
+def test_the_longest_idle_goes_before_the_one_with_the_least_to_lose() -> None:
+    nap = [borrower("asleep", 5, unsaved=9000, idle=3600), borrower("busy", 5, unsaved=1, idle=30)]
+    assert jobs(plan(4, nap)) == ["asleep"]
+
+
+def test_a_short_pause_is_not_idleness() -> None:
+    assert jobs(plan(4, [borrower("old", 5, unsaved=900, idle=59), borrower("young", 5, unsaved=3)])) == ["young"]
+
+
+def test_saved_work_is_not_lost_work() -> None:
+    assert jobs(plan(4, [borrower("saved", 5, unsaved=1), borrower("unsaved", 5, unsaved=100)])) == ["saved"]
 
 
 borrowers = st.lists(
@@ -55,7 +70,8 @@ borrowers = st.lists(
         loan=st.integers(0, 20),
         usage=st.integers(0, 40),
         priority=st.integers(-1, 1),
-        running=st.integers(0, 5).map(float),
+        unsaved=st.integers(0, 5).map(float),
+        idle=st.integers(0, 3).map(lambda minutes: 61.0 * minutes),
     ),
     max_size=6,
     unique_by=lambda one: one.job,
@@ -64,22 +80,25 @@ borrowers = st.lists(
 
 @given(borrowers, st.integers(0, 60))
 def test_against_all_subsets(candidates: list[Borrower], shortfall: int) -> None:
-    """An independent statement of the order: no set that covers the shortfall is better than the plan."""
+    """An independent statement of the order: each rule in turn keeps only the best of the sets that are left."""
     chosen = plan(shortfall, candidates)
     able = [one for one in candidates if one.loan]
     subsets = chain.from_iterable(combinations(able, size) for size in range(1, len(able) + 1))
-    covering = [group for group in subsets if sum(one.loan for one in group) >= shortfall]
-    if shortfall == 0 or not covering:
+    left = [group for group in subsets if sum(one.loan for one in group) >= shortfall]
+    if shortfall == 0 or not left:
         assert chosen == ()
         return
-    assert sum(one.loan for one in chosen) >= shortfall
-    fewest = min(len(group) for group in covering)
-    assert len(chosen) == fewest
-    rivals = [group for group in covering if len(group) == fewest]
-    lowest = min(sorted((one.priority for one in group), reverse=True) for group in rivals)
-    assert sorted((one.priority for one in chosen), reverse=True) == lowest
-    rivals = [group for group in rivals if sorted((one.priority for one in group), reverse=True) == lowest]
-    assert sum(one.lost_work for one in chosen) == min(sum(one.lost_work for one in group) for group in rivals)
+    rules = (
+        len,
+        lambda group: sorted((one.priority for one in group), reverse=True),
+        lambda group: [-one for one in sorted(int(one.idle / 60) for one in group)],
+        lambda group: sum(one.usage * one.unsaved for one in group),
+        lambda group: sum(one.loan for one in group),
+    )
+    for rule in rules:
+        best = min(map(rule, left))
+        left = [group for group in left if rule(group) == best]
+    assert jobs(chosen) in [jobs(group) for group in left]
 
 
 @given(st.lists(st.integers(1, 50), min_size=planner.EXHAUSTIVE + 1, max_size=40), st.integers(1, 600))

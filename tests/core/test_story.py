@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.events import BudgetChanged, JobSpec, MemorySampled
+from gpushared.events import BudgetChanged, MemorySampled
 from gpushared.instructions import JobRefused, Terminate
 from gpushared.state import MIB, Policy
 from property.world import World, mib
@@ -20,23 +21,6 @@ def world() -> World:
     world = World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300)))
     yield world
     world.node.validate()
-
-
-def spec(name: str, request: str, limit: str, **more: object) -> JobSpec:
-    return JobSpec(name, 1000, "alice", ("python",), Quantity.parse(request), Quantity.parse(limit), **more)
-
-
-def start(world: World, name: str, request: str, limit: str, **more: object) -> int:
-    """A job with one program that has a context on the GPU."""
-    job = world.submit(spec(name, request, limit, **more))
-    assert job in world.node.jobs, "not admitted"
-    process = world.join(job)
-    world.attach(process, "GPU-0")
-    return process
-
-
-def used(world: World, process: int) -> int:
-    return world.programs[process].words["GPU-0"].used
 
 
 def test_a_borrower_gives_back_and_lives_on(world: World) -> None:

@@ -6,6 +6,7 @@
  *   free last|all                                  -> ok COUNT
  *   info                cuMemGetInfo               -> ok FREE TOTAL
  *   total DEVICE        cuDeviceTotalMem           -> ok BYTES
+ *   cache BYTES COUNT   so many allocations from the default pool, freed again, and kept by it  -> ok | error CODE
  *   churn MS MAX        random allocations (up to MAX bytes) and frees for MS milliseconds, at least one pair
  *                                                  -> ok CALLS REFUSED WORST_MILLISECONDS
  *   term free COUNT     on SIGTERM free the last COUNT allocations | term ignore | term die (the default)
@@ -36,7 +37,12 @@ typedef void *handle;
     X(cuDeviceTotalMem_v2, "cuDeviceTotalMem_v2", (size_t *, int))                                                     \
     X(cuMemAlloc_v2, "cuMemAlloc_v2", (pointer *, size_t))                                                             \
     X(cuMemFree_v2, "cuMemFree_v2", (pointer))                                                                         \
-    X(cuMemGetInfo_v2, "cuMemGetInfo_v2", (size_t *, size_t *))
+    X(cuMemGetInfo_v2, "cuMemGetInfo_v2", (size_t *, size_t *))                                                        \
+    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (handle *, int))                                         \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (handle, int, void *))                                           \
+    X(cuMemAllocAsync, "cuMemAllocAsync", (pointer *, size_t, handle))                                                 \
+    X(cuMemFreeAsync, "cuMemFreeAsync", (pointer, handle))                                                             \
+    X(cuCtxSynchronize, "cuCtxSynchronize", (void))
 
 #ifdef BY_DLOPEN
 #define DECLARE(name, text, arguments) static int(*name) arguments;
@@ -105,6 +111,22 @@ static void churn(double lasting, size_t most) {
     printf("ok %ld %ld %.3f\n", calls, refused, worst);
 }
 
+static int cache(size_t bytes, long long wanted) {
+    enum { RELEASE_THRESHOLD = 4 };
+    static pointer kept[256];
+    uint64_t forever = UINT64_MAX;
+    handle pool;
+    int blocks = 0, code = cuDeviceGetDefaultMemPool(&pool, 0);
+    code = code ? code : cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &forever);
+    while (!code && blocks < wanted && blocks < 256)
+        if (!(code = cuMemAllocAsync(&kept[blocks], bytes, NULL)))
+            blocks++;
+    while (blocks > 0)
+        cuMemFreeAsync(kept[--blocks], NULL);
+    cuCtxSynchronize();
+    return code;
+}
+
 static void give_back(void) {
     asked = 0;
     for (int left = free_on_term; left > 0 && count > 0; left--)
@@ -152,6 +174,9 @@ static void obey(char *order) {
         size_t total = 0;
         int code = cuDeviceTotalMem_v2(&total, (int)number);
         printf(code ? "error %zu\n" : "ok %zu\n", code ? (size_t)code : total);
+    } else if (!strcmp(word, "cache")) {
+        int code = cache((size_t)number, second);
+        printf(code ? "error %d\n" : "ok\n", code);
     } else if (!strcmp(word, "churn")) {
         churn((double)number, (size_t)second);
     } else if (!strcmp(word, "term")) {

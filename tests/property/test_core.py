@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from gpushare.quantity import Kind, Quantity
-from gpushared.events import AskCancelled, BudgetChanged, JobSpec
+from gpushared.events import AskCancelled, BudgetChanged, JobSpec, ReservationEnded
 from gpushared.state import Policy
 from property.world import World, mib
 
@@ -53,6 +53,7 @@ NOTHING = Quantity(Kind.NONE, 0, "none")
 parts = st.one_of(st.floats(0.05, 0.7), st.floats(0.0, 0.05))
 """An allocation, as a part of the GPU."""
 GPUS = ["GPU-0", "GPU-0", "GPU-0", "GPU-1"]
+LADDER = ("trim", "term", "kill")
 
 seen: Counter[str] = Counter()
 
@@ -72,9 +73,9 @@ class Node(RuleBasedStateMachine):
         self.unkind = unkind
         self.world = World([total] * count, [cost] * count, Policy())
         for request, limit in jobs:
-            self.submit(request, limit, 1, 0, None, True, None, 0.0)
+            self.submit(request, limit, 1, 0, None, True, None, 0.0, LADDER)
         for index, job in enumerate(sorted(self.world.node.jobs)):
-            process = self.world.join(job)
+            process = self.join(job)
             self.world.attach(process, sorted(self.world.total)[index % count])
 
     # ---- users -------------------------------------------------------------------------------------
@@ -88,12 +89,35 @@ class Node(RuleBasedStateMachine):
         lend=st.sampled_from([True, True, True, False]),
         wait=st.sampled_from([None, None, 5.0, 60.0]),
         protected=st.sampled_from([0.0, 0.0, 0.0, 20.0]),
+        rungs=st.sampled_from([LADDER, LADDER, LADDER, ("term", "kill"), ("trim", "kill"), ("kill",)]),
     )
-    def submit(self, request, limit, gpus, priority, grace, lend, wait, protected) -> None:
+    def submit(self, request, limit, gpus, priority, grace, lend, wait, protected, rungs) -> None:
         if request.resolve(mib(GIB)) > limit.resolve(mib(GIB)):
             request, limit = limit, request
-        spec = JobSpec("job", 1000, "user", ("python",), request, limit, gpus, None, priority, grace, lend, protected)
+        spec = JobSpec(
+            "job", 1000, "user", ("python",), request, limit, gpus, None, priority, grace, lend, protected, rungs
+        )
         self.world.submit(spec, wait)
+
+    @rule(
+        request=requests,
+        gpus=st.sampled_from([1, 1, 2]),
+        lasting=st.sampled_from([None, 2.0, 30.0]),
+        use=st.sampled_from([None, NOTHING, share(10), share(25)]),
+    )
+    def reserve(self, request, gpus, lasting, use) -> None:
+        """Keep memory; and perhaps start a job in it."""
+        name = f"kept{len(self.world.reservations)}"
+        spec = JobSpec(name, 1000, "user", (), request, Quantity(Kind.MAX, 0, "max"), gpus)
+        made = self.world.reserve(spec, lasting)
+        if made is not None and use is not None:
+            inside = JobSpec("in", 1000, "user", ("x",), use, Quantity(Kind.MAX, 0, "max"), reservation=made)
+            self.world.submit(inside)
+
+    @precondition(lambda self: self.world.reservations)
+    @rule(pick=st.integers(0, 99))
+    def release(self, pick) -> None:
+        self.world.send(ReservationEnded(self._pick(self.world.reservations, pick)))
 
     @precondition(lambda self: self.world.node.jobs)
     @rule(pick=st.integers(0, 99), request=st.none() | requests, limit=st.none() | limits)
@@ -110,10 +134,17 @@ class Node(RuleBasedStateMachine):
 
     # ---- programs ----------------------------------------------------------------------------------
 
+    def join(self, job: str) -> int:
+        """Three of four programs listen to being asked to trim; some are slow to act, or never do."""
+        process = self.world.join(job)
+        one = self.world.programs[process]
+        one.listens, one.dawdle = process % 4 != 0, [0.0, 0.01, 0.3, 1.5, 60.0][process % 5]
+        return process
+
     @precondition(lambda self: self.world.node.jobs)
     @rule(pick=st.integers(0, 99), gpu=st.sampled_from(GPUS))
     def start_program(self, pick, gpu) -> None:
-        process = self.world.join(self._job(pick))
+        process = self.join(self._job(pick))
         if gpu in self.world.total:
             self.world.attach(process, gpu)
 
@@ -130,9 +161,9 @@ class Node(RuleBasedStateMachine):
         self.world.allocate(process, gpu, max(512, int(self.world.total[gpu] * part) // 512 * 512))
 
     @precondition(lambda self: self._attached())
-    @rule(pick=st.integers(0, 99), part=st.floats(0.1, 1))
-    def borrow(self, pick, part) -> None:
-        """Grow into what is free."""
+    @rule(pick=st.integers(0, 99), part=st.floats(0.1, 1), kept=st.sampled_from([0.0, 0.0, 0.1, 0.5, 0.9, 1.0]))
+    def borrow(self, pick, part, kept) -> None:
+        """Grow into what is free; some of all that it uses its allocator only keeps for later."""
         if not self._attached():
             return
         process, gpu = self._pick(self._attached(), pick)
@@ -140,13 +171,20 @@ class Node(RuleBasedStateMachine):
         size = int(published[process].grantable * part) // 512 * 512 if process in published else 0
         if size:
             self.world.allocate(process, gpu, size)
+        one = self.world.programs[process]
+        one.caches[gpu] = int(one.words[gpu].used * kept) // 512 * 512
 
     @precondition(lambda self: self._attached())
-    @rule(order=st.permutations(range(5)), rest=st.sampled_from([0.0, 0.0, 0.5]), pick=st.integers(0, 99))
-    def squeeze(self, order, rest, pick) -> None:
+    @rule(
+        order=st.permutations(range(5)),
+        rest=st.sampled_from([0.0, 0.0, 0.5]),
+        kept=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+        pick=st.integers(0, 99),
+    )
+    def squeeze(self, order, rest, kept, pick) -> None:
         """Everybody borrows what there is, then somebody claims."""
         for index in order:
-            self.borrow(index, 1 - rest)
+            self.borrow(index, 1 - rest, kept)
         self.claim(pick, 1.0)
 
     @precondition(lambda self: self._attached())
@@ -215,6 +253,16 @@ class Node(RuleBasedStateMachine):
         if gpu in self.world.total:
             self.world.occupy(gpu, amount)
 
+    @precondition(lambda self: self.unkind and self.world.node.jobs)
+    @rule(pick=st.integers(0, 99), gpu=st.sampled_from(GPUS), amount=st.integers(1, 4 * GIB).map(mib))
+    def escape(self, pick, gpu, amount) -> None:
+        """A static program of a job, which keeps to nothing; and now and then one of them ends."""
+        if pick % 4 == 0 and self.world.strays:
+            del self.world.strays[self._pick(sorted(self.world.strays), pick)]
+        elif gpu in self.world.total and len(self.world.strays) < 3:
+            room = self.world.node.gpus[gpu].free
+            self.world.escape(self._job(pick), gpu, min(amount, max(512, room)))
+
     @rule(really=st.integers(0, 4))
     def daemon_restarts(self, really) -> None:
         if not really:
@@ -245,6 +293,8 @@ class Node(RuleBasedStateMachine):
         if world is None:
             return
         seen["events"] += world.events
+        seen["trims"] += world.trim_count
+        seen["trims met"] += world.node.counters.claims_met.get("trim", 0)
         seen["terms"] += len(world.terminated)
         seen["kills"] += len(world.killed)
         seen["claims"] += world.claims + world.node.counters.claims
@@ -270,5 +320,15 @@ def test_invariants_hold_after_each_of_many_random_events() -> None:
         run_state_machine_as_test(machine, settings=how)
         rounds += 1
     print(f"seed {SEED}:", ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
-    for what in ("claims", "terms", "kills", "relieved", "not_free", "over_limit", "not_admitted"):
+    for what in (
+        "claims",
+        "trims",
+        "trims met",
+        "terms",
+        "kills",
+        "relieved",
+        "not_free",
+        "over_limit",
+        "not_admitted",
+    ):
         assert seen[what] > 0, f"{seen['events']} events, but no {what}: the test has become shallow"

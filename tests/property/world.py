@@ -28,9 +28,12 @@ from gpushared.events import (
     ProcessGone,
     ProcessJoined,
     ProcessRestored,
+    ReservationAsked,
     Revoked,
     ShareSeen,
+    Stray,
     TimePassed,
+    TrimSeen,
     UsedSeen,
 )
 from gpushared.instructions import (
@@ -44,9 +47,12 @@ from gpushared.instructions import (
     JobRefused,
     Kill,
     LookUsed,
+    ReservationMade,
+    ReservationOver,
     Revoke,
     SampleMemory,
     Terminate,
+    Trim,
     WakeAt,
 )
 from gpushared.state import MIB, Bounds, Policy
@@ -71,6 +77,13 @@ class Program:
     pid: int
     words: dict[str, Word] = field(default_factory=dict)
     contexts: dict[str, int] = field(default_factory=dict)
+    caches: dict[str, int] = field(default_factory=dict)
+    """Of what it uses, what its allocators only keep: a trim gives it back."""
+    listens: bool = False
+    """Somebody in it acts on trims."""
+    dawdle: float = 0.0
+    """Seconds until it has acted."""
+    trim: TrimSeen = field(default_factory=lambda: TrimSeen(begun=True, done=True))
     stubborn: bool = False
     """Does not die when killed (state D), until the world lets it."""
     doomed: bool = False
@@ -100,12 +113,19 @@ class World:
         self.waiting: dict[int, Waiting] = {}
         self.teardown: list[tuple[float, int, str, int]] = []
         """(when, pid, gpu, bytes): memory of the dead that the driver still holds."""
+        self.trims: list[tuple[float, int, str]] = []
+        """(when, process, gpu): trims that will be acted on."""
+        self.trimmed: dict[tuple[str, str], float] = {}
+        """When a job was last asked to trim on a GPU."""
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
+        self.strays: dict[int, tuple[str, str, int]] = {}
+        """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
+        self.reservations: list[str] = []
         self.wake: float | None = None
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
         self.killed: list[Kill] = []
-        self.serial = self.events = self.claims = self.relieved = 0
+        self.serial = self.events = self.claims = self.relieved = self.trim_count = 0
         self.ever_foreign = self.ever_stubborn = self.ever_lagging = self.ever_protected = False
         self.ever_tight = any(cost > self.policy.guess(total) for cost, total in zip(costs, totals, strict=True))
         self.node = NodeState(self.policy)
@@ -139,34 +159,78 @@ class World:
     def _obey(self, instruction: Instruction) -> Event | None:
         match instruction:
             case LookUsed(gpu):
-                return UsedSeen(gpu, {one.id: one.words[gpu].used for one in self._on(gpu)})
+                return self._used_seen(gpu)
             case SampleMemory(gpu):
                 return self._sample(gpu)
             case Revoke(process, gpu, size):
                 return self._revoke(process, gpu, size)
             case Attached() | Granted() | Denied():
                 self._answer(instruction)
+            case Trim():
+                self._trim(instruction)
             case Terminate():
-                self._check_rung(instruction.job, instruction.processes, instruction.reason.data)
+                self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.terminated.append(instruction)
             case Kill():
-                self._check_rung(instruction.job, instruction.processes, instruction.reason.data)
+                if instruction.reason.code is Code.BREACH:
+                    self._check_breach(instruction.job, str(instruction.reason.data["gpu"]))
+                else:
+                    self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.killed.append(instruction)
                 for process in instruction.processes:
-                    self.programs[process].doomed = True
+                    if process < 0:
+                        del self.strays[-process]
+                    else:
+                        self.programs[process].doomed = True
             case JobRefused(job):
                 self.jobs.pop(job, None)
             case JobClosed(job):
                 del self.jobs[job]
+                self.strays = {pid: one for pid, one in self.strays.items() if one[0] != job}
                 assert not [one for one in self.programs.values() if one.job == job]
             case WakeAt(time):
                 self.wake = time
+            case ReservationMade(reservation):
+                self.reservations.append(reservation)
+            case ReservationOver(reservation):
+                self.reservations.remove(reservation)
             case JobAdmitted() | JobQueued() | _:
                 pass
         return None
 
     def _on(self, gpu: str) -> list[Program]:
         return [one for one in self.programs.values() if gpu in one.words]
+
+    def _used_seen(self, gpu: str) -> UsedSeen:
+        on = self._on(gpu)
+        trims = {one.id: one.trim for one in on if one.listens}
+        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims)
+
+    def _trim(self, wish: Trim) -> None:
+        self._check_rung(wish.job, wish.reason.data)
+        listeners = {one.id for one in self._on(wish.gpu) if one.job == wish.job and one.listens}
+        assert set(wish.processes) == listeners != set(), "a trim that nobody hears, or not everybody"
+        assert 0 < wish.size <= self.loan(wish.job, wish.gpu), "more asked than the loan"
+        assert "trim" in self.node.jobs[wish.job].spec.on_reclaim
+        self.trimmed[wish.job, wish.gpu] = self.now
+        self.trim_count += 1
+        for process in wish.processes:
+            one = self.programs[process]
+            one.trim = TrimSeen(begun=False, done=False)
+            self.trims.append((self.now + one.dawdle, process, wish.gpu))
+
+    def _act_on_trims(self) -> None:
+        """Programs give their caches back, and say so."""
+        due = [entry for entry in self.trims if entry[0] <= self.now]
+        self.trims = [entry for entry in self.trims if entry[0] > self.now]
+        for _, process, gpu in due:
+            one = self.programs.get(process)
+            if one is None or gpu not in one.words:
+                continue
+            given = min(one.caches.pop(gpu, 0), one.words[gpu].used)
+            one.words[gpu].used -= given
+            one.trim = TrimSeen(begun=True, done=True)
+            self.send(self._used_seen(gpu))
 
     def _sample(self, gpu: str) -> MemorySampled:
         by_pid: dict[int, int] = {}
@@ -180,7 +244,9 @@ class World:
         if self.foreign[gpu]:
             by_pid[1] = self.foreign[gpu]
         steady = {one.id: one.words[gpu].used for one in self._on(gpu)}
-        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady)
+        strays = {pid: Stray(job, "static") for pid, (job, where, _) in self.strays.items() if where == gpu}
+        by_pid |= {pid: amount for pid, (_, where, amount) in self.strays.items() if where == gpu}
+        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, strays)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
         one = self.programs.get(process)
@@ -226,7 +292,9 @@ class World:
             for one in mine
             if gpu in self.node.processes[one.id].shares
         }
-        return sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
+        charged = self.node.gpus[gpu].shares
+        strays = sum(charged[-pid].overhead for pid, one in self.strays.items() if one[0] == job and -pid in charged)
+        return strays + sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
 
     def loan(self, job: str, gpu: str) -> int:
         return max(0, self.usage(job, gpu) - self.node.jobs[job].bounds[gpu].request)
@@ -272,23 +340,44 @@ class World:
         if answer.reason.code is Code.OVER_LIMIT:
             assert after > bounds.limit, "refused for a limit that is not reached"
 
-    def _check_rung(self, job: str, processes: tuple[int, ...], data: Mapping[str, object]) -> None:
-        """Invariants 4 to 8, at the moment of the action."""
-        gpu, owner = str(data["gpu"]), str(data["owner"])
+    def _check_stop(self, job: str, processes: tuple[int, ...], data: Mapping[str, object]) -> None:
+        """Invariants 4 to 8, at the moment when a job is told to go."""
+        self._check_rung(job, data)
         found = self.node.jobs[job]
-        bounds = found.bounds[gpu]
-        assert self.loan(job, gpu) > 0, "a victim without a loan"
-        assert bounds.limit > bounds.request, "a job that never borrows"
-        assert owner != job, "the claimant's own job"
-        assert set(processes) == {one.id for one in self.programs.values() if one.job == job}, "not the whole job"
+        whole = {one.id for one in self.programs.values() if one.job == job}
+        whole |= {-pid for pid, one in self.strays.items() if one[0] == job and -pid in self.node.processes}
+        assert set(processes) == whole, "not the whole job"
         assert self.now - found.since >= found.spec.min_run_time, "a protected victim"
-        within = [
-            ask
-            for ask, asked in self.waiting.items()
-            if asked.gpu == gpu
-            and gpu in self._bounds_of(asked)
-            and self._after(asked) <= self._bounds_of(asked)[gpu].request
-        ]
+        self._check_trims_first(str(data["gpu"]))
+
+    def _check_breach(self, job: str, gpu: str) -> None:
+        assert self.policy.on_breach == "kill"
+        assert self.usage(job, gpu) > self.node.jobs[job].bounds[gpu].limit, "killed within its limit"
+
+    def _check_trims_first(self, gpu: str) -> None:
+        """Nobody is stopped while there are caches that nobody has been asked for."""
+        claims = self._claims_on(gpu)
+        oldest = min(self.waiting[ask].since for ask in claims)
+        if self.now >= oldest + self.policy.trim:
+            return
+        claimants = {self.programs[self.waiting[ask].program].job for ask in claims}
+        for one in self._on(gpu):
+            job = self.node.jobs[one.job]
+            bounds = job.bounds.get(gpu)
+            asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
+            if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
+                continue
+            assert self.loan(one.job, gpu) == 0 or bounds.limit == bounds.request, "stopped before all were asked"
+
+    def _check_rung(self, job: str, data: Mapping[str, object]) -> None:
+        """Invariants 4 to 6, at the moment of any action."""
+        gpu, owner = str(data["gpu"]), str(data["owner"])
+        bounds = self.node.jobs[job].bounds[gpu]
+        assert self.loan(job, gpu) > 0, "a victim without a loan"
+        lowered = sum(one.words[gpu].used for one in self._on(gpu) if one.job == job) > bounds.limit
+        assert bounds.limit > bounds.request or lowered, "a job that never borrows"
+        assert owner != job, "the claimant's own job"
+        within = self._claims_on(gpu)
         asks = self.node.gpus[gpu].asks
         wanted: dict[str, int] = {}
         for ask in within:
@@ -303,6 +392,15 @@ class World:
         assert within, "a rung without a claim"
         assert shortfall > 0, "a rung without a shortfall"
 
+    def _claims_on(self, gpu: str) -> list[int]:
+        return [
+            ask
+            for ask, asked in self.waiting.items()
+            if asked.gpu == gpu
+            and gpu in self._bounds_of(asked)
+            and self._after(asked) <= self._bounds_of(asked)[gpu].request
+        ]
+
     def _bounds_of(self, asked: Waiting) -> Mapping[str, Bounds]:
         return self.node.jobs[self.programs[asked.program].job].bounds
 
@@ -315,6 +413,12 @@ class World:
         self.jobs[job] = spec
         self.send(JobSubmitted(job, spec, wait))
         return job
+
+    def reserve(self, spec: JobSpec, lasting: float | None = None) -> str | None:
+        """Its id, or None if it is refused."""
+        id = f"{self.next_id():016x}"
+        self.send(ReservationAsked(id, spec, lasting))
+        return id if id in self.reservations else None
 
     def note_limit(self, limit: Quantity) -> None:
         """A context that is only guessed at is charged at most the limit: it may cost more."""
@@ -376,8 +480,10 @@ class World:
         until = self.now + seconds
         while True:
             self._reap()
+            self._act_on_trims()
             second = int(self.now) + 1.0
             tick = second if self.wake is None else max(self.now, min(self.wake, second))
+            tick = min([tick, *(when for when, _, _ in self.trims)])
             if tick > until:
                 break
             self.now = tick
@@ -389,6 +495,7 @@ class World:
                     self.send(self._sample(gpu))
         self.now = until
         self._reap()
+        self._act_on_trims()
 
     def _reap(self) -> None:
         self.teardown = [entry for entry in self.teardown if entry[0] > self.now]
@@ -404,6 +511,14 @@ class World:
         self.ever_foreign = self.ever_foreign or self.foreign[gpu] > 0
         self.send(self._sample(gpu))
 
+    def escape(self, job: str, gpu: str, amount: int) -> int:
+        """A program of the job that the shim is not in takes memory; its process id."""
+        pid = 50_000 + self.next_id()
+        self.strays[pid] = (job, gpu, amount)
+        self.ever_foreign = True
+        self.send(self._sample(gpu))
+        return pid
+
     def restart(self) -> None:
         """The daemon is killed; another one finds its notes and the pages. Whoever waited asks again."""
         written = self.node.notes()
@@ -414,7 +529,7 @@ class World:
         self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(notes.restore_overheads(written))
-        for event in notes.restore(written):
+        for event in [*notes.restore_reservations(written, 0.0), *notes.restore(written)]:
             self.send(event)
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():

@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ UNIT = 512
 FRAME = 512
 MAGIC = 0x77737067
 PAGE_MAGIC = 0x6572616873757067
-HELLO, WELCOME, ATTACH, ASK, DETACH, ANSWER = 1, 2, 3, 4, 5, 6
+HELLO, WELCOME, ATTACH, ASK, DETACH, ANSWER, TRIMMED = range(1, 8)
 OK, OVER_LIMIT, NOT_FREE, TIMED_OUT, NOT_ADMITTED, NOT_ALLOWED, UNKNOWN, BAD_FRAME, SHUTTING_DOWN = range(9)
 HAS_PAGE = 1
 DRIVER_FAILED = 1
@@ -35,6 +36,17 @@ ASK_BODY = struct.Struct("<QII")
 ANSWER_BODY = struct.Struct("<IIQ384s")
 PAGE_HEADER = struct.Struct("<QIIQQQIIiI48s")
 LINE_AT, LINE_BYTES = 128, 128
+TRIM_ASKED, TRIM_READY, TRIM_BEGUN, TRIM_DONE, TRIM_MS = range(104, 124, 4)
+LINE_TRIMMED, LINE_TRIM_UNITS = 36, 124
+SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
+FUTEX_WAKE = 1
+
+
+def wait_until(condition: Callable[[], object], what: str, patience: float = 10) -> None:
+    until = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < until, f"waited {patience} s for {what}"
+        time.sleep(0.001)
 
 
 class Page:
@@ -85,6 +97,49 @@ class Page:
 
     def revoke(self, size: int, line: int = 0) -> int:
         return self.ops.revoke(ctypes.c_void_p(self.base + self._line(line)), ctypes.c_uint32(size // UNIT)) * UNIT
+
+    def _number(self, at: int) -> int:
+        return struct.unpack_from("<I", self.map, at)[0]
+
+    @property
+    def trim_ready(self) -> int:
+        return self._number(TRIM_READY)
+
+    @property
+    def trim_begun(self) -> int:
+        return self._number(TRIM_BEGUN)
+
+    @property
+    def trim_done(self) -> int:
+        return self._number(TRIM_DONE)
+
+    def trimmed(self, line: int = 0) -> int:
+        return self._number(self._line(line) + LINE_TRIMMED) * UNIT
+
+    def ask_for_trim(self, *sizes: int, within_ms: int = 0, wake: bool = True) -> int:
+        """Bytes wanted of each line; the number of this trim."""
+        for line, size in enumerate(sizes):
+            struct.pack_into("<I", self.map, self._line(line) + LINE_TRIM_UNITS, size // UNIT)
+        number = self._number(TRIM_ASKED) + 1
+        struct.pack_into("<I", self.map, TRIM_MS, within_ms)
+        struct.pack_into("<I", self.map, TRIM_ASKED, number)
+        if wake:
+            word = ctypes.c_void_p(self.base + TRIM_ASKED)
+            ctypes.CDLL(None).syscall(SYS_FUTEX, word, FUTEX_WAKE, 2**31 - 1, None, None, 0)
+        return number
+
+    def trim(self, *sizes: int, within_ms: int = 0, patience: float = 10) -> float:
+        """Ask for a trim and wait until it is done; how long that took."""
+        began = time.monotonic()
+        number = self.ask_for_trim(*sizes, within_ms=within_ms)
+        self.await_trim(number, patience)
+        return time.monotonic() - began
+
+    def await_trim(self, number: int, patience: float = 10) -> None:
+        wait_until(lambda: self.trim_done == number, f"trim {number} to be done", patience)
+
+    def await_ready(self) -> None:
+        wait_until(lambda: self.trim_ready == 1, "somebody to wait for trims")
 
     def publish(self, grantable: int, line: int = 0) -> None:
         struct.pack_into("<Q", self.map, self._line(line) + 64, grantable // UNIT)
@@ -213,8 +268,9 @@ class FakeDaemon:
                 assert os.fstat(presented).st_ino == os.fstat(page.fd).st_ino
             else:
                 assert not passed
-                self.next_page += 1
-                page = self.pages[self.next_page] = Page.create(self.next_page, self.ops)
+                with self.lock:
+                    self.next_page += 1
+                    page = self.pages[self.next_page] = Page.create(self.next_page, self.ops)
                 fresh = True
         for fd in passed:
             os.close(fd)

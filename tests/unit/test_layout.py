@@ -13,7 +13,7 @@ from gpushare._layout import ffi, lib
         ("struct gs_line", 128),
         ("struct gs_page", 4096),
         ("struct gs_frame", 512),
-        ("struct gs_hello", 128),
+        ("struct gs_hello", 136),
         ("struct gs_amount", 16),
     ],
 )

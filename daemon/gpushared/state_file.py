@@ -1,0 +1,73 @@
+"""state.json: what a daemon leaves for its successor; recovery.py reads it.
+
+    version, time   of the file; the time on the wall's clock
+    core            notes.py, of the node
+    jobs            by id: who has submitted it and what that has started, whose ends are the end of the job;
+                    and under "note" notes.py, of the job
+
+The file is whole at every moment, and made anew at each change. A job's part of it is made once and kept, so that what
+a change costs with a thousand jobs is to put texts together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gpushared import notes
+from gpushared.jobs import Entry
+from gpushared.logs import facts, log
+from gpushared.processes import Process
+from gpushared.state import Job, State
+
+VERSION = 2
+
+
+class StateFile:
+    """The file, and the texts that it was last made of."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        self._texts: dict[str, tuple[object, str]] = {}
+
+    def write(self, state: State, now: float, entries: Iterable[Entry]) -> None:
+        """Whole or not at all. `now` is the core's."""
+        self._texts = {entry.id: self._text_of(entry, state.jobs.get(entry.id)) for entry in entries}
+        head = json.dumps({"version": VERSION, "time": time.time(), "core": notes.take_node(state, now)})
+        jobs = ",".join(text for _, text in self._texts.values())
+        try:
+            fd = os.open(self._fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(f'{head[:-1]},"jobs":{{{jobs}}}}}')
+            self._fresh.replace(self.path)
+        except OSError as error:
+            log.error("cannot write the notes", extra=facts(file=str(self.path), error=error.strerror))
+
+    def _text_of(self, entry: Entry, job: Job | None) -> tuple[object, str]:
+        """The text, and what it was made of: as long as that is the same, so is the text."""
+        made_of = (entry.wrapper, entry.main, job and (job.spec, job.open, tuple(job.bounds)))
+        earlier = self._texts.get(entry.id)
+        if earlier is not None and earlier[0] == made_of:
+            return earlier
+        part: dict[str, Any] = {
+            "wrapper": _identity(entry.wrapper),
+            "main": _identity(entry.main),
+            "started": entry.started,
+            "note": notes.take_job(job) if job is not None else None,
+        }
+        return made_of, f"{json.dumps(entry.id)}:{json.dumps(part)}"
+
+
+def read(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What notes.restore takes, and the jobs by id. KeyError, TypeError or AttributeError: it is no such file."""
+    jobs = dict(state["jobs"])
+    return {**state["core"], "jobs": [one["note"] for one in jobs.values() if one["note"] is not None]}, jobs
+
+
+def _identity(process: Process | None) -> list[int] | None:
+    return None if process is None else [process.pid, process.start_time]

@@ -1,0 +1,23 @@
+/* ask_trim.h: the daemon's half of a trim (credit.h): raise the number, and wake whoever waits for it.
+ *
+ * Not in credit.h, which has no system calls in it. The futex is not a private one: the waiter is another process.
+ */
+#ifndef GPUSHARE_ASK_TRIM_H
+#define GPUSHARE_ASK_TRIM_H
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "credit.h"
+
+/* The number of the new request. */
+static inline uint32_t gs_ask_trim(struct gs_page *page) {
+    uint32_t number = __atomic_add_fetch(&page->trim_asked, 1, __ATOMIC_ACQ_REL);
+    syscall(SYS_futex, &page->trim_asked, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    return number;
+}
+
+#endif

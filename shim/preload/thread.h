@@ -1,0 +1,12 @@
+/* thread.h: threads of our own. There is at most one that lasts (trim.c), and only in processes that may borrow. */
+#ifndef GPUSHARE_PRELOAD_THREAD_H
+#define GPUSHARE_PRELOAD_THREAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Start a thread that nobody waits for and that the program's signals do not reach. `stack_bytes` 0: the program's own
+ * default. false: there is none to be had. */
+bool gs_thread_start(void *(*function)(void *), size_t stack_bytes);
+
+#endif

@@ -1,0 +1,24 @@
+"""The words in which the stories about the core are told."""
+
+from __future__ import annotations
+
+from gpushare.quantity import Quantity
+from gpushared.events import JobSpec
+from property.world import World
+
+
+def spec(name: str, request: str, limit: str, **more: object) -> JobSpec:
+    return JobSpec(name, 1000, "alice", ("python",), Quantity.parse(request), Quantity.parse(limit), **more)
+
+
+def start(world: World, name: str, request: str, limit: str, **more: object) -> int:
+    """A job with one program that has a context on the GPU."""
+    job = world.submit(spec(name, request, limit, **more))
+    assert job in world.node.jobs, "not admitted"
+    process = world.join(job)
+    world.attach(process, "GPU-0")
+    return process
+
+
+def used(world: World, process: int) -> int:
+    return world.programs[process].words["GPU-0"].used
