@@ -161,7 +161,7 @@ class Chaos:
         self.bodies[name] = body
         bounds = {self.stage.index[one["uuid"]]: (one["request"], one["limit"]) for one in answer["gpus"]}
         ladder = tuple(answer["on_reclaim"])
-        job = Job(name, bounds, answer["priority"], answer["grace"] or 5.0, ladder, answer["lend"])
+        job = Job(name, bounds, answer["priority"], float(str(body.get("grace", 5.0))), ladder, answer["lend"])
         job.protected, job.since = float(str(body.get("min_run_time", 0.0))), time.monotonic()
         self.truth.jobs[name] = job
         return True
@@ -237,10 +237,11 @@ class Chaos:
         return self.truth.add(Span(actor.job, actor.serial, ask.gpu, ask.size, ask.began, ask.ended))
 
     def _alloc(self, actor: Actor, size: int, gpu: int | None = None) -> Ask:
-        if gpu is not None and gpu != actor.current:
+        gpu = actor.current if gpu is None else gpu
+        if gpu != actor.current:
             self._open(actor, gpu)
         size = max(BLOCK, size // BLOCK * BLOCK)
-        ask = Ask(actor.job or OUTSIDE, actor.serial, actor.current, size, time.monotonic())
+        ask = Ask(actor.job or OUTSIDE, actor.serial, gpu, size, time.monotonic())
         self._await(actor, ask)
 
         def then(words: list[str]) -> None:
@@ -318,6 +319,9 @@ class Chaos:
             self.truth.add(Span(actor.job, actor.serial, ask.gpu, ask.size, ask.began, inf, ended, ended + DEATH_SLACK))
         for span in actor.spans():
             self._down(span, since, ended + DEATH_SLACK)
+            if actor.job is None:
+                # To the daemon it is gone when the driver says so; of its own programs' memory it knows that it comes.
+                span.down_by += self.stage.teardown / 1000
         if actor.job is None:
             self.outside_changed = time.monotonic()
         self.ended.append((actor, ended))
@@ -970,7 +974,7 @@ class Chaos:
             request, limit = job.bounds[ask.gpu]
             waited = ask.ended - ask.began
             if ask.ok:
-                least = self.truth.usage(ask.job, ask.gpu, ask.began)[0]
+                least = self.truth.least_during(ask.job, ask.gpu, ask.began, ask.ended)
                 if least + ask.size > limit and job.changed < self.round_began:
                     self._fault(
                         "cap", f"{ask.job} got {ask.size >> 20} MiB on {least >> 20}: its limit is {limit >> 20}"

@@ -112,6 +112,11 @@ class Truth:
         mine = (span for span in self.spans if span.job == job and span.gpu == gpu)
         return sum(span.size for span in mine if span.up_from <= until and span.down_by > since)
 
+    def least_during(self, job: str, gpu: int, since: float, until: float) -> int:
+        """What the job surely held at every moment of this stretch."""
+        mine = (span for span in self.spans if span.job == job and span.gpu == gpu)
+        return sum(span.size for span in mine if span.up_by <= since and span.down_from >= until)
+
     def unmanaged(self, gpu: int, time: float) -> tuple[int, int]:
         return self._sum((span for span in self.spans if span.job is None and span.gpu == gpu), time)
 
@@ -178,7 +183,7 @@ class Truth:
             if gpu in job.bounds
         ]
         gone = {span.job for span in self.spans if span.job is not None} - set(self.jobs)
-        parts += [f"{name} {mib(self.usage(name, gpu, time))} (over)" for name in sorted(gone)]
+        parts += [f"{name} {mib(held)} (over)" for name in sorted(gone) if (held := self.usage(name, gpu, time))[1]]
         parts.append(f"outside {mib(self.unmanaged(gpu, time))}")
         parts += [f"claim of {ask.job} {ask.size >> 20}" for ask in self.claims(gpu, time)]
         return f"{self.capacity[gpu] >> 20}: " + ", ".join(parts)
