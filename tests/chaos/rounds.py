@@ -802,11 +802,19 @@ class Chaos:
         number = self.dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
         began = time.monotonic()
         self.stage.stop_daemon(number)
+        self._forget_what_comes_back(began)
         self.stage.start_daemon()
         self._register_again()
         self.down.append((began, time.monotonic()))
         self.counts["restarts"] += 1
         return f"the daemon gets {number.name} and is started again"
+
+    def _forget_what_comes_back(self, began: float) -> None:
+        """The next daemon cannot know that what the driver still holds was a program's that has ended."""
+        slow = self.stage.teardown / 1000
+        for span in self.truth.spans:
+            if began - slow - DEATH_SLACK < span.down_by < inf and span.job is not None:
+                span.down_by += slow
 
     def _register_again(self) -> None:
         """As wrappers do."""

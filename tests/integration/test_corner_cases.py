@@ -25,17 +25,18 @@ def test_a_stopped_program_is_killed_when_its_grace_is_over(node: Node) -> None:
 
 def test_a_stopped_claimant_gets_its_memory_when_it_goes_on(node: Node) -> None:
     a = node.puppet("A", "--request", "none", "--limit", "14Gi", "--grace", "1s")
-    a.do("term free 4")
+    a.do("term ignore")
     for _ in range(6):
         a.alloc(2 * GIB)
     b = node.puppet("B", "--request", "8Gi")
     pid = b.pid()
     b.send(f"alloc {6 * GIB}")
+    wait_for(lambda: node.job("A")["state"] == "asked_back", "A to be asked")
     os.kill(pid, signal.SIGSTOP)
+    assert a.wait() == 137
     wait_for(lambda: node.job("B")["gpus"][0]["credit"] >= 6 * GIB, "the claim to be met")
     os.kill(pid, signal.SIGCONT)
     assert b.answer()[0] == "ok"
-    assert a.end() == 0
     assert b.end() == 0
 
 
