@@ -211,9 +211,6 @@ def borrowed_beside_an_outsider(world: World, outside: int) -> int:
     return b
 
 
-@pytest.mark.xfail(
-    strict=True, reason="memory outside is known from the last sample, up to a second old, when a stop is due"
-)
 def test_memory_that_was_outside_and_has_come_back_is_used(world: World) -> None:
     b = borrowed_beside_an_outsider(world, 5 * GIB)
     world.foreign["GPU-0"] = 0  # it ends between two samples
@@ -222,9 +219,6 @@ def test_memory_that_was_outside_and_has_come_back_is_used(world: World) -> None
     assert used(world, b) == 6 * GIB
 
 
-@pytest.mark.xfail(
-    strict=True, reason="memory outside is known from the last sample, up to a second old, when a stop is due"
-)
 def test_nobody_is_stopped_for_what_an_outsider_has_just_taken(world: World) -> None:
     a = start(world, "A", "none", "5Gi")
     b = start(world, "B", "8Gi", "8Gi")
