@@ -56,13 +56,18 @@ def _live_by_pid(turn: Turn, gpu: Gpu) -> dict[int, Share]:
 
 
 def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+    coming_back = {entry.pid for entry in gpu.returning.values()}
     for share in gpu.shares.values():
         used = sample.steady.get(share.process)
         if used is None:
             continue
         turn.state.see(share, used)
-        measured = by_pid.get(turn.state.processes[share.process].pid)
-        if measured is None:
+        pid = turn.state.processes[share.process].pid
+        measured = by_pid.get(pid)
+        if pid in coming_back:
+            # Before exec, or before it closed a context, it was larger, and that shows under the same pid for a while.
+            target = share.overhead
+        elif measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
             young = share.attached and _young(turn, share)
             target = share.overhead if young else 0
@@ -112,7 +117,8 @@ def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
     for process, entry in list(gpu.returning.items()):
         left = by_pid.get(entry.pid, 0)
         if entry.pid in live:
-            left = max(0, left - live[entry.pid].usage)
+            late = turn.now - entry.since > turn.policy.unkillable_after  # then it is the living one's, after all
+            left = 0 if late else max(0, left - live[entry.pid].usage)
         if left <= 0:
             del gpu.returning[process]
             _record_returned(turn, gpu, entry)

@@ -84,9 +84,13 @@ class Program:
     dawdle: float = 0.0
     """Seconds until it has acted."""
     trim: TrimSeen = field(default_factory=lambda: TrimSeen(begun=True, done=True))
+    stopped: bool = False
+    """By SIGSTOP: it does nothing until it goes on; SIGKILL ends it all the same."""
     stubborn: bool = False
     """Does not die when killed (state D), until the world lets it."""
     doomed: bool = False
+    trims_missed: list[str] = field(default_factory=list)
+    """GPUs for which a trim came due while it was stopped."""
 
 
 @dataclass
@@ -226,6 +230,9 @@ class World:
         for _, process, gpu in due:
             one = self.programs.get(process)
             if one is None or gpu not in one.words:
+                continue
+            if one.stopped:
+                one.trims_missed.append(gpu)
                 continue
             given = min(one.caches.pop(gpu, 0), one.words[gpu].used)
             one.words[gpu].used -= given
@@ -471,6 +478,24 @@ class World:
         if lag >= self.policy.claim_timeout / 2:
             self.ever_lagging = True
         self.send(ProcessGone(process, {gpu: word.used for gpu, word in one.words.items()}))
+
+    def exec(self, process: int, lag: float = 0.0) -> int | None:
+        """It becomes another program under the same process id. None: its job was over with it."""
+        before = self.programs[process]
+        self.exit(process, lag)
+        if before.job not in self.node.jobs:
+            return None
+        after = self.next_id()
+        self.programs[after] = Program(after, before.job, before.pid, listens=before.listens, dawdle=before.dawdle)
+        self.send(ProcessJoined(after, before.job, before.pid, "python"))
+        return after
+
+    def pause(self, process: int, stopped: bool) -> None:
+        one = self.programs[process]
+        one.stopped = stopped
+        if not stopped:
+            self.trims += [(self.now, process, gpu) for gpu in one.trims_missed]
+            one.trims_missed.clear()
 
     def end(self, job: str) -> None:
         self.send(JobEnded(job))
