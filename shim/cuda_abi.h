@@ -2,7 +2,7 @@
  *
  * Building needs no CUDA toolkit: the binary interface is small and frozen, so it is written down here. Both
  * sides include it, the shim (which calls a driver and replaces some of its functions) and the software driver
- * (which is one). tests/driver/test_abi.py compares every size, offset and value with cuda.h where there is one.
+ * (which is one). tests/driver/test_sim_abi.py compares every size, offset and value with cuda.h where there is one.
  *
  * The versions of one function are different ABIs: those without suffix, where a _v2 exists, are from the time of
  * 32-bit sizes and device pointers. A name with the suffix _ptsz or _ptds is the same function for programs that
