@@ -73,7 +73,7 @@ class Sim:
     def environment(self, **changes: str | None) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD")}
         environment["LD_LIBRARY_PATH"] = str(self.libraries)
-        environment["PYTHONPATH"] = str(Path(__file__).parent)
+        environment["PYTHONPATH"] = f"{Path(__file__).parent}:{Path(__file__).parents[1]}"
         environment["GPUSHARE_SIM"] = f"{self.settings},pool={self.pool}"
         for name, value in changes.items():
             if value is None:
