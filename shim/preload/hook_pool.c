@@ -265,7 +265,8 @@ static CUresult allocate_from(const struct request *request, struct pool *pool) 
 static CUresult allocate(const struct request *request) {
     __atomic_store_n(&gs_account_squeeze[GS_SQUEEZE_POOLS], squeeze, __ATOMIC_RELAXED);
     struct pool *pool = request->pool != NULL ? pool_of(request->pool) : NULL;
-    if (request->pointer == NULL || pool == NULL || pool->gpu == NULL)
+    /* Nothing takes nothing, and its address may be 0, which the table has no place for. */
+    if (request->pointer == NULL || request->size == 0 || pool == NULL || pool->gpu == NULL)
         return request->call(request);
     return allocate_from(request, pool);
 }

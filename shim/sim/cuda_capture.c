@@ -271,14 +271,12 @@ static CUresult end_in(CUstream stream, CUgraph *graph) {
 void capture_stream_gone(CUstream stream) {
     struct branch *branch = stream_branch(stream);
     struct capture *capture = find(branch);
-    if (capture != NULL) {
-        spoil(capture, CUDA_SUCCESS);
-        if (capture->stream == stream) {
-            if (!capture->given) {
-                graph_end(capture->graph);
-            }
-            end(capture);
+    /* One that only took part may go: what it left unjoined is found when the capture ends. */
+    if (capture != NULL && capture->stream == stream) {
+        if (!capture->given) {
+            graph_end(capture->graph);
         }
+        end(capture);
     }
     node_set_clear(&branch->tail);
 }

@@ -21,7 +21,7 @@
 
 #define KNOWN_FLAGS                                                                                                    \
     (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |                            \
-     CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
+     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
 /* One node, or one of a child node's: the graphs below are laid out flat. */
 struct step {
@@ -86,6 +86,18 @@ void exec_orphan(CUgraph graph) {
     }
 }
 
+/* What a kernel could launch. */
+static bool fits_device(CUgraphExec exec) {
+    for (size_t index = 0; index < exec->count; index++) {
+        CUgraphNodeType type = exec->steps[index].operation.type;
+        if (type != CU_GRAPH_NODE_TYPE_KERNEL && type != CU_GRAPH_NODE_TYPE_MEMCPY &&
+            type != CU_GRAPH_NODE_TYPE_MEMSET && type != CU_GRAPH_NODE_TYPE_EMPTY) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static CUresult instantiate(CUgraphExec *result, CUgraph graph, uint64_t flags) {
     if (result == NULL || !handle_is(graph, HANDLE_GRAPH) || graph->parent != NULL || (flags & ~KNOWN_FLAGS) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -99,6 +111,9 @@ static CUresult instantiate(CUgraphExec *result, CUgraph graph, uint64_t flags) 
     }
     exec->flags = flags;
     CUresult made = add_graph(exec, graph);
+    if (made == CUDA_SUCCESS && (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 && !fits_device(exec)) {
+        made = CUDA_ERROR_NOT_SUPPORTED;
+    }
     if (made != CUDA_SUCCESS) {
         end_contents(exec);
         handle_end(exec);

@@ -216,11 +216,15 @@ void mempools_settle(CUdevice device) {
 
 static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool) {
     struct memory *memory;
-    if (pointer == NULL || size == 0) {
+    if (pointer == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (pool->imported_fd >= 0) {
         return CUDA_ERROR_NOT_SUPPORTED; /* only its exporter allocates from it */
+    }
+    if (size == 0) { /* unlike cuMemAlloc, which refuses it */
+        *pointer = 0;
+        return CUDA_SUCCESS;
     }
     CUresult result = take(pool, size, &memory);
     if (result == CUDA_SUCCESS) {
@@ -253,6 +257,10 @@ static CUresult capture_alloc(CUdeviceptr *pointer, size_t size, CUmemoryPool po
     }
     if (pool != NULL && (pool->host || pool->properties.allocType != CU_MEM_ALLOCATION_TYPE_PINNED)) {
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (size == 0) {
+        *pointer = 0;
+        return CUDA_SUCCESS;
     }
     driver_lock();
     CUresult result = context_current(&context);

@@ -9,8 +9,9 @@ from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void
 from pathlib import Path
 from typing import Any
 
-from simcuda import INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, alloc, cu, pointer, read, refuses, start
-from test_sim_graphs import Fill, HostNode, add, add_alloc, instantiate, listed, memory
+import pytest
+from simcuda import INVALID_HANDLE, INVALID_VALUE, KI, NOT_SUPPORTED, alloc, cu, pointer, read, refuses, start
+from test_sim_graphs import UNJOINED, Fill, HostNode, add, add_alloc, instantiate, listed, memory
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
 KERNEL, MEMSET, HOST, EMPTY, WAIT_EVENT, EVENT_RECORD, SIGNAL, WAIT, CONDITIONAL = 0, 2, 3, 5, 6, 7, 8, 9, 13
@@ -218,6 +219,43 @@ def external_events_in_a_capture() -> None:
     cu.cuStreamEndCapture(stream, byref(graph))
     assert [kind_of(node) for node in listed("cuGraphGetNodes", graph.value)] == [EVENT_RECORD, WAIT_EVENT]
     cu.cuEventQuery(event)
+
+
+def forks_that_go(join: bool) -> None:
+    """A stream that took part in a capture is destroyed before its end."""
+    start()
+    origin, side = pointer("cuStreamCreate", 1), pointer("cuStreamCreate", 1)
+    event, address, graph = pointer("cuEventCreate", 2), alloc(KI), c_uint64()
+    cu.cuStreamBeginCapture_v2(origin, 2)
+    cu.cuMemsetD8Async(address, 1, KI, origin)
+    cu.cuEventRecord(event, origin)
+    cu.cuStreamWaitEvent(side, event, 0)
+    cu.cuMemsetD8Async(address, 2, KI, side)
+    cu.cuEventRecord(event, side)
+    if join:
+        cu.cuStreamWaitEvent(origin, event, 0)
+    cu.cuStreamDestroy_v2(side)
+    cu.cuMemsetD8Async(address, 3, KI, origin)
+    refuses(0 if join else UNJOINED, "cuStreamEndCapture", origin, byref(graph))
+    assert not join or len(listed("cuGraphGetNodes", graph.value)) == 3
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_a_stream_that_took_part_in_a_capture_may_go_once_it_is_joined(sim: Any, join: bool) -> None:
+    sim.run(forks_that_go, join)
+
+
+def launches_from_kernels() -> None:
+    start()
+    graph, memory_graph = pointer("cuGraphCreate", 0), pointer("cuGraphCreate", 0)
+    add("MemsetNode", graph, [], byref(Fill(alloc(KI), 0, 1, 1, 4, 1)), None)
+    assert instantiate(graph, 4)
+    add_alloc(memory_graph, [], KI)
+    refuses(NOT_SUPPORTED, "cuGraphInstantiateWithFlags", byref(c_uint64()), memory_graph, 4)
+
+
+def test_what_a_kernel_could_launch_is_instantiated_for_that(sim: Any) -> None:
+    sim.run(launches_from_kernels)
 
 
 def test_external_events_become_nodes_of_a_capture(sim: Any) -> None:

@@ -214,6 +214,23 @@ def test_pools_of_managed_memory_are_charged_in_full_wherever_they_prefer_to_be(
     assert said == [2, [[2**30, 2**30], [0, 0]]]
 
 
+def test_pools_hand_out_nothing_for_nothing(host):
+    """Thousands of allocations of no bytes, all at one address, leave no trace in the account."""
+    said = host.python(
+        """
+        cuda, pointer, real = Cuda().start(), c_ulonglong(), c_ulonglong()
+        check(cuda.cuMemAllocAsync(byref(real), c_size_t(64 * MiB), None))
+        before = cuda.used()
+        codes = {cuda.cuMemAllocAsync(byref(pointer), c_size_t(0), None) for _ in range(5000)}
+        check(cuda.cuMemFreeAsync(real, None))
+        check(cuda.cuCtxSynchronize())
+        say([sorted(codes), before, cuda.used()])
+        """,
+        **LIMIT,
+    ).said
+    assert said == [[0], 64 * 2**20, 0]
+
+
 @pytest.mark.parametrize("place", [2, 3], ids=["host", "numa"])
 @pytest.mark.parametrize("standing", [False, True], ids=["created", "default"])
 def test_pools_of_host_memory_cost_nothing(host, place, standing):
