@@ -2,9 +2,10 @@
 
 The shell says what it has found (nvml_health.py), the core what follows (health.py); this is what passes between them.
 What the driver reports as an Xid is in xids.py.
-Sources are NVIDIA's NVML API reference and "GPU Memory Error Management" (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt):
-an uncorrected error that was contained, or a row that waits for its remapping, leaves a GPU usable until it is
-convenient to reset it; a failed remapping does not.
+
+The sources are NVIDIA's NVML API reference and "GPU Memory Error Management"
+(docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt): an uncorrected error that was contained, or a row that waits for its
+remapping, leaves a GPU usable until it is convenient to reset it; a failed remapping does not.
 """
 
 from __future__ import annotations

@@ -302,6 +302,7 @@ def test_a_gpu_that_shrinks_stops_nobody_and_grants_nothing_until_there_is_room(
     job = world.programs[b].job
     world.exit(b)
     world.end(job)
+    world.wait(2.0)
     assert gpu.overpromised == gpu.excess == 0
     world.allocate(a, "GPU-0", GIB // 2)
     assert not world.waiting
