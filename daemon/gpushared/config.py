@@ -27,6 +27,7 @@ class Config:
     claim_timeout: float = 30.0
     grace: float = 5.0
     sample_interval: float = 1.0
+    health_interval: float = 60.0
     idle_exit: float = 10.0
     reveal: str = "user"
     """What users see of the jobs of other users: name, user or none."""
@@ -107,6 +108,7 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("memory", "sample_interval"): ("sample_interval", _seconds(0.05)),
     ("reclaim", "claim_timeout"): ("claim_timeout", _seconds(0.1)),
     ("reclaim", "grace"): ("grace", _seconds(0.0)),
+    ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
     ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
     ("metrics", "listen"): ("metrics_listen", _address),
@@ -204,6 +206,6 @@ def changes(old: Config, new: Config) -> list[str]:
 def _show(field: str, value: Any) -> str:
     if field in ("reserve_least", "chunk"):
         return format_bytes(value)
-    if field in ("claim_timeout", "grace", "sample_interval", "idle_exit"):
+    if field in ("claim_timeout", "grace", "sample_interval", "health_interval", "idle_exit"):
         return format_duration(value)
     return str(value)

@@ -368,6 +368,8 @@ class World:
             job = self.node.jobs[one.job]
             bounds = job.bounds.get(gpu)
             asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
+            if any(other.doomed for other in self.programs.values() if other.job == one.job):
+                continue  # killed already, and it does not go
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
                 continue
             assert self.loan(one.job, gpu) == 0 or bounds.limit == bounds.request, "stopped before all were asked"
