@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpushare.quantity import format_bytes
-from gpushared import breach
+from gpushared import breach, health
 from gpushared.events import MemorySampled
 from gpushared.instructions import Publish, Revoke
 from gpushared.state import MIB, Gpu, Returning, Share
@@ -40,6 +40,9 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     gpu.excess = max(0, -gpu.free)
     breach.check(turn, gpu)
     work_off(turn, gpu)
+    if by_pid is not None or sample.steady or not gpu.shares:  # else the driver may not have answered at all
+        gpu.health.attributed = by_pid is not None
+    health.note_guarantees(turn, gpu)
     turn.emit(Publish(gpu.id))
 
 

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
-from gpushared import planner, rungs
+from gpushared import health, planner, rungs
 from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
@@ -293,6 +293,9 @@ def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
             "returning",
             f"{format_bytes(gpu.returning_total)} of exited programs that the driver has not returned",
         )
+    shrunk = health.obstacle(gpu)
+    if shrunk is not None:
+        return shrunk
     if gpu.unmanaged:
         return "unmanaged", f"{format_bytes(gpu.unmanaged)} used outside gpushare"
     waiting = [job for job in turn.state.owners(gpu.id) if turn.now - job.since < job.spec.min_run_time]

@@ -341,7 +341,8 @@ class Node(RuleBasedStateMachine):
             seen[refusal.reason.code.value] += 1
 
 
-def test_invariants_hold_after_each_of_many_random_events() -> None:
+def drive(kind: type[Node], events: int) -> None:
+    """As many random events as that, counted in `seen`."""
     seen.clear()
     how = settings(
         max_examples=ROUND,
@@ -353,11 +354,15 @@ def test_invariants_hold_after_each_of_many_random_events() -> None:
         phases=(Phase.generate, Phase.shrink) if SHRINK else (Phase.generate,),
     )
     rounds = 0
-    while seen["events"] < EVENTS:
-        machine = seed(SEED + 1000 * rounds)(Node)
+    while seen["events"] < events:
+        machine = seed(SEED + 1000 * rounds)(kind)
         run_state_machine_as_test(machine, settings=how)
         rounds += 1
     print(f"seed {SEED}:", ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
+
+
+def test_invariants_hold_after_each_of_many_random_events() -> None:
+    drive(Node, EVENTS)
     for what in (
         "claims",
         "trims",
