@@ -68,7 +68,7 @@ def curve(path: Path, title: str, x: list[float], series: dict[str, list[float]]
 
 def _save(plt: Any, figure: Any, path: Path) -> None:
     # The same run gives the same file: no date, no random ids.
-    with plt.rc_context({"svg.hashsalt": "gpushare"}):
+    with plt.rc_context({"svg.hashsalt": "gpushare", "svg.fonttype": "none"}):
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         try:
             figure.savefig(path, dpi=120, metadata=metadata)

@@ -1,0 +1,114 @@
+"""A run as text and as a picture."""
+
+from __future__ import annotations
+
+import builtins
+
+import pytest
+
+from gpushare.cluster import plot
+from gpushare.cluster.document import MICRO
+from gpushare.cluster.timeline import Happening, Timeline, gpus_text, moment_text
+from gpushare.errors import GpushareError, UsageError
+
+
+def line(*, end: int = 10) -> Timeline:
+    """a holds 2 of 4 for half of the time, then b all of them."""
+    run = Timeline(("a", "b"))
+    run.sample(0, {"a": 2 * MICRO, "b": 0}, 4 * MICRO)
+    run.note(Happening(0, "start", "a-1", "a", "on n1"))
+    run.note(Happening(0, "start", "a-2", "a", ""))
+    run.sample(5 * MICRO, {"a": 0, "b": 4 * MICRO}, 4 * MICRO)
+    run.note(Happening(5 * MICRO, "evict", "a-1", "a", "for b-1"))
+    run.sample(end * MICRO, {"a": 0, "b": 0}, 4 * MICRO)
+    return run
+
+
+def test_use_and_means() -> None:
+    run = line()
+    assert run.used() == pytest.approx((2 * 5 + 4 * 5) / 40)
+    assert run.mean("a") == pytest.approx(1)
+    assert run.mean("b") == pytest.approx(2)
+
+
+def test_a_sample_that_changes_nothing_is_not_kept() -> None:
+    run = Timeline()
+    run.sample(0, {"a": 1}, 4)
+    run.sample(7, {"a": 1}, 4)
+    run.sample(9, {"a": 2}, 4)
+    run.sample(9, {"a": 3}, 4)
+    assert [(sample.time, sample.held["a"]) for sample in run.samples] == [(0, 1), (9, 3)]
+    assert run.queues == ("a",)
+
+
+def test_the_decisions_one_a_line() -> None:
+    assert list(line().lines()) == [
+        "0s  start     a-1  on n1",
+        "    start     a-2",
+        "5s  evict     a-1  for b-1",
+    ]
+    assert list(line().lines(most=1))[-1].endswith("... and 2 more")
+
+
+def test_a_strip_for_each_queue() -> None:
+    strips = list(line().strips(plain=True))
+    assert strips[0] == "a     |" + "=" * 24 + " " * 24 + "|  0"
+    assert strips[1] == "b     |" + " " * 24 + "@" * 24 + "|  0"
+    assert strips[2] == "idle  |" + "=" * 24 + " " * 24 + "|  4"
+    assert strips[3].split() == ["0s", "10s"]
+
+
+def test_a_little_shows() -> None:
+    run = Timeline()
+    run.sample(0, {"a": 1}, 100 * MICRO)
+    run.sample(MICRO, {"a": 0}, 100 * MICRO)
+    assert "." in next(run.strips(plain=True))
+    assert list(Timeline().strips()) == []
+    assert Timeline().used() == 0
+
+
+def test_amounts_and_moments() -> None:
+    assert [gpus_text(n) for n in (0, MICRO, 250_000, 6_666_667)] == ["0", "1", "0.25", "6.666667"]
+    assert [moment_text(n) for n in (0, 1500, 90 * MICRO, 3600 * MICRO)] == ["0s", "2ms", "1m30s", "1h"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture(tmp_path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    first, second = tmp_path / f"first.{suffix}", tmp_path / f"second.{suffix}"
+    plot.check(first)
+    for path in (first, second):
+        plot.draw(line(), path, "two queues")
+    assert first.read_bytes()[:4] == (b"\x89PNG" if suffix == "png" else b"<?xm")
+    assert first.read_bytes() == second.read_bytes()
+    if suffix == "svg":
+        assert "two queues" in first.read_text()
+
+
+def test_many_queues_are_drawn_together(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    run = Timeline()
+    for moment in range(3):
+        run.sample(moment * MICRO, {f"q{n}": (n + moment) * MICRO for n in range(50)}, 5000 * MICRO)
+    plot.draw(run, tmp_path / "many.svg", "many")
+
+
+def test_what_is_no_picture_is_refused_before_the_run(tmp_path) -> None:
+    with pytest.raises(UsageError, match="PNG or SVG"):
+        plot.check(tmp_path / "x.jpeg")
+    with pytest.raises(UsageError, match="not a directory"):
+        plot.check(tmp_path / "none" / "x.png")
+
+
+def test_without_matplotlib_the_way_out_is_said(tmp_path, monkeypatch) -> None:
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(GpushareError) as caught:
+        plot.check(tmp_path / "x.png")
+    assert "gpushare[plot]" in caught.value.hint
