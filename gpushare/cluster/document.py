@@ -19,12 +19,12 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpushare.cluster.quantity import MICRO, MOST
 from gpushare.errors import QuantityError, UsageError
 from gpushare.quantity import Kind, Quantity, parse_duration
 
-__all__ = ["MICRO", "FileError", "Item", "load", "parse", "parse_gpus"]
+__all__ = ["FileError", "Item", "load", "parse", "parse_gpus"]
 
-MICRO = 1_000_000
 MOST_BYTES = 64 * 2**20  # a scenario is typed by a person; a trace has one line for a job
 DEEPEST = 40
 MOST_ITEMS = 500_000  # an alias of aliases of aliases is small on disk
@@ -128,10 +128,9 @@ class Item:
             self.refuse(f"{self._shown()} is not an amount of memory in bytes", hint="write bytes with a unit: 80Gi")
         return quantity.value
 
-    def seconds(self) -> int:
-        """A duration in whole microseconds."""
+    def seconds(self) -> float:
         try:
-            return round(parse_duration(self.text()) * MICRO)
+            return parse_duration(self.text())
         except QuantityError as error:
             self.refuse(error.message, hint=error.hint)
 
@@ -172,7 +171,7 @@ class Item:
 
 
 def parse_gpus(text: str) -> int:
-    """An amount of GPUs as micro-GPU, exactly: 2, 0.25, 25%."""
+    """An amount of GPUs as micro-GPU, exactly: 2, 0.25, 25%. What a person writes is not rounded but refused."""
     trimmed = text.strip()
     percent = trimmed.endswith("%")
     digits = trimmed[:-1].strip() if percent else trimmed
@@ -185,8 +184,8 @@ def parse_gpus(text: str) -> int:
         raise QuantityError(f"cannot read {text!r} as a number of GPUs", hint="write 2, 0.25 or 25%") from None
     if amount != whole:
         raise QuantityError(f"{text} GPUs: more than six decimals", hint="a millionth of a GPU is the smallest part")
-    if whole < 0:
-        raise QuantityError(f"{text} GPUs: less than nothing", hint="write 0 or more")
+    if not 0 <= whole <= MOST:
+        raise QuantityError(f"{text} is not a number of GPUs", hint=f"write a number from 0 to {MOST // MICRO}")
     return whole
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.timeline import IDLE
 from gpushare.errors import GpushareError, UsageError
 
@@ -45,7 +46,7 @@ def draw(timeline: Timeline, path: Path, title: str) -> None:
         colors=colours[: len(bands)] or None,
         step="post",
     )
-    capacity = [sample.capacity / 1e6 for sample in timeline.samples]
+    capacity = [sample.capacity / MICRO for sample in timeline.samples]
     capacity += [capacity[-1]] * (len(times) - len(capacity))
     axes.step(times, capacity, where="post", color="black", linewidth=1, label="all GPUs")
     axes.set(title=title, xlabel=unit, ylabel="GPUs", xlim=(times[0], max(times[-1], times[0] + 1e-9)))

@@ -1,6 +1,6 @@
 """What happened in a run, as numbers over time: GPUs held per queue, and each decision with its moment.
 
-Text here, a picture in plot.py; both read the same samples. Times are microseconds from the run's beginning, amounts
+Text here, a picture in plot.py; both read the same samples. Times are seconds from the run's beginning, amounts
 micro-GPU.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.cluster.document import MICRO
+from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.quantity import format_duration
 
-__all__ = ["Happening", "Sample", "Timeline", "gpus_text", "moment_text"]
+__all__ = ["Happening", "Sample", "Timeline", "moment_text"]
 
 STRIP = 48
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -22,7 +22,7 @@ IDLE = "idle"
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    time: int
+    time: float
     kind: str
     """started, queued, refused, evicted, moved, shrunk, grown, ended, ... as the decision is called."""
     job: str
@@ -32,7 +32,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    time: int
+    time: float
     held: Mapping[str, int]
     capacity: int
 
@@ -49,7 +49,7 @@ class Timeline:
     samples: list[Sample] = field(default_factory=list)
     happenings: list[Happening] = field(default_factory=list)
 
-    def sample(self, time: int, held: Mapping[str, int], capacity: int) -> None:
+    def sample(self, time: float, held: Mapping[str, int], capacity: int) -> None:
         new = [queue for queue in held if queue not in self.queues]
         self.queues += tuple(new)
         sample = Sample(time, dict(held), capacity)
@@ -62,13 +62,13 @@ class Timeline:
         self.happenings.append(happening)
 
     @property
-    def end(self) -> int:
-        last = self.samples[-1].time if self.samples else 0
-        return max(last, self.happenings[-1].time if self.happenings else 0)
+    def end(self) -> float:
+        last = self.samples[-1].time if self.samples else 0.0
+        return max(last, self.happenings[-1].time if self.happenings else 0.0)
 
     def used(self) -> float:
         """The part of all GPU time that was held, from the first sample to the end."""
-        held = capacity = 0
+        held = capacity = 0.0
         for sample, until in self._spans():
             held += sum(sample.held.values()) * (until - sample.time)
             capacity += sample.capacity * (until - sample.time)
@@ -77,15 +77,15 @@ class Timeline:
     def mean(self, queue: str) -> float:
         """GPUs that a queue held on average."""
         total = sum(sample.held.get(queue, 0) * (until - sample.time) for sample, until in self._spans())
-        length = self.end - (self.samples[0].time if self.samples else 0)
+        length = self.end - (self.samples[0].time if self.samples else 0.0)
         return total / length / MICRO if length else 0.0
 
     def steps(self, queue: str) -> tuple[list[float], list[float]]:
         """Seconds and GPUs for a step curve, the last value drawn to the end; IDLE is what nobody holds."""
-        times = [sample.time / MICRO for sample in self.samples]
+        times = [sample.time for sample in self.samples]
         values = [(sample.idle if queue == IDLE else sample.held.get(queue, 0)) / MICRO for sample in self.samples]
-        if times and self.end / MICRO > times[-1]:
-            times.append(self.end / MICRO)
+        if times and self.end > times[-1]:
+            times.append(self.end)
             values.append(values[-1])
         return times, values
 
@@ -122,32 +122,25 @@ class Timeline:
             )
             strip = "".join(levels[mark] for mark in marks)
             last = self.samples[-1].idle if name == IDLE else self.samples[-1].held.get(name, 0)
-            yield f"{name:<{width}}  |{strip}|  {gpus_text(last)}"
+            yield f"{name:<{width}}  |{strip}|  {format_gpus(last)}"
         yield f"{'':<{width}}   {moment_text(self.samples[0].time):<{STRIP - 8}}{moment_text(self.end):>8}"
 
     def _cells(self, name: str) -> list[int]:
         """The value at the middle of each of the strip's cells."""
-        first, length = self.samples[0].time, max(1, self.end - self.samples[0].time)
+        first, length = self.samples[0].time, self.end - self.samples[0].time
         cells, index = [], 0
         for cell in range(STRIP):
-            middle = first + length * (2 * cell + 1) // (2 * STRIP)
+            middle = first + length * (2 * cell + 1) / (2 * STRIP)
             while index + 1 < len(self.samples) and self.samples[index + 1].time <= middle:
                 index += 1
             sample = self.samples[index]
             cells.append(sample.idle if name == IDLE else sample.held.get(name, 0))
         return cells
 
-    def _spans(self) -> Iterator[tuple[Sample, int]]:
-        untils: Sequence[int] = [sample.time for sample in self.samples[1:]] + [self.end]
+    def _spans(self) -> Iterator[tuple[Sample, float]]:
+        untils: Sequence[float] = [sample.time for sample in self.samples[1:]] + [self.end]
         yield from zip(self.samples, untils, strict=False)
 
 
-def gpus_text(amount: int) -> str:
-    """micro-GPU as people write it: 4, 0.25, 6.666667."""
-    whole, rest = divmod(abs(amount), MICRO)
-    digits = f"{whole}.{rest:06d}".rstrip("0").rstrip(".") if rest else str(whole)
-    return f"-{digits}" if amount < 0 else digits
-
-
-def moment_text(time: int) -> str:
-    return format_duration(time / MICRO).replace(" ", "")
+def moment_text(time: float) -> str:
+    return format_duration(time).replace(" ", "")
