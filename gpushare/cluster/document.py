@@ -294,9 +294,10 @@ class _Yaml:
 
 
 def _scalar(node: Any) -> Any:
-    if node.style is None and node.value in ("", "~", "null"):
+    plain = not node.style  # None in PyYAML's own parser, "" in libyaml's; quoted and block scalars are always words
+    if plain and node.value in ("", "~", "null"):
         return None
-    if node.style is None and node.value in ("true", "false"):
+    if plain and node.value in ("true", "false"):
         return node.value == "true"
     return node.value
 

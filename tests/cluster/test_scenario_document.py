@@ -38,6 +38,15 @@ def test_words_that_yaml_would_change_stay_words() -> None:
     assert (tree["on"].text(), tree["no"].text()) == ("yes", "off")
 
 
+def test_flags_and_nothing_are_plain_words_only() -> None:
+    tree = parse("a: true\nb: 'true'\nc: null\nd: 'null'\ne:\n", "c.yaml")
+    assert tree["a"].flag() is True
+    assert tree["b"].text() == "true"
+    assert "c" not in tree
+    assert tree["d"].text() == "null"
+    assert "e" not in tree
+
+
 def test_a_wrong_value_is_named_with_file_line_and_path() -> None:
     text = "queues:\n  - name: a\n  - name: b\n    quota: lots\n"
     error = complaint(text, lambda tree: tree["queues"].entries()[1]["quota"].gpus())
