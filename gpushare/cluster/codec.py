@@ -1,7 +1,7 @@
 """Events and actions as JSON: for the log on disk, and for `-o json`.
 
 Events are read back, so cattrs makes both directions from the very types; values equal to their default are left out,
-unknown fields are refused. Actions are only written: their reasons carry the sentence beside the numbers.
+unknown fields are refused. Actions are only written.
 """
 
 from __future__ import annotations
@@ -16,18 +16,27 @@ from typing import Any, get_origin
 import cattrs
 from cattrs.strategies import configure_tagged_union
 
-from gpushare.cluster.model import Action, Event, Policy, Reason
+from gpushare.cluster.model import Action, Event, Place, Policy, Reason
 
 __all__ = ["decode_events", "decode_policy", "encode_actions", "encode_events", "encode_policy", "plain"]
+
+SETS: tuple[object, ...] = (frozenset,)
 
 
 @cache
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True)
     # A set has no order, and equal events are to give equal text.
-    converter.register_unstructure_hook_func(lambda kind: get_origin(kind) is frozenset, sorted)
+    converter.register_unstructure_hook_func(lambda kind: get_origin(kind) in SETS, sorted)
+    # cattrs does not resolve the annotations of a NamedTuple.
+    converter.register_structure_hook(Place, _place)
     configure_tagged_union(Event, converter, tag_name="event")
     return converter
+
+
+def _place(value: Any, _: type[Place]) -> Place:
+    group, task, node, gpus, amount, charge = value
+    return Place(group, task, node, tuple(gpus), amount, charge)
 
 
 def encode_events(events: Sequence[Event]) -> str:
@@ -47,7 +56,13 @@ def decode_policy(text: str) -> Policy:
 
 
 def encode_actions(actions: Sequence[Action]) -> str:
-    return _text([plain(action) for action in actions])
+    """What was decided, with the code of the reason alone: a better sentence is no other decision."""
+    return _text([_decided(action) for action in actions])
+
+
+def _decided(action: Action) -> list[Any]:
+    values = (value.code.value if isinstance(value, Reason) else value for value in action)
+    return [type(action).__name__.lower(), *values]
 
 
 def plain(value: Any) -> Any:
