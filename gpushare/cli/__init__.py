@@ -27,6 +27,7 @@ COMMANDS = {
     "set": "gpushare.cli.set",
     "explain": "gpushare.cli.explain",
     "doctor": "gpushare.cli.doctor",
+    "cluster": "gpushare.cli.cluster",
     "demo": "gpushare.cli.demo",
     "kernel": "gpushare.cli.kernel",
     "daemon": "gpushare.cli.daemon",

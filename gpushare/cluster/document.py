@@ -14,7 +14,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from gpushare.cluster.quantity import MICRO, MOST
 from gpushare.errors import QuantityError, UsageError
 from gpushare.quantity import Kind, Quantity, parse_duration
 
-__all__ = ["FileError", "Item", "load", "parse", "parse_gpus"]
+__all__ = ["FileError", "Item", "load", "parse", "parse_gpus", "parse_line", "read_text"]
 
 MOST_BYTES = 64 * 2**20  # a scenario is typed by a person; a trace has one line for a job
 DEEPEST = 40
@@ -191,6 +191,10 @@ def parse_gpus(text: str) -> int:
 
 def load(path: str | Path) -> Item:
     """Read a file: JSON where its name ends so, else YAML."""
+    return parse(read_text(path), str(path))
+
+
+def read_text(path: str | Path) -> str:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -198,10 +202,9 @@ def load(path: str | Path) -> Item:
     if len(data) > MOST_BYTES:
         raise FileError(f"{path} has {len(data)} bytes", hint=f"at most {MOST_BYTES} are read")
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         raise FileError(f"{path}: byte {error.start} is not UTF-8", hint="save it as UTF-8 text") from None
-    return parse(text, str(path))
 
 
 def parse(text: str, file: str) -> Item:
@@ -210,7 +213,12 @@ def parse(text: str, file: str) -> Item:
     return _yaml(text, file)
 
 
-def _json(text: str, file: str) -> Item:
+def parse_line(text: str, file: str, line: int) -> Item:
+    """One line of a file that has JSON in each."""
+    return _json(text, file, line)
+
+
+def _json(text: str, file: str, line: int = 0) -> Item:
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in found]
         twice = sorted({key for key in keys if keys.count(key) > 1})
@@ -222,23 +230,24 @@ def _json(text: str, file: str) -> Item:
         tree = json.loads(text, parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
         raise FileError(
-            f"{file}:{error.lineno}: not JSON: {error.msg}", hint="check it with python -m json.tool"
+            f"{file}:{line or error.lineno}: not JSON: {error.msg}", hint="check it with python -m json.tool"
         ) from None
     except RecursionError:
         raise FileError(f"{file}: nested too deeply", hint=f"at most {DEEPEST} levels are read") from None
-    return _from_json(tree, file, "", 0)
+    return _from_json(tree, Item(None, file, "", line), 0)
 
 
-def _from_json(tree: Any, file: str, path: str, depth: int) -> Item:
+def _from_json(tree: Any, place: Item, depth: int) -> Item:
     if depth > DEEPEST:
-        raise FileError(f"{file}: {path}: nested too deeply", hint=f"at most {DEEPEST} levels are read")
+        place.refuse("nested too deeply", hint=f"at most {DEEPEST} levels are read")
+    value = tree
     if isinstance(tree, dict):
-        return Item(
-            {key: _from_json(value, file, _join(path, key), depth + 1) for key, value in tree.items()}, file, path
-        )
-    if isinstance(tree, list):
-        return Item([_from_json(value, file, f"{path}[{n}]", depth + 1) for n, value in enumerate(tree)], file, path)
-    return Item(tree, file, path)
+        value = {
+            key: _from_json(one, replace(place, path=_join(place.path, key)), depth + 1) for key, one in tree.items()
+        }
+    elif isinstance(tree, list):
+        value = [_from_json(one, replace(place, path=f"{place.path}[{n}]"), depth + 1) for n, one in enumerate(tree)]
+    return replace(place, value=value)
 
 
 def _yaml(text: str, file: str) -> Item:

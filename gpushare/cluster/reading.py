@@ -14,15 +14,17 @@ the allocator, so that a file, a command line and a scheduler's own objects are 
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
-from gpushare.cluster.document import Item
+from gpushare.cluster.document import FileError, Item, parse_line, read_text
 from gpushare.cluster.model import Job, JobRestored, Node, Place, Policy, Queue, Selector, Tasks
 from gpushare.cluster.quantity import MICRO, bytes_of_share
 
-__all__ = ["JOB_KEYS", "Seats", "Submission", "job", "jobs", "nodes", "policy", "queues", "restored", "series"]
+__all__ = ["JOB_KEYS", "Seats", "Submission", "job", "jobs", "nodes", "policy", "queues", "restored", "series", "trace"]
 
 MOST_OF_A_SERIES = 1_000_000
 UNLIMITED = "unlimited"
@@ -147,6 +149,30 @@ def jobs(item: Item) -> Iterator[Submission]:
         duration = entry["duration"].seconds() if "duration" in entry else None
         for n, name in series(entry):
             yield Submission(replace(pattern, id=name), at + n * every, duration)
+
+
+def trace(path: str | Path) -> list[Submission]:
+    """Jobs of a recorded or made-up workload, one a line, in JSON (.jsonl) or as a table (.csv) with the same names:
+    at (seconds or a duration), duration, name, queue, gpus, ..."""
+    file = str(path)
+    lines = read_text(path).splitlines()
+    if file.endswith(".csv"):
+        header = next(csv.reader(lines[:1]), [])
+        entries = [_csv_entry(file, n, header, row) for n, row in enumerate(csv.reader(lines[1:]), 2) if row]
+    else:
+        entries = [parse_line(line, file, n) for n, line in enumerate(lines, 1) if line.strip()]
+    if not entries:
+        raise FileError(f"{file} has no jobs", hint="write one job a line, as in {at: 0, name: j, queue: q, gpus: 1}")
+    return [submission for entry in entries for submission in jobs(entry)]
+
+
+def _csv_entry(file: str, line: int, header: list[str], row: list[str]) -> Item:
+    place = Item(None, file, "", line)
+    if len(row) != len(header):
+        place.refuse(f"{len(row)} values for {len(header)} columns", hint="quote what has a comma in it")
+    words = {"true": True, "false": False}
+    cells = {key.strip(): value.strip() for key, value in zip(header, row, strict=True)}
+    return Item({k: Item(words.get(v, v), file, k, line) for k, v in cells.items() if v}, file, "", line)
 
 
 def job(entry: Item) -> Job:

@@ -89,11 +89,12 @@ class Timeline:
             values.append(values[-1])
         return times, values
 
-    def lines(self, *, most: int | None = None) -> Iterator[str]:
-        """The decisions, one a line, the first `most` of them."""
-        if not self.happenings:
+    def lines(self, *, since: int = 0, most: int | None = None) -> Iterator[str]:
+        """The decisions after the first `since`, one a line, at most `most` of them."""
+        happenings = self.happenings[since:]
+        shown = happenings if most is None else happenings[:most]
+        if not shown:
             return
-        shown = self.happenings if most is None else self.happenings[:most]
         times = [moment_text(happening.time) for happening in shown]
         width = max(len(time) for time in times)
         jobs = min(32, max(len(happening.job) for happening in shown))
@@ -103,8 +104,8 @@ class Timeline:
             before = time
             text = f"  {happening.text}" if happening.text else ""
             yield f"{stamp:>{width}}  {happening.kind:<8}  {happening.job:<{jobs}}{text}".rstrip()
-        if len(shown) < len(self.happenings):
-            yield f"{'':>{width}}  ... and {len(self.happenings) - len(shown)} more"
+        if len(shown) < len(happenings):
+            yield f"{'':>{width}}  ... and {len(happenings) - len(shown)} more"
 
     def strips(self, *, plain: bool = False) -> Iterator[str]:
         """A line for each queue: GPUs held over time, from nothing to the most that the cluster has."""
