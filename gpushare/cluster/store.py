@@ -81,28 +81,29 @@ class Store:
 
     @classmethod
     def create(cls, path: Path, policy: Policy | None = None) -> Store:
-        """A new log; one that is there already is an error."""
+        """A new log; one that is there already is an error. It appears under its name when it is whole."""
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            unfinished.unlink(missing_ok=True)
+            os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with _understood(path), contextlib.closing(_connect(unfinished, read_only=False)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(SCHEMA)
+                connection.execute("INSERT INTO meta VALUES ('policy', ?)", (encode_policy(policy or Policy()),))
+                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {FORMAT}")
+            os.link(unfinished, path)
         except FileExistsError:
             raise StoreError(
                 f"{path} exists already", hint="name another file with --store, or move this one"
             ) from None
         except OSError as error:
             raise StoreError(f"cannot make {path}: {error.strerror}", hint="name another file with --store") from None
-        with _understood(path):
-            connection = _connect(path, read_only=False)
-            connection.execute("PRAGMA journal_mode = WAL")
-            # executescript would commit in between: a crash must leave an empty file or a whole one.
-            connection.execute("BEGIN IMMEDIATE")
-            for statement in filter(str.strip, SCHEMA.split(";")):
-                connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES ('policy', ?)", (encode_policy(policy or Policy()),))
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
-            connection.execute("COMMIT")
-        return cls(path, connection, read_only=False)
+        finally:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Store:
@@ -115,13 +116,6 @@ class Store:
             connection = _connect(path, read_only=read_only)
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if (application, version) == (0, 0) and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                # Its maker was killed before the first transaction: nothing was ever in it.
-                connection.close()
-                if read_only:
-                    raise StoreError(f"{path} is empty", hint="make a cluster in it: `gpushare cluster apply FILE`")
-                path.unlink()
-                return cls.create(path)
             if application != APPLICATION:
                 raise StoreError(f"{path} is not a cluster of gpushare", hint="name another file with --store")
             if version != FORMAT:
