@@ -10,10 +10,10 @@ SECONDS ?= 600
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash differential fuzz bench build clean
+.PHONY: help demo test check pytest property crash differential fuzz bench bench-cluster build clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/installed-demo ## make a virtual environment, install, and see two programs share a GPU
 	$(BIN)/gpushare demo
@@ -45,6 +45,9 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/roundtrip.py
 	$(BIN)/python benchmarks/startup.py
+
+bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, beside other schedulers' figures
+	$(BIN)/python benchmarks/cluster.py --curve
 
 build: $(VENV)/bin/python ## compile the C parts into the source tree
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'
