@@ -250,12 +250,12 @@ def print_played(played: Played, *, most: int) -> None:
         for line in timeline.lines(most=most):
             click.echo(line)
     click.echo()
-    plain_marks = not _says_blocks()
-    for line in timeline.strips(plain=plain_marks):
+    for line in timeline.strips(plain=not _says_blocks()):
         click.echo(line)
     numbers = _summary(played)
     counted = ", ".join(count(numbers[key], word) for key, word in SUMMARY)
-    click.echo(f"\n{counted}; {timeline.used():.1%} of the GPU time used")
+    used = f"; {timeline.used():.1%} of the GPU time used" if timeline.passed else ""
+    click.echo(f"\n{counted}{used}")
 
 
 SUMMARY = (

@@ -66,6 +66,11 @@ class Timeline:
         last = self.samples[-1].time if self.samples else 0.0
         return max(last, self.happenings[-1].time if self.happenings else 0.0)
 
+    @property
+    def passed(self) -> float:
+        """Seconds from the first sample to the end."""
+        return self.end - self.samples[0].time if self.samples else 0.0
+
     def used(self) -> float:
         """The part of all GPU time that was held, from the first sample to the end."""
         held = capacity = 0.0
@@ -77,8 +82,7 @@ class Timeline:
     def mean(self, queue: str) -> float:
         """GPUs that a queue held on average."""
         total = sum(sample.held.get(queue, 0) * (until - sample.time) for sample, until in self._spans())
-        length = self.end - (self.samples[0].time if self.samples else 0.0)
-        return total / length / MICRO if length else 0.0
+        return total / self.passed / MICRO if self.passed else 0.0
 
     def steps(self, queue: str) -> tuple[list[float], list[float]]:
         """Seconds and GPUs for a step curve, the last value drawn to the end; IDLE is what nobody holds."""
@@ -108,7 +112,8 @@ class Timeline:
             yield f"{'':>{width}}  ... and {len(happenings) - len(shown)} more"
 
     def strips(self, *, plain: bool = False) -> Iterator[str]:
-        """A line for each queue: GPUs held over time, from nothing to the most that the cluster has."""
+        """A line for each queue: GPUs held over time, from nothing to the most that the cluster has. Where no time has
+        passed, only what is held in the end."""
         if not self.samples:
             return
         levels = PLAIN_LEVELS if plain else LEVELS
@@ -123,12 +128,13 @@ class Timeline:
             )
             strip = "".join(levels[mark] for mark in marks)
             last = self.samples[-1].idle if name == IDLE else self.samples[-1].held.get(name, 0)
-            yield f"{name:<{width}}  |{strip}|  {format_gpus(last)}"
-        yield f"{'':<{width}}   {moment_text(self.samples[0].time):<{STRIP - 8}}{moment_text(self.end):>8}"
+            yield f"{name:<{width}}  {f'|{strip}|  ' if self.passed else ''}{format_gpus(last)}"
+        if self.passed:
+            yield f"{'':<{width}}   {moment_text(self.samples[0].time):<{STRIP - 8}}{moment_text(self.end):>8}"
 
     def _cells(self, name: str) -> list[int]:
         """The value at the middle of each of the strip's cells."""
-        first, length = self.samples[0].time, self.end - self.samples[0].time
+        first, length = self.samples[0].time, self.passed
         cells, index = [], 0
         for cell in range(STRIP):
             middle = first + length * (2 * cell + 1) / (2 * STRIP)
