@@ -24,6 +24,8 @@ class Code(StrEnum):
     """Room was made by moving others."""
     SHRUNK = "shrunk"
     """Room was made by shrinking elastic jobs."""
+    TAKEN = "taken"
+    """Room was made by stopping others."""
     RECLAIM = "reclaim"
     """A queue below its share takes back what others have above theirs."""
     PREEMPT = "preempt"
@@ -55,6 +57,7 @@ SENTENCES: Mapping[Code, str] = {
     Code.FREE: "there is room",
     Code.MOVED: "room was made by moving {moves} running tasks",
     Code.SHRUNK: "room was made by shrinking {shrunk}",
+    Code.TAKEN: "room was made by stopping {victims}",
     Code.RECLAIM: "{for_queue} is below its share and takes back what {queue} has above its own",
     Code.PREEMPT: "{for_job} has a higher priority ({for_priority} above {priority}) in {queue}",
     Code.BACKFILL_OVER: "{for_job}, for which these GPUs were reserved, can start",
