@@ -53,13 +53,12 @@ def decide(turn: Turn) -> None:
         if make_room(turn, entitled=True):
             continue
         start(turn, ABOVE)
-        if not make_room(turn, entitled=False):
+        if make_room(turn, entitled=False) or state.settle_shares():
+            continue
+        elastic.grow(turn)
+        ageing.reserve(turn)
+        if not state.dirty and not state.freed and not state.dropped:
             break
-    elastic.grow(turn)
-    ageing.reserve(turn)
-    if state.dirty:
-        open_gates(state)
-        start(turn, ABOVE)
 
 
 # ---- gates -------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.stage import GIB, Stage
+from allocator_stage import GIB, Stage
 
 from gpushare.cluster.model import Policy, Start, Wait
 
