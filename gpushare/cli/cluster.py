@@ -16,13 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from gpushare.cli import cluster_views as views
 from gpushare.cli import output as _output
 from gpushare.cluster import reading, scenario
+from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import plain
 from gpushare.cluster.document import FileError, Item, load, parse
 from gpushare.cluster.model import (
@@ -38,9 +39,6 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
-
-if TYPE_CHECKING:
-    from gpushare.cluster.allocator import Allocator
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LINE = "the command line"
@@ -94,18 +92,25 @@ def apply(file: Path, store: Path | None) -> None:
       - {name: research, quota: 10}
       - {name: product, quota: 6, limit: 12, priority: 1}
     """
-    wanted = scenario.given(load(file))
+    root = load(file)
+    wanted = scenario.given(root)
     path = store or default_path()
+    if wanted.jobs is not None:
+        wanted.jobs.refuse("a cluster's file has no jobs", hint="submit them: `gpushare cluster submit`")
     new = not path.exists()
-    with Store.create(path, wanted.policy) if new else _open(store, read_only=False) as cluster:
-        if not new and "policy" in load(file) and wanted.policy != cluster.policy:
+    if new:
+        events = _differences(wanted, Allocator(wanted.policy))
+        Allocator(wanted.policy).handle(events, time.time())  # refused before there is a file
+        cluster = Store.create(path, wanted.policy)
+    else:
+        cluster = _open(store, read_only=False)
+    with cluster:
+        if "policy" in root and wanted.policy != cluster.policy:
             raise UsageError(
                 f"{file}: policy: the cluster in {path} was made with another",
                 hint="leave `policy` out, or make a new one",
             )
-        if wanted.jobs is not None:
-            wanted.jobs.refuse("a cluster's file has no jobs", hint="submit them: `gpushare cluster submit`")
-        events = _differences(wanted, cluster)
+        events = _differences(wanted, cluster.allocator)
         actions = cluster.append(events, time.time()) if events else []
     kinds = [type(event).__name__ for event in events]
     counts = [
@@ -117,8 +122,7 @@ def apply(file: Path, store: Path | None) -> None:
     _print_actions(actions)
 
 
-def _differences(wanted: scenario.Given, cluster: Store) -> list[Event]:
-    allocator = cluster.allocator
+def _differences(wanted: scenario.Given, allocator: Allocator) -> list[Event]:
     events: list[Event] = []
     for node in wanted.nodes:
         known = allocator.nodes.get(node.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import textwrap
 import time
 from collections import Counter
@@ -202,14 +204,18 @@ def action_lines(actions: Sequence[Action]) -> Iterator[str]:
 
 def print_explanation(allocator: Allocator, explanation: Explanation, now: float) -> None:
     view = allocator.jobs[explanation.job]
-    verb = {"pending": "waits", "starting": "is about to start", "running": "runs"}[explanation.state]
     age = format_duration(float(int(max(0.0, now - view.since))))
-    click.echo(f"job {explanation.job} of queue {view.job.queue} {verb} since {age}")
+    state = {"pending": f"has waited {age}", "starting": "is about to start", "running": f"has run for {age}"}
+    click.echo(f"job {explanation.job} of queue {view.job.queue} {state[explanation.state]}")
     facts = [("asks for", f"{asked(view)} GPUs" if all(one.memory is None for one in view.job.tasks) else asked(view))]
     if view.places:
         facts.append(("holds", f"{format_gpus(view.charge)} GPUs: {where(view.places)}"))
     facts.append(("because", explanation.reason.message))
-    facts += [(label, text) for label, text in explanation.reason.facts if text]
+    facts += [
+        (label, text)
+        for label, text in explanation.reason.facts
+        if text and not _says(explanation.reason.message, text)
+    ]
     facts.append((f"share of {view.job.queue}", allocator.shares()[view.job.queue].words))
     width = max(len(label) for label, _ in facts)
     for label, text in facts:
@@ -300,6 +306,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def _says(message: str, text: str) -> bool:
+    """Whether a sentence has this number or name in it."""
+    return re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", message) is not None
+
+
 def wrapped(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), 100)
 
@@ -330,8 +341,6 @@ def _capacity(allocator: Allocator) -> int:
 
 def _says_blocks() -> bool:
     """Whether the terminal or file takes block characters."""
-    import sys
-
     try:
         "▁█".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -81,7 +81,7 @@ def test_from_a_file_to_an_answer(sh) -> None:
     assert plan.splitlines()[0] == "8 of 8 GPUs held; 1 pending, 3 running"
     assert "third" in plan
     why = sh("explain third")
-    assert why.startswith("job third of queue a waits since")
+    assert why.startswith("job third of queue a has waited")
     assert "because" in why
     assert "start" in sh("plan --what-if 'end: first'")
     assert states(sh)["first"] == "running", "what if changes nothing"
@@ -240,8 +240,11 @@ def test_a_scenario_is_told_step_by_step(sh) -> None:
     out = sh("simulate {path}", path=EXAMPLES / "a8-quick-start.yaml")
     assert out.startswith("Run:ai's quick start")
     assert "evict" in out
-    assert "team-a  |" in out
+    assert "team-a  2" in out
     assert "1 eviction" in out
+    with_time = sh("simulate {path}", path=EXAMPLES / "a6-ladder.yaml")
+    assert "idle  |" in with_time
+    assert "of the GPU time used" in with_time
 
 
 def test_a_scenario_that_goes_otherwise_fails(sh) -> None:
@@ -249,7 +252,7 @@ def test_a_scenario_that_goes_otherwise_fails(sh) -> None:
     (sh.directory / "wrong.yaml").write_text(text)
     sh("simulate {dir}/wrong.yaml", code=1)
     assert "1 thing did not follow" in sh.err
-    assert "wrong.yaml:22" in sh.err
+    assert "wrong.yaml:20" in sh.err
     assert "evicted: a1 (a1 too; not a2)" in sh.err
 
 
