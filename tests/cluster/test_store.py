@@ -40,7 +40,7 @@ from gpushare.cluster.quantity import gpus
 from gpushare.cluster.store import Store, StoreError, default_path
 from gpushare.errors import UsageError
 
-KILLS = int(os.environ.get("GPUSHARE_TEST_KILLS", "60"))
+KILLS = int(os.environ.get("GPUSHARE_TEST_KILLS", "25"))
 CLUSTER = [
     NodeAdded(Node("n1", 4)),
     NodeAdded(Node("n2", 4)),
