@@ -295,7 +295,7 @@ def by_parent(path: Path, acknowledge) -> None:
 
 def at_a_step(path: Path, acknowledge) -> None:
     """Kill -9 from within SQLite, before its n-th instruction."""
-    left = random.Random(os.getpid()).randrange(1, 6000)
+    left = random.randrange(1, 400)
 
     def step() -> int:
         nonlocal left
