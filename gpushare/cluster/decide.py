@@ -18,7 +18,7 @@ Nothing else is tried again, which is why an event costs what it changes and not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
 
 from gpushare.cluster import ageing, elastic
@@ -245,19 +245,26 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
     state = turn.state
     serial = count()
     heap: list[tuple[object, int, JobClass, bool]] = []
+
+    def line_up(cls: JobClass, more: bool) -> None:
+        if _waits(turn, cls, more) and (_entitled(turn, cls, more) or not entitled):
+            heappush(heap, (_place_in_line(state, cls, more), next(serial), cls, more))
+
     for cls in list(state.classes.values()):
-        for more in (False, True):
-            if _waits(turn, cls, more) and _entitled(turn, cls, more) == entitled:
-                heap.append((_place_in_line(state, cls, more), next(serial), cls, more))
-    heapify(heap)
+        line_up(cls, False)
+        if len(cls.short):
+            line_up(cls, True)
     success = False
     while heap:
         _, _, cls, more = heappop(heap)
-        if make_room_for(turn, cls, more, entitled):
+        if turn.failed.get((cls, more)) == state.version or not _waits(turn, cls, more):
+            continue
+        if make_room_for(turn, cls, more):
             success = True
             state.settle_shares()
-            if _waits(turn, cls, more) and _entitled(turn, cls, more) == entitled:
-                heappush(heap, (_place_in_line(state, cls, more), next(serial), cls, more))
+            line_up(cls, more)
+        else:
+            turn.failed[cls, more] = state.version
     return success
 
 
@@ -296,7 +303,7 @@ def _place_in_line(state: State, cls: JobClass, more: bool) -> tuple[object, ...
     return (*ranks, (-cls.priority, more, (cls.short if more else cls.pending).first))
 
 
-def make_room_for(turn: Turn, cls: JobClass, more: bool, entitled: bool) -> bool:
+def make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
     """One more job of the class, or one more task of its first elastic job, by the mildest means that works."""
     state = turn.state
     job = _first(turn, cls, more)
@@ -305,7 +312,7 @@ def make_room_for(turn: Turn, cls: JobClass, more: bool, entitled: bool) -> bool
     if gate.code in SPACE:
         if consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more):
             return True
-    if entitled and reclaim(turn, cls, job, more):
+    if _entitled(turn, cls, more) and reclaim(turn, cls, job, more):
         return True
     lower = any(one.priority < cls.priority and len(one.running) for one in cls.queue.classes.values())
     return lower and preempt(turn, cls, job, more)

@@ -28,11 +28,11 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import JobState, QueueState, State
+from gpushare.cluster.state import JobClass, JobState, QueueState, State
 
 
 class Turn:
-    __slots__ = ("again", "arrived", "now", "number", "out", "reported", "state")
+    __slots__ = ("again", "arrived", "failed", "now", "number", "out", "partial", "reported", "state")
 
     def __init__(self, state: State, now: float) -> None:
         self.state = state
@@ -45,6 +45,10 @@ class Turn:
         """Something that was started in this very turn may have to go: decide once more."""
         self.arrived: list[JobState] = []
         """Jobs submitted in this turn."""
+        self.partial: list[JobState] = []
+        """Jobs restored with fewer tasks than their gang needs."""
+        self.failed: dict[tuple[JobClass, bool], int] = {}
+        """Classes for which no room could be made, and the version of the state for which that is so."""
 
     # ---- begin ---------------------------------------------------------------------------------------
 

@@ -24,9 +24,9 @@ Which victims
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace, merge
+from itertools import combinations, groupby
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
@@ -148,8 +148,7 @@ def _over(
     bound = queue.quota if quota_alone else max(queue.quota, queue.share)
     if queue.allocated <= bound:
         return
-    ratio = (queue.allocated << 40) // queue.share if queue.share else queue.allocated << 80
-    key = (*key, queue.spec.priority, -ratio, queue.order)
+    key = (*key, queue.spec.priority, -_ratio(queue, queue.allocated), queue.order)
     chain = (*chain, (queue, bound))
     if queue.children:
         for child in queue.children.values():
@@ -266,36 +265,66 @@ class Search:
     # ---- one victim is enough ----------------------------------------------------------------------
 
     def _single(self, stage: tuple[int, int]) -> bool:
-        if len(self.wants) > 1:
-            return False
+        """Of the jobs that free enough alone, the one with the least excess, then the first in the order of victims."""
+        if len(self.wants) > 1 or self.state.space.find(self.wants[0].need, self.mask) is not None:
+            return False  # or there is room: then it is a limit that is in the way
         want = self.wants[0]
-        if self.state.space.find(want.need, self.mask) is not None:
-            return False  # there is room: it is a limit that is in the way
-        choices = []
-        for one in self.candidates:
-            if one.stage == stage:
-                sample = self.state.by_seq[one.cls.running.first]
-                if len(sample.places) == 1:
-                    choices.append((max(0, sample.charge - self._charge()), one.standing, one.cls.number, one.cls))
-        choices.sort(key=lambda choice: choice[:3])
-        deficit = self._deficit()
-        for _, _, _, cls in choices:
-            for seq in cls.running.newest_first():
-                job = self.state.by_seq[seq]
-                if len(job.places) != 1 or job.charge < deficit:
+        charge, deficit = self._charge(), self._deficit()
+        best: tuple[int, JobState] | None = None
+        least = self._least_excess(stage, charge)
+        for job in self._in_order(stage):
+            if len(job.places) != 1 or job.charge < deficit or job.cls.priority != stage[1]:
+                continue
+            excess = job.charge - charge if job.charge > charge else 0
+            if best is not None and excess >= best[0]:
+                continue
+            (place,) = job.places.values()
+            node = self.state.space.by_name[place.node]
+            if self.mask >> node.number & 1 and frees_enough(node, want.need, place) and self._evictable(job):
+                if not self.bounds.permit([Unit(job, [place], place.node, 0)]):
                     continue
-                (place,) = job.places.values()
-                node = self.state.space.by_name[place.node]
-                if self.mask >> node.number & 1 and frees_enough(node, want.need, place) and self._evictable(job):
-                    unit = Unit(job, [place], place.node, 0)
-                    if not self.bounds.permit([unit]):
-                        break
-                    self._take([unit])
-                    gpus = fit_on(node, want.need)
-                    assert gpus is not None
-                    self.placed.append(take(self.state, self.job, want.group, want.task, want.need, node, gpus))
-                    return True
-        return False
+                best = excess, job
+                if excess <= least:
+                    break
+        if best is None:
+            return False
+        job = best[1]
+        (place,) = job.places.values()
+        node = self.state.space.by_name[place.node]
+        self._take([Unit(job, [place], place.node, 0)])
+        gpus = fit_on(node, want.need)
+        assert gpus is not None
+        self.placed.append(take(self.state, self.job, want.group, want.task, want.need, node, gpus))
+        return True
+
+    def _least_excess(self, stage: tuple[int, int], charge: int) -> int:
+        """No victim of the stage can do better than this."""
+        samples = [self.state.by_seq[one.cls.running.first].charge for one in self.candidates if one.stage == stage]
+        return min(max(0, sample - charge) for sample in samples)
+
+    def _in_order(self, stage: tuple[int, int]) -> Iterator[JobState]:
+        """Victims up to a stage, best first: the newest of the queue that is most over, taken one after the other."""
+        by_seq = self.state.by_seq
+        leaves: dict[QueueState, list[Candidate]] = {}
+        for one in self.candidates:
+            if one.stage <= stage:
+                leaves.setdefault(one.cls.queue, []).append(one)
+        heap = []
+        for leaf, found in leaves.items():
+            jobs = _newest(found, by_seq)
+            first = next(jobs, None)
+            if first is not None:
+                heap.append((found[0].stage[0], -_ratio(leaf, leaf.allocated), -leaf.order, leaf.allocated, first, leaf, jobs))
+        heapify(heap)
+        while heap:
+            group, _, order, left, job, leaf, jobs = heap[0]
+            charge = job.charge
+            yield job
+            after = next(jobs, None)
+            if after is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, (group, -_ratio(leaf, left - charge), order, left - charge, after, leaf, jobs))
 
     # ---- several ---------------------------------------------------------------------------------
 
@@ -317,14 +346,9 @@ class Search:
     def _gather(self, stage: tuple[int, int]) -> None:
         """Who could go, by node, the best victims first."""
         self.holders = {}
-        rank = 0
         by_name = self.state.space.by_name
-        for one in sorted((one for one in self.candidates if one.stage <= stage), key=_candidate_order):
-            for seq in one.cls.running.newest_first():
-                job = self.state.by_seq[seq]
-                if not self._evictable(job):
-                    continue
-                rank += 1
+        for rank, job in enumerate(self._in_order(stage)):
+            if self._evictable(job):
                 for name in sorted({place.node for place in job.places.values()}):
                     self.holders.setdefault(by_name[name], []).append((rank, job))
 
@@ -397,7 +421,7 @@ class Search:
         if any(job.extra() for _, job in self.holders[node]):
             core = [unit for rank, job in self.holders[node] for unit in units_on(job, node, rank, extras_first=False)]
             other = clear(node, need, core, self.bounds)
-            if found is None or (other is not None and other[0] < found[0]):
+            if other is not None and (found is None or other[0][:2] < found[0][:2]):
                 found = other
         return found
 
@@ -503,6 +527,18 @@ def gain(before: dict[QueueState, int], queues: Iterable[QueueState], coming: di
         else:
             quota += min(new, queue.quota) - min(old, queue.quota)
     return quota, share
+
+
+def _newest(candidates: Iterable[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
+    """The jobs of one queue's classes: lowest priority first, then newest first."""
+    for _, group in groupby(sorted(candidates, key=_candidate_order), key=lambda one: one.stage):
+        for seq in merge(*(one.cls.running.newest_first() for one in group), reverse=True):
+            yield by_seq[seq]
+
+
+def _ratio(queue: QueueState, allocated: int) -> int:
+    """How far a queue that holds so much is over its share."""
+    return (allocated << 40) // queue.share if queue.share else allocated << 80
 
 
 def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -> list[Unit]:
