@@ -11,7 +11,8 @@ Why it ends (no ping-pong)
     Shares depend on demand, quotas and nodes, not on what runs (shares.py). Let, over the queues of one level,
     PhiD = sum of min(allocated, quota) and PhiS = sum of min(allocated, share). A reclaim is done only if (PhiD, PhiS)
     of every level at which it moves something from one queue to another rises in lexicographic order, on the final
-    set of victims. Starting a job where there is room lowers neither. Both are bounded integers, so with demands
+    set of victims. (One exception, for quotas: PhiD may stay as it is when a queue that gets its quota displaces a
+    job so large that its own queue cannot have it back within quota: so it does not come back either.) Starting a job where there is room lowers neither. Both are bounded integers, so with demands
     unchanged reclaims come to an end, and v, evicted for j, cannot evict j in return: that would lower what has risen.
     Preemption raises the priorities of what a queue runs, in lexicographic order, and needs no share at all.
 
@@ -94,6 +95,9 @@ class Bounds:
     def __init__(self) -> None:
         self.of: dict[QueueState, tuple[tuple[QueueState, int], ...]] = {}
         """By leaf: the queues of its path that must stay above a bound before each victim."""
+        self.ceilings: list[tuple[QueueState, int, bool]] = []
+        """The job's queue and its ancestors: with the job, each may hold so much if victims are taken outside of it;
+        whether that is its quota."""
 
     def permit(self, units: Iterable[Unit]) -> bool:
         """Can these be taken one after the other, the largest last?"""
@@ -120,16 +124,21 @@ def reclaimable(
     found: list[tuple[tuple[object, ...], QueueState]] = []
     bounds = Bounds()
     in_quota = in_share = True
+    inside = 0
+    """What could at most be taken below the queue looked at: that makes room in it for the job."""
     for mine in leaf.path:
-        in_quota = in_quota and (mine.quota is None or mine.allocated + charge <= mine.quota)
-        in_share = in_share and mine.allocated + charge <= mine.share
+        after = mine.allocated + charge - inside
+        in_quota = in_quota and (mine.quota is None or after <= mine.quota)
+        in_share = in_share and after <= mine.share
         if not in_quota and not in_share:
             break
+        ceiling = mine.share if not in_quota else 10**18 if mine.quota is None else mine.quota
+        bounds.ceilings.append((mine, ceiling, in_quota))
         parent = mine.parent
         assert parent is not None
         for other in parent.children.values():
             if other is not mine:
-                _over(other, in_quota, (), (), found, bounds)
+                inside += _over(other, in_quota, (), (), found, bounds)
     found.sort(key=lambda entry: entry[0])  # type: ignore[arg-type, return-value]
     return found, bounds
 
@@ -141,21 +150,20 @@ def _over(
     chain: tuple[tuple[QueueState, int], ...],
     found: list[tuple[tuple[object, ...], QueueState]],
     bounds: Bounds,
-) -> None:
-    """The leaves below a queue, as far as all on the way are above their bound."""
+) -> int:
+    """Find the leaves below a queue, as far as all on the way are above their bound; what they hold at most to take."""
     if queue.quota is None:
-        return
+        return 0
     bound = queue.quota if quota_alone else max(queue.quota, queue.share)
     if queue.allocated <= bound:
-        return
+        return 0
     key = (*key, queue.spec.priority, -_ratio(queue, queue.allocated), queue.order)
     chain = (*chain, (queue, bound))
     if queue.children:
-        for child in queue.children.values():
-            _over(child, quota_alone, key, chain, found, bounds)
-    else:
-        bounds.of[queue] = chain
-        found.append((key, queue))
+        return sum(_over(child, quota_alone, key, chain, found, bounds) for child in queue.children.values())
+    bounds.of[queue] = chain
+    found.append((key, queue))
+    return queue.allocated
 
 
 def within(queue: QueueState, top: QueueState) -> bool:
@@ -433,31 +441,41 @@ class Search:
             return sum(place.charge for place in self.placed)
         return sum(want.need.charge(self.state.space.nodes[0].memory) for want in self.wants)
 
-    def _deficit(self) -> int:
-        """What must still be taken below queues whose limit would else be broken."""
-        charge = self._charge()
-        most = 0
+    def _ceilings(self) -> Iterator[tuple[QueueState, int]]:
+        """What queues may hold at most with the job: by their limits, and by the rules of reclaim."""
         for queue in self.job.queue.path:
             if queue.cap is not None:
-                most = max(most, queue.allocated + charge - queue.cap)
-        return most
+                yield queue, queue.cap
+        for queue, ceiling, _ in self.bounds.ceilings:
+            if any(not within(unit.job.queue, queue) for unit in self.taken):
+                yield queue, ceiling
+
+    def _deficit(self) -> int:
+        """What must still be taken below the queues that would else hold too much."""
+        charge = self._charge()
+        return max((queue.allocated + charge - ceiling for queue, ceiling in self._ceilings()), default=0)
 
     def _cover_deficit(self) -> bool:
-        """Room there is; take more until no limit is broken: the smallest that is enough, else the largest."""
-        while (deficit := self._deficit()) > 0:
+        """Room there is; take more until no queue holds too much: the smallest that is enough, else the largest."""
+        while True:
+            charge = self._charge()
+            over = [(queue.allocated + charge - ceiling, queue) for queue, ceiling in self._ceilings()]
+            short = [(deficit, queue) for deficit, queue in over if deficit > 0]
+            if not short:
+                return True
+            deficit, full = short[0]
             units: dict[tuple[int, int, int], Unit] = {}
             for node, jobs in self.holders.items():
                 for rank, job in jobs:
-                    for unit in units_on(job, node, rank, extras_first=True):
-                        first = unit.places[0]
-                        units[rank, first.group, first.task] = unit
+                    if within(job.queue, full):
+                        for unit in units_on(job, node, rank, extras_first=True):
+                            first = unit.places[0]
+                            units[rank, first.group, first.task] = unit
             able = [unit for _, unit in sorted(units.items()) if self.bounds.permit([unit])]
             if not able:
                 return False
             enough = [unit for unit in able if unit.charge >= deficit]
-            best = min(enough or able, key=lambda unit: (unit.charge if enough else -unit.charge, unit.rank))
-            self._take([best])
-        return True
+            self._take([min(enough or able, key=lambda unit: (unit.charge if enough else -unit.charge, unit.rank))])
 
     # ---- taking and putting back -------------------------------------------------------------------
 
@@ -489,12 +507,17 @@ class Search:
         return True
 
     def _breaks_limit(self, unit: Unit, charge: int) -> bool:
+        """Would some queue hold too much if the unit stayed?"""
         mine = set(self.job.queue.path)
         for queue in unit.job.queue.path:
             after = queue.allocated + unit.charge + (charge if queue in mine else 0)
             if queue.cap is not None and after > queue.cap:
                 return True
-        return False
+        return any(
+            queue.allocated + unit.charge + charge > ceiling
+            for queue, ceiling in self._ceilings()
+            if within(unit.job.queue, queue)
+        )
 
     # ---- the check of the final set ----------------------------------------------------------------
 
@@ -502,18 +525,24 @@ class Search:
         charge = self._charge()
         if not self.taken or forbidden(self.job.cls, charge) is not None:
             return False
-        if not self.bounds.of:
-            return True
-        mine = {queue: charge for queue in self.job.queue.path}
-        for queue in self.job.queue.path:
-            parent = queue.parent
-            assert parent is not None
-            others = [one for one in self.before if one.parent is parent and one is not queue]
-            if not others:
-                continue
-            if gain(self.before, [queue, *others], mine) <= (0, 0):
-                return False
+        if not self.bounds.ceilings:
+            return True  # preemption
+        if any(queue.allocated + charge > ceiling for queue, ceiling in self._ceilings()):
+            return False
+        coming = dict.fromkeys(self.job.queue.path, charge)
+        for queue, _, in_quota in self.bounds.ceilings:
+            victims = [unit for unit in self.taken if queue.parent in (*unit.job.queue.path, self.state.root)]
+            others = {one for unit in victims for one in unit.job.queue.path if one.parent is queue.parent} - {queue}
+            if others:
+                rise = gain(self.before, [queue, *others], coming)
+                if rise <= (0, 0) and not (in_quota and rise[0] == 0 and not any(map(_can_return, victims))):
+                    return False
         return True
+
+
+def _can_return(unit: Unit) -> bool:
+    """Could its queue take back by right of quota what it loses?"""
+    return all(queue.quota is None or queue.allocated + unit.charge <= queue.quota for queue in unit.job.queue.path)
 
 
 def gain(before: dict[QueueState, int], queues: Iterable[QueueState], coming: dict[QueueState, int]) -> tuple[int, int]:
@@ -708,7 +737,7 @@ def _take_from(
     if not search.run():
         state.undo(mark)
         return False
-    commit(turn, job, search.placed, rung, search.taken, reclaimed=bool(bounds.of), more=more)
+    commit(turn, job, search.placed, rung, search.taken, reclaimed=bool(bounds.ceilings), more=more)
     return True
 
 
