@@ -60,7 +60,15 @@ def _open(store: Path | None, *, read_only: bool = True) -> Store:
     return opened
 
 
+class InOrder(click.Group):
+    """Commands in the order in which they are used, not of the alphabet."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "plan", "explain", "simulate"]
+
+
 @click.group(
+    cls=InOrder,
     short_help="Share the GPUs of many nodes between queues: quotas, plans, simulations.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

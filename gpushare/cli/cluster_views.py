@@ -293,7 +293,7 @@ def played_json(played: Played) -> dict[str, Any]:
         "failures": [plain(failure) for failure in played.failures],
         "summary": {**_summary(played), "used": round(timeline.used(), 6), "end": timeline.end},
         "actions": [{"time": time, **plain(action)} for time, action in played.simulation.actions],
-        "samples": [plain(sample) for sample in timeline.samples],
+        "held": {name: list(zip(track.times, track.values, strict=True)) for name, track in timeline.queues.items()},
     }
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare.cluster.quantity import MICRO
-from gpushare.cluster.timeline import IDLE
 from gpushare.errors import GpushareError, UsageError
 
 if TYPE_CHECKING:
@@ -30,13 +29,12 @@ def check(path: Path) -> None:
 
 def draw(timeline: Timeline, path: Path, title: str) -> None:
     plt = _pyplot()
-    if not timeline.samples:
-        raise GpushareError("there is nothing to draw", hint="the scenario has no events")
-    seconds, _ = timeline.steps(IDLE)
-    unit, size = _unit(seconds[-1])
-    times = [second / size for second in seconds]
-    bands = [(queue, timeline.steps(queue)[1]) for queue in timeline.queues]
-    bands = _most_held(bands) if len(bands) > MOST_BANDS else bands
+    if not timeline.queues:
+        raise GpushareError("there is nothing to draw", hint="the scenario has no queues")
+    moments = sorted({*timeline.total.times, *timeline.capacity.times, timeline.start, timeline.end})
+    unit, size = _unit(timeline.end)
+    times = [moment / size for moment in moments]
+    bands = _bands(timeline, moments)
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     colours = plt.get_cmap("tab20").colors
     axes.stackplot(
@@ -46,8 +44,7 @@ def draw(timeline: Timeline, path: Path, title: str) -> None:
         colors=colours[: len(bands)] or None,
         step="post",
     )
-    capacity = [sample.capacity / MICRO for sample in timeline.samples]
-    capacity += [capacity[-1]] * (len(times) - len(capacity))
+    capacity = [timeline.capacity.at(moment) / MICRO for moment in moments]
     axes.step(times, capacity, where="post", color="black", linewidth=1, label="all GPUs")
     axes.set(title=title, xlabel=unit, ylabel="GPUs", xlim=(times[0], max(times[-1], times[0] + 1e-9)))
     axes.set_ylim(0, max(capacity) * 1.05 or 1)
@@ -79,12 +76,19 @@ def _save(plt: Any, figure: Any, path: Path) -> None:
             plt.close(figure)
 
 
-def _most_held(bands: list[tuple[str, list[float]]]) -> list[tuple[str, list[float]]]:
-    """The largest queues by themselves, all others together."""
-    order = sorted(range(len(bands)), key=lambda n: -sum(bands[n][1]))
-    large = sorted(order[: MOST_BANDS - 1])
-    rest = [sum(values) for values in zip(*(bands[n][1] for n in order[MOST_BANDS - 1 :]), strict=True)]
-    return [*(bands[n] for n in large), (f"{len(bands) - len(large)} others", rest)]
+def _bands(timeline: Timeline, moments: list[float]) -> list[tuple[str, list[float]]]:
+    """GPUs of each queue at each moment; where there are many queues, of the largest, and of all others together."""
+    names = list(timeline.queues)
+    if len(names) > MOST_BANDS:
+        largest = set(sorted(names, key=lambda name: -timeline.mean(name))[: MOST_BANDS - 1])
+        names = [name for name in names if name in largest]
+    bands = [(name, [timeline.queues[name].at(moment) / MICRO for moment in moments]) for name in names]
+    others = len(timeline.queues) - len(names)
+    if others:
+        named = [sum(values) for values in zip(*(values for _, values in bands), strict=True)]
+        rest = [timeline.total.at(moment) / MICRO - known for moment, known in zip(moments, named, strict=True)]
+        bands.append((f"{others} others", rest))
+    return bands
 
 
 def _unit(seconds: float) -> tuple[str, int]:

@@ -15,16 +15,18 @@ from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     Action,
     Event,
+    GpuHealth,
     Grow,
     JobEnded,
     JobRestored,
     JobSubmitted,
     JobWithdrawn,
     Move,
+    NodeAdded,
+    NodeLost,
     Policy,
     Preempt,
     QueueAdded,
-    QueueRemoved,
     Refuse,
     Shrink,
     Start,
@@ -115,7 +117,9 @@ class Simulation:
         self._keep = keep
         self._due: list[_Due] = []
         self._number = 0
-        self._leaves: list[str] = []
+        self._capacity = 0
+        self._above: set[str | None] = set()
+        """Queues that have others below them."""
 
     # ---- what comes -----------------------------------------------------------------------------
 
@@ -135,12 +139,7 @@ class Simulation:
         for action in actions:
             self._carry_out(action)
         if self._keep:
-            if any(isinstance(event, QueueAdded | QueueRemoved) for event in events):
-                parents = {view.queue.parent for view in self.allocator.queues.values()}
-                self._leaves = [name for name in self.allocator.queues if name not in parents]
-            views = self.allocator.queues
-            held = {name: views[name].allocated for name in self._leaves}
-            self.timeline.sample(self.now, held, self.capacity())
+            self._record(events, actions)
         if self._check:
             self.allocator.validate()
 
@@ -227,6 +226,26 @@ class Simulation:
             return True
         view = self.allocator.jobs.get(event.job)
         return view is not None and view.state == "running" and self.runs[event.job].attempt == attempt
+
+    def _record(self, events: tuple[Event, ...], actions: list[Action]) -> None:
+        """What the queues hold now whose jobs these were about. A queue with queues below it has no jobs of its own."""
+        touched = {self.runs[action.job].queue: None for action in actions}
+        for event in events:
+            match event:
+                case JobRestored(job=job):
+                    touched[job.queue] = None
+                case JobEnded(job=name) | JobWithdrawn(job=name) | Stopped(job=name):
+                    touched[self.runs[name].queue] = None
+                case QueueAdded(queue=queue):
+                    self._above.add(queue.parent)
+                    touched[queue.name] = None
+                case NodeAdded() | NodeLost() | GpuHealth():
+                    self._capacity = self.capacity()
+                case _:
+                    pass
+        views = self.allocator.queues
+        held = {name: views[name].allocated for name in touched if name not in self._above and name in views}
+        self.timeline.record(self.now, held, self._capacity)
 
     def _carry_out(self, action: Action) -> None:
         if self._keep:

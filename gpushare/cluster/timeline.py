@@ -1,18 +1,19 @@
 """What happened in a run, as numbers over time: GPUs held per queue, and each decision with its moment.
 
-Text here, a picture in plot.py; both read the same samples. Times are seconds from the run's beginning, amounts
+Text here, a picture in plot.py; both read the same tracks. Times are seconds from the run's beginning, amounts
 micro-GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.quantity import format_duration
 
-__all__ = ["Happening", "Sample", "Timeline", "moment_text"]
+__all__ = ["IDLE", "Happening", "Timeline", "Track", "moment_text"]
 
 STRIP = 48
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -30,68 +31,83 @@ class Happening:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    time: float
-    held: Mapping[str, int]
-    capacity: int
+@dataclass(slots=True)
+class Track:
+    """A number over time: what it becomes, at each moment when it changes."""
+
+    times: list[float] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+
+    def set(self, time: float, value: int) -> None:
+        if self.times and self.times[-1] == time:
+            self.values[-1] = value
+        elif value != self.last:
+            self.times.append(time)
+            self.values.append(value)
 
     @property
-    def idle(self) -> int:
-        return self.capacity - sum(self.held.values())
+    def last(self) -> int:
+        return self.values[-1] if self.values else 0
+
+    def at(self, time: float) -> int:
+        """Nothing before the first moment."""
+        index = bisect_right(self.times, time)
+        return self.values[index - 1] if index else 0
+
+    def integral(self, end: float) -> float:
+        untils = [*self.times[1:], end]
+        return sum(value * (until - time) for time, until, value in zip(self.times, untils, self.values, strict=False))
 
 
 @dataclass(slots=True)
 class Timeline:
-    """Samples are taken after every change; between two of them nothing changed."""
+    """Recorded after each decision, for the queues that it touched."""
 
-    queues: tuple[str, ...] = ()
-    samples: list[Sample] = field(default_factory=list)
+    queues: dict[str, Track] = field(default_factory=dict)
+    total: Track = field(default_factory=Track)
+    capacity: Track = field(default_factory=Track)
     happenings: list[Happening] = field(default_factory=list)
 
-    def sample(self, time: float, held: Mapping[str, int], capacity: int) -> None:
-        new = [queue for queue in held if queue not in self.queues]
-        self.queues += tuple(new)
-        sample = Sample(time, dict(held), capacity)
-        if self.samples and self.samples[-1].time == time:
-            self.samples[-1] = sample
-        elif not self.samples or (self.samples[-1].held, self.samples[-1].capacity) != (sample.held, capacity):
-            self.samples.append(sample)
+    def record(self, time: float, held: Mapping[str, int], capacity: int) -> None:
+        """What some of the queues hold from now on; the others hold what they held."""
+        total = self.total.last
+        for queue, amount in held.items():
+            track = self.queues.setdefault(queue, Track())
+            total += amount - track.last
+            track.set(time, amount)
+        self.total.set(time, total)
+        self.capacity.set(time, capacity)
 
     def note(self, happening: Happening) -> None:
         self.happenings.append(happening)
 
     @property
+    def start(self) -> float:
+        return self.capacity.times[0] if self.capacity.times else 0.0
+
+    @property
     def end(self) -> float:
-        last = self.samples[-1].time if self.samples else 0.0
-        return max(last, self.happenings[-1].time if self.happenings else 0.0)
+        ends = [track.times[-1] for track in (self.total, self.capacity) if track.times]
+        return max([*ends, *(happening.time for happening in self.happenings[-1:])], default=0.0)
 
     @property
     def passed(self) -> float:
-        """Seconds from the first sample to the end."""
-        return self.end - self.samples[0].time if self.samples else 0.0
+        return self.end - self.start
 
     def used(self) -> float:
-        """The part of all GPU time that was held, from the first sample to the end."""
-        held = capacity = 0.0
-        for sample, until in self._spans():
-            held += sum(sample.held.values()) * (until - sample.time)
-            capacity += sample.capacity * (until - sample.time)
-        return held / capacity if capacity else 0.0
+        """The part of all GPU time that was held, from the beginning to the end."""
+        capacity = self.capacity.integral(self.end)
+        return self.total.integral(self.end) / capacity if capacity else 0.0
 
     def mean(self, queue: str) -> float:
         """GPUs that a queue held on average."""
-        total = sum(sample.held.get(queue, 0) * (until - sample.time) for sample, until in self._spans())
-        return total / self.passed / MICRO if self.passed else 0.0
+        return self.queues[queue].integral(self.end) / self.passed / MICRO if self.passed else 0.0
 
-    def steps(self, queue: str) -> tuple[list[float], list[float]]:
-        """Seconds and GPUs for a step curve, the last value drawn to the end; IDLE is what nobody holds."""
-        times = [sample.time for sample in self.samples]
-        values = [(sample.idle if queue == IDLE else sample.held.get(queue, 0)) / MICRO for sample in self.samples]
-        if times and self.end > times[-1]:
-            times.append(self.end)
-            values.append(values[-1])
-        return times, values
+    def held(self, row: str, time: float) -> int:
+        """By a queue, or by nobody: IDLE."""
+        if row == IDLE:
+            return self.capacity.at(time) - self.total.at(time)
+        return self.queues[row].at(time)
 
     def lines(self, *, since: int = 0, most: int | None = None) -> Iterator[str]:
         """The decisions after the first `since`, one a line, at most `most` of them."""
@@ -114,39 +130,26 @@ class Timeline:
     def strips(self, *, plain: bool = False) -> Iterator[str]:
         """A line for each queue: GPUs held over time, from nothing to the most that the cluster has. Where no time has
         passed, only what is held in the end."""
-        if not self.samples:
+        if not self.queues:
             return
         levels = PLAIN_LEVELS if plain else LEVELS
-        most = max(sample.capacity for sample in self.samples) or 1
+        most = max(self.capacity.values, default=0) or 1
         rows = [*self.queues, IDLE]
         width = max(len(name) for name in rows)
+        moments = [self.start + self.passed * (2 * cell + 1) / (2 * STRIP) for cell in range(STRIP)]
         for name in rows:
-            cells = self._cells(name)
-            # Whatever is there shows, and only all of it is full.
-            marks = (
-                0 if not cell else max(1, min(len(levels) - 1, cell * (len(levels) - 1) // most)) for cell in cells
-            )
-            strip = "".join(levels[mark] for mark in marks)
-            last = self.samples[-1].idle if name == IDLE else self.samples[-1].held.get(name, 0)
-            yield f"{name:<{width}}  {f'|{strip}|  ' if self.passed else ''}{format_gpus(last)}"
+            strip = ""
+            if self.passed:
+                amounts = (self.held(name, moment) for moment in moments)
+                strip = f"|{''.join(levels[_level(amount, most, len(levels) - 1)] for amount in amounts)}|  "
+            yield f"{name:<{width}}  {strip}{format_gpus(self.held(name, self.end))}"
         if self.passed:
-            yield f"{'':<{width}}   {moment_text(self.samples[0].time):<{STRIP - 8}}{moment_text(self.end):>8}"
+            yield f"{'':<{width}}   {moment_text(self.start):<{STRIP - 8}}{moment_text(self.end):>8}"
 
-    def _cells(self, name: str) -> list[int]:
-        """The value at the middle of each of the strip's cells."""
-        first, length = self.samples[0].time, self.passed
-        cells, index = [], 0
-        for cell in range(STRIP):
-            middle = first + length * (2 * cell + 1) / (2 * STRIP)
-            while index + 1 < len(self.samples) and self.samples[index + 1].time <= middle:
-                index += 1
-            sample = self.samples[index]
-            cells.append(sample.idle if name == IDLE else sample.held.get(name, 0))
-        return cells
 
-    def _spans(self) -> Iterator[tuple[Sample, float]]:
-        untils: Sequence[float] = [sample.time for sample in self.samples[1:]] + [self.end]
-        yield from zip(self.samples, untils, strict=False)
+def _level(amount: int, most: int, levels: int) -> int:
+    """Whatever is there shows, and only all of it is full."""
+    return 0 if amount <= 0 else max(1, min(levels, amount * levels // most))
 
 
 def moment_text(time: float) -> str:

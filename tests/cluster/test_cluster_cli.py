@@ -260,7 +260,7 @@ def test_a_scenario_as_json(sh) -> None:
     answer = sh.json("simulate {path}", path=EXAMPLES / "a8-quick-start.yaml")
     assert answer["summary"]["evicted"] == 1
     assert answer["failures"] == []
-    assert answer["samples"][-1]["held"] == {"team-a": 2_000_000, "team-b": 2_000_000}
+    assert {name: track[-1][1] for name, track in answer["held"].items()} == {"team-a": 2_000_000, "team-b": 2_000_000}
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -14,13 +14,13 @@ from gpushare.errors import GpushareError, UsageError
 
 def line(*, end: int = 10) -> Timeline:
     """a holds 2 of 4 for half of the time, then b all of them."""
-    run = Timeline(("a", "b"))
-    run.sample(0, {"a": 2 * MICRO, "b": 0}, 4 * MICRO)
+    run = Timeline()
+    run.record(0, {"a": 2 * MICRO, "b": 0}, 4 * MICRO)
     run.note(Happening(0, "start", "a-1", "a", "on n1"))
     run.note(Happening(0, "start", "a-2", "a", ""))
-    run.sample(5, {"a": 0, "b": 4 * MICRO}, 4 * MICRO)
+    run.record(5, {"a": 0, "b": 4 * MICRO}, 4 * MICRO)
     run.note(Happening(5, "evict", "a-1", "a", "for b-1"))
-    run.sample(end, {"a": 0, "b": 0}, 4 * MICRO)
+    run.record(end, {"a": 0, "b": 0}, 4 * MICRO)
     return run
 
 
@@ -31,14 +31,15 @@ def test_use_and_means() -> None:
     assert run.mean("b") == pytest.approx(2)
 
 
-def test_a_sample_that_changes_nothing_is_not_kept() -> None:
+def test_only_changes_are_kept() -> None:
     run = Timeline()
-    run.sample(0, {"a": 1}, 4)
-    run.sample(7, {"a": 1}, 4)
-    run.sample(9, {"a": 2}, 4)
-    run.sample(9, {"a": 3}, 4)
-    assert [(sample.time, sample.held["a"]) for sample in run.samples] == [(0, 1), (9, 3)]
-    assert run.queues == ("a",)
+    run.record(0, {"a": 1, "b": 2}, 4)
+    run.record(7, {"a": 1}, 4)
+    run.record(9, {"a": 2}, 4)
+    run.record(9, {"a": 3}, 4)
+    assert (run.queues["a"].times, run.queues["a"].values) == ([0, 9], [1, 3])
+    assert [run.held("idle", time) for time in (0, 8, 9, 100)] == [1, 1, -1, -1]
+    assert [run.held("b", time) for time in (-1, 0, 50)] == [0, 2, 2]
 
 
 def test_the_decisions_one_a_line() -> None:
@@ -60,8 +61,8 @@ def test_a_strip_for_each_queue() -> None:
 
 def test_a_little_shows() -> None:
     run = Timeline()
-    run.sample(0, {"a": 1}, 100 * MICRO)
-    run.sample(1, {"a": 0}, 100 * MICRO)
+    run.record(0, {"a": 1}, 100 * MICRO)
+    run.record(1, {"a": 0}, 100 * MICRO)
     assert "." in next(run.strips(plain=True))
     assert list(Timeline().strips()) == []
     assert Timeline().used() == 0
@@ -88,7 +89,7 @@ def test_many_queues_are_drawn_together(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     run = Timeline()
     for moment in range(3):
-        run.sample(moment, {f"q{n}": (n + moment) * MICRO for n in range(50)}, 5000 * MICRO)
+        run.record(moment, {f"q{n}": (n + moment) * MICRO for n in range(50)}, 5000 * MICRO)
     plot.draw(run, tmp_path / "many.svg", "many")
 
 
