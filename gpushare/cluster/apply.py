@@ -334,7 +334,8 @@ def _check_limits(spec: Job, queue: QueueState) -> None:
         for index, tasks in enumerate(spec.tasks):
             if most is not None and tasks.memory is None and max(tasks.limit or 0, tasks.rungs[0]) > most:
                 at = f"job {spec.id}: tasks[{index}].limit"
-                what = f"{format_gpus(max(tasks.limit or 0, tasks.rungs[0]))} of a GPU is above what queue {one.name} allows"
+                asked = format_gpus(max(tasks.limit or 0, tasks.rungs[0]))
+                what = f"{asked} of a GPU is above what queue {one.name} allows"
                 raise bad(at, what, f"ask for at most {format_gpus(most)}", "over_limit")
 
 
@@ -382,8 +383,10 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
         taken = Place(place.group, place.task, place.node, tuple(place.gpus), amount, need.charge(node.memory))
         state.occupy(job, taken)
         places.append(taken)
+    if not places:
+        raise bad(at, "there are none", "submit the job instead")
     if any(job.count(index) < group.least for index, group in enumerate(shape.groups)):
-        raise bad(at, "fewer than its gang needs", "restore all tasks, or submit the job again")
+        turn.partial.append(job)
     state.enlist(job.cls.pending, job.seq)
     length = len(turn.out)
     turn.begin(job, places, event.rung, Reason(Code.FREE))

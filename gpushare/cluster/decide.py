@@ -22,16 +22,19 @@ from heapq import heappop, heappush
 from itertools import count
 
 from gpushare.cluster import ageing, elastic
-from gpushare.cluster.model import Code, Reason
+from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.moves import consolidate
 from gpushare.cluster.order import ABOVE, WITHIN_SHARE, Order, standing
 from gpushare.cluster.placement import (
     allowed_nodes,
     forbidden,
     forbidden_reason,
-    largest_possible,
+    largest_first,
     no_space,
+    place_task,
     place_within,
+    take,
+    why_no_room,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.state import JobClass, JobState, Shape, State
@@ -45,6 +48,9 @@ def decide(turn: Turn) -> None:
     """Everything that follows from what has changed."""
     state = turn.state
     while True:
+        for job in [job for job in turn.partial if not _first_come_others(job)]:
+            turn.partial.remove(job)
+            complete_gang(turn, job)
         state.settle_shares()
         open_gates(state)
         if start_reserved(turn):
@@ -57,8 +63,45 @@ def decide(turn: Turn) -> None:
             continue
         elastic.grow(turn)
         ageing.reserve(turn)
-        if not state.dirty and not state.freed and not state.dropped:
+        if turn.partial:
+            complete_gang(turn, turn.partial.pop(0))
+        elif not state.dirty and not state.freed and not state.dropped:
             break
+
+
+def _first_come_others(job: JobState) -> bool:
+    """Does somebody of higher priority in its queue wait, for whom it might have to go?"""
+    return any(cls.priority > job.cls.priority and len(cls.pending) for cls in job.queue.classes.values())
+
+
+def complete_gang(turn: Turn, job: JobState) -> None:
+    """A job was found running in part: start what is missing, in place of its further tasks if need be, or stop it."""
+    if not job.places:
+        return
+    state, shape = turn.state, job.cls.shape
+    mask, apart = allowed_nodes(state, job), spread(job.queue)
+    length, mark = len(turn.out), state.mark()
+    extra = [place for place in job.ordered if place.task >= shape.groups[place.group].least][::-1]
+    placed: list[Place] = []
+    for index in largest_first(shape, job.rung):
+        group = shape.groups[index]
+        taken = {task for one, task in job.places if one == index}
+        for task in [task for task in range(group.top) if task not in taken][: max(0, group.least - len(taken))]:
+            place = place_task(state, job, index, task, group.needs[job.rung], mask, apart)
+            while place is None and extra:
+                gone = extra.pop()
+                turn.lift(job, gone)
+                turn.evicted(job, [gone], job.job.id, Reason(Code.INCOMPLETE))
+                place = place_task(state, job, index, task, group.needs[job.rung], mask, apart)
+            if place is not None:
+                placed.append(place)
+    enough = all(job.count(index) >= group.least for index, group in enumerate(shape.groups))
+    if enough and forbidden(job.cls, sum(place.charge for place in placed)) is None:
+        turn.extend(job, placed, Reason(Code.INCOMPLETE))
+        return
+    state.undo(mark)
+    del turn.out[length:]
+    turn.stop(job, Reason(Code.INCOMPLETE), again=True)
 
 
 # ---- gates -------------------------------------------------------------------------------------------
@@ -184,8 +227,6 @@ def _attempt_more(turn: Turn, cls: JobClass) -> bool:
         want = wants[0]
         found = state.space.find(want.need, mask, apart)
         if found is not None:
-            from gpushare.cluster.placement import take
-
             place = take(state, job, want.group, want.task, want.need, *found)
             broken = forbidden(cls, place.charge)
             if broken is None:
@@ -200,19 +241,6 @@ def _attempt_more(turn: Turn, cls: JobClass) -> bool:
     else:
         state.set_gate(cls, True, no_space(state, shape))
     return False
-
-
-def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
-    """No place was found: because there is none, because it is reserved, or because no node is large enough."""
-    shape = cls.shape
-    never = largest_possible(state, shape)
-    if never is not None:
-        return never
-    if state.space.reserved and not shape.backfill and state.reserver is not None and job is not state.reserver:
-        mask = state.space.mask(shape.selector)
-        if all(state.space.holds(group.needs[-1], group.least, mask) for group in shape.groups):
-            return Reason(Code.RESERVED, {"for_job": state.reserver.job.id})
-    return no_space(state, shape)
 
 
 def start_reserved(turn: Turn) -> bool:
@@ -248,7 +276,7 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
 
     def line_up(cls: JobClass, more: bool) -> None:
         if _waits(turn, cls, more) and (_entitled(turn, cls, more) or not entitled):
-            heappush(heap, (_place_in_line(state, cls, more), next(serial), cls, more))
+            heappush(heap, (_place_in_line(cls, more), next(serial), cls, more))
 
     for cls in list(state.classes.values()):
         line_up(cls, False)
@@ -297,7 +325,7 @@ def _entitled(turn: Turn, cls: JobClass, more: bool) -> bool:
     return after <= queue.share or queue.quota is None or after <= queue.quota
 
 
-def _place_in_line(state: State, cls: JobClass, more: bool) -> tuple[object, ...]:
+def _place_in_line(cls: JobClass, more: bool) -> tuple[object, ...]:
     charge = cls.charge
     ranks = tuple(standing(queue, charge) for queue in reversed(cls.queue.path))
     return (*ranks, (-cls.priority, more, (cls.short if more else cls.pending).first))
@@ -305,13 +333,11 @@ def _place_in_line(state: State, cls: JobClass, more: bool) -> tuple[object, ...
 
 def make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
     """One more job of the class, or one more task of its first elastic job, by the mildest means that works."""
-    state = turn.state
     job = _first(turn, cls, more)
     gate = cls.more_gate if more else cls.gate
     assert gate is not None
-    if gate.code in SPACE:
-        if consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more):
-            return True
+    if gate.code in SPACE and (consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)):
+        return True
     if _entitled(turn, cls, more) and reclaim(turn, cls, job, more):
         return True
     lower = any(one.priority < cls.priority and len(one.running) for one in cls.queue.classes.values())

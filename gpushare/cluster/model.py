@@ -274,7 +274,10 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobRestored:
-    """A job that runs already, as an engine found it. The order in which jobs came is their age."""
+    """A job that runs already, as an engine found it. The order in which jobs came is their age.
+
+    If only a part of its gang runs, the rest is started, or if there is no room the job is stopped and waits.
+    """
 
     job: Job
     places: tuple[Place, ...]
@@ -364,7 +367,10 @@ class Preempt(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Stop these tasks and start them again elsewhere; the rest of the job stays."""
+    """Stop these tasks and start them again elsewhere; the rest of the job stays.
+
+    With Policy.endings == "reported" they are stopped, and a Start follows when that is done and there is room.
+    """
 
     job: str
     attempt: int
@@ -404,7 +410,7 @@ class Stop(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The job waits; said once when it begins to, and when another constraint has become the binding one."""
+    """The job has come and waits; later see Allocator.explain() for what it waits for then."""
 
     job: str
     reason: Reason
@@ -431,10 +437,14 @@ class Explanation:
     job: str
     state: Literal["pending", "starting", "running"]
     reason: Reason
+    who: tuple[str, ...] = ()
+    """Whom it could take from and why it does not, or what stands in the way, one line each."""
     changes: tuple[Event, ...] = ()
     """The smallest change that would start it, as events for what_if(); () if it does not wait or none is known."""
     change: str = ""
     """The same in words."""
+    others: tuple[tuple[str, tuple[Event, ...]], ...] = ()
+    """Further changes, each of which would start it too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,3 +171,16 @@ def largest_possible(state: State, shape: Shape) -> Reason | None:
         else:
             return Reason(Code.NO_NODE, {"need": f"{need.gpus} GPUs", "largest": f"{max(best, 0)} GPUs"})
     return None
+
+
+def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
+    """No place was found: because there is none, because it is reserved, or because no node is large enough."""
+    shape = cls.shape
+    never = largest_possible(state, shape)
+    if never is not None:
+        return never
+    if state.space.reserved and not shape.backfill and state.reserver is not None and job is not state.reserver:
+        mask = state.space.mask(shape.selector)
+        if all(state.space.holds(group.needs[-1], group.least, mask) for group in shape.groups):
+            return Reason(Code.RESERVED, {"for_job": state.reserver.job.id})
+    return no_space(state, shape)

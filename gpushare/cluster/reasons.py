@@ -35,6 +35,8 @@ class Code(StrEnum):
     GROWN = "grown"
     """An elastic job gets back what it gave."""
     NODE_LOST = "node_lost"
+    INCOMPLETE = "incomplete"
+    """A part of a gang was found running."""
     WITHDRAWN = "withdrawn"
 
     LIMIT = "limit"
@@ -63,6 +65,7 @@ SENTENCES: Mapping[Code, str] = {
     Code.BACKFILL_OVER: "{for_job}, for which these GPUs were reserved, can start",
     Code.GROWN: "there is room again for {share} of a GPU",
     Code.NODE_LOST: "node {node} was lost",
+    Code.INCOMPLETE: "only a part of the gang was running",
     Code.WITHDRAWN: "it was withdrawn",
     Code.LIMIT: "the limit of {queue} is {limit}, {allocated} are in use and {need} more are needed",
     Code.QUOTA: "the quota of {queue} is {quota}, non-preemptible jobs hold {allocated} and need {need} more",

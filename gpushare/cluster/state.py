@@ -37,8 +37,8 @@ class SeqList:
     def __iter__(self) -> Iterator[int]:
         return iter(self.items[self.head :])
 
-    def __contains__(self, seq: object) -> bool:
-        index = bisect_left(self.items, seq, self.head)  # type: ignore[type-var]
+    def __contains__(self, seq: int) -> bool:
+        index = bisect_left(self.items, seq, self.head)
         return index < len(self.items) and self.items[index] == seq
 
     def newest_first(self) -> Iterator[int]:

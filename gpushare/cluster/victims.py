@@ -68,13 +68,17 @@ def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
 class Unit:
     """What is taken as one: a task above an elastic job's least, or a whole job."""
 
-    __slots__ = ("charge", "freed", "here", "job", "places", "rank")
+    __slots__ = ("charge", "freed", "here", "job", "last", "places", "rank")
 
     def __init__(self, job: JobState, places: Sequence[Place], node: str, rank: int) -> None:
         self.job = job
         self.places = places
         self.here = [place for place in places if place.node == node] if len(places) > 1 else places
         self.charge = sum(place.charge for place in places)
+        self.last = self.charge
+        """Of it, what goes last: all, or of an elastic job its gang after the further tasks."""
+        if len(places) > 1 and job.extra() > 0:
+            self.last = job.cls.charge
         self.rank = rank
         """The smaller, the better a victim."""
         self.freed = sum(len(place.gpus) for place in self.here)
@@ -105,7 +109,7 @@ class Bounds:
         for unit in units:
             for queue, _ in self.of.get(unit.job.queue, ()):
                 total, most = sums.get(queue, (0, 0))
-                sums[queue] = total + unit.charge, max(most, unit.charge)
+                sums[queue] = total + unit.charge, max(most, unit.last)
         for unit in units:
             for queue, bound in self.of.get(unit.job.queue, ()):
                 total, most = sums[queue]
@@ -139,7 +143,7 @@ def reclaimable(
         for other in parent.children.values():
             if other is not mine:
                 inside += _over(other, in_quota, (), (), found, bounds)
-    found.sort(key=lambda entry: entry[0])  # type: ignore[arg-type, return-value]
+    found.sort(key=lambda entry: entry[0])
     return found, bounds
 
 
@@ -322,7 +326,9 @@ class Search:
             jobs = _newest(found, by_seq)
             first = next(jobs, None)
             if first is not None:
-                heap.append((found[0].stage[0], -_ratio(leaf, leaf.allocated), -leaf.order, leaf.allocated, first, leaf, jobs))
+                heap.append(
+                    (found[0].stage[0], -_ratio(leaf, leaf.allocated), -leaf.order, leaf.allocated, first, leaf, jobs)
+                )
         heapify(heap)
         while heap:
             group, _, order, left, job, leaf, jobs = heap[0]
@@ -542,7 +548,7 @@ class Search:
 
 def _can_return(unit: Unit) -> bool:
     """Could its queue take back by right of quota what it loses?"""
-    return all(queue.quota is None or queue.allocated + unit.charge <= queue.quota for queue in unit.job.queue.path)
+    return all(queue.quota is None or queue.allocated + unit.last <= queue.quota for queue in unit.job.queue.path)
 
 
 def gain(before: dict[QueueState, int], queues: Iterable[QueueState], coming: dict[QueueState, int]) -> tuple[int, int]:

@@ -153,24 +153,24 @@ def _validate_nodes(state: State) -> None:
         for place in places:
             for gpu in place.gpus:
                 leaving[place.node, gpu] = leaving.get((place.node, gpu), 0) + place.amount
-    for one in state.space.nodes:
-        name = one.spec.name
-        if not one.alive:
-            assert not one.jobs and name not in tasks, f"{name} is lost and has jobs"
+    for node in state.space.nodes:
+        name = node.spec.name
+        if not node.alive:
+            assert not node.jobs and name not in tasks, f"{name} is lost and has jobs"
             continue
-        assert one.jobs == tasks.get(name, {}), f"{name}: jobs"
-        for gpu, free in enumerate(one.free):
+        assert node.jobs == tasks.get(name, {}), f"{name}: jobs"
+        for gpu, free in enumerate(node.free):
             key = (name, gpu)
-            if gpu in one.spec.broken:
+            if gpu in node.spec.broken:
                 assert free == BROKEN and key not in used, f"{key} is broken and used"
                 continue
-            assert 0 <= free <= one.memory, f"{key}: {free} bytes free"
-            assert free == one.memory - used.get(key, 0), f"{key}: free"
+            assert 0 <= free <= node.memory, f"{key}: {free} bytes free"
+            assert free == node.memory - used.get(key, 0), f"{key}: free"
             assert charged.get(key, 0) <= MICRO, f"{key}: {charged[key]} micro-GPUs promised"
-            assert one.claimed.get(gpu, 0) == claimed.get(key, 0), f"{key}: claimed"
-            assert one.leaving.get(gpu, 0) == leaving.get(key, 0), f"{key}: leaving"
+            assert node.claimed.get(gpu, 0) == claimed.get(key, 0), f"{key}: claimed"
+            assert node.leaving.get(gpu, 0) == leaving.get(key, 0), f"{key}: leaving"
             physical = used.get(key, 0) - claimed.get(key, 0) + leaving.get(key, 0)
-            assert physical <= one.memory, f"{key}: tasks that run and tasks that end do not fit together"
+            assert physical <= node.memory, f"{key}: tasks that run and tasks that end do not fit together"
 
 
 def _validate_index(state: State) -> None:
@@ -264,8 +264,10 @@ def dump(state: State) -> dict[str, Any]:
             for one in sorted(state.queues.values(), key=lambda one: one.order)
         ],
         "jobs": [
-            (one.seq, repr(one.job), one.attempt, one.rung, one.since, one.changed, one.backfill, one.charge)
-            + (one.demand, [tuple(place) for place in one.ordered], sorted(one.unstarted))
+            (
+                *(one.seq, repr(one.job), one.attempt, one.rung, one.since, one.changed, one.backfill),
+                *(one.charge, one.demand, [tuple(place) for place in one.ordered], sorted(one.unstarted)),
+            )
             for _, one in sorted(state.by_seq.items())
         ],
         "leaving": sorted((key, sorted(map(tuple, places))) for key, places in state.leaving.items()),
