@@ -98,6 +98,8 @@ def complete(turn: Turn) -> bool:
     found = {}
     for seq in sorted(state.backfills):
         cls = state.by_seq[seq].cls
+        if not cls.preemptible:
+            continue
         found[cls] = Candidate((0, 0), 0, cls)
     mark = state.mark()
     search = Search(turn, job, wants_of(job, rung, False), rung, list(found.values()), Bounds())

@@ -320,10 +320,9 @@ def _forget(state: State, name: str, seq: int) -> None:
 
 
 def _known_class(state: State, queue: QueueState, spec: Job) -> JobClass | None:
+    shape_key = (spec.tasks, spec.selector, spec.backfill and spec.preemptible)
     try:
-        return state.classes.get(
-            (queue.name, spec.priority, spec.preemptible, (spec.tasks, spec.selector, spec.backfill))
-        )
+        return state.classes.get((queue.name, spec.priority, spec.preemptible, shape_key))
     except TypeError:
         return None
 

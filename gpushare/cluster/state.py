@@ -493,13 +493,13 @@ class State:
     # ---- classes -------------------------------------------------------------------------------------
 
     def class_of(self, job: Job, queue: QueueState) -> JobClass:
-        shape_key = (job.tasks, job.selector, job.backfill)
+        shape_key = (job.tasks, job.selector, job.backfill and job.preemptible)
         key = (queue.name, job.priority, job.preemptible, shape_key)
         cls = self.classes.get(key)
         if cls is None:
             shape = self.shapes.get(shape_key)
             if shape is None:
-                shape = Shape(shape_key, job.tasks, job.selector, job.backfill)
+                shape = Shape(shape_key, job.tasks, job.selector, job.backfill and job.preemptible)
                 self.journal.put(self.shapes, shape_key, shape)
             cls = JobClass(key, len(self.classes), queue, job, shape)
             cls.charge = self.least_charge(shape)

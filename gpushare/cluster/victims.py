@@ -73,7 +73,7 @@ class Unit:
     def __init__(self, job: JobState, places: Sequence[Place], node: str, rank: int) -> None:
         self.job = job
         self.places = places
-        self.here = [place for place in places if place.node == node] if len(places) > 1 else places
+        self.here = [place for place in places if place.node == node]
         self.charge = sum(place.charge for place in places)
         self.last = self.charge
         """Of it, what goes last: all, or of an elastic job its gang after the further tasks."""
@@ -498,18 +498,19 @@ class Search:
         charge = self._charge()
         kept: list[Unit] = []
         for unit in sorted(self.taken, key=lambda unit: (-unit.charge, -unit.rank)):
-            if self._free_again(unit) and not self._breaks_limit(unit, charge):
-                for place in unit.places:
-                    self.turn.put_back(unit.job, place)
-            else:
+            if self._breaks_limit(unit, charge) or not self._free_again(unit):
                 kept.append(unit)
         self.taken = sorted(kept, key=lambda unit: unit.rank)
 
     def _free_again(self, unit: Unit) -> bool:
+        """Put all of it back where it was, or nothing."""
+        mark = self.state.mark()
         for place in unit.places:
             free = self.state.space.by_name[place.node].free
             if any(free[gpu] < place.amount for gpu in place.gpus):
+                self.state.undo(mark)
                 return False
+            self.turn.put_back(unit.job, place)
         return True
 
     def _breaks_limit(self, unit: Unit, charge: int) -> bool:
