@@ -81,6 +81,14 @@ def test_a_single_event(capsys) -> None:
     assert "W1" in cluster.line(row, measured)
 
 
+def test_the_curve(tmp_path, capsys, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(cluster, "CURVE", (80, 160))
+    cluster.curve(tmp_path / "c.svg")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["80", "160"]
+    assert "GPUs (and pending jobs)" in (tmp_path / "c.svg").read_text()
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(5e-6, "5 us"), (0.0123, "12.3 ms"), (3, "3.00 s"), (None, "-")])
 def test_times(seconds: float | None, text: str) -> None:
     assert cluster.shown(seconds) == text
