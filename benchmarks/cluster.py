@@ -216,7 +216,8 @@ class Timed(NamedTuple):
     of_wanted: float
     """Of the GPUs that were wanted at each moment, by what ran and what waited, as far as they exist."""
     deciding: float
-    worst: float
+    median: float
+    p99: float
     evicted: int
 
 
@@ -239,7 +240,7 @@ def kueue(cohorts: int = shapes.KUEUE_COHORTS, queues: int = shapes.KUEUE_QUEUES
     attempts: dict[str, int] = {}
     now = number = held = wanted = evicted = 0
     busy = wished = 0
-    deciding = worst = 0.0
+    decisions: list[float] = []
     while due:
         busy += held * (due[0][0] - now)
         wished += min(wanted, capacity) * (due[0][0] - now)
@@ -260,8 +261,7 @@ def kueue(cohorts: int = shapes.KUEUE_COHORTS, queues: int = shapes.KUEUE_QUEUES
             continue
         began = time.process_time()
         actions = allocator.handle(events, now / MICRO)
-        seconds = time.process_time() - began
-        deciding, worst = deciding + seconds, max(worst, seconds)
+        decisions.append(time.process_time() - began)
         for action in actions:
             if isinstance(action, Start):
                 number += 1
@@ -276,7 +276,8 @@ def kueue(cohorts: int = shapes.KUEUE_COHORTS, queues: int = shapes.KUEUE_QUEUES
     assert not wanted, f"{wanted} GPUs are wanted for ever"
     makespan = now / MICRO
     used, of_wanted = busy / (capacity * now), busy / wished
-    return Timed(len(arrivals), makespan, shortest(), used, of_wanted, deciding, worst, evicted)
+    times = sum(decisions), statistics.median(decisions), percentile(decisions, 99)
+    return Timed(len(arrivals), makespan, shortest(), used, of_wanted, *times, evicted)
 
 
 def shortest() -> float:
@@ -297,8 +298,9 @@ class Row(NamedTuple):
     id: str
     what: str
     peer: float | None
-    """Seconds that KAI takes."""
+    """Seconds that the peer takes."""
     bar: float
+    """Seconds, cold. W8: 2000 workloads a second."""
     shape: Callable[[], Shape]
     check: Callable[[Counts], list[str]]
 
@@ -312,6 +314,7 @@ ROWS = (
     Row("W6", "gang that cannot be, and why", 123, 0.050, lambda: shapes.unschedulable(500), unschedulable),
     Row("W7", "100 jobs run, 100 wait, 50 nodes", 0.133, 0.010, lambda: shapes.mixed(50, 200), expect(100)),
     Row("W7b", "12 whole nodes, by moving others", None, 0.010, lambda: shapes.fragmented(50), expect(12, 0, 24)),
+    Row("W8", "50,000 workloads as they come", 1179, 25.0, lambda: Shape([], [], []), lambda _: []),
     Row("W9", "100,000 jobs, GPUs; 1000 queues", None, 3.0, lambda: shapes.huge(100_000, 100_000, 1000), full(100_000)),
 )
 EVENT_BAR = 0.005  # W9, p99
@@ -341,34 +344,51 @@ def table(chosen: set[str], runs: int) -> bool:
     for row in ROWS:
         if chosen and row.id not in chosen:
             continue
-        measured = one_decision(row.shape, runs if row.id != "W9" else 1, row.check)
+        if row.id == "W8":
+            measured = kueue_row(kueue())
+        else:
+            measured = one_decision(row.shape, runs if row.id != "W9" else 1, row.check)
+        if row.id == "W9" and measured.p99 > EVENT_BAR:
+            measured.wrong.append(
+                f"a single event at this size takes {shown(measured.p99)}, the bar is {shown(EVENT_BAR)}"
+            )
         good = good and measured.cold <= row.bar and not measured.wrong
         print(line(row, measured), flush=True)
         for wrong in measured.wrong:
             print(f"     {wrong}")
-        if row.id == "W9":
-            good = good and measured.p99 <= EVENT_BAR
-            print(f"     single events at this size: p99 {shown(measured.p99)}, bar {shown(EVENT_BAR)}")
         gc.collect()
-    if not chosen or "W8" in chosen:
-        good = _print_kueue() and good
+    print(f"\n{LEGEND}\nThe yardstick, a million additions in Python, takes {shown(yardstick())} here.")
     return good
 
 
-def _print_kueue() -> bool:
-    timed = kueue()
-    speed, ratio = timed.jobs / timed.deciding, timed.makespan / timed.ideal
-    good = ratio <= 1.3 and timed.of_wanted >= 0.95 and speed >= 2000
-    print(f"W8   {timed.jobs:,} workloads in 1000 queues as they come{'' if good else '  MISSED'}")
-    print(f"     makespan {timed.makespan:.2f} s, shortest possible {timed.ideal:.2f} s: {ratio:.2f}x (bar 1.3x)")
-    print(
-        f"     used {timed.used:.1%} of all GPUs, {timed.of_wanted:.1%} of those wanted (bar 95%; Kueue 38.6% of all)"
+LEGEND = """cold: all that waits, decided at once; warm, p99: a single event then. Peers: KAI-Scheduler v0.17.0 as measured
+on two cores, with the building of its session; W8: Kueue's published end-to-end run, with its API server (38.6% used)."""
+
+
+def yardstick() -> float:
+    """Seconds for a million additions: other programs on the machine slow down processor time too."""
+
+    def additions() -> int:
+        total = 0
+        for n in range(1_000_000):
+            total += n
+        return total
+
+    return min(clock(additions) for _ in range(5))
+
+
+def kueue_row(timed: Timed) -> Measured:
+    ratio, speed = timed.makespan / timed.ideal, timed.jobs / timed.deciding
+    found = (
+        f"{speed:,.0f}/s; makespan {timed.makespan:.2f} s, {ratio:.2f}x the shortest possible;"
+        f" used {timed.used:.1%}, {timed.of_wanted:.1%} of what was wanted; {timed.evicted:,} evicted"
     )
-    print(
-        f"     decided in {timed.deciding:.2f} s: {speed:,.0f} workloads/s (bar 2,000; Kueue 42, with its API server)"
-    )
-    print(f"     slowest decision {shown(timed.worst)}; {timed.evicted:,} evictions; Kueue takes 1179 s in all")
-    return good
+    wrong = []
+    if ratio > 1.3:
+        wrong.append(f"the makespan is {ratio:.2f} times the shortest possible, the bar is 1.3")
+    if timed.of_wanted < 0.95:
+        wrong.append(f"{timed.of_wanted:.1%} used of what was wanted, the bar is 95%")
+    return Measured(timed.deciding, timed.median, timed.p99, found, wrong)
 
 
 CURVE = (1000, 3000, 10_000, 30_000, 100_000)
