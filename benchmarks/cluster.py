@@ -361,8 +361,9 @@ def table(chosen: set[str], runs: int) -> bool:
     return good
 
 
-LEGEND = """cold: all that waits, decided at once; warm, p99: a single event then. Peers: KAI-Scheduler v0.17.0 as measured
-on two cores, with the building of its session; W8: Kueue's published end-to-end run, with its API server (38.6% used)."""
+LEGEND = """cold: all that waits, decided at once; warm, p99: a single event then. Peers: KAI-Scheduler v0.17.0 as
+measured on two cores, with the building of its session; W8: Kueue's published end-to-end run, with its API server
+(38.6% used)."""
 
 
 def yardstick() -> float:

@@ -142,12 +142,11 @@ class Store:
                     (self.seq + 1, now, encode_events(events), encode_actions(actions)),
                 )
                 self._connection.execute("COMMIT")
-        except StoreError:
+        except BaseException as error:
             self._roll_back()
-            self._begin_again()  # the allocator may have seen what the disk has not
-            raise
-        except BaseException:
-            self._roll_back()
+            refused = isinstance(error, GpushareError) and not isinstance(error, StoreError)
+            if not refused:  # the allocator may have seen what the disk has not
+                self._begin_again()
             raise
         self.seq += 1
         self.now = now

@@ -244,6 +244,25 @@ def test_a_full_disk_leaves_the_state_as_the_log_has_it(tmp_path) -> None:
     assert len(Store.open(path).allocator.jobs) == 300
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AssertionError])
+def test_an_interrupt_between_deciding_and_writing_leaves_the_state_as_the_log_has_it(
+    tmp_path, monkeypatch, error
+) -> None:
+    with Store.create(tmp_path / "c.db") as store:
+        store.append(CLUSTER, 1.0)
+        before = store.allocator.dump()
+
+        def interrupted(_events) -> str:
+            raise error
+
+        monkeypatch.setattr("gpushare.cluster.store.encode_events", interrupted)
+        with pytest.raises(error):
+            store.append([submit("a-1")], 2.0)
+        monkeypatch.undo()
+        assert store.allocator.dump() == before
+        assert [action.job for action in store.append([submit("a-1")], 2.0)] == ["a-1"]
+
+
 def test_where_the_file_is_by_default() -> None:
     assert default_path({"XDG_STATE_HOME": "/s", "HOME": "/h"}) == Path("/s/gpushare/cluster.db")
     assert default_path({"HOME": "/h"}) == Path("/h/.local/state/gpushare/cluster.db")
