@@ -27,11 +27,13 @@ from gpushare.cluster.model import (
     NodeLost,
     Place,
     Policy,
+    Preempt,
     Queue,
     QueueAdded,
     QueueChanged,
     QueueRemoved,
     Selector,
+    Start,
     Stopped,
     Tasks,
     TimePassed,
@@ -155,6 +157,25 @@ def test_time_that_passes_is_kept_or_only_looked_at(tmp_path) -> None:
         assert store.pass_time(1000.0)
         assert store.seq > rows
         assert not store.pass_time(1000.0)
+
+
+def test_what_is_freed_for_a_job_is_still_its_own_after_a_crash(tmp_path) -> None:
+    """Between the eviction and the start the writer is gone; nobody else gets the GPUs, and the job starts once."""
+    path = tmp_path / "c.db"
+    with Store.create(path, Policy(endings="reported")) as store:
+        store.append([*CLUSTER, submit("lent", amount="4"), submit("lent too", amount="4")], 1.0)
+        stopped = store.append([submit("owner", "b", "4")], 2.0)
+        victims = [action.job for action in stopped if isinstance(action, Preempt)]
+        before = store.allocator.dump()
+    assert len(victims) == 1
+    with Store.open(path) as store:
+        assert store.allocator.dump() == before
+        assert store.allocator.jobs["owner"].state == "starting"
+        assert not [action for action in store.append([submit("thief")], 3.0) if isinstance(action, Start)]
+        started = store.append([Stopped(victims[0], 1)], 4.0)
+        assert [action.job for action in started if isinstance(action, Start)] == ["owner"]
+    with Store.open(path) as store:
+        assert store.allocator.jobs["owner"].attempt == 1
 
 
 # ---- files that cannot be used ------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from gpushare.cluster.model import (
     Start,
     Stop,
     Tasks,
+    TimePassed,
 )
 from gpushare.cluster.quantity import MICRO, format_gpus, gpus
 from gpushare.cluster.reading import Seats
@@ -48,6 +49,10 @@ MIB = 2**20
 NOW = 100_000.0
 HORIZON = 3600.0
 """Seconds after the last event within which it must have settled."""
+
+HOLDING = frozenset({"running", "stuck_releasing", "allocated", "reserved"})
+"""States of tasks that have their GPUs. Who is "evicted" at the start is gone and, if not deleted, waits again."""
+NOT_THERE = frozenset({"gated", "succeeded", "failed"})
 
 Case = Mapping[str, Any]
 
@@ -85,7 +90,7 @@ def _queues(case: Case) -> Iterator[Queue]:
     by_name = {one["name"]: one for one in case["queues"]}
 
     def depth(one: Mapping[str, Any]) -> int:
-        return 0 if one["parent"] is None else 1 + depth(by_name[one["parent"]])
+        return 0 if one["parent"] not in by_name else 1 + depth(by_name[one["parent"]])
 
     for one in sorted(case["queues"], key=lambda one: (depth(one), one["created"])):
         amount = one["gpu"]
@@ -94,11 +99,15 @@ def _queues(case: Case) -> Iterator[Queue]:
             quota = limit  # KAI's share is never above the limit either
         weight = None if amount["over_quota_weight"] < 0 else gpus(amount["over_quota_weight"])
         runtime = one.get("reclaim_min_runtime_s")
-        yield Queue(one["name"], one["parent"], quota, limit, weight, one["priority"], min_runtime=runtime)
+        parent = one["parent"] if one["parent"] in by_name else None
+        yield Queue(one["name"], parent, quota, limit, weight, one["priority"], min_runtime=runtime)
 
 
 def _job(job: Mapping[str, Any], known: Known, seats: Seats, labelled: dict[tuple[str, str], int]) -> Iterator[Event]:
+    job = {**job, "tasks": [task for task in job["tasks"] if task["state"] not in NOT_THERE]}
     groups = _groups(job)
+    if not groups or any(not minimum_met for minimum_met in _complete(job)):
+        return  # a gang whose tasks are not all there waits for them
     stuck = any(task["state"] == "stuck_releasing" for task in job["tasks"])
     wanted = {tuple(task.get("node_in", ())) for task in job["tasks"]}
     selector = Selector(nodes=next(iter(wanted))) if len(wanted) == 1 else Selector()
@@ -113,10 +122,10 @@ def _job(job: Mapping[str, Any], known: Known, seats: Seats, labelled: dict[tupl
     places = []
     for group, (tasks, members) in enumerate(groups):
         # Ours start at the lowest numbers and are stopped at the highest: running ones are numbered first.
-        members.sort(key=lambda task: task["state"] not in ("running", "stuck_releasing"))
+        members.sort(key=lambda task: task["state"] not in HOLDING)
         for number, task in enumerate(members):
             known.tasks[job["name"], group, number] = task["id"]
-            if task["state"] in ("running", "stuck_releasing"):
+            if task["state"] in HOLDING:
                 known.stuck |= {task["id"]} if task["state"] == "stuck_releasing" else set()
                 places.append(Place(group, number, task["node"], _seat(task, tasks, seats, labelled), 0, 0))
     if places:
@@ -141,6 +150,11 @@ def _groups(job: Mapping[str, Any]) -> list[tuple[Tasks, list[Mapping[str, Any]]
     return found
 
 
+def _complete(job: Mapping[str, Any]) -> Iterator[bool]:
+    there = Counter(task.get("group", "") for task in job["tasks"])
+    yield from (there[group] >= minimum for group, minimum in _minimums(job))
+
+
 def _minimums(job: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     if "groups" not in job:
         yield "", job.get("min_available", len(job["tasks"]))
@@ -163,7 +177,7 @@ def _minimums(job: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _tasks(request: Mapping[str, Any] | None, least: int, most: int) -> Tasks:
-    if request is None:
+    if request is None or not request.get("devices", 1):
         return Tasks(least, most, gpus=0)
     match request["kind"]:
         case "whole":
@@ -210,8 +224,6 @@ def play(case: Case) -> Outcome:
     now = NOW
     while (wake := allocator.next_wake) is not None and wake <= NOW + HORIZON:
         now = max(now, wake)
-        from gpushare.cluster.model import TimePassed
-
         actions += allocator.handle(TimePassed(), now)
         broken += _broken(case, allocator)
     evictions = sum(len(action.places) for action in actions if isinstance(action, Preempt | Stop))
@@ -304,7 +316,7 @@ def _compare(case: Case, ours: Outcome, theirs: Mapping[str, Any]) -> Iterator[t
     if differing:
         texts = (f"{name} holds {format_gpus(ours.held[name])}, theirs {format_gpus(held[name])}" for name in differing)
         yield "queues", "; ".join(texts)
-    running = {task for task, state in theirs["tasks"].items() if state["state"] == "running"}
+    running = {task for task, state in theirs["tasks"].items() if state["state"] in HOLDING - {"stuck_releasing"}}
     if ours.running != running:
         more, less = sorted(ours.running - running), sorted(running - ours.running)
         yield "running", "; ".join([f"+{task}" for task in more] + [f"-{task}" for task in less])
@@ -320,7 +332,7 @@ def _held(case: Case, states: Mapping[str, Any]) -> Counter[str]:
     for job in case["jobs"]:
         for task in job["tasks"]:
             state = states.get(task["id"], {})
-            if state.get("state") in ("running", "stuck_releasing"):
+            if state.get("state") in HOLDING:
                 held[job["queue"]] += _charge(task["request"].get("gpu"), memory[state["node"]])
     return held
 
