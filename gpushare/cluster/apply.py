@@ -137,6 +137,7 @@ def _lose(turn: Turn, node: NodeState) -> None:
         ageing.release(turn)
     _unlink(state, node)
     state.version += 1
+    turn.start_claimed()
 
 
 def _forget_leaving(state: State, key: tuple[str, int], gone: tuple[Place, ...]) -> None:
@@ -198,6 +199,8 @@ def _set_health(turn: Turn, node: NodeState, gpu: int, healthy: bool) -> None:
     _link(state, node)
     if healthy:
         _nodes_changed(state)
+    else:
+        turn.start_claimed()
 
 
 # ---- queues ------------------------------------------------------------------------------------------

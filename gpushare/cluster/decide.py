@@ -227,12 +227,13 @@ def _attempt_more(turn: Turn, cls: JobClass) -> bool:
         want = wants[0]
         found = state.space.find(want.need, mask, apart)
         if found is not None:
+            mark = state.mark()
             place = take(state, job, want.group, want.task, want.need, *found)
             broken = forbidden(cls, place.charge)
             if broken is None:
                 turn.extend(job, [place], THERE_IS_ROOM)
                 return True
-            state.vacate(job, place)
+            state.undo(mark)
         else:
             state.journal.set(shape, "full_more", True)
             state.journal.put(state.full, shape, None)

@@ -141,7 +141,10 @@ def room_for(turn: Turn, job: JobState, rung: int) -> bool:
         for gpu in place.gpus:
             more[place.node, gpu] = more.get((place.node, gpu), 0) + need.on(node.memory) - place.amount
     for (name, gpu), amount in more.items():
-        if turn.state.space.by_name[name].free[gpu] < amount:
+        node = turn.state.space.by_name[name]
+        # What tasks that are told to stop still hold is promised to others or free later, not now.
+        still = node.claimed.get(gpu, 0) - node.leaving.get(gpu, 0)
+        if node.free[gpu] + min(0, still) < amount:
             return False
     return forbidden(job.cls, extra) is None
 

@@ -119,6 +119,7 @@ def place_within(
         larger = [nodes & mask for _, nodes in models]
         masks += [sum(larger[i:]) for i in range(1, len(larger)) if sum(larger[i:])]
     broken: tuple[Code, QueueState] | None = None
+    mark = state.mark()
     for allowed in masks:
         places = place_gang(state, job, rung, allowed, spread)
         if places is None:
@@ -126,8 +127,7 @@ def place_within(
         broken = forbidden(job.cls, sum(place.charge for place in places)) if shape.by_bytes else None
         if broken is None:
             return places
-        for place in places:
-            state.vacate(job, place)
+        state.undo(mark)
     return broken
 
 

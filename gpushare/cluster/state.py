@@ -307,6 +307,11 @@ class JobState:
     def count(self, group: int) -> int:
         return sum(1 for one, _ in self.places if one == group)
 
+    @property
+    def complete(self) -> bool:
+        """Does all of its gang have places?"""
+        return all(self.count(index) >= group.least for index, group in enumerate(self.cls.shape.groups))
+
     def extra(self) -> int:
         """Tasks above the least."""
         return len(self.places) - self.cls.shape.tasks if self.cls.shape.elastic else 0

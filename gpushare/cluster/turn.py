@@ -155,6 +155,7 @@ class Turn:
             state.journal.drop(state.waiting, seq)
             if len(places) == len(job.places):
                 state.journal.set(job, "since", self.now)
+                state.journal.set(job, "started_in", self.number)
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, job.reason, job.backfill))
 
     def leave(self, job: JobState, places: Iterable[Place]) -> None:

@@ -511,6 +511,9 @@ class Search:
                 self.state.undo(mark)
                 return False
             self.turn.put_back(unit.job, place)
+        if unit.job.cls.shape.elastic and not unit.job.complete:
+            self.state.undo(mark)  # a further task of a gang that goes
+            return False
         return True
 
     def _breaks_limit(self, unit: Unit, charge: int) -> bool:

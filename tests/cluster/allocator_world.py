@@ -235,6 +235,8 @@ class World:
 
     def end(self, name: str) -> None:
         self._forget(name)
+        for key in [key for key in self.leaving if key[0] == name]:
+            del self.leaving[key]
         self.send(JobEnded(name))
 
     def withdraw(self, name: str) -> None:
@@ -331,14 +333,18 @@ class World:
 
     def obey(self, actions) -> None:
         evicted: Counter[str] = Counter()
-        groups: dict[str, list[Preempt]] = {}
+        checked: set[tuple[str, str]] = set()
         for action in actions:
             self.seen[type(action).__name__] += 1
             if isinstance(action, Preempt):
                 evicted[action.job] += action.whole
                 self.seen[action.reason.code.value] += 1
                 self._check_victim(action)
-                groups.setdefault(action.for_job, []).append(action)
+                if action.reason.code is Code.RECLAIM and not self.taste.reported:
+                    queue = self.jobs[action.job].queue
+                    if (action.for_job, queue) not in checked:
+                        checked.add((action.for_job, queue))
+                        self._check_bound(action.for_job, queue, actions)
                 pair = (action.for_job, action.job)
                 assert (action.job, action.for_job) not in self.pairs, f"{pair} was the other way round before"
                 if action.reason.code is not Code.BACKFILL_OVER:
@@ -382,10 +388,21 @@ class World:
             assert winner.priority > job.priority
         if action.reason.code is Code.RECLAIM:
             assert self.jobs[action.for_job].queue != job.queue
-            if not self.taste.reported:
-                assert self.held(job.queue) > self.queues[job.queue].quota, "a victim in quota"
         if action.reason.code is not Code.BACKFILL_OVER:
             assert run.since + self._min_runtime(job) <= self.now, "a victim within its minimum run time"
+
+    def _check_bound(self, for_job: str, queue: str, actions) -> None:
+        """Before each victim, the largest last, the queue was above its quota."""
+        total = largest = 0
+        for action in actions:
+            if isinstance(action, Preempt) and action.for_job == for_job and self.jobs[action.job].queue == queue:
+                units = [place.charge for place in action.places]
+                if action.whole:
+                    least = sum(tasks.least for tasks in self.jobs[action.job].tasks)
+                    units = [*units[least:], sum(units[:least])]
+                total += sum(units)
+                largest = max(largest, *units)
+        assert self.held(queue) - (total - largest) > self.queues[queue].quota, "a victim in quota"
 
     def _check_movable(self, action: Move) -> None:
         job, run = self.jobs[action.job], self.running[action.job]
