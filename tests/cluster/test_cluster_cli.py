@@ -91,6 +91,14 @@ def test_from_a_file_to_an_answer(sh) -> None:
     assert states(sh) == {"second": "running"}
 
 
+def test_the_cluster_of_the_examples(sh) -> None:
+    assert "3 nodes, 5 new queues" in sh("apply {path}", path=EXAMPLES / "cluster.yaml")
+    sh("submit -q students --gpus 4 --name ours")
+    sh("submit -q students --gpus 1 --name more")
+    assert "limit" in sh("explain more")
+    assert states(sh) == {"ours": "running", "more": "pending"}
+
+
 def test_a_queue_takes_back_its_quota_and_says_from_whom(cluster) -> None:
     for n in range(8):
         cluster(f"submit -q a --gpus 1 --name a-{n}")

@@ -11,7 +11,8 @@ import pytest
 
 from gpushare.cluster import scenario
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "cluster").glob("*.yaml"))
+FILES = sorted((Path(__file__).resolve().parents[2] / "examples" / "cluster").glob("*.yaml"))
+EXAMPLES = [path for path in FILES if path.stem != "cluster"]  # which is for `gpushare cluster apply`
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -23,7 +24,7 @@ def test_example(path: Path) -> None:
 
 
 def test_all_nine_examples_are_there() -> None:
-    assert {path.stem[:2] for path in EXAMPLES} == {f"a{n}" for n in range(1, 10)}
+    assert {f"a{n}" for n in range(1, 10)} <= {path.stem[:2] for path in EXAMPLES}
 
 
 PRINT_ALL = """
