@@ -32,7 +32,6 @@ __all__ = ["Row", "Store", "StoreError", "default_path"]
 APPLICATION = 0x67707573  # "gpus": so that `file` and we know one when we see it
 FORMAT = 1
 BUSY_SECONDS = 10.0
-MOST_WAKES = 100_000
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE log (
@@ -155,10 +154,9 @@ class Store:
     def pass_time(self, now: float) -> list[Action]:
         """What time alone has led to since the last event: holds that ended, jobs that have waited long enough."""
         actions: list[Action] = []
-        for _ in range(MOST_WAKES):
-            wake = self.allocator.next_wake
-            if wake is None or wake > now:
-                break
+        last = None
+        while (wake := self.allocator.next_wake) is not None and wake <= now and wake != last:
+            last = wake
             if self.read_only:
                 self.now = max(self.now, wake)
                 actions += self.allocator.handle(TimePassed(), self.now)
