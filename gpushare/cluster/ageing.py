@@ -35,14 +35,22 @@ def reserve(turn: Turn) -> None:
         if not holder.places and holder.seq in state.by_seq and may_reserve(holder, holder.cls):
             return
         release(turn)
+    if turn.now < state.reserve_at:
+        return
     best: tuple[tuple[int, int, float, int], JobState] | None = None
+    look_again = turn.now + after
     for cls in state.classes.values():
         if len(cls.pending) and cls.gate is not None and cls.gate.code in (Code.NO_SPACE, Code.RESERVED):
             job = state.by_seq[cls.pending.first]
-            if turn.now >= job.since + after and may_reserve(job, cls):
+            if turn.now < job.since + after:
+                look_again = min(look_again, job.since + after)
+                continue
+            look_again = min(look_again, turn.now + after / 10)  # it may be entitled later
+            if may_reserve(job, cls):
                 key = (-cls.queue.path[-1].spec.priority, -cls.priority, job.since, job.seq)
                 if best is None or key < best[0]:
                     best = key, job
+    state.journal.set(state, "reserve_at", look_again)
     if best is not None:
         nodes = choose(turn, best[1])
         if nodes:

@@ -55,6 +55,7 @@ def apply(turn: Turn, event: Event) -> None:
 
 
 def _node_added(turn: Turn, event: NodeAdded) -> None:
+    turn.everything = True
     state, spec = turn.state, event.node
     check_node(spec)
     known = state.space.by_name.get(spec.name)
@@ -106,6 +107,7 @@ def _nodes_changed(state: State) -> None:
 def _estimate_again(state: State, shape: Shape) -> None:
     charge, demand = state.least_charge(shape), state.demand_of(shape)
     for cls in shape.classes:
+        shape.cheapest = min(shape.cheapest, charge)
         if cls.charge != charge:
             state.journal.set(cls, "charge", charge)
         for seqs in (cls.pending, cls.running):
@@ -115,6 +117,7 @@ def _estimate_again(state: State, shape: Shape) -> None:
 
 
 def _node_lost(turn: Turn, event: NodeLost) -> None:
+    turn.everything = True
     _lose(turn, _node(turn.state, "node lost", event.node))
 
 
@@ -169,6 +172,7 @@ def _lose_places(turn: Turn, job: JobState, lost: list[Place], node: str) -> Non
 
 
 def _gpu_health(turn: Turn, event: GpuHealth) -> None:
+    turn.everything = True
     node = _node(turn.state, "gpu health", event.node)
     if not 0 <= event.gpu < len(node.free):
         what = f"GPU {event.gpu} is not one of {len(node.free)}"
@@ -241,6 +245,7 @@ def _some(state: State) -> str:
 
 
 def _queue_changed(turn: Turn, event: QueueChanged) -> None:
+    turn.everything = True
     state, spec = turn.state, event.queue
     check_queue(spec)
     queue = _queue(state, f"queue {spec.name}", spec.name)
@@ -407,6 +412,7 @@ def known(state: State, name: str) -> JobState:
 
 
 def _job_changed(turn: Turn, event: JobChanged) -> None:
+    turn.everything = True
     state = turn.state
     job = known(state, event.job)
     old = job.cls

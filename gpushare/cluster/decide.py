@@ -37,7 +37,7 @@ from gpushare.cluster.placement import (
     why_no_room,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.state import JobClass, JobState, Shape, State
+from gpushare.cluster.state import FOREVER, JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import more_charge, preempt, reclaim, wants_of
 
@@ -47,19 +47,22 @@ SPACE = frozenset({Code.NO_SPACE, Code.RESERVED, Code.NO_NODE})
 def decide(turn: Turn) -> None:
     """Everything that follows from what has changed."""
     state = turn.state
+    if turn.now >= state.protected_until:
+        state.journal.set(state, "protected_until", FOREVER)
+        turn.everything = True
     while True:
         for job in [job for job in turn.partial if not _first_come_others(job)]:
             turn.partial.remove(job)
             complete_gang(turn, job)
-        state.settle_shares()
-        open_gates(state)
+        _settle(turn)
+        open_gates(turn)
         if start_reserved(turn):
             continue
         start(turn, WITHIN_SHARE)
         if make_room(turn, entitled=True):
             continue
         start(turn, ABOVE)
-        if make_room(turn, entitled=False) or state.settle_shares():
+        if make_room(turn, entitled=False) or _settle(turn):
             continue
         elastic.grow(turn)
         ageing.reserve(turn)
@@ -67,6 +70,17 @@ def decide(turn: Turn) -> None:
             complete_gang(turn, turn.partial.pop(0))
         elif not state.dirty and not state.freed and not state.dropped:
             break
+
+
+def _settle(turn: Turn) -> bool:
+    """Divide the shares again; whether any has changed."""
+    changed = turn.state.settle_shares()
+    for queue in changed:
+        if queue.children:
+            turn.everything = True
+        else:
+            turn.touched[queue] = None
+    return bool(changed)
 
 
 def _first_come_others(job: JobState) -> bool:
@@ -107,11 +121,15 @@ def complete_gang(turn: Turn, job: JobState) -> None:
 # ---- gates -------------------------------------------------------------------------------------------
 
 
-def open_gates(state: State) -> None:
+def open_gates(turn: Turn) -> None:
     """Those that what was given back since the last look may have opened."""
+    state = turn.state
+    if state.ladders and state.freed:
+        turn.everything = True
     if state.dropped:
         seen = set()
         for leaf in state.dropped:
+            turn.touched[leaf] = None
             for queue in leaf.path:
                 if queue not in seen:
                     seen.add(queue)
@@ -171,6 +189,11 @@ def start(turn: Turn, highest_tier: int) -> None:
         state.dirty.clear()
 
 
+def _close(turn: Turn, cls: JobClass, more: bool, gate: Reason, queue: QueueState | None = None) -> None:
+    turn.state.set_gate(cls, more, gate, queue)
+    turn.blocked[cls] = None
+
+
 def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
     """Start the class's next job, or set its gate."""
     state, shape = turn.state, cls.shape
@@ -178,7 +201,7 @@ def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
         return _attempt_more(turn, cls)
     broken = forbidden(cls, cls.charge)
     if broken is not None:
-        state.set_gate(cls, False, forbidden_reason(*broken, cls.charge), broken[1])
+        _close(turn, cls, False, forbidden_reason(*broken, cls.charge), broken[1])
         return False
     job = state.by_seq[cls.pending.first]
     if not shape.full:
@@ -198,11 +221,11 @@ def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
                 return True
             broken = places
         if broken is not None:
-            state.set_gate(cls, False, forbidden_reason(*broken, cls.charge), broken[1])
+            _close(turn, cls, False, forbidden_reason(*broken, cls.charge), broken[1])
             return False
         state.journal.set(shape, "full", True)
         state.journal.put(state.full, shape, None)
-    state.set_gate(cls, False, why_no_room(state, cls, job))
+    _close(turn, cls, False, why_no_room(state, cls, job))
     return False
 
 
@@ -238,9 +261,9 @@ def _attempt_more(turn: Turn, cls: JobClass) -> bool:
             state.journal.set(shape, "full_more", True)
             state.journal.put(state.full, shape, None)
     if broken is not None:
-        state.set_gate(cls, True, forbidden_reason(*broken, charge), broken[1])
+        _close(turn, cls, True, forbidden_reason(*broken, charge), broken[1])
     else:
-        state.set_gate(cls, True, no_space(state, shape))
+        _close(turn, cls, True, no_space(state, shape))
     return False
 
 
@@ -279,7 +302,7 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
         if _waits(turn, cls, more) and (_entitled(turn, cls, more) or not entitled):
             heappush(heap, (_place_in_line(cls, more), next(serial), cls, more))
 
-    for cls in list(state.classes.values()):
+    for cls in _to_consider(turn):
         line_up(cls, False)
         if len(cls.short):
             line_up(cls, True)
@@ -290,11 +313,40 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
             continue
         if make_room_for(turn, cls, more):
             success = True
-            state.settle_shares()
+            _settle(turn)
             line_up(cls, more)
         else:
             turn.failed[cls, more] = state.version
+            if cls not in state.starving and _entitled(turn, cls, more):
+                state.journal.put(state.starving, cls, None)
     return success
+
+
+def _to_consider(turn: Turn) -> list[JobClass]:
+    """Classes for which room might be made now and could not before this turn.
+
+    These are: what was blocked in this turn; who is in the right and was not served; leaves that this turn has
+    touched, whose standing or whose own victims are others now; and shapes for which moving has become possible.
+    """
+    state = turn.state
+    if turn.everything:
+        return list(state.classes.values())
+    found = dict(turn.blocked)
+    for cls in list(state.starving):
+        if (cls.gate is None or not len(cls.pending)) and (cls.more_gate is None or not len(cls.short)):
+            state.journal.drop(state.starving, cls)
+        else:
+            found[cls] = None
+    for leaf in turn.touched:
+        for cls in leaf.classes.values():
+            if len(cls.pending) or len(cls.short):
+                found[cls] = None
+    free = state.space.capacity - state.root.allocated
+    if free:
+        for shape in state.full:
+            if shape.stuck != state.version and shape.cheapest <= free:
+                found |= shape.classes
+    return list(found)
 
 
 def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:

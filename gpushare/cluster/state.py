@@ -22,6 +22,9 @@ from gpushare.cluster.shares import NOTHING, Claim, Part, divide
 from gpushare.cluster.space import Need, NodeState, Space
 
 
+FOREVER = float("inf")
+
+
 class SeqList:
     """Sequence numbers in rising order; cheap at both ends, where nearly all changes happen."""
 
@@ -155,6 +158,8 @@ class Shape:
 
     __slots__ = (
         "backfill",
+        "by_bytes",
+        "cheapest",
         "classes",
         "elastic",
         "full",
@@ -189,6 +194,9 @@ class Shape:
         self.backfill = backfill
         self.simple = self.groups[0].needs[0] if self.tasks == 1 and len(self.groups) == 1 and rungs == 1 else None
         """Its need, if it is one task without a choice."""
+        self.by_bytes = any(group.needs[0].in_bytes for group in self.groups)
+        self.cheapest = 0
+        """What a gang of it costs at least (micro), as its classes know it."""
         self.full = False
         """No room when last tried, and nothing that would help has been freed since."""
         self.full_more = False
@@ -203,10 +211,6 @@ class Shape:
 
     def top_charge(self, memory: int) -> int:
         return sum(group.top * group.needs[0].charge(memory) for group in self.groups)
-
-    @property
-    def by_bytes(self) -> bool:
-        return any(group.needs[0].in_bytes for group in self.groups)
 
 
 class JobClass:
@@ -340,6 +344,12 @@ class State:
         """Placed jobs below their top rung."""
         self.ladders: dict[int, None] = {}
         """Placed jobs that can still go down."""
+        self.starving: dict[JobClass, None] = {}
+        """Classes that wait although they are in their queue's right."""
+        self.protected_until = FOREVER
+        """When the first of the jobs that could not be victims, because they had just started, can be."""
+        self.reserve_at = -FOREVER
+        """No job can have waited long enough for a reservation before this time."""
         self.full: dict[Shape, None] = {}
         """Shapes with no room for them: see Shape.full."""
         self.reserver: JobState | None = None
@@ -509,6 +519,7 @@ class State:
             cls = JobClass(key, len(self.classes), queue, job, shape)
             cls.charge = self.least_charge(shape)
             cls.demand = self.demand_of(shape)
+            shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
             self.journal.put(self.classes, key, cls)
             self.journal.put(queue.classes, key, cls)
             self.journal.put(shape.classes, cls, None)

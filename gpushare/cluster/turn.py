@@ -32,7 +32,20 @@ from gpushare.cluster.state import JobClass, JobState, QueueState, State
 
 
 class Turn:
-    __slots__ = ("again", "arrived", "failed", "now", "number", "out", "partial", "reported", "state")
+    __slots__ = (
+        "again",
+        "arrived",
+        "blocked",
+        "everything",
+        "failed",
+        "now",
+        "number",
+        "out",
+        "partial",
+        "reported",
+        "state",
+        "touched",
+    )
 
     def __init__(self, state: State, now: float) -> None:
         self.state = state
@@ -45,6 +58,12 @@ class Turn:
         """Something that was started in this very turn may have to go: decide once more."""
         self.arrived: list[JobState] = []
         """Jobs submitted in this turn."""
+        self.everything = False
+        """All that waits is to be looked at again, not only what this turn has touched."""
+        self.touched: dict[QueueState, None] = {}
+        """Leaves whose standing has changed: jobs started or stopped there, or the share is another."""
+        self.blocked: dict[JobClass, None] = {}
+        """Classes whose gate was closed in this turn."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
         self.failed: dict[tuple[JobClass, bool], int] = {}
@@ -63,6 +82,7 @@ class Turn:
         state.delist(cls.pending, job.seq)
         state.enlist(cls.running, job.seq)
         entries = journal.entries
+        self.touched[job.queue] = None
         entries.append(
             (_restore, job, job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
         )
@@ -87,6 +107,7 @@ class Turn:
         """An elastic job that runs gets further tasks."""
         state = self.state
         state.pay(job, sum(place.charge for place in places))
+        self.touched[job.queue] = None
         self._note_elastic(job)
         if self.reported and self._must_wait(job, places):
             self._claim(job, places)

@@ -226,7 +226,11 @@ def evictable(turn: Turn, job: JobState) -> bool:
     if job.started_in == turn.number:
         turn.again = True
         return False
-    return job.since + min_runtime(job) <= turn.now
+    end = job.since + min_runtime(job)
+    if end > turn.now:
+        turn.state.protected_until = min(turn.state.protected_until, end)
+        return False
+    return True
 
 
 # ---- the search --------------------------------------------------------------------------------------
