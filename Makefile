@@ -29,11 +29,13 @@ check: $(VENV)/installed-test ## lint, formats, types
 pytest: $(VENV)/installed-test
 	$(BIN)/pytest -n 2 --dist loadfile -q
 
-property: $(VENV)/installed-test ## random events against the node core: make property EVENTS=200000 SEED=1
-	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/property -q -s --timeout 0
+property: $(VENV)/installed-test ## random events against both cores: make property EVENTS=200000 SEED=1
+	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest \
+		tests/property tests/cluster/test_properties_random.py -q -s --timeout 0
 
-crash: $(VENV)/installed-test ## 1,000 programs and 100 daemons killed at random
-	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest tests/integration/test_crash.py -q -s --timeout 0
+crash: $(VENV)/installed-test ## 1,000 programs, 100 daemons and 2,000 writers of a cluster's log killed at random
+	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest \
+		tests/integration/test_crash.py tests/cluster/test_store.py -q -s --timeout 0
 
 differential: $(VENV)/installed-test ## random calls against the account: make differential CALLS=1000000
 	GPUSHARE_TEST_CALLS=$(CALLS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/shim/test_shim_differential.py -q -s --timeout 0
