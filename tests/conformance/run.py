@@ -104,13 +104,14 @@ def _queues(case: Case) -> Iterator[Queue]:
 
 
 def _job(job: Mapping[str, Any], known: Known, seats: Seats, labelled: dict[tuple[str, str], int]) -> Iterator[Event]:
-    job = {**job, "tasks": [task for task in job["tasks"] if task["state"] not in NOT_THERE]}
+    job = {**job, "tasks": [task for task in job["tasks"] if _can_be(task, seats)]}
     groups = _groups(job)
     if not groups or any(not minimum_met for minimum_met in _complete(job)):
         return  # a gang whose tasks are not all there waits for them
     stuck = any(task["state"] == "stuck_releasing" for task in job["tasks"])
-    wanted = {tuple(task.get("node_in", ())) for task in job["tasks"]}
-    selector = Selector(nodes=next(iter(wanted))) if len(wanted) == 1 else Selector()
+    # Ours has one list of nodes for a job: where each task has its own, the job may use the nodes of all of them.
+    wanted = [task.get("node_in", ()) for task in job["tasks"]]
+    selector = Selector(nodes=tuple(sorted({node for one in wanted for node in one}))) if all(wanted) else Selector()
     ours = Job(
         job["name"],
         job["queue"],
@@ -148,6 +149,12 @@ def _groups(job: Mapping[str, Any]) -> list[tuple[Tasks, list[Mapping[str, Any]]
         least[group] = least.get(group, 0) - needed
         found.append((_tasks(tasks[0]["request"].get("gpu"), needed, len(tasks)), tasks))
     return found
+
+
+def _can_be(task: Mapping[str, Any], seats: Seats) -> bool:
+    """A task whose nodes do not exist is no more there than one that is held back."""
+    nodes = task.get("node_in")
+    return task["state"] not in NOT_THERE and (not nodes or any(node in seats.free for node in nodes))
 
 
 def _complete(job: Mapping[str, Any]) -> Iterator[bool]:
