@@ -98,6 +98,7 @@ class QueueState:
         "divided",
         "fixed",
         "gated",
+        "granted",
         "name",
         "order",
         "parent",
@@ -127,15 +128,24 @@ class QueueState:
         self.classes: dict[object, JobClass] = {}
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
+        self.granted = 0.0
+        """The minimum run time of its jobs: its own, else its parent's."""
         self.adopt(spec)
 
     def adopt(self, spec: Queue) -> None:
         self.spec = spec
+        self.grant()
         self.quota = spec.quota
         self.cap = spec.cap
         self.weight = (
             spec.weight if spec.weight is not None else spec.quota if spec.quota is not None else 10**9 * MICRO
         )
+
+    def grant(self) -> None:
+        inherited = self.parent.granted if self.parent is not None else 0.0
+        self.granted = inherited if self.spec.min_runtime is None else self.spec.min_runtime
+        for child in self.children.values():
+            child.grant()
 
     @property
     def useful(self) -> int:

@@ -315,10 +315,7 @@ def physically_free(node: NodeState, gpu: int) -> bool:
 
 def min_runtime(job: JobState) -> float:
     """Seconds that the job runs undisturbed: its own, or what its queue or the nearest ancestor grants."""
-    for queue in job.queue.path:
-        if queue.spec.min_runtime is not None:
-            return max(job.job.min_runtime, queue.spec.min_runtime)
-    return job.job.min_runtime
+    return max(job.job.min_runtime, job.queue.granted)
 
 
 def spread(queue: QueueState) -> bool:

@@ -32,9 +32,12 @@ from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import allowed_nodes, forbidden, largest_first, place_task, take
+from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import BROKEN, Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState, State
 from gpushare.cluster.turn import Turn, min_runtime, spread
+
+FOREVER_MUCH = 10**18
 
 EXHAUSTIVE = 10
 """Up to so many victims on a node all sets of them are compared."""
@@ -73,6 +76,12 @@ class Unit:
     def __init__(self, job: JobState, places: Sequence[Place], node: str, rank: int) -> None:
         self.job = job
         self.places = places
+        if len(places) == 1:
+            self.here = places if places[0].node == node else []
+            self.charge = self.last = places[0].charge
+            self.rank = rank
+            self.freed = len(places[0].gpus) if self.here else 0
+            return
         self.here = [place for place in places if place.node == node]
         self.charge = sum(place.charge for place in places)
         self.last = self.charge
@@ -102,6 +111,23 @@ class Bounds:
         self.ceilings: list[tuple[QueueState, int, bool]] = []
         """The job's queue and its ancestors: with the job, each may hold so much if victims are taken outside of it;
         whether that is its quota."""
+
+    def room(self, leaf: QueueState) -> int:
+        """How far it is above its bounds; the last victim may take more."""
+        return min((queue.allocated - bound for queue, bound in self.of.get(leaf, ())), default=FOREVER_MUCH)
+
+    def could_free(self, units: Iterable[Unit]) -> int:
+        """No more than so much (micro) can be had from these."""
+        sums: dict[QueueState, tuple[int, int]] = {}
+        for unit in units:
+            total, most = sums.get(unit.job.queue, (0, 0))
+            sums[unit.job.queue] = total + unit.charge, max(most, unit.charge)
+        free = 0
+        for leaf, (total, most) in sums.items():
+            room = self.room(leaf)
+            if room > 0:
+                free += min(total, room + most - 1)
+        return free
 
     def permit(self, units: Iterable[Unit]) -> bool:
         """Can these be taken one after the other, the largest last?"""
@@ -226,7 +252,8 @@ def evictable(turn: Turn, job: JobState) -> bool:
     if job.started_in == turn.number:
         turn.again = True
         return False
-    end = job.since + min_runtime(job)
+    granted = job.queue.granted
+    end = job.since + (granted if granted > job.job.min_runtime else job.job.min_runtime)
     if end > turn.now:
         turn.state.protected_until = min(turn.state.protected_until, end)
         return False
@@ -255,7 +282,8 @@ class Search:
         self.taken: list[Unit] = []
         self.before: dict[QueueState, int] = {}
         """What queues on the paths of the job and of victims held."""
-        self.holders: dict[NodeState, list[tuple[int, JobState]]] = {}
+        self.holders: dict[NodeState, list[tuple[int, JobState, Unit | None]]] = {}
+        """By node, who could go: rank, job, and of those that go as a whole the unit."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
 
@@ -266,6 +294,8 @@ class Search:
 
     def run(self) -> bool:
         """Find victims, stage by stage."""
+        if self._too_little():
+            return False
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
         for stage in sorted({one.stage for one in self.candidates}):
@@ -277,6 +307,20 @@ class Search:
             self.state.undo(mark)
             self.placed, self.taken = [], []
         return False
+
+    def _too_little(self) -> bool:
+        """All that is free and all that could be taken are less than what is needed."""
+        state = self.state
+        got = state.space.capacity - state.root.allocated
+        most: dict[QueueState, int] = {}
+        for one in self.candidates:
+            sample = state.by_seq[one.cls.running.first]
+            most[one.cls.queue] = max(most.get(one.cls.queue, 0), sample.charge, one.cls.demand)
+        for leaf, largest in most.items():
+            room = self.bounds.room(leaf)
+            if room > 0:
+                got += min(leaf.allocated - leaf.fixed, room + largest - 1)
+        return got < self._charge()
 
     # ---- one victim is enough ----------------------------------------------------------------------
 
@@ -366,9 +410,16 @@ class Search:
         self.holders = {}
         by_name = self.state.space.by_name
         for rank, job in enumerate(self._in_order(stage)):
-            if self._evictable(job):
-                for name in sorted({place.node for place in job.places.values()}):
-                    self.holders.setdefault(by_name[name], []).append((rank, job))
+            if not self._evictable(job):
+                continue
+            if len(job.places) == 1:
+                (place,) = job.places.values()
+                entry = (rank, job, Unit(job, [place], place.node, rank))
+                self.holders.setdefault(by_name[place.node], []).append(entry)
+                continue
+            for name in sorted({place.node for place in job.places.values()}):
+                unit = None if job.cls.shape.elastic else Unit(job, job.ordered, name, rank)
+                self.holders.setdefault(by_name[name], []).append((rank, job, unit))
 
     def _could_suffice(self) -> bool:
         """With all of them gone, would there be room? For whole GPUs only; else yes."""
@@ -385,7 +436,7 @@ class Search:
             if not self.mask >> node.number & 1:
                 continue
             freed = [0] * len(node.free)
-            for _, job in jobs:
+            for _, job, _ in jobs:
                 for place in job.places.values():
                     if place.node == node.spec.name:
                         for gpu in place.gpus:
@@ -434,14 +485,22 @@ class Search:
 
     def _clear(self, node: NodeState, need: Need) -> tuple[Cost, list[Unit]] | None:
         """The best set of victims that makes room for one such task on the node."""
-        spare = [unit for rank, job in self.holders[node] for unit in units_on(job, node, rank, extras_first=True)]
+        spare = list(self._units(node, extras_first=True))
         found = clear(node, need, spare, self.bounds)
-        if any(job.extra() for _, job in self.holders[node]):
-            core = [unit for rank, job in self.holders[node] for unit in units_on(job, node, rank, extras_first=False)]
+        if any(unit is None and job.extra() for _, job, unit in self.holders[node]):
+            core = list(self._units(node, extras_first=False))
             other = clear(node, need, core, self.bounds)
             if other is not None and (found is None or other[0][:2] < found[0][:2]):
                 found = other
         return found
+
+    def _units(self, node: NodeState, *, extras_first: bool) -> Iterator[Unit]:
+        """What is still there of those who could go."""
+        for rank, job, unit in self.holders[node]:
+            if unit is None:
+                yield from units_on(job, node, rank, extras_first=extras_first)
+            elif job.places:
+                yield unit
 
     # ---- limits ----------------------------------------------------------------------------------
 
@@ -475,12 +534,11 @@ class Search:
                 return True
             deficit, full = short[0]
             units: dict[tuple[int, int, int], Unit] = {}
-            for node, jobs in self.holders.items():
-                for rank, job in jobs:
-                    if within(job.queue, full):
-                        for unit in units_on(job, node, rank, extras_first=True):
-                            first = unit.places[0]
-                            units[rank, first.group, first.task] = unit
+            for node in self.holders:
+                for unit in self._units(node, extras_first=True):
+                    if within(unit.job.queue, full):
+                        first = unit.places[0]
+                        units[unit.rank, first.group, first.task] = unit
             able = [unit for _, unit in sorted(units.items()) if self.bounds.permit([unit])]
             if not able:
                 return False
@@ -522,10 +580,9 @@ class Search:
 
     def _breaks_limit(self, unit: Unit, charge: int) -> bool:
         """Would some queue hold too much if the unit stayed?"""
-        mine = set(self.job.queue.path)
+        mine = self.job.queue.path
         for queue in unit.job.queue.path:
-            after = queue.allocated + unit.charge + (charge if queue in mine else 0)
-            if queue.cap is not None and after > queue.cap:
+            if queue.cap is not None and queue.allocated + unit.charge + charge * (queue in mine) > queue.cap:
                 return True
         return any(
             queue.allocated + unit.charge + charge > ceiling
@@ -630,6 +687,8 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
             return None
         if bounds.permit(chosen):
             return cost(chosen, need, node), chosen
+        if bounds.could_free(units) < (need.gpus - node.whole) * MICRO:
+            return None
     if not fits_without(node, need, (place for unit in units for place in unit.here)):
         return None
     return _best_set(node, need, units, bounds) if len(units) <= EXHAUSTIVE else _greedy_set(node, need, units, bounds)
