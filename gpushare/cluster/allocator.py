@@ -64,7 +64,7 @@ class Allocator:
         before = self._now
         self._now = max(self._now, now)
         try:
-            turn = self._turn(event if isinstance(event, Iterable) else (event,))
+            turn = self._turn(event if isinstance(event, Iterable) else (event,), hypothetical=False)
         except BaseException:
             self._now = before
             self._undo()
@@ -73,9 +73,9 @@ class Allocator:
         self._state.journal.clear()
         return turn.out
 
-    def _turn(self, events: Iterable[Event]) -> Turn:
+    def _turn(self, events: Iterable[Event], *, hypothetical: bool = True) -> Turn:
         self._sequence = self._state.sequence
-        turn = Turn(self._state, self._now)
+        turn = Turn(self._state, self._now, hypothetical=hypothetical)
         for event in events:
             apply(turn, event)
         decide(turn)

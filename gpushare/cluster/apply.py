@@ -312,19 +312,10 @@ def enter(turn: Turn, spec: Job) -> JobState:
     seq = state.sequence
     state.sequence = seq + 1
     job = JobState(spec, seq, queue, cls, turn.now)
-    journal = state.journal
-    state.jobs[spec.id] = job
-    state.by_seq[seq] = job
-    journal.entries.append((_forget, state, spec.id, seq))
     attempts = [attempt for name, attempt in state.leaving if name == spec.id] if state.leaving else ()
     job.attempt = max(attempts, default=0)
-    state.ask(job, state.demand_of(cls.shape) if cls.shape.by_bytes else cls.demand)
+    state.enter(job, state.demand_of(cls.shape) if cls.shape.by_bytes else cls.demand)
     return job
-
-
-def _forget(state: State, name: str, seq: int) -> None:
-    del state.jobs[name]
-    del state.by_seq[seq]
 
 
 def _known_class(state: State, queue: QueueState, spec: Job) -> JobClass | None:

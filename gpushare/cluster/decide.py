@@ -185,6 +185,8 @@ def start(turn: Turn, highest_tier: int) -> None:
         cls, more = head
         attempt(turn, cls, more)
         order.update(cls.queue)
+        if not turn.hypothetical:
+            state.journal.clear()  # it stands: events are checked before anything is decided
     if highest_tier == ABOVE:
         state.dirty.clear()
 

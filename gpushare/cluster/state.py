@@ -24,6 +24,9 @@ from gpushare.cluster.space import Need, NodeState, Space
 
 FOREVER = float("inf")
 
+NO_PLACES: dict[tuple[int, int], Place] = {}
+"""Of jobs that have none; never written to. A hundred thousand empty dictionaries would keep the collector busy."""
+
 
 class SeqList:
     """Sequence numbers in rising order; cheap at both ends, where nearly all changes happen."""
@@ -292,9 +295,9 @@ class JobState:
         self.seq = seq
         self.queue = queue
         self.cls = cls
-        self.places: dict[tuple[int, int], Place] = {}
+        self.places: dict[tuple[int, int], Place] = NO_PLACES
         """By group and task; empty: it waits."""
-        self.unstarted: dict[tuple[int, int], Place] = {}
+        self.unstarted: dict[tuple[int, int], Place] = NO_PLACES
         """Those of its places that others have not yet left."""
         self.charge = 0
         self.demand = 0
@@ -384,6 +387,18 @@ class State:
 
     # ---- raw operations: their own inverses ------------------------------------------------------------
 
+    def enter(self, job: JobState, demand: int) -> None:
+        """A job that nobody knew."""
+        self.jobs[job.job.id] = job
+        self.by_seq[job.seq] = job
+        self._ask(job, demand)
+        self.journal.entries.append((self._forget, job, demand))
+
+    def _forget(self, job: JobState, demand: int) -> None:
+        del self.jobs[job.job.id]
+        del self.by_seq[job.seq]
+        self._ask(job, -demand)
+
     def _pay(self, job: JobState, charge: int) -> None:
         job.charge += charge
         fixed = not job.cls.preemptible
@@ -416,6 +431,8 @@ class State:
         node = self.space.by_name[place.node]
         if place.gpus:
             self.space.take(node, place.gpus, place.amount)
+        if job.places is NO_PLACES:
+            job.places = {}
         job.places[place[0], place[1]] = place
         node.jobs[job.seq] = node.jobs.get(job.seq, 0) + 1
         self.version += 1

@@ -28,7 +28,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import JobClass, JobState, QueueState, State
+from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, State
 
 
 class Turn:
@@ -38,6 +38,7 @@ class Turn:
         "blocked",
         "everything",
         "failed",
+        "hypothetical",
         "now",
         "number",
         "out",
@@ -47,7 +48,9 @@ class Turn:
         "touched",
     )
 
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: State, now: float, *, hypothetical: bool = False) -> None:
+        self.hypothetical = hypothetical
+        """It will be undone, so nothing may be forgotten of how."""
         self.state = state
         self.now = now
         state.turn += 1
@@ -154,6 +157,8 @@ class Turn:
 
     def _claim(self, job: JobState, places: Iterable[Place]) -> None:
         state = self.state
+        if job.unstarted is NO_PLACES:
+            job.unstarted = {}
         for place in places:
             state.journal.put(job.unstarted, (place.group, place.task), place)
             state.claim(place, 1)
