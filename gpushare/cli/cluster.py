@@ -3,6 +3,7 @@
     apply     make a cluster from a file of nodes and queues, or change it
     queues, nodes, jobs     how it stands
     submit, end, cancel     what happens to jobs
+    change    anything else that happens, in the words of --what-if
     plan      what runs where and who waits for what; with --what-if, what would follow
     explain   why a job waits or runs, and the smallest change that would start it
     simulate  play a scenario or a trace on a clock of its own
@@ -64,7 +65,7 @@ class InOrder(click.Group):
     """Commands in the order in which they are used, not of the alphabet."""
 
     def list_commands(self, _: click.Context) -> list[str]:
-        return ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "plan", "explain", "simulate"]
+        return ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "change", "plan", "explain", "simulate"]
 
 
 @click.group(
@@ -340,6 +341,34 @@ def _print_actions(actions: Sequence[Action]) -> None:
         click.echo(line)
 
 
+@command.command(short_help="Make a change, in the words of --what-if.")
+@click.argument("changes", metavar="CHANGE...", nargs=-1, required=True)
+@_stored
+def change(changes: tuple[str, ...], store: Path | None) -> None:
+    """Make changes to the cluster, all together: what `plan --what-if` would show happens.
+
+    \b
+    gpushare cluster change 'lose: dgx-1'
+    gpushare cluster change 'queue: {name: research, quota: 12}' 'queue: {name: product, quota: 4}'
+    gpushare cluster change 'break: {node: dgx-2, gpu: 3}'        mend: {node: dgx-2, gpu: 3}
+    gpushare cluster change 'change: {job: train-1, priority: 90}'
+    gpushare cluster change 'remove: students'
+    """
+    with _open(store, read_only=False) as cluster:
+        actions = cluster.append(_read_changes(changes, cluster.allocator), time.time())
+    click.echo("\n".join(views.action_lines(actions)) if actions else "changed; nothing follows from it")
+
+
+def _read_changes(changes: Sequence[str], allocator: Allocator) -> list[Event]:
+    events: list[Event] = []
+    for text in changes:
+        item = parse(text, "the change")
+        if not item.is_mapping():
+            raise FileError(f"{text!r} is not a change", hint="write 'lose: NODE' or 'end: JOB'")
+        events += scenario.read_events(item, allocator.queues)
+    return events
+
+
 # ---- why, and what if ---------------------------------------------------------------------------------
 
 
@@ -369,13 +398,7 @@ def plan(changes: tuple[str, ...], output: str, store: Path | None) -> None:
             else:
                 views.print_plan(allocator)
             return
-        events: list[Event] = []
-        for change in changes:
-            item = parse(change, "--what-if")
-            if not item.is_mapping():
-                raise FileError(f"--what-if {change!r} is not a change", hint="write 'lose: NODE' or 'end: JOB'")
-            events += scenario.read_events(item, allocator.queues)
-        outcome = allocator.what_if(events)
+        outcome = allocator.what_if(_read_changes(changes, allocator))
         if output == "json":
             _output.print_json("cluster.what_if", views.what_if_json(allocator, outcome))
         else:

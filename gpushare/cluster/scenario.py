@@ -12,7 +12,7 @@
           - end: [a-1]                  withdraw: ..., stopped: ...     names of jobs
           - wait: 30s                   at: 90s (since the beginning), wait: done (all that was planned has happened)
           - lose: node-1                node: {...} (new, back or changed), break: {node: n, gpu: 3}, mend: {...}
-          - queue: {name: a, quota: 3}  new, or new numbers for a known one
+          - queue: {name: a, quota: 3}  new, or new numbers for a known one; remove: a (without jobs)
           - change: {job: a-1, priority: 90}
         then:                           CHECKS below; what is not said is not checked
 
@@ -45,6 +45,7 @@ from gpushare.cluster.model import (
     Queue,
     QueueAdded,
     QueueChanged,
+    QueueRemoved,
     Refuse,
     Start,
 )
@@ -219,6 +220,8 @@ def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Eve
         case "queue":
             for entry in item.entries():
                 yield from _queue_events(entry, queues)
+        case "remove":
+            yield from (QueueRemoved(one.name()) for one in item.entries())
         case "change":
             for one in item.entries():
                 one.only("job", "priority", "preemptible")
@@ -254,7 +257,7 @@ ACTIONS: dict[str, Callable[[_Course, Item], None]] = {
     "stopped": _stopped,
     **{
         verb: lambda course, item, verb=verb: _events(course, item, verb)  # type: ignore[misc]
-        for verb in ("end", "withdraw", "node", "lose", "break", "mend", "queue", "change")
+        for verb in ("end", "withdraw", "node", "lose", "break", "mend", "queue", "remove", "change")
     },
 }
 

@@ -170,6 +170,20 @@ def test_what_if_as_json(cluster) -> None:
     assert "nothing would be decided" in changed
 
 
+def test_a_change_does_what_what_if_shows(cluster) -> None:
+    cluster("submit -q a --gpus 4 --tasks 2 --name wide")
+    shown = cluster("plan --what-if 'lose: n1'").splitlines()
+    done = cluster("change 'lose: n1'").splitlines()
+    assert done == shown[: len(done)]
+    assert "lost" in cluster("nodes")
+    assert states(cluster) == {"wide": "pending"}
+    assert "start" in cluster("change 'node: {{name: n1, gpus: 4, memory: 80Gi, type: H100}}'")
+    assert "nothing follows" in cluster("change 'queue: {{name: c, quota: 1}}' 'queue: {{name: a, quota: 4}}'")
+    cluster("change 'remove: c'")
+    assert [view["queue"]["name"] for view in cluster.json("queues")["queues"]] == ["lab", "a", "b"]
+    assert "a" in cluster.refused("change 'remove: a'")
+
+
 # ---- mistakes -----------------------------------------------------------------------------------------
 
 
@@ -191,6 +205,8 @@ def test_what_if_as_json(cluster) -> None:
         ("cancel", 2, "missing argument"),
         ("jobs --queue none", 2, "there are lab, a, b"),
         ("plan --what-if 'break it'", 2, "is not a change"),
+        ("change 'break it'", 2, "is not a change"),
+        ("change 'lose: n9'", 2, "n9"),
         ("plan --what-if 'loose: n1'", 2, "did you mean lose?"),
         ("plan --what-if 'lose: n9'", 2, "n9"),
         ("plan --what-if 'wait: 3s'", 2, "unknown key 'wait'"),
