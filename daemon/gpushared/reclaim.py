@@ -51,6 +51,7 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
         return
     for job in asked:
         _note_end_of_trim(turn, gpu, job)
+    _note_unkillable(turn, gpu)
     pursued, shortfall = _feasible(turn, gpu, claims)
     if pursued is None or shortfall <= 0:
         why = "it would not be enough" if pursued is None else "the memory came from elsewhere"
@@ -171,7 +172,8 @@ def borrower(turn: Turn, gpu: Gpu, job: Job) -> planner.Borrower:
     unsaved = turn.now - max(job.since, job.saved_at)
     idle = turn.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
     priority = LOWEST if _over_lowered_limit(turn, gpu, job) else job.spec.priority
-    return planner.Borrower(job.id, state.loan(job, gpu.id), state.usage(job, gpu.id), priority, unsaved, idle)
+    held = sum(state.usage(job, id) for id in job.bounds)
+    return planner.Borrower(job.id, state.loan(job, gpu.id), held, priority, unsaved, idle)
 
 
 # ---- sums ------------------------------------------------------------------------------------------
@@ -267,6 +269,19 @@ def _gave_back(turn: Turn, gpu: Gpu, victim: Job) -> bool:
         return False
     rungs.relieve(turn, gpu, victim, "it has given its loan back")
     return True
+
+
+def _note_unkillable(turn: Turn, gpu: Gpu) -> None:
+    """Once, when a killed job no longer counts as about to give its memory back: others are asked instead."""
+    for job in gpu.on_rung.values():
+        reclaim = job.reclaims[gpu.id]
+        late = reclaim.killed_at is not None and turn.now - reclaim.killed_at > turn.policy.unkillable_after
+        if late and not reclaim.given_up:
+            reclaim.given_up = True
+            text = (
+                f"was killed, and does not go: {format_bytes(turn.state.usage(job, gpu.id))} of GPU {gpu.index} with it"
+            )
+            turn.record("unkillable", text, job=job, gpu=gpu.id, usage=turn.state.usage(job, gpu.id))
 
 
 # ---- claims that cannot be met ---------------------------------------------------------------------

@@ -158,6 +158,8 @@ class Reclaim:
     trimmed: bool = False
     """Its trim is over: it has done what it could, or has not answered."""
     killed_at: float | None = None
+    given_up: bool = False
+    """Killed, and it does not go: nobody counts on its memory any more."""
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ COMMANDS = {
     "explain": "gpushare.cli.explain",
     "events": "gpushare.cli.events",
     "doctor": "gpushare.cli.doctor",
+    "cluster": "gpushare.cli.cluster",
     "demo": "gpushare.cli.demo",
     "kernel": "gpushare.cli.kernel",
     "daemon": "gpushare.cli.daemon",

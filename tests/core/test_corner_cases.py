@@ -125,7 +125,6 @@ def test_after_one_that_cannot_be_killed_comes_the_next(world: World) -> None:
     assert not world.refusals
 
 
-@pytest.mark.xfail(strict=True, reason="that a killed job does not go is told only when a claim has timed out for it")
 def test_that_a_job_cannot_be_killed_is_told(world: World) -> None:
     test_after_one_that_cannot_be_killed_comes_the_next(world)
     assert "unkillable" in {record.event for record in world.node.records}
@@ -175,7 +174,6 @@ def test_a_job_on_two_gpus_goes_as_a_whole(two: World) -> None:
     assert used(two, owner) == 6 * GIB
 
 
-@pytest.mark.xfail(strict=True, reason="what a victim loses is counted on the claimed GPU alone: reclaim.borrower")
 def test_what_is_lost_on_another_gpu_counts(two: World) -> None:
     first, second = both(two)
     two.allocate(first, "GPU-0", 6 * GIB)
@@ -232,9 +230,6 @@ def test_nobody_is_stopped_for_what_an_outsider_has_just_taken(world: World) -> 
     assert not world.terminated, "A's loan cannot make up for 8 GiB"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a job whose limit is its request is no lender, whatever it holds: reclaim._lenders"
-)
 def test_what_is_above_a_lowered_limit_can_be_claimed(world: World) -> None:
     a = start(world, "A", "1Gi", "max")
     world.allocate(a, "GPU-0", 12 * GIB)
@@ -247,7 +242,6 @@ def test_what_is_above_a_lowered_limit_can_be_claimed(world: World) -> None:
     assert terminated(world) == ["A"]
 
 
-@pytest.mark.xfail(strict=True, reason="the size of a known GPU is not read again: core._gpu_found")
 def test_a_gpu_that_has_become_smaller_is_noticed(world: World) -> None:
     before = world.node.gpus["GPU-0"].capacity
     world.send(GpuFound("GPU-0", 0, "software GPU", 15 * GIB))

@@ -269,7 +269,8 @@ class Node(RuleBasedStateMachine):
     def escape(self, pick, gpu, amount) -> None:
         """A static program of a job, which keeps to nothing; and now and then one of them ends."""
         if pick % 4 == 0 and self.world.strays:
-            del self.world.strays[self._pick(sorted(self.world.strays), pick)]
+            _, where, _ = self.world.strays.pop(self._pick(sorted(self.world.strays), pick))
+            self.world.send(self.world._sample(where))
         elif gpu in self.world.total and len(self.world.strays) < 3:
             room = self.world.node.gpus[gpu].free
             self.world.escape(self._job(pick), gpu, min(amount, max(512, room)))
