@@ -415,6 +415,8 @@ def _process_gone(turn: Turn, event: ProcessGone) -> None:
             rungs.gone(turn, gpu, job)
     turn.record("left", f"{process.command or 'a process'}[{process.pid}] has gone", job=job, pid=process.pid)
     for gpu in touched:
+        if gpu.asks and gpu.returning:
+            turn.sample(gpu)  # somebody waits for just this memory, and it may be back already
         lending.settle(turn, gpu)
         turn.emit(Publish(gpu.id))
     _close_if_over(turn, job)
@@ -581,7 +583,7 @@ def _next_wake(state: State) -> float | None:
         if gpu.asks:
             times.append(state.polled_at + state.policy.poll)
         if gpu.returning:
-            times.append(gpu.sampled_at + _patience(state, gpu))
+            times.append(gpu.sampled_at + (_impatience(state, gpu) if gpu.asks else _patience(state, gpu)))
         if gpu.guessed:
             times.append(gpu.sampled_at + state.policy.glimpses_apart)
     return min(times) if times else None
@@ -591,6 +593,13 @@ def _patience(state: State, gpu: Gpu) -> float:
     """How long after a sample to look again for memory of the dead, while nobody asks for it: an ask has NVML asked at
     once. A sample costs in proportion to the processes, and they may come and go by the hundred."""
     return state.policy.poll * max(1.0, len(gpu.shares) / 16)
+
+
+def _impatience(state: State, gpu: Gpu) -> float:
+    """The same while somebody waits for it: a quarter of the time that it has taken so far, so that a wait is never
+    longer by much than what the driver needs."""
+    waited = gpu.sampled_at - min(entry.since for entry in gpu.returning.values())
+    return min(state.policy.poll, max(state.policy.poll / 20, waited / 4))
 
 
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
