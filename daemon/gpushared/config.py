@@ -33,6 +33,7 @@ class Config:
     grace: float = 5.0
     last_rung: str = "kill"
     sample_interval: float = 1.0
+    health_interval: float = 60.0
     idle_exit: float = 10.0
     reveal: str = "user"
     """What users see of the jobs of other users: name, user or none."""
@@ -171,6 +172,7 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("reclaim", "claim_timeout"): ("claim_timeout", _seconds(0.1)),
     ("reclaim", "grace"): ("grace", _seconds(0.0)),
     ("reclaim", "last_rung"): ("last_rung", _choice(*RUNGS)),
+    ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
     ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
     ("daemon", "admin_group"): ("admin_group", _group),
@@ -424,6 +426,6 @@ def _flat(said: Rules) -> dict[str, str]:
 def _show(field: str, value: Any) -> str:
     if field in ("reserve_least", "chunk"):
         return format_bytes(value)
-    if field in ("claim_timeout", "grace", "sample_interval", "idle_exit"):
+    if field in ("claim_timeout", "grace", "sample_interval", "health_interval", "idle_exit"):
         return format_duration(value)
     return str(value)

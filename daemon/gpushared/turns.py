@@ -1,6 +1,5 @@
-"""Turns: within one pass of the event loop each user gets a short time, and what is left of a user's work waits for
-the next pass. So one user with thousands of busy connections makes a pass longer by its slice and no more, while a
-user alone on the node loses nothing.
+"""Turns: a user who has had a short time of the event loop waits for its next pass. So one user with thousands of
+busy connections makes a pass longer by its slice and no more, while a user alone on the node loses nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 
 SLICE = 0.004
-"""Seconds of one pass for one user; what has begun is not interrupted."""
+"""Seconds for one user; what has begun is not interrupted."""
 
 
 class Turns:
-    """Who has had how much of the pass that goes on."""
+    """Who has had how much, from one full slice to the next: to count anew in each pass would cost a pass each time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -27,8 +26,9 @@ class Turns:
         return self._spent.get(uid, 0.0) < SLICE
 
     def spend(self, uid: int, seconds: float) -> None:
-        self._spent[uid] = self._spent.get(uid, 0.0) + seconds
-        self._set_next()
+        spent = self._spent[uid] = self._spent.get(uid, 0.0) + seconds
+        if spent >= SLICE:
+            self._set_next()
 
     def wait(self, uid: int, then: Callable[[], None]) -> None:
         """Call when the user has time again, in the order of arrival."""

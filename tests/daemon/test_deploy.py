@@ -47,7 +47,7 @@ def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_what_the_documentation_promises_of_the_unit():
     service = unit()
     assert service["Type"] == "notify" and int(service["WatchdogSec"]) > 1
-    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert service["ExecReload"] == "/bin/sh -c 'kill -HUP $MAINPID'"
     assert service["KillMode"] == "process", "jobs are not the daemon's children, but kernels may be started beside it"
     assert (service["RuntimeDirectory"], service["RuntimeDirectoryMode"]) == ("gpushare", "0711")
     assert service["RuntimeDirectoryPreserve"] == "yes"
