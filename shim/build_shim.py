@@ -119,7 +119,7 @@ LIBRARIES = (
     Library(
         "gpushare.lib.libgpushare_late",
         "gpushare/lib/libgpushare-late.so",
-        ("preload/*.c", "late/loader.c"),
+        ("preload/*.c", "preload/trim_hook.S", "late/loader.c"),
         "libcuda.so.1",
         without=("preload/loader.c",),
         needs=("libgpushare-real-cuda.so.1",),

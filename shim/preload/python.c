@@ -24,12 +24,7 @@
 #include "thread.h"
 #include "trim.h"
 
-__asm__(".pushsection .rodata\n"
-        "gs_trim_hook:\n"
-        ".incbin \"preload/trim_hook.py\"\n"
-        ".byte 0\n"
-        ".popsection\n");
-extern const char gs_trim_hook[] __attribute__((visibility("hidden")));
+extern const char gs_trim_hook[] __attribute__((visibility("hidden"))); /* trim_hook.S */
 
 /* ---- the interpreter ------------------------------------------------------------------------------ */
 

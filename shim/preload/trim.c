@@ -10,8 +10,8 @@
  * Whatever stands in the way (a capture, Python's lock, a slow driver), the daemon waits no longer than it said, and
  * goes on to its next means.
  *
- * Nothing of ours is locked while the thread acts, and the program's end does not wait for it, except shortly for a
- * call in the driver, which must not be torn down beneath it.
+ * Of our locks the thread holds at most that of the pool that the driver is just trimming. The program's end does not
+ * wait for it, except shortly for a call in the driver, which must not be torn down beneath it.
  */
 #include "trim.h"
 
@@ -24,7 +24,7 @@
 #include "system.h"
 #include "thread.h"
 
-#define STACK_BYTES (256u << 10) /* of which the driver's calls take most */
+#define STACK_BYTES (512u << 10) /* for the driver's calls, and the thread-local memory of all that was there first */
 #define TRIM_MS     2000         /* if the page does not say */
 #define LOOK_MS     2000         /* so often the thread looks whether it is the last */
 #define CAPTURE_US  2000
@@ -239,7 +239,7 @@ void gs_trim_start(void) {
         return;
     if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
         atexit(at_exit);
-    if (!gs_thread_start(serve, STACK_BYTES))
+    if (!gs_thread_start(serve, STACK_BYTES) && !gs_thread_start(serve, 0))
         __atomic_store_n(&trim.state, FAILED, __ATOMIC_RELAXED); /* the daemon sees that nobody is ready */
 }
 

@@ -151,6 +151,33 @@ def test_the_pools_of_cupy(program, daemon):
     finish(child)
 
 
+def test_the_pools_of_cuda_core(program, daemon):
+    """They are the driver's own: no hook is needed, and no framework is asked."""
+    pytest.importorskip("cuda.core")
+    child = program(
+        """
+from cuda.core import Device, DeviceMemoryResource, DeviceMemoryResourceOptions
+device = Device(0); device.set_current()
+stream = device.create_stream()
+own = DeviceMemoryResource(device, DeviceMemoryResourceOptions(max_size=4 * GiB))
+pool = c_void_p(int(own.handle)); cuda = Cuda()
+check(cuda.cuMemPoolSetAttribute(pool, ATTR_RELEASE_THRESHOLD, byref(c_uint64(2**63))))
+kept, held = own.allocate(512 * MiB, stream=stream), own.allocate(256 * MiB, stream=stream)
+kept.close(stream); stream.sync()
+say(1); hear(); held.close(stream)
+"""
+    )
+    heard(child)
+    page = ready(daemon)
+    before = page.word()[0]
+    assert before >= 768 * MIB
+    page.trim(512 * MIB)
+    assert page.trimmed() == before - page.word()[0] >= 512 * MIB
+    assert page.word()[0] >= 256 * MIB
+    tell(child)
+    finish(child)
+
+
 def test_numbas_deallocations(program, daemon):
     pytest.importorskip("numba.cuda")
     child = program(
