@@ -35,7 +35,7 @@
 #define POOL_VERSION 1
 #define POOL_SLOTS   4096
 /* Of another version, or of a build with another layout: made anew. */
-#define POOL_READY   (POOL_MAGIC + POOL_VERSION + ((uint64_t)sizeof(struct pool_file) << 8))
+#define POOL_READY (POOL_MAGIC + POOL_VERSION + ((uint64_t)sizeof(struct pool_file) << 8))
 
 /* Changed under the mutex only, except by its owner; free when pid is 0. */
 struct slot {
