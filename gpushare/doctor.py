@@ -242,7 +242,7 @@ def check_glibc(_: Surroundings) -> Finding:
         return Finding(
             "warn",
             f"{detail}: gpushare.enable() cannot work here",
-            "start notebooks with `gpushare run`, or with a kernel made by `gpushare kernel`: they need another library",
+            "start notebooks with `gpushare run`, or with a kernel of `gpushare kernel`: these need another library",
         )
     return Finding("ok", detail)
 
