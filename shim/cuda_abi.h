@@ -96,6 +96,7 @@ typedef enum {
     CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
     CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     CUDA_ERROR_INVALID_RESOURCE_TYPE = 914,
+    CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION = 915,
     CUDA_ERROR_UNKNOWN = 999
 } CUresult;
 
@@ -1037,6 +1038,8 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target);
 CUresult cuFlushGPUDirectRDMAWrites(int target, int scope);
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type);
+CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned int *count, const CUdevResource *input,
+                                     CUdevResource *rest, unsigned int flags, unsigned int least);
 CUresult cuCoredumpGetAttribute(CUcoredumpSettings attribute, void *value, size_t *size);
 CUresult cuCoredumpGetAttributeGlobal(CUcoredumpSettings attribute, void *value, size_t *size);
 CUresult cuCoredumpSetAttribute(CUcoredumpSettings attribute, void *value, size_t *size);

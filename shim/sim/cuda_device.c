@@ -317,15 +317,47 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
 }
 
 /* As a GPU of compute capability 9.0 divides its multiprocessors. */
+#define SM_GROUP 8u
+
+static CUdevResource multiprocessors(unsigned int count) {
+    return (CUdevResource){
+        .type = count == 0 ? CU_DEV_RESOURCE_TYPE_INVALID : CU_DEV_RESOURCE_TYPE_SM,
+        .sm = {.smCount = count, .minSmPartitionSize = SM_GROUP, .smCoscheduledAlignment = SM_GROUP}};
+}
+
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type) {
     ENTER(cuDeviceGetDevResource);
     CHECK_QUERY(resource, device);
     if (type != CU_DEV_RESOURCE_TYPE_SM) {
         return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     }
-    *resource = (CUdevResource){
-        .type = type,
-        .sm = {.smCount = (unsigned)attributes[16], .minSmPartitionSize = 8, .smCoscheduledAlignment = 8}};
+    *resource = multiprocessors((unsigned)attributes[16]);
+    return CUDA_SUCCESS;
+}
+
+/* Groups of at least so many; without a place for them, how many there could be. */
+CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned int *count, const CUdevResource *input,
+                                     CUdevResource *rest, unsigned int flags, unsigned int least) {
+    ENTER(cuDevSmResourceSplitByCount);
+    if (count == NULL || input == NULL || flags > 3) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (input->type != CU_DEV_RESOURCE_TYPE_SM) {
+        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    }
+    unsigned int total = input->sm.smCount;
+    unsigned int size = least <= SM_GROUP ? SM_GROUP : (least - 1) / SM_GROUP * SM_GROUP + SM_GROUP;
+    unsigned int most = size > total ? 0 : total / size;
+    if (most == 0) {
+        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    }
+    *count = groups == NULL || *count > most ? most : *count;
+    for (unsigned int index = 0; groups != NULL && index < *count; index++) {
+        groups[index] = multiprocessors(size);
+    }
+    if (rest != NULL) {
+        *rest = multiprocessors(total - *count * size);
+    }
     return CUDA_SUCCESS;
 }
 

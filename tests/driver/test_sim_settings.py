@@ -135,6 +135,17 @@ def resources() -> None:
     assert (resource.type, resource.sm[0]) == (1, count.value)
     assert resource.sm[1] > 0 and resource.sm[2] > 0
     refuses(INVALID_RESOURCE_TYPE, "cuDeviceGetDevResource", 0, byref(resource), 9)
+    groups, rest, number = (DevResource * 3)(), DevResource(), c_uint()
+    cu.cuDevSmResourceSplitByCount(None, byref(number), byref(resource), None, 0, 17)
+    assert number.value == count.value // 24
+    number.value = 3
+    cu.cuDevSmResourceSplitByCount(groups, byref(number), byref(resource), byref(rest), 0, 17)
+    assert ([one.sm[0] for one in groups], rest.sm[0]) == ([24] * 3, count.value - 72)
+    number.value = 1
+    refuses(915, "cuDevSmResourceSplitByCount", groups, byref(number), byref(resource), None, 0, 9999)
+    refuses(
+        INVALID_RESOURCE_TYPE, "cuDevSmResourceSplitByCount", groups, byref(number), byref(DevResource()), None, 0, 1
+    )
     refuses(INVALID_VALUE, "cuFuncGetName", byref(c_uint64()), None)
     refuses(INVALID_VALUE, "cuKernelGetName", byref(c_uint64()), None)
 
