@@ -43,10 +43,10 @@ echo broken > /etc/gpushare/gpushared.toml
 systemctl reload gpushared
 sleep 1
 systemctl is-active gpushared
+echo > /etc/gpushare/gpushared.toml
 
 kill -9 $pid
 until test "$(systemctl show gpushared -p MainPID --value)" != $pid && gpushare ps; do sleep 0.2; done
-echo > /etc/gpushare/gpushared.toml
 systemctl restart gpushared
 gpushare ps -o json | grep "$job" && echo "the same job"
 gpushare set steady --limit 2Gi
