@@ -28,7 +28,7 @@
 #define HELLO_PATIENCE_MS   5000
 #define DEFAULT_PATIENCE_MS 60000
 #define ANSWER_MARGIN_MS    2000 /* on top of the daemon's own patience */
-#define QUEUE_MS           250  /* in the queue at the daemon's door */
+#define QUEUE_MS            250  /* in the queue at the daemon's door */
 #define FIRST_PAUSE_MS      50   /* between two attempts to connect, doubling */
 #define NOTE_AFTER_MS       1000
 #define TELL_PATIENCE_MS    500
