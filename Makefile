@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 EVENTS ?= 200000
+ROUNDS ?= 2000
 SEED   ?= 1
 CALLS  ?= 1000000
 SECONDS ?= 600
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash differential fuzz bench build clean
+.PHONY: help demo test check pytest property crash chaos differential fuzz bench build clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -34,6 +35,9 @@ property: $(VENV)/installed-test ## random events against the node core: make pr
 
 crash: $(VENV)/installed-test ## 1,000 programs and 100 daemons killed at random
 	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest tests/integration/test_crash.py -q -s --timeout 0
+
+chaos: $(VENV)/installed-test ## real programs and daemons under random siege: make chaos ROUNDS=2000 SEED=1
+	PYTHONPATH=.:daemon:tests $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED)
 
 differential: $(VENV)/installed-test ## random calls against the account: make differential CALLS=1000000
 	GPUSHARE_TEST_CALLS=$(CALLS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/shim/test_shim_differential.py -q -s --timeout 0

@@ -40,6 +40,7 @@ class JobGpu(TypedDict):
     credit: int
     peak: int
     grantable: int
+    health: str  # of the GPU: ok, degraded, sick, lost
 
 
 class JobProcess(TypedDict):
@@ -101,6 +102,20 @@ class UnmanagedProcess(TypedDict):
     reason: str  # not_preloaded, static, setuid, past_the_shim, unknown
 
 
+class Ailment(TypedDict):
+    state: str  # degraded, sick, lost
+    cause: str
+    text: str
+    hint: str
+    facts: dict[str, Any]
+
+
+class Health(TypedDict):
+    state: str  # ok, or that of the worst ailment
+    shortfall: int  # by how much the requests exceed what can be had of the GPU
+    ailments: list[Ailment]
+
+
 class Gpu(TypedDict):
     uuid: str
     index: int
@@ -115,6 +130,7 @@ class Gpu(TypedDict):
     unmanaged: int
     unmanaged_processes: list[UnmanagedProcess]
     returning: int
+    health: Health
 
 
 class Notice(TypedDict):

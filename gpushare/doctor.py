@@ -23,6 +23,7 @@ from gpushare.config import load_settings
 from gpushare.env import Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, GpushareError
 from gpushare.paths import Runtime, library, software_driver_dir, user_dir
+from gpushare.presence import late_library
 from gpushare.quantity import format_bytes
 
 __all__ = ["CHECKS", "Check", "Finding", "Surroundings", "examine"]
@@ -197,6 +198,17 @@ def check_escaped(surroundings: Surroundings) -> Finding:
     return Finding("warn", "; ".join(dict.fromkeys(found))) if found else Finding("ok", "none")
 
 
+def check_health(surroundings: Surroundings) -> Finding:
+    """What the daemon knows of the GPUs' health: the worst decides."""
+    gpus = surroundings.client.status()["gpus"]
+    found = [(gpu["index"], one) for gpu in gpus for one in gpu["health"]["ailments"]]
+    if not found:
+        return Finding("ok", f"{len(gpus)} GPU{' is' if len(gpus) == 1 else 's are'} well")
+    detail = "; ".join(f"GPU {index} is {one['state']}: {one['text']}" for index, one in found)
+    hint = "; ".join(dict.fromkeys(one["hint"] for _, one in found))
+    return Finding("warn" if all(one["state"] == "degraded" for _, one in found) else "fail", detail, hint)
+
+
 def check_variables(surroundings: Surroundings) -> Finding:
     settings = surroundings.settings
     settings.budget()
@@ -219,20 +231,31 @@ def check_container(surroundings: Surroundings) -> Finding:
 
 
 def check_glibc(_: Surroundings) -> Finding:
+    """The preloaded library and the software driver must load; without the late ones only notebooks lose something."""
     here = glibc.here()
     if here is None:
         return Finding(
             "fail", "the C library is not glibc", "NVIDIA's driver needs glibc too: use an image that has it"
         )
     built = [path for path in (library(), *software_driver_dir().glob("*.so.1")) if path.exists()]
+    late = sorted(library().parent.glob("libgpushare-late*.so"))
     try:
-        needed = {path.name: glibc.needed(path) for path in built}
+        needed = {path.name: glibc.needed(path) for path in (*built, *late)}
     except (OSError, ValueError) as error:
         return Finding("fail", str(error), "reinstall gpushare")
-    wanting = [f"{name} needs {glibc.text(version)}" for name, version in needed.items() if version > here]
+    wanting = [path.name for path in (*built, *late) if needed[path.name] > here]
+    detail = f"glibc {glibc.text(here)}; " + ", ".join(
+        f"{name} needs {glibc.text(needed[name])}" for name in wanting or (library().name, late_library().name)
+    )
+    if any(path.name in wanting for path in built):
+        return Finding("fail", detail)
     if wanting:
-        return Finding("fail", f"glibc {glibc.text(here)}; {', '.join(wanting)}")
-    return Finding("ok", f"glibc {glibc.text(here)}; the library needs {glibc.text(needed.get(library().name, ()))}")
+        return Finding(
+            "warn",
+            f"{detail}: gpushare.enable() cannot work here",
+            "start notebooks with `gpushare run`, or a kernel made by `gpushare kernel`: these need another library",
+        )
+    return Finding("ok", detail)
 
 
 CHECKS = (
@@ -264,6 +287,7 @@ CHECKS = (
         check_escaped,
         "link them to the driver dynamically, or reckon with them by hand",
     ),
+    Check("GS13", "health of the GPUs", check_health, "see `gpushare status`"),
 )
 
 

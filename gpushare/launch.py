@@ -54,7 +54,8 @@ MAX_SHOWN = 4000  # characters of the command line
 
 RETRY_FIRST = 0.05
 RETRY_LAST = 5.0
-ALWAYS_SHOWN = {"asked_back", "changed"}  # of the notices; the shim prints the others in the program itself
+# Of the notices; the shim prints the others in the program itself.
+ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ class Code(StrEnum):
     TOO_LARGE = "too_large"
     """No GPU of this node is that large."""
     NO_SUCH_GPU = "no_such_gpu"
+    GPU_UNHEALTHY = "gpu_unhealthy"
+    """The GPU is sick or lost: nothing is admitted on it, and nothing lent."""
     NO_SUCH_JOB = "no_such_job"
     BAD_BUDGET = "bad_budget"
     """request > limit, or an amount that makes no sense."""

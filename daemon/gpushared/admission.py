@@ -2,7 +2,8 @@
 
 Placement is best fit by request, all of a job's GPUs at once: the GPUs on which the least unrequested memory is
 left over, so that large requests still find whole ones. A job with request 0 goes where most memory is free.
-Memory outside gpushare counts as taken: a guarantee that it would break is not given.
+Memory outside gpushare counts as taken: a guarantee that it would break is not given. A GPU that is not well comes
+last, and one that is sick or lost not at all (health.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Container
 
 from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason
+from gpushared import health
 from gpushared.events import JobSpec
 from gpushared.state import Bounds, Gpu, Job, Reservation, State
 
@@ -54,6 +56,10 @@ def place(
         allowed = [gpu for gpu in allowed if gpu.id in inside.amounts]
     if spec.gpus > len(allowed):
         return _too_few(spec, allowed)
+    admitting = [gpu for gpu in allowed if gpu.health.admits]
+    if spec.gpus > len(admitting):
+        return health.none_left(allowed, spec.gpus)
+    allowed = admitting
     bounds: dict[str, Bounds] = {}
     misfit: Reason | None = None
     for gpu in allowed:
@@ -74,10 +80,10 @@ def place(
     if len(fitting) < spec.gpus:
         return no_room(state, spec, allowed)
 
-    def order(gpu: Gpu) -> tuple[int, int, int]:
+    def order(gpu: Gpu) -> tuple[int, int, int, int]:
         request = bounds[gpu.id].request
         left_over = unrequested(state, gpu, inside=inside) - request if request else 0
-        return (left_over, -gpu.free, gpu.index)
+        return (gpu.health.condition, left_over, -gpu.free, gpu.index)
 
     chosen = sorted(sorted(fitting, key=order)[: spec.gpus], key=lambda gpu: _position(spec, gpu))
     return {gpu.id: bounds[gpu.id] for gpu in chosen}

@@ -61,6 +61,7 @@ HTTP_STATUS = {
     Code.NO_SUCH_GPU: 400,
     Code.TOO_LARGE: 409,
     Code.NOT_ADMITTED: 409,
+    Code.GPU_UNHEALTHY: 409,
     Code.WAIT_OVER: 409,
 }
 

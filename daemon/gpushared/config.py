@@ -35,6 +35,7 @@ class Config:
     last_rung: str = "kill"
     on_breach: str = "deny"
     sample_interval: float = 1.0
+    health_interval: float = 60.0
     idle_exit: float = 10.0
     reveal: str = "user"
     """What users see of the jobs of other users: name, user or none."""
@@ -177,6 +178,7 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("reclaim", "grace"): ("grace", _seconds(0.0)),
     ("reclaim", "last_rung"): ("last_rung", _choice(*RUNGS)),
     ("reclaim", "on_breach"): ("on_breach", _choice("warn", "deny", "kill")),
+    ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
     ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
     ("daemon", "admin_group"): ("admin_group", _group),
@@ -430,6 +432,6 @@ def _flat(said: Rules) -> dict[str, str]:
 def _show(field: str, value: Any) -> str:
     if field in ("reserve_least", "chunk"):
         return format_bytes(value)
-    if field in ("claim_timeout", "trim", "grace", "sample_interval", "idle_exit"):
+    if field in ("claim_timeout", "trim", "grace", "sample_interval", "health_interval", "idle_exit"):
         return format_duration(value)
     return str(value)

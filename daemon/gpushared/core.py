@@ -7,6 +7,7 @@ This file says what each event means; the decisions are in the modules that it c
     reclaim.py     how a claim's shortfall comes back from borrowers
     planner.py     whose loan it is that must come back
     measure.py     what NVML corrects
+    health.py      what follows from a GPU's health
 
 `validate()` checks every invariant and runs after every event of every test; `story(job)` is what happened to a
 job, which `gpushare explain` prints.
@@ -20,7 +21,7 @@ from typing import Any
 
 from gpushare.quantity import Quantity, format_bytes
 from gpushare.reasons import Code, Reason
-from gpushared import admission, lending, measure, notes, reserving, rungs
+from gpushared import admission, health, lending, measure, notes, reserving, rungs
 from gpushared.events import (
     AskCancelled,
     AttachAsked,
@@ -29,6 +30,7 @@ from gpushared.events import (
     CreditAsked,
     Detached,
     Event,
+    GpuExamined,
     GpuFound,
     JobEnded,
     JobRestored,
@@ -44,6 +46,7 @@ from gpushared.events import (
     Revoked,
     TimePassed,
     UsedSeen,
+    XidSeen,
 )
 from gpushared.instructions import (
     Attached,
@@ -88,6 +91,8 @@ class NodeState:
         self._wake: float | None = None
         self._handlers: dict[type[Event], Callable[[Turn, Any], None]] = {
             GpuFound: _gpu_found,
+            GpuExamined: _gpu_examined,
+            XidSeen: _xid_seen,
             JobSubmitted: _job_submitted,
             JobRestored: _job_restored,
             JobWithdrawn: _job_withdrawn,
@@ -177,13 +182,37 @@ def _gpu_found(turn: Turn, event: GpuFound) -> None:
     reserve = max(policy.reserve_least, int(event.total * policy.reserve_share), event.reserved)
     reserve = -(-reserve // measure.UNIT) * measure.UNIT
     known = turn.state.gpus.get(event.gpu)
+    total = event.total // measure.UNIT * measure.UNIT
     if known is not None:
         known.index, known.name = event.index, event.name
+        if health.resized(turn, known, total, min(reserve, total)):
+            measure.work_off(turn, known)
+            _after_change_of(turn, known)
         return
-    total = event.total // measure.UNIT * measure.UNIT
     turn.state.gpus[event.gpu] = Gpu(event.gpu, event.index, event.name, total, min(reserve, total))
     text = f"GPU {event.index} {event.name}: {format_bytes(total)}, reserve {format_bytes(reserve)}"
     turn.record("gpu", text, gpu=event.gpu, total=total, reserve=reserve)
+
+
+def _gpu_examined(turn: Turn, event: GpuExamined) -> None:
+    gpu = turn.state.gpus.get(event.gpu)
+    if gpu is not None:
+        health.examined(turn, gpu, event)
+        _after_change_of(turn, gpu)
+
+
+def _xid_seen(turn: Turn, event: XidSeen) -> None:
+    gpu = turn.state.gpus.get(event.gpu)
+    if gpu is not None:
+        health.xid_seen(turn, gpu, event)
+        _after_change_of(turn, gpu)
+
+
+def _after_change_of(turn: Turn, gpu: Gpu) -> None:
+    """Its health or its size: whoever waits for it may have nothing to wait for any more, or may have it now."""
+    lending.settle(turn, gpu)
+    turn.emit(Publish(gpu.id))
+    _admit_waiting(turn)
 
 
 # ---- jobs ------------------------------------------------------------------------------------------
@@ -267,6 +296,11 @@ def _admit_waiting(turn: Turn) -> None:
         if not isinstance(found, Reason):
             del state.queue[waiting.job]
             _admit(turn, waiting.job, waiting.spec, found, turn.now)
+        elif found.code is not Code.NOT_ADMITTED:
+            # No GPU is left that it could wait for: they are lost, or have become too small.
+            del state.queue[waiting.job]
+            turn.emit(JobRefused(waiting.job, found))
+            turn.record_reason("refused", found)
         elif turn.now >= waiting.until:
             del state.queue[waiting.job]
             message = f"queued for room as long as it was ready to wait: {found.message}"
@@ -542,6 +576,8 @@ def _next_wake(state: State) -> float | None:
     times = [waiting.until for waiting in state.queue.values()]
     times += [one.until for one in state.reservations.values() if one.until is not None]
     for gpu in state.gpus.values():
+        if gpu.health.lost:
+            continue  # nothing comes back from it, and nobody waits for it
         if gpu.asks:
             times.append(state.polled_at + state.policy.poll)
         if gpu.returning:
@@ -560,6 +596,8 @@ def _patience(state: State, gpu: Gpu) -> float:
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
     turn.state.polled_at = turn.now
     for gpu in turn.state.gpus.values():
+        if gpu.health.lost:
+            continue
         if gpu.asks or gpu.on_rung:
             turn.look(gpu)
         ago = turn.now - gpu.sampled_at
@@ -602,7 +640,9 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         if not isinstance(found, Reason) and found.request > job.bounds[id].request:
             inside = state.reservations.get(job.spec.reservation)
             room = admission.unrequested(state, gpu, but=job, inside=inside)
-            if found.request > room:
+            if not gpu.health.admits:
+                found = health.none_left([gpu], 1)
+            elif found.request > room:
                 found = admission.no_room(state, replace(job.spec, request=request, gpus=1), [gpu])
         if isinstance(found, Reason):
             turn.emit(BudgetRefused(job.id, found))

@@ -28,6 +28,7 @@ from gpushared.recovery import recover
 from gpushared.runtime_dir import RuntimeDir
 from gpushared.shell import Shell
 from gpushared.shim_server import ShimServer
+from gpushared.watch import Watch
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -36,7 +37,6 @@ CLAIM_MARGIN = 5.0
 """Beyond the claim timeout, until a shim may think that the daemon is stuck."""
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
-INVENTORY_EVERY = 60.0
 HOUSEKEEPING_EVERY = 1.0
 
 
@@ -73,6 +73,9 @@ class Daemon:
             shell.find_gpus()
             if not shell.gpus.infos:
                 log.warning("no GPU found")
+            self.watch = Watch(shell)
+            stack.callback(self.watch.close)
+            self.watch.start()
             pages = Pages(path / "pages")
             stack.callback(pages.close)
             recover(shell, pages)
@@ -96,7 +99,7 @@ class Daemon:
         log.info("stopped")
 
     async def _serve(self) -> None:
-        tasks = [asyncio.create_task(one) for one in (self._sample(), self._keep_house())]
+        tasks = [asyncio.create_task(one) for one in (self._sample(), self._look_after(), self._keep_house())]
         await self._stop.wait()
         self._notifier.stopping()
         self.directory.unbind()
@@ -147,8 +150,8 @@ class Daemon:
     # ---- what goes on by itself --------------------------------------------------------------------
 
     async def _sample(self) -> None:
-        """Compare the ledger with the driver's numbers, and look for GPUs that came or changed."""
-        looked = sampled = time.monotonic()
+        """Compare the ledger with the driver's numbers."""
+        sampled = time.monotonic()
         while True:
             await asyncio.sleep(self.config.sample_interval)
             now = time.monotonic()
@@ -157,10 +160,14 @@ class Daemon:
                 continue
             sampled = now
             for gpu in self._gpus.infos:
-                self.shell.sample_soon(gpu)
-            if now - looked > INVENTORY_EVERY:
-                looked = now
-                self.shell.find_gpus()
+                if not self.shell.core.gpus[gpu].health.lost:
+                    self.shell.sample_soon(gpu)
+
+    async def _look_after(self) -> None:
+        """How the GPUs are, and which there are."""
+        while True:
+            await asyncio.sleep(self.config.health_interval)
+            self.watch.poll()
 
     async def _keep_house(self) -> None:
         watchdog = self._notifier.watchdog_interval

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.quantity import Quantity
+from gpushared.ailments import Ailment
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,24 @@ class GpuFound(Event):
     total: int
     reserved: int = 0
     """What the driver itself keeps (NVML memory info v2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuExamined(Event):
+    """The driver was asked how the GPU is: all that is wrong with it now, but for what it has reported as Xids."""
+
+    gpu: str
+    ailments: tuple[Ailment, ...]
+    recovered: bool = False
+    """The driver itself says that nothing needs to be done about the GPU (R570 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidSeen(Event):
+    """The driver has reported an Xid (xids.py)."""
+
+    gpu: str
+    xid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ tests. `Gpus` adds what the shell needs: names as users write them, and a guard 
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare.errors import UsageError
+from gpushared.ailments import Ailment, removed
 from gpushared.pages import uuid_bytes
 
 SLOW = 0.005
@@ -40,6 +42,23 @@ class Sample:
     """Processes that have computed since the sample before; None: the driver does not say."""
 
 
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """How a GPU is."""
+
+    ailments: tuple[Ailment, ...]
+    recovered: bool = False
+    """The driver itself says that nothing needs to be done about the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the driver reports by itself: an Xid, or (None) that a look at these GPUs is worth it."""
+
+    gpus: tuple[str, ...]
+    xid: int | None = None
+
+
 class Driver(Protocol):
     """The GPU driver's management interface."""
 
@@ -52,6 +71,15 @@ class Driver(Protocol):
     def sample(self, uuid: str) -> Sample | None:
         """None: the driver does not answer for this GPU now."""
 
+    def examine(self, uuid: str) -> Examination | None:
+        """None: the driver does not answer, and does not say why."""
+
+    def wait_for_fault(self, timeout: float) -> Fault | None:
+        """For a thread of its own: until the driver reports something, at most so many seconds."""
+
+    def reopen(self) -> None:
+        """Look anew at what GPUs there are: one that was lost may be back. While nobody else asks anything."""
+
     def close(self) -> None:
         """The end."""
 
@@ -61,7 +89,9 @@ class FixedGpus:
     """A driver for tests: GPUs of given sizes, memory as told."""
 
     infos: list[GpuInfo]
-    samples: dict[str, Sample] = field(default_factory=dict)
+    samples: dict[str, Sample | None] = field(default_factory=dict)
+    ailments: dict[str, tuple[Ailment, ...]] = field(default_factory=dict)
+    faults: queue.SimpleQueue[Fault] = field(default_factory=queue.SimpleQueue)
     kind: str = "sim"
 
     def list(self) -> list[GpuInfo]:
@@ -69,6 +99,20 @@ class FixedGpus:
 
     def sample(self, uuid: str) -> Sample | None:
         return self.samples.get(uuid, Sample(0, None))
+
+    def examine(self, uuid: str) -> Examination:
+        if uuid not in {info.uuid for info in self.infos}:
+            return Examination((removed(),))
+        return Examination(self.ailments.get(uuid, ()))
+
+    def wait_for_fault(self, timeout: float) -> Fault | None:
+        try:
+            return self.faults.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def reopen(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -83,11 +127,18 @@ class Gpus:
         self.by_bytes: dict[bytes, str] = {}
         self._duration: dict[str, float] = {}
         self.samples: dict[str, Sample] = {}  # the last of each GPU
+        self.present: set[str] = set()
+        self.reopening = False
+        """The driver is being opened anew, on the thread: nobody else is to ask it anything."""
         self.failures = 0
 
     def refresh(self) -> list[GpuInfo]:
         """Look at the inventory again: sizes change when a driver retires pages, GPUs come back after a reset."""
-        found = self.driver.list()
+        return self.note(self.driver.list())
+
+    def note(self, found: list[GpuInfo]) -> list[GpuInfo]:
+        """This is what there is now. Those that were there before stay known by their UUIDs."""
+        self.present = {info.uuid for info in found}
         for info in found:
             self.infos[info.uuid] = info
             self.by_bytes[uuid_bytes(info.uuid)] = info.uuid
@@ -105,7 +156,7 @@ class Gpus:
         return sample
 
     def is_quick(self, uuid: str) -> bool:
-        return self._duration.get(uuid, 0.0) < SLOW
+        return self._duration.get(uuid, 0.0) < SLOW and not self.reopening
 
     def resolve(self, devices: Sequence[str]) -> tuple[str, ...]:
         """What CUDA_VISIBLE_DEVICES names, as UUIDs: indices, UUIDs, or beginnings of UUIDs that fit one GPU."""
@@ -118,7 +169,9 @@ class Gpus:
         return tuple(chosen)
 
     def _resolve_one(self, device: str) -> str:
-        by_index = {str(info.index): info.uuid for info in self.infos.values() if not info.uuid.startswith("MIG-")}
+        # One that has gone may have had the index of another that is there.
+        infos = sorted(self.infos.values(), key=lambda info: info.uuid in self.present)
+        by_index = {str(info.index): info.uuid for info in infos if not info.uuid.startswith("MIG-")}
         if device.isdecimal() and str(int(device)) in by_index:
             return by_index[str(int(device))]
         wanted = device.lower()

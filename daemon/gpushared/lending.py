@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason
-from gpushared import reclaim
+from gpushared import health, reclaim
 from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
 from gpushared.state import Ask, Gpu, Job, Share
 from gpushared.turn import Turn
@@ -30,7 +30,7 @@ UNIT = 512
 
 def add_ask(turn: Turn, ask: Ask) -> None:
     gpu = turn.state.gpus[ask.gpu]
-    if not gpu.asks and not gpu.on_rung and _grant_plainly(turn, gpu, ask):
+    if not gpu.asks and not gpu.on_rung and gpu.health.admits and _grant_plainly(turn, gpu, ask):
         return
     gpu.asks[ask.id] = ask
     turn.state.asks[ask.id] = ask
@@ -122,6 +122,13 @@ def _room(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
 def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     """True if the ask is answered."""
     job = turn.state.jobs[ask.job]
+    if not gpu.health.admits:
+        if not gpu.health.lost and not ask.looked:
+            turn.look(gpu)  # what is a loan is refused, so the words must be fresh
+            return False
+        refusal = health.refusal(turn, gpu, ask)
+        if refusal is not None:
+            return _deny(turn, gpu, ask, refusal)
     if ask.driver_failed and not ask.sampled:
         turn.sample(gpu)
         return False
@@ -198,7 +205,7 @@ def _revoke(turn: Turn, gpu: Gpu, missing: int, shares: list[Share], *, any_idle
 def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
     state = turn.state
     spare = min(turn.policy.chunk, room.in_limit - room.need, room.available - room.need)
-    spare = max(0, spare) // UNIT * UNIT
+    spare = max(0, spare) // UNIT * UNIT if gpu.health.admits else 0
     state.counters.grants += 1
     share = gpu.shares.get(ask.process)
     if ask.attach:
@@ -336,7 +343,9 @@ def published(turn: Turn, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, Pu
             available[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job)
         usage = job.usage[gpu.id]
         committed = usage + share.idle  # what its siblings hold idle would be taken for it
-        lent = available[job.id] + lendable - state.revocable(share)
+        lent = available[job.id] + lendable - state.revocable(share) if gpu.health.admits else 0
         grantable = max(0, min(bounds.limit - committed, max(bounds.request - committed, lent)))
+        if gpu.health.lost:
+            grantable = 0
         found[process] = Published(grantable, bounds.limit, bounds.request, share.overhead, usage)
     return found

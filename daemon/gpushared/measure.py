@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpushare.quantity import format_bytes
-from gpushared import breach
+from gpushared import breach, health
 from gpushared.events import MemorySampled
 from gpushared.instructions import Publish, Revoke
 from gpushared.state import MIB, Gpu, Returning, Share
@@ -40,6 +40,9 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     gpu.excess = max(0, -gpu.free)
     breach.check(turn, gpu)
     work_off(turn, gpu)
+    if by_pid is not None or sample.steady or not gpu.shares:  # else the driver may not have answered at all
+        gpu.health.attributed = by_pid is not None
+    health.note_guarantees(turn, gpu)
     turn.emit(Publish(gpu.id))
 
 
@@ -56,13 +59,18 @@ def _live_by_pid(turn: Turn, gpu: Gpu) -> dict[int, Share]:
 
 
 def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+    coming_back = {entry.pid for entry in gpu.returning.values()}
     for share in gpu.shares.values():
         used = sample.steady.get(share.process)
         if used is None:
             continue
         turn.state.see(share, used)
-        measured = by_pid.get(turn.state.processes[share.process].pid)
-        if measured is None:
+        pid = turn.state.processes[share.process].pid
+        measured = by_pid.get(pid)
+        if pid in coming_back:
+            # Before exec, or before it closed a context, it was larger, and that shows under the same pid for a while.
+            target = share.overhead
+        elif measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
             young = share.attached and _young(turn, share)
             target = share.overhead if young else 0
@@ -79,10 +87,13 @@ def _young(turn: Turn, share: Share) -> bool:
 
 
 def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
-    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow."""
+    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow, and
+    nothing else for a small difference before it has been seen twice."""
     if found != share.glimpse:
         share.glimpse, share.glimpsed_at = found, turn.now
     steady = turn.now - share.glimpsed_at >= turn.policy.glimpses_apart
+    if share.overhead and not steady and abs(found - share.overhead) < NOTICEABLE:
+        return share.overhead  # perhaps an allocation that came and went between the two looks at the word
     if share.attached and not share.measured:
         if _young(turn, share) and not (steady and found):
             return max(found, share.overhead)
@@ -109,7 +120,8 @@ def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
     for process, entry in list(gpu.returning.items()):
         left = by_pid.get(entry.pid, 0)
         if entry.pid in live:
-            left = max(0, left - live[entry.pid].usage)
+            late = turn.now - entry.since > turn.policy.unkillable_after  # then it is the living one's, after all
+            left = 0 if late else max(0, left - live[entry.pid].usage)
         if left <= 0:
             del gpu.returning[process]
             _record_returned(turn, gpu, entry)

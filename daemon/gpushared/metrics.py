@@ -14,9 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gpushare import __version__
+from gpushared.ailments import Condition
 
 if TYPE_CHECKING:
-    from gpushare.api import Job
+    from gpushare.api import Gpu, Job
     from gpushared.shell import Shell
     from gpushared.views import Viewer, Views
 
@@ -69,6 +70,27 @@ class _Collector:
             for gpu in gpus:
                 gauge.add_metric((gpu["uuid"],), gpu[key])  # type: ignore[literal-required]
             yield gauge
+        yield from self._health(gpus)
+
+    def _health(self, gpus: list[Gpu]) -> Iterator[Metric]:
+        states = GaugeMetricFamily(
+            "gpushare_gpu_health", "1 for the state in which the GPU is.", labels=("gpu_uuid", "state")
+        )
+        missing = GaugeMetricFamily(
+            "gpushare_gpu_guarantee_shortfall_bytes",
+            "By how much the requests exceed what can be had of the GPU.",
+            labels=("gpu_uuid",),
+        )
+        xids = CounterMetricFamily(
+            "gpushare_gpu_xids", "Errors that the driver has reported.", labels=("gpu_uuid", "xid")
+        )
+        for gpu in gpus:
+            for state in Condition:
+                states.add_metric((gpu["uuid"], str(state)), float(gpu["health"]["state"] == str(state)))
+            missing.add_metric((gpu["uuid"],), gpu["health"]["shortfall"])
+            for xid, count in sorted(self._shell.core.gpus[gpu["uuid"]].health.counts.items()):
+                xids.add_metric((gpu["uuid"], str(xid)), count)
+        yield from (states, missing, xids)
 
     def _jobs(self) -> Iterator[Metric]:
         jobs = self._views.jobs(self._viewer)

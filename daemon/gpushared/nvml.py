@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pynvml as nv
 
 from gpushare.errors import GpushareError
 from gpushare.paths import software_driver_dir
-from gpushared.gpus import GpuInfo, Sample
+from gpushared import nvml_health
+from gpushared.gpus import Examination, Fault, GpuInfo, Sample
 from gpushared.logs import Sparingly, facts, log
 
 HOST_PID_NAMESPACE = 0xEFFFFFFC
@@ -36,6 +38,11 @@ class Nvml:
         """kind: nvidia or sim."""
         self.kind = kind
         self._handles: dict[str, Any] = {}
+        self._whole: dict[str, str] = {}
+        """Of each GPU and MIG instance the physical GPU, by UUID."""
+        self._lock = threading.RLock()
+        """Held while the library is asked anything but to wait, and while it is opened anew."""
+        self._faults = nvml_health.Faults(lambda: dict(self._whole))
         self._busy_until: dict[str, int] = {}
         """By GPU: the time (NVML's, microseconds) of the last utilisation that was read."""
         self._sparingly = Sparingly()
@@ -51,28 +58,57 @@ class Nvml:
             ) from None
 
     def list(self) -> list[GpuInfo]:
+        with self._lock:
+            return [*self._found()]
+
+    def _found(self) -> Iterator[GpuInfo]:
         try:
             count = nv.nvmlDeviceGetCount()
         except nv.NVMLError as error:
             self._complain("", error)
-            return []
-        infos: list[GpuInfo] = []
+            return
         for index in range(count):
             try:
-                infos += self._describe(index)
+                yield from self._describe(index)
             except nv.NVMLError as error:
                 self._complain(f"#{index}", error)
-        return infos
 
     def sample(self, uuid: str) -> Sample | None:
-        try:
-            handle = self._handle(uuid)
-            used, _, _ = _memory(handle)
-            return Sample(used, self._by_pid(handle), self._busy(uuid, handle))
-        except nv.NVMLError as error:
-            self._handles.pop(uuid, None)
-            self._complain(uuid, error)
-            return None
+        with self._lock:
+            try:
+                handle = self._handle(uuid)
+                used, _, _ = _memory(handle)
+                return Sample(used, self._by_pid(handle), self._busy(uuid, handle))
+            except nv.NVMLError as error:
+                self._handles.pop(uuid, None)
+                self._complain(uuid, error)
+                return None
+
+    def examine(self, uuid: str) -> Examination | None:
+        with self._lock:
+            try:
+                _memory(nv.nvmlDeviceGetHandleByUUID(uuid))
+                return nvml_health.examine(nv.nvmlDeviceGetHandleByUUID(self._whole.get(uuid, uuid)))
+            except nv.NVMLError as error:
+                self._handles.pop(uuid, None)
+                ailment = nvml_health.of_error(error)
+                if ailment is None:
+                    self._complain(uuid, error)
+                return Examination((ailment,)) if ailment is not None else None
+
+    def wait_for_fault(self, timeout: float) -> Fault | None:
+        return self._faults.wait(timeout)
+
+    def reopen(self) -> None:
+        """NVML looks for GPUs when it is initialised, and only then."""
+        with self._faults.paused(), self._lock:
+            self._handles.clear()
+            with contextlib.suppress(nv.NVMLError):
+                nv.nvmlShutdown()
+            try:
+                nv.nvmlInit()
+            except nv.NVMLError as error:
+                self._complain("", error)
 
     def close(self) -> None:
         with contextlib.suppress(nv.NVMLError):
@@ -85,6 +121,7 @@ class Nvml:
             uuid = _text(nv.nvmlDeviceGetUUID(part))
             _, total, reserved = _memory(part)
             self._handles[uuid] = part
+            self._whole[uuid] = _text(nv.nvmlDeviceGetUUID(handle))
             yield GpuInfo(uuid, index, _text(nv.nvmlDeviceGetName(part)), total, reserved)
 
     def _handle(self, uuid: str) -> Any:

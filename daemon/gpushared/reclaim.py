@@ -14,6 +14,7 @@ Rules, each held at the moment of action and on words read at that moment:
 * only borrowers are asked, never the claimant's own job; none is stopped within its protected start (5)
 * whom to ask is planner.py's choice; those already on a rung count first (7); a job is on a rung as a whole (8)
 * nobody is stopped while a trim may still be enough, and no claim waits for trims longer than the trim time
+* nobody is stopped on an old sample: memory outside gpushare may have come back, or be too much for all loans
 * a victim that has given back, or is no longer needed, is left in peace
 * memory that is on its way back counts as covered, and as free only when NVML says so (9)
 
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
-from gpushared import planner, rungs
+from gpushared import health, planner, rungs
 from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
@@ -65,15 +66,28 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
 def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall: int) -> None:
     asked = [job for job in _asked(gpu) if not _gave_back(turn, gpu, job)]
     told_to_stop = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TERM]
+    due = any(turn.now >= job.reclaims[gpu.id].deadline for job in told_to_stop)
+    if due and _is_stale(turn, gpu):
+        return
     if turn.policy.last_rung == "kill":
         _kill_due(turn, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
-    if missing <= 0 or turn.policy.last_rung == "revoke" or _trimming(turn, gpu, claims, pursued, missing):
+    if missing <= 0 or turn.policy.last_rung == "revoke":
+        return
+    if _trimming(turn, gpu, claims, pursued, missing) or _is_stale(turn, gpu):
         return
     if turn.policy.last_rung == "trim":
         return
     for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
         rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)
+
+
+def _is_stale(turn: Turn, gpu: Gpu) -> bool:
+    """Whether NVML must be asked before anybody is stopped: memory outside gpushare comes and goes between samples."""
+    stale = gpu.sampled_at < turn.now - turn.policy.poll / 2
+    if stale:
+        turn.sample(gpu)
+    return stale
 
 
 # ---- who is where -----------------------------------------------------------------------------------
@@ -281,6 +295,9 @@ def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
             "returning",
             f"{format_bytes(gpu.returning_total)} of exited programs that the driver has not returned",
         )
+    shrunk = health.obstacle(gpu)
+    if shrunk is not None:
+        return shrunk
     if gpu.unmanaged:
         return "unmanaged", f"{format_bytes(gpu.unmanaged)} used outside gpushare"
     waiting = [job for job in turn.state.owners(gpu.id) if turn.now - job.since < job.spec.min_run_time]

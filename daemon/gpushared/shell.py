@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
@@ -69,6 +69,7 @@ INTERNAL = Reason(
 
 WITHDRAWN = Reason(Code.NOT_ADMITTED, "the job was withdrawn while it waited for room")
 
+Answered = TypeVar("Answered")
 Answer = Callable[[do.Attached | do.Granted | do.Denied, int | None], None]
 """Takes the core's answer to an ask and the number of the line in the page."""
 
@@ -97,6 +98,8 @@ class Shell:
         self.book.on_wrapper_end = self._wrapper_ended
         self.answers: dict[int, Answer] = {}
         self.traffic = Traffic()
+        self.on_silence: Callable[[str], None] = lambda _: None
+        """Called with a GPU for which the driver did not answer."""
         self.followers: set[Callable[[Record], None]] = set()
         """Who wants to hear of each record as it is made."""
         self._stray_finder = StrayFinder()
@@ -267,10 +270,15 @@ class Shell:
             if event is not None:
                 self.feed(event)
 
-        self.loop.run_in_executor(self._thread, self.gpus.sample, gpu).add_done_callback(done)
+        self.on_thread(lambda: self.gpus.sample(gpu)).add_done_callback(done)
+
+    def on_thread(self, question: Callable[[], Answered]) -> asyncio.Future[Answered]:
+        """Ask the driver something that may take a while: one question after the other."""
+        return self.loop.run_in_executor(self._thread, question)
 
     def _sampled(self, gpu: str, before: dict[int, int], sample: Sample | None) -> Event | None:
         if sample is None:
+            self.on_silence(gpu)
             # Whoever waits for a sample must not wait for ever: one that is steady for nobody corrects nothing.
             return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
         after = self._used_on(gpu)
@@ -435,6 +443,11 @@ class Shell:
         """It has ended, or has become another program."""
         if self.clients.get(client.id) is not client:
             return
+        if client.page.broken:
+            log.warning(
+                "a process has cut its credit page short, and is outside of gpushare from now on",
+                extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
+            )
         if client.connection is not None:
             client.connection.close()
         entry = self.book.get(client.job)
@@ -458,10 +471,6 @@ class Shell:
         self._broken = broken
         for client in self.clients:
             if client.page.broken:
-                log.warning(
-                    "a process has cut its credit page short, and is outside of gpushare from now on",
-                    extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
-                )
                 self.process_gone(client)
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:

@@ -58,6 +58,7 @@ STATUS = {
     Code.NOT_ADMITTED: int(lib.GS_NOT_ADMITTED),
     Code.TOO_LARGE: int(lib.GS_NOT_ADMITTED),
     Code.BAD_BUDGET: int(lib.GS_NOT_ADMITTED),
+    Code.GPU_UNHEALTHY: int(lib.GS_NOT_ADMITTED),
     Code.NO_SUCH_GPU: UNKNOWN,
     Code.NO_SUCH_JOB: UNKNOWN,
 }

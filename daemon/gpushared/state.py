@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from gpushare.reasons import Reason
+from gpushared.ailments import Health
 from gpushared.events import JobSpec, TrimSeen
 from gpushared.instructions import Record
 from gpushared.stall import Stall
@@ -280,6 +281,9 @@ class Gpu:
     unmanaged: int = 0
     excess: int = 0
     """By how much measured memory (unmanaged, overheads) has outgrown the capacity: nothing is granted while > 0."""
+    overpromised: int = 0
+    """By how much the requests exceed the capacity since that has shrunk: nothing is promised while > 0."""
+    health: Health = field(default_factory=Health)
     shares: dict[int, Share] = field(default_factory=dict)
     """By process."""
     returning: dict[int, Returning] = field(default_factory=dict)
@@ -455,6 +459,9 @@ class State:
         for gpu in self.gpus.values():
             if gpu.excess:
                 gpu.excess = min(gpu.excess, max(0, -gpu.free))
+            if gpu.overpromised:
+                promised = gpu.requested + self.reserved(gpu.id)
+                gpu.overpromised = min(gpu.overpromised, max(0, promised - gpu.capacity))
         for job in [self.jobs[id] for id in self.over]:
             for id in list(job.excess):
                 over = job.committed.get(id, 0) - job.bounds[id].limit
@@ -554,7 +561,11 @@ class State:
             f"{gpu.id}: more is given away than there is",
         )
         # Invariant 1: admission.
-        _hold(gpu.requested + self.reserved(gpu.id) <= gpu.capacity, f"{gpu.id}: requests exceed the capacity")
+        promised = gpu.requested + self.reserved(gpu.id)
+        _hold(promised <= gpu.capacity + gpu.overpromised, f"{gpu.id}: requests exceed the capacity")
+        worst = max((one.condition for one in gpu.health.ailments), default=0)
+        _hold(gpu.health.condition == worst, f"{gpu.id}: its condition is not that of its ailments")
+        _hold(not (gpu.health.lost and gpu.asks), f"{gpu.id}: somebody waits for a GPU that is lost")
         for share in shares:
             _hold(share.credit >= 0 and share.overhead >= 0 and share.used >= 0, f"{gpu.id}: a share below zero")
             _hold(share.used <= share.credit, f"{gpu.id}: process {share.process:x} uses more than its credit")

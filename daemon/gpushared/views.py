@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpushare import api
+from gpushared import health
 from gpushared.core import NodeState
 from gpushared.instructions import Record
 from gpushared.jobs import Entry
@@ -130,6 +131,7 @@ class Views:
             "credit": sum(share.credit for share in shares),
             "peak": entry.peak.get(gpu.id, 0),
             "grantable": grantable,
+            "health": str(health.condition_of(gpu)),
         }
 
     def _used(self, share: Share) -> int:
@@ -166,6 +168,7 @@ class Views:
             "unmanaged": gpu.unmanaged,
             "unmanaged_processes": self._outsiders(gpu, viewer) if viewer is not None else [],
             "returning": returning,
+            "health": health_of(gpu),
         }
 
     def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
@@ -221,6 +224,20 @@ class Views:
     def _may_read(self, record: Record, viewer: Viewer) -> bool:
         """Texts name jobs: those of others are read only where names may be seen."""
         return record.uid is None or viewer.reveal == "name" or viewer.may_see(record.uid)
+
+
+def health_of(gpu: Gpu) -> api.Health:
+    shown: list[api.Ailment] = [
+        {
+            "state": str(one.condition),
+            "cause": one.cause,
+            "text": one.text,
+            "hint": one.hint,
+            "facts": dict(one.data),
+        }
+        for one in health.all_of(gpu)
+    ]
+    return {"state": str(health.condition_of(gpu)), "shortfall": health.shortfall(gpu), "ailments": shown}
 
 
 def _records(found: Iterable[Record]) -> list[api.Record]:

@@ -6,6 +6,7 @@ import click
 
 from gpushare.api import Explanation, Record, Story
 from gpushare.cli import output as _output
+from gpushare.cli.status import ailments
 from gpushare.config import load_settings
 from gpushare.locate import find
 from gpushare.quantity import format_bytes
@@ -40,6 +41,8 @@ def _print_now(explanation: Explanation) -> None:
             f"GPU {gpu['index']} ({gpu['name']}): {format_bytes(gpu['free'])} free of"
             f" {format_bytes(gpu['capacity'])}, {held}{outside}{coming}"
         )
+        for line in ailments(gpu, hints=True):
+            click.echo(f"  {line}")
     _print_records(explanation["records"], "nobody waits for memory", names=True)
 
 
@@ -52,6 +55,8 @@ def _print_story(story: Story) -> None:
             f"  GPU {gpu['index']}  uses {format_bytes(gpu['usage'])}{loan}; request {format_bytes(gpu['request'])},"
             f" limit {format_bytes(gpu['limit'])}; could get {format_bytes(gpu['grantable'])} more now"
         )
+        if gpu["health"] != "ok":
+            click.echo(f"  GPU {gpu['index']}  is {gpu['health']}; `gpushare status` says why")
     _print_records(story["story"], "nothing is recorded")
 
 

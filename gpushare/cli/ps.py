@@ -26,7 +26,14 @@ COLUMNS = [
     Column("LOAN", right=True),
     Column("STATE"),
 ]
-WIDE = [Column("ID"), Column("PRIORITY", right=True), Column("PEAK", right=True), Column("UUID"), Column("LIMIT FROM")]
+WIDE = [
+    Column("ID"),
+    Column("PRIORITY", right=True),
+    Column("PEAK", right=True),
+    Column("UUID"),
+    Column("LIMIT FROM"),
+    Column("GPU HEALTH"),
+]
 COMMAND = Column("COMMAND", shrink=True)
 
 
@@ -60,7 +67,8 @@ def _outsider(gpu: Gpu, process: UnmanagedProcess) -> list[str]:
     """A program with memory on the GPU and no budget; `escaped` if it was started under a job all the same."""
     state = "escaped" if process["job"] else "unmanaged"
     row = [str(gpu["index"]), "-", process["user"], str(process["pid"]), "-", format_bytes(process["bytes"])]
-    return [*row, "-", "-", "-", state, process["job"] or "-", "-", "-", gpu["uuid"], "-", process["command"]]
+    wide = [process["job"] or "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
+    return [*row, "-", "-", "-", state, *wide, process["command"]]
 
 
 def _rows(job: Job, *, wide: bool) -> list[list[str]]:
@@ -81,7 +89,8 @@ def _rows(job: Job, *, wide: bool) -> list[list[str]]:
             job["state"],
         ]
         if wide:
-            row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu["uuid"], job["limit_source"] or "-"]
+            row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu["uuid"]]
+            row += [job["limit_source"] or "-", gpu["health"]]
         rows.append([*row, shlex.join(job["command"])])
     return rows or [_without_gpu(job, pid, wide=wide)]
 
@@ -90,5 +99,5 @@ def _without_gpu(job: Job, pid: str, *, wide: bool) -> list[str]:
     """A job that is queued has no GPU yet."""
     row = ["-", job["name"], job["user"], pid, _output.age(job["since"]), "-", "-", "-", "-", job["state"]]
     if wide:
-        row += [job["id"], str(job["priority"]), "-", "-", job["limit_source"] or "-"]
+        row += [job["id"], str(job["priority"]), "-", "-", job["limit_source"] or "-", "-"]
     return [*row, shlex.join(job["command"])]

@@ -21,6 +21,7 @@ COLUMNS = [
     Column("LENT", right=True),
     Column("FREE", right=True),
     Column("UNMANAGED", right=True),
+    Column("HEALTH"),
     Column("MEMORY"),
 ]
 WIDE = [Column("RETURNING", right=True), Column("UUID")]
@@ -46,6 +47,9 @@ def command(output: str) -> None:
     click.echo(f"\n{LEGEND}")
     if status["jobs"]:
         click.echo(_jobs(status["jobs"]))
+    ailing = [line for gpu in status["gpus"] for line in ailments(gpu, hints=wide)]
+    if ailing:
+        click.echo("\n" + "\n".join(ailing))
 
 
 def _headline(node: Node, status: Status) -> str:
@@ -65,8 +69,19 @@ def _row(gpu: Gpu, *, wide: bool) -> list[str]:
         gpu["free"],
         gpu["unmanaged"],
     ]
-    row = [str(gpu["index"]), gpu["name"], *(format_bytes(amount) for amount in amounts), bar(gpu)]
+    row = [str(gpu["index"]), gpu["name"], *(format_bytes(amount) for amount in amounts)]
+    row += [gpu["health"]["state"], bar(gpu)]
     return [*row, format_bytes(gpu["returning"]), gpu["uuid"]] if wide else row
+
+
+def ailments(gpu: Gpu, *, hints: bool) -> list[str]:
+    """What is wrong with the GPU, a sentence each."""
+    lines = []
+    for one in gpu["health"]["ailments"]:
+        lines.append(f"GPU {gpu['index']} is {one['state']}: {one['text']}")
+        if hints or one["state"] != "degraded":
+            lines.append(f"  hint: {one['hint']}")
+    return lines
 
 
 def bar(gpu: Gpu) -> str:

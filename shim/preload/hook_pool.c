@@ -14,7 +14,8 @@
  * when the program asks what is free, or before anything is refused.
  *
  * While a stream is being captured nothing is allocated (a node is added to a graph), and most calls are forbidden:
- * the call goes straight through. Pools in host memory and pools of other processes cost us nothing.
+ * the call goes straight through. Pools in host memory and pools of other processes cost us nothing. Managed memory
+ * may all be on a GPU at some time, wherever it would rather be, so its pools count in full.
  */
 #include "hooks.h"
 
@@ -85,7 +86,18 @@ static struct pool *add_pool(CUmemoryPool handle, struct gs_gpu *gpu) {
     return pool;
 }
 
-/* A pool that we did not see being made is the default pool of some device, or one that costs nothing. */
+/* The GPU that a pool of this place is charged on; NULL: it costs nothing. */
+static struct gs_gpu *gpu_of_place(const CUmemLocation *location, CUmemAllocationType type) {
+    struct gs_place place = {0};
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return gs_gpu_of(location->id);
+    if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return NULL;
+    return gs_place_current(&place) && place.gpu != NULL ? place.gpu : gs_gpu_of(0);
+}
+
+/* A pool that we did not see being made is the default pool of some device, or one that costs nothing: those of other
+ * places have been seen when the program asked for them. */
 static struct gs_gpu *gpu_of_default_pool(CUmemoryPool handle) {
     int devices = 0;
     CUmemoryPool pool;
@@ -277,7 +289,8 @@ static CUresult allocate_from(const struct request *request, struct pool *pool) 
 static CUresult allocate(const struct request *request) {
     __atomic_store_n(&gs_account_squeeze[GS_SQUEEZE_POOLS], squeeze, __ATOMIC_RELAXED);
     struct pool *pool = request->pool != NULL ? pool_of(request->pool) : NULL;
-    if (request->pointer == NULL || pool == NULL || pool->gpu == NULL)
+    /* Nothing takes nothing, and its address may be 0, which the table has no place for. */
+    if (request->pointer == NULL || request->size == 0 || pool == NULL || pool->gpu == NULL)
         return request->call(request);
     return allocate_from(request, pool);
 }
@@ -332,9 +345,26 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     CUresult result = gs_driver.cuMemPoolCreate(pool, properties);
     if (!on || result != CUDA_SUCCESS)
         return result;
-    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    add_pool(*pool, on_device ? gs_gpu_of(properties->location.id) : NULL);
+    add_pool(*pool, gpu_of_place(&properties->location, properties->allocType));
     return result;
+}
+
+/* Default pools nobody creates: that of a place is known from here on. */
+static CUresult meet(CUresult result, bool on, const CUmemoryPool *pool, const CUmemLocation *location,
+                     CUmemAllocationType type) {
+    if (on && result == CUDA_SUCCESS && find_pool(*pool) == NULL)
+        add_pool(*pool, gpu_of_place(location, type));
+    return result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    bool on = gs_on();
+    return meet(gs_driver.cuMemGetDefaultMemPool(pool, location, type), on, pool, location, type);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    bool on = gs_on();
+    return meet(gs_driver.cuMemGetMemPool(pool, location, type), on, pool, location, type);
 }
 
 /* The exporter pays. */

@@ -120,7 +120,8 @@ static bool is_running(void) {
 static struct {
     uint32_t busy; /* futex: a helper is there */
     uint32_t thread;
-    uint32_t gpu; /* that the hook is about */
+    uint32_t entered; /* it is between gs_trim_enter and gs_trim_leave */
+    uint32_t gpu;     /* that the hook is about */
 } helper;
 
 /* wanted(): what the frameworks have put back into the driver's pools is given back first. */
@@ -218,9 +219,11 @@ static void *help(void *unused) {
     gs_driver.cuThreadExchangeStreamCaptureMode(&mode);
     if (is_running()) {
         int state = python.PyGILState_Ensure();
+        __atomic_store_n(&helper.entered, 1, __ATOMIC_RELAXED);
         if (gs_trim_enter())
             run_hooks();
         gs_trim_leave();
+        __atomic_store_n(&helper.entered, 0, __ATOMIC_RELAXED);
         python.PyGILState_Release(state);
     }
     __atomic_store_n(&helper.thread, 0, __ATOMIC_RELAXED);
@@ -229,28 +232,34 @@ static void *help(void *unused) {
     return NULL;
 }
 
+/* With an interpreter that is no more. */
 static bool has_died(void) {
     uint32_t thread = __atomic_load_n(&helper.thread, __ATOMIC_ACQUIRE);
-    return thread != 0 && GS_CALL(SYS_tgkill, GS_CALL(SYS_getpid), thread, 0) == -ESRCH;
+    if (thread == 0 || GS_CALL(SYS_tgkill, GS_CALL(SYS_getpid), thread, 0) != -ESRCH)
+        return false;
+    if (__atomic_exchange_n(&helper.entered, 0, __ATOMIC_RELAXED))
+        gs_trim_leave();
+    return true;
 }
 
-void gs_python_trim(uint64_t until) {
+bool gs_python_trim(uint64_t until) {
     bool there = __atomic_load_n(&helper.busy, __ATOMIC_ACQUIRE) != 0;
-    if (there && has_died()) /* with an interpreter that is no more */
+    if (there && has_died())
         there = false;
     if (!there) {
         if (!find_functions() || !is_running())
-            return;
+            return false;
         __atomic_store_n(&helper.thread, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&helper.busy, 1, __ATOMIC_RELEASE);
         if (!gs_thread_start(help, 0)) {
             __atomic_store_n(&helper.busy, 0, __ATOMIC_RELAXED);
-            return;
+            return false;
         }
     }
     uint64_t now;
     while (__atomic_load_n(&helper.busy, __ATOMIC_ACQUIRE) != 0 && (now = gs_now_ms()) < until)
         gs_futex_wait(&helper.busy, 1, until - now);
+    return true;
 }
 
 void gs_python_forget(void) {

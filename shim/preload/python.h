@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /* Let the frameworks give back what gs_trim_wanted says. Returns when they have, or at `until` (of gs_now_ms) while
- * they are still about it, or at once where there is no interpreter. */
-void gs_python_trim(uint64_t until);
+ * they are still about it. false: at once, since there is no interpreter. */
+bool gs_python_trim(uint64_t until);
 
 void gs_python_forget(void);
 

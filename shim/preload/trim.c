@@ -28,7 +28,7 @@
 #define TRIM_MS     2000         /* if the page does not say */
 #define LOOK_MS     2000         /* so often the thread looks whether it is the last */
 #define CAPTURE_US  2000
-#define ROUNDS      5
+#define ROUNDS      3
 #define ROUND_US    1000
 #define LEAVE_MS    200
 
@@ -115,13 +115,25 @@ static void give_back(uint32_t number) {
     gs_trim_leave();
 }
 
+/* With a context of the program's as the current one. No call here is documented to need one; all have one as a rule.
+ */
+static void give_back_inside(uint32_t number) {
+    bool primary;
+    CUcontext context = lacking(number) != 0 ? gs_context_of(gs_gpu_numbered((uint8_t)number), &primary) : NULL;
+    if (context != NULL)
+        gs_driver.cuCtxSetCurrent(context);
+    give_back(number);
+    if (context != NULL)
+        gs_driver.cuCtxSetCurrent(NULL);
+}
+
 /* Several times: a pool is left alone while a launch is under way in it. */
 static void give_back_pools(void) {
     for (int round = 0; round < ROUNDS && !is_enough(); round++) {
         if (round != 0)
             gs_sleep_us(ROUND_US);
         for (uint32_t i = 0; i < GS_MAX_GPUS; i++)
-            give_back(i);
+            give_back_inside(i);
     }
 }
 
@@ -149,10 +161,8 @@ static bool captures_end(uint64_t until) {
 
 static void act(uint64_t until) {
     give_back_pools();
-    if (is_enough())
-        return;
-    gs_python_trim(until);
-    give_back_pools();
+    if (!is_enough() && gs_python_trim(until))
+        give_back_pools();
 }
 
 static void answer(struct gs_page *page, uint32_t asked) {

@@ -50,6 +50,7 @@ class FakeDaemon:
         self.note = "nothing is asked back"
         self.unmanaged = 0
         self.outsiders: list[dict[str, object]] = []
+        self.health: dict[str, object] = {"state": "ok", "shortfall": 0, "ailments": []}
         self.on_last_job = lambda: None
         self._streams: list[tuple[str, queue.Queue]] = []
         self._connections: set[socket.socket] = set()
@@ -202,6 +203,7 @@ class FakeDaemon:
                 "unmanaged": self.unmanaged,
                 "unmanaged_processes": self.outsiders,
                 "returning": 0,
+                "health": self.health,
             }
             for index in range(self.gpus)
         ]
@@ -244,6 +246,7 @@ def make_gpu(index: int, body: dict) -> dict:
         "credit": 0,
         "peak": 0,
         "grantable": request,
+        "health": "ok",
     }
 
 

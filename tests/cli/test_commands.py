@@ -109,11 +109,30 @@ def test_status(gpushare, busy):
     assert titles.split()[:8] == ["GPU", "NAME", "TOTAL", "CAPACITY", "REQUESTED", "USAGE", "LENT", "FREE"]
     assert columns(row)[0] == [
         *("0", "gpushare software GPU", "16.0 GiB", "15.5 GiB", "12.0 GiB", "12.0 GiB", "8.0 GiB", "3.2 GiB"),
-        *("300.0 MiB", "[######++++++++++++!.....]"),
+        *("300.0 MiB", "ok", "[######++++++++++++!.....]"),
     ]
     assert legend == "# guaranteed  + borrowed  ! outside gpushare  . free"
     assert jobs == "jobs: 1 borrowing, 1 running"
     assert json.loads(gpushare("status", "-o", "json")[1])["schema"] == "gpushare.status/1"
+
+
+def test_what_is_wrong_with_a_gpu_is_said(gpushare, busy):
+    ailment = {"state": "sick", "cause": "xid_48", "text": "Xid 48, double-bit ECC error", "hint": "reset it"}
+    busy.health = {"state": "sick", "shortfall": 0, "ailments": [ailment | {"facts": {}}]}
+    out = gpushare("status")[1]
+    assert columns(out.splitlines()[3])[0][9] == "sick"
+    said = ["GPU 0 is sick: Xid 48, double-bit ECC error", "  hint: reset it"]
+    assert out.splitlines()[-2:] == said
+    assert [line.strip() for line in gpushare("explain")[1].splitlines()[1:3]] == [line.strip() for line in said]
+    wide = gpushare("ps", "-o", "wide")[1]
+    assert wide.splitlines()[0].split()[-3:-1] == ["GPU", "HEALTH"]
+    assert columns(wide)[1][15] == "ok", "as the job's own line says it"
+    checks = {check["id"]: check for check in json.loads(gpushare("doctor", "--json")[1])["checks"]}
+    assert checks["GS13"]["state"] == "fail"
+    assert checks["GS13"]["detail"] == "GPU 0 is sick: Xid 48, double-bit ECC error"
+    busy.health = {"state": "ok", "shortfall": 0, "ailments": []}
+    checks = {check["id"]: check for check in json.loads(gpushare("doctor", "--json")[1])["checks"]}
+    assert checks["GS13"]["detail"] == "1 GPU is well"
 
 
 def test_explain(gpushare, busy):
@@ -286,7 +305,7 @@ def test_doctor(gpushare, busy):
     found = json.loads(out)
     assert found["schema"] == "gpushare.doctor/1"
     checks = {check["id"]: check for check in found["checks"]}
-    assert [*checks] == [f"GS{number:02}" for number in range(1, 13)]
+    assert [*checks] == [f"GS{number:02}" for number in range(1, 14)]
     assert code == (1 if any(check["state"] == "fail" for check in checks.values()) else 0)
     assert all(check["hint"] for check in checks.values() if check["state"] in ("warn", "fail"))
     assert (checks["GS08"]["state"], checks["GS08"]["detail"]) == ("warn", "300.0 MiB on GPU 0")

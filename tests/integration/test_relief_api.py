@@ -66,3 +66,25 @@ def test_checkpointed_and_pressure(node: Node, tmp_path: Path) -> None:
     )
     job.communicate("\n", timeout=20)
     assert job.returncode == 0
+
+
+def test_a_notebook_that_was_enabled_late(node: Node, tmp_path: Path) -> None:
+    """The same thread, in the library that is the process's driver instead of being preloaded."""
+    body = f"""
+        import sys
+        import gpushare
+        gpushare.enable(request="2Gi", limit="14Gi", name="notebook")
+        sys.path.insert(0, {str(ROOT / "examples")!r})
+        sys.argv[1:] = ["2", "10"]
+        import caching
+        caching.main()
+        """
+    a = node.spawn(script(tmp_path, body))
+    assert a.stdout is not None and a.stdout.readline().startswith("working with 2.0 GiB")
+    b = node.puppet("B", "--request", "8Gi")
+    b.alloc(6 * GIB)
+    assert "are wanted back: gave" in a.stdout.readline()
+    assert a.poll() is None
+    story = [record["event"] for record in node.api("GET", "/v1/jobs/notebook/story")["story"]]
+    assert "trimmed" in story and "term" not in story
+    assert b.end() == 0

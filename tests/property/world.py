@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
 from gpushared import notes
+from gpushared.ailments import Ailment, Condition
 from gpushared.core import NodeState
 from gpushared.events import (
     AttachAsked,
     CreditAsked,
     Detached,
     Event,
+    GpuExamined,
     GpuFound,
     JobEnded,
     JobSpec,
@@ -35,6 +37,7 @@ from gpushared.events import (
     TimePassed,
     TrimSeen,
     UsedSeen,
+    XidSeen,
 )
 from gpushared.instructions import (
     Attached,
@@ -47,6 +50,7 @@ from gpushared.instructions import (
     JobRefused,
     Kill,
     LookUsed,
+    Notify,
     ReservationMade,
     ReservationOver,
     Revoke,
@@ -56,6 +60,7 @@ from gpushared.instructions import (
     WakeAt,
 )
 from gpushared.state import MIB, Bounds, Policy
+from gpushared.xids import of_xid
 
 UNIT = 512
 
@@ -84,9 +89,13 @@ class Program:
     dawdle: float = 0.0
     """Seconds until it has acted."""
     trim: TrimSeen = field(default_factory=lambda: TrimSeen(begun=True, done=True))
+    stopped: bool = False
+    """By SIGSTOP: it does nothing until it goes on; SIGKILL ends it all the same."""
     stubborn: bool = False
     """Does not die when killed (state D), until the world lets it."""
     doomed: bool = False
+    trims_missed: list[str] = field(default_factory=list)
+    """GPUs for which a trim came due while it was stopped."""
 
 
 @dataclass
@@ -121,6 +130,9 @@ class World:
         self.strays: dict[int, tuple[str, str, int]] = {}
         """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
         self.reservations: list[str] = []
+        self.ailments: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
+        self.xids: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
+        self.told: list[Notify] = []
         self.wake: float | None = None
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
@@ -134,6 +146,8 @@ class World:
     def _find_gpus(self) -> None:
         for index, (gpu, total) in enumerate(self.total.items()):
             self.send(GpuFound(gpu, index, "software GPU", total))
+            if self.ailments[gpu]:
+                self.send(GpuExamined(gpu, self.ailments[gpu]))
 
     def next_id(self) -> int:
         self.serial += 1
@@ -194,7 +208,11 @@ class World:
                 self.reservations.append(reservation)
             case ReservationOver(reservation):
                 self.reservations.remove(reservation)
-            case JobAdmitted() | JobQueued() | _:
+            case JobAdmitted(_, gpus):
+                assert all(self.condition(gpu) < Condition.SICK for gpu in gpus), "admitted on a GPU that is not well"
+            case Notify():
+                self.told.append(instruction)
+            case JobQueued() | _:
                 pass
         return None
 
@@ -227,12 +245,17 @@ class World:
             one = self.programs.get(process)
             if one is None or gpu not in one.words:
                 continue
+            if one.stopped:
+                one.trims_missed.append(gpu)
+                continue
             given = min(one.caches.pop(gpu, 0), one.words[gpu].used)
             one.words[gpu].used -= given
             one.trim = TrimSeen(begun=True, done=True)
             self.send(self._used_seen(gpu))
 
     def _sample(self, gpu: str) -> MemorySampled:
+        if self.condition(gpu) is Condition.LOST:
+            return MemorySampled(gpu, 0, None, {})
         by_pid: dict[int, int] = {}
         for one in self._on(gpu):
             amount = one.words[gpu].used + one.contexts.get(gpu, 0)
@@ -266,6 +289,14 @@ class World:
             return
         assert answer.gpu == asked.gpu
         assert answer.process == asked.program
+        if isinstance(answer, Granted) or answer.overhead:
+            assert self.condition(asked.gpu) < Condition.LOST, "granted on a GPU that is lost"
+            after = self._after(asked)
+            if asked.attach:  # the core's ledger has it already
+                after -= self._cost(asked)
+            assert after <= self._bounds_of(asked)[asked.gpu].request or self.condition(asked.gpu) < Condition.SICK, (
+                "lent on a GPU that is sick"
+            )
         # Invariants 2 and 11, at the moment of the grant and in the core's own ledger.
         gpu = self.node.gpus[answer.gpu]
         job = self.node.jobs[one.job]
@@ -317,20 +348,27 @@ class World:
         one = self.programs[asked.program]
         word = one.words.get(asked.gpu, Word())
         idle = word.credit - word.used
-        limit = self.node.jobs[one.job].bounds[asked.gpu].limit
-        guess = self.policy.guess(self.total[asked.gpu])
-        cost = self.node.state.overheads.get("software GPU", min(guess, limit))
-        size = cost if asked.attach else asked.size
+        size = self._cost(asked) if asked.attach else asked.size
         return self.usage(one.job, asked.gpu) + idle + size
+
+    def _cost(self, asked: Waiting) -> int:
+        """What a context is charged before it opens."""
+        limit = self._bounds_of(asked)[asked.gpu].limit
+        guess = self.policy.guess(self.total[asked.gpu])
+        return self.node.state.overheads.get("software GPU", min(guess, limit))
 
     def _check_denial(self, answer: Denied, asked: Waiting) -> None:
         """Invariant 3: within the request nothing is refused but after the claim's whole patience."""
         job = self.node.jobs[self.programs[asked.program].job]
         if answer.gpu not in job.bounds:
-            assert answer.reason.code in {Code.NOT_ADMITTED, Code.TOO_LARGE, Code.BAD_BUDGET}
+            assert answer.reason.code in {Code.NOT_ADMITTED, Code.TOO_LARGE, Code.BAD_BUDGET, Code.GPU_UNHEALTHY}
             return
         bounds = job.bounds[answer.gpu]
         after = self._after(asked)
+        if answer.reason.code is Code.GPU_UNHEALTHY:
+            assert self.condition(answer.gpu) >= Condition.SICK, "refused for the sake of a GPU that is well"
+            assert self.condition(answer.gpu) is Condition.LOST or after > bounds.request
+            return
         if answer.reason.code is Code.CLAIM_TIMED_OUT:
             assert self.now - asked.since >= self.policy.claim_timeout
             excused = self.ever_foreign or self.ever_stubborn or self.ever_lagging or self.ever_tight
@@ -365,6 +403,8 @@ class World:
             job = self.node.jobs[one.job]
             bounds = job.bounds.get(gpu)
             asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
+            if any(other.doomed for other in self.programs.values() if other.job == one.job):
+                continue  # killed already, and it does not go
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
                 continue
             assert self.loan(one.job, gpu) == 0 or bounds.limit == bounds.request, "stopped before all were asked"
@@ -472,6 +512,24 @@ class World:
             self.ever_lagging = True
         self.send(ProcessGone(process, {gpu: word.used for gpu, word in one.words.items()}))
 
+    def exec(self, process: int, lag: float = 0.0) -> int | None:
+        """It becomes another program under the same process id. None: its job was over with it."""
+        before = self.programs[process]
+        self.exit(process, lag)
+        if before.job not in self.node.jobs:
+            return None
+        after = self.next_id()
+        self.programs[after] = Program(after, before.job, before.pid, listens=before.listens, dawdle=before.dawdle)
+        self.send(ProcessJoined(after, before.job, before.pid, "python"))
+        return after
+
+    def pause(self, process: int, stopped: bool) -> None:
+        one = self.programs[process]
+        one.stopped = stopped
+        if not stopped:
+            self.trims += [(self.now, process, gpu) for gpu in one.trims_missed]
+            one.trims_missed.clear()
+
     def end(self, job: str) -> None:
         self.send(JobEnded(job))
 
@@ -519,12 +577,41 @@ class World:
         self.send(self._sample(gpu))
         return pid
 
+    def condition(self, gpu: str) -> Condition:
+        return max((one.condition for one in (*self.ailments[gpu], *self.xids[gpu])), default=Condition.OK)
+
+    def xid(self, gpu: str, number: int) -> None:
+        """The driver reports an error."""
+        self.xids[gpu] = (*self.xids[gpu], of_xid(number))
+        self.send(XidSeen(gpu, number))
+
+    def befall(self, gpu: str, *ailments: Ailment) -> None:
+        """The GPU is examined, and this is what is wrong with it. Nobody goes on waiting for a GPU that is not well."""
+        before, self.ailments[gpu] = self.condition(gpu), ailments
+        if before is Condition.LOST and not any(one.condition is Condition.LOST for one in ailments):
+            self.xids[gpu] = ()
+        self.send(GpuExamined(gpu, ailments))
+        usable = [one for one in self.total if self.condition(one) < Condition.SICK]
+        for waiting in self.node.state.queue.values():
+            devices = waiting.spec.devices or tuple(self.total)
+            assert len([one for one in devices if one in usable]) >= waiting.spec.gpus, "queues for a GPU that is out"
+        if self.condition(gpu) is Condition.LOST:
+            assert not [asked for asked in self.waiting.values() if asked.gpu == gpu], "waits for a GPU that is lost"
+
+    def resize(self, gpu: str, total: int) -> None:
+        """Pages were retired, or the driver keeps more for itself than before."""
+        self.total[gpu] = total
+        self.ever_foreign = True  # memory is missing that nobody in here has taken
+        index = list(self.total).index(gpu)
+        self.send(GpuFound(gpu, index, "software GPU", total))
+
     def restart(self) -> None:
         """The daemon is killed; another one finds its notes and the pages. Whoever waited asks again."""
         written = self.node.notes()
         self.claims += self.node.counters.claims
         self.relieved += self.node.counters.relieved
         self.node = NodeState(self.policy)
+        self.xids = dict.fromkeys(self.total, ())  # the driver reports none twice
         asks, self.waiting = self.waiting, {}
         self.wake = None
         self._find_gpus()

@@ -284,7 +284,8 @@ say(1); hear(); say(size()); hear(); say(size())
     tell(child)
     after = heard(child)
     assert before[:2] == after[:2]
-    assert after[2] - before[2] < 20 * 1024 and after[3] - before[3] < 4 * 1024
+    # A thread's stack is 8 MiB; malloc reserves 64 MiB for each thread that it sees at the same time as another.
+    assert after[2] - before[2] < 512 * 1024 and after[3] - before[3] < 8 * 1024
     assert after[4] - before[4] <= 1
     finish(child)
 

@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = [
+    "ailments",
+    "xids",
+    "health",
     "events",
     "instructions",
     "state",

@@ -1,0 +1,166 @@
+"""How a GPU is, by NVML, without root: what can be asked at any time, and what the driver reports by itself.
+
+Asked: uncorrected ECC errors since the driver was loaded, rows to be remapped (Ampere and later) or pages to be retired
+(before), and what the driver itself says needs to be done (R570 and later). What a GPU or a driver does not know is no
+ailment. Reported: Xids, and a few events that are worth a look; a driver that reports nothing is asked all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pynvml as nv
+
+from gpushared import ailments
+from gpushared.ailments import Ailment
+from gpushared.gpus import Examination, Fault
+from gpushared.logs import facts, log
+
+GPU_NOT_FOUND = 28  # NVML_ERROR_GPU_NOT_FOUND
+_BY_ERROR: Mapping[int, Callable[[], Ailment]] = {
+    nv.NVML_ERROR_GPU_IS_LOST: ailments.lost,
+    nv.NVML_ERROR_NOT_FOUND: ailments.removed,
+    GPU_NOT_FOUND: ailments.removed,
+    nv.NVML_ERROR_RESET_REQUIRED: ailments.reset_required,
+}
+
+RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_RECOVERIES = {
+    1: "gpu_reset",
+    2: "node_reboot",
+    3: "drain_p2p",
+    4: "drain_and_reset",
+    5: "recover_imex_domain",
+    6: "bus_reset",
+    7: "system_reboot",
+}
+"""NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
+
+XID = 0x8  # nvmlEventTypeXidCriticalError
+EVENTS = XID | 0x2 | 0x400 | 0x800 | 0x2000 | 0x4000 | 0x8000
+"""With Xids: double-bit ECC errors, retirements of DRAM and failed ones, fatal poison, "GPU unavailable", and a changed
+recovery action. Corrected errors are not waited for: a GPU may have thousands, and each would wake the daemon."""
+
+
+def of_error(error: nv.NVMLError) -> Ailment | None:
+    """What a call's failure says of the GPU; None: nothing."""
+    ailment = _BY_ERROR.get(error.value)
+    return ailment() if ailment is not None else None
+
+
+def examine(handle: Any) -> Examination:
+    """All that NVML has to say. Raises the errors that of_error knows."""
+    found: list[Ailment] = []
+    count = _ask(nv.nvmlDeviceGetTotalEccErrors, handle, nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nv.NVML_VOLATILE_ECC)
+    if count:
+        found.append(ailments.uncorrected(count))
+    rows = _ask(nv.nvmlDeviceGetRemappedRows, handle)
+    if rows is not None:
+        _, _, pending, failed = rows
+        if failed:
+            found.append(ailments.rows_failed())
+        if pending:
+            found.append(ailments.rows_pending())
+    if _ask(nv.nvmlDeviceGetRetiredPagesPendingStatus, handle) == nv.NVML_FEATURE_ENABLED:
+        found.append(ailments.pages_pending())
+    action = _recovery_action(handle)
+    if action in _RECOVERIES:
+        found.append(ailments.recovery(_RECOVERIES[action]))
+    return Examination(tuple(found), recovered=action == 0)
+
+
+def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
+    """None where this GPU, this driver or this user does not get an answer."""
+    try:
+        return question(*arguments)
+    except nv.NVMLError as error:
+        if error.value in _BY_ERROR and error.value != nv.NVML_ERROR_NOT_FOUND:
+            raise
+        return None
+
+
+def _recovery_action(handle: Any) -> int | None:
+    values = _ask(nv.nvmlDeviceGetFieldValues, handle, [RECOVERY_ACTION])
+    if not values or values[0].nvmlReturn != nv.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
+
+
+class Faults:
+    """Waits for what the driver reports. One thread waits; another may have it pause."""
+
+    def __init__(self, whole: Callable[[], Mapping[str, str]]) -> None:
+        """whole: of each GPU and MIG instance the physical GPU, by UUID."""
+        self._whole = whole
+        self._lock = threading.Lock()
+        self._set: Any = None
+        self._watched: dict[int, str] = {}
+        """Physical GPUs by the address of their handles, which is how an event names them."""
+        self._lost: set[str] = set()
+
+    def wait(self, timeout: float) -> Fault | None:
+        with self._lock:
+            if self._set is None or set(self._watched.values()) != set(self._whole().values()) - self._lost:
+                self._register()
+            fault, waited = self._wait(timeout) if self._watched else (None, False)
+        if not waited:
+            time.sleep(timeout)  # nothing to wait for, or no way to
+        return fault
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nobody waits meanwhile, and what is waited for is gathered anew afterwards."""
+        with self._lock:
+            self._forget()
+            self._lost.clear()
+            yield
+
+    def _wait(self, timeout: float) -> tuple[Fault | None, bool]:
+        try:
+            event = nv.nvmlEventSetWait_v2(self._set, int(timeout * 1000))
+        except nv.NVMLError_Timeout:
+            return None, True
+        except nv.NVMLError as error:
+            # It does not say which GPU. Whoever looks finds out, and the lost one is not waited for any more.
+            self._forget()
+            lost = error.value == nv.NVML_ERROR_GPU_IS_LOST
+            return (Fault(tuple(self._whole())) if lost else None), False
+        gpus = self._named(event.device)
+        return Fault(gpus, int(event.eventData) if event.eventType == XID else None), True
+
+    def _named(self, device: Any) -> tuple[str, ...]:
+        physical = self._watched.get(_address(device))
+        return tuple(uuid for uuid, whole in self._whole().items() if whole == physical)
+
+    def _register(self) -> None:
+        self._forget()
+        try:
+            self._set = nv.nvmlEventSetCreate()
+        except nv.NVMLError as error:
+            log.debug("the driver reports no events", extra=facts(error=str(error)))
+            return
+        for physical in dict.fromkeys(self._whole().values()):
+            try:
+                handle = nv.nvmlDeviceGetHandleByUUID(physical)
+                nv.nvmlDeviceRegisterEvents(handle, nv.nvmlDeviceGetSupportedEventTypes(handle) & EVENTS, self._set)
+            except nv.NVMLError as error:
+                self._lost.add(physical)  # or it cannot report anything
+                log.debug("the driver reports no events", extra=facts(gpu=physical, error=str(error)))
+            else:
+                self._watched[_address(handle)] = physical
+
+    def _forget(self) -> None:
+        self._watched.clear()
+        if self._set is not None:
+            with contextlib.suppress(nv.NVMLError):
+                nv.nvmlEventSetFree(self._set)
+            self._set = None
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
