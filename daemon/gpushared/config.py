@@ -30,8 +30,10 @@ class Config:
     reserve_least: int = 256 * MIB
     chunk: int = 64 * MIB
     claim_timeout: float = 30.0
+    trim: float = 2.0
     grace: float = 5.0
     last_rung: str = "kill"
+    on_breach: str = "deny"
     sample_interval: float = 1.0
     health_interval: float = 60.0
     idle_exit: float = 10.0
@@ -52,6 +54,8 @@ class Config:
             claim_timeout=self.claim_timeout,
             grace=self.grace,
             last_rung=self.last_rung,
+            trim=self.trim,
+            on_breach=self.on_breach,
         )
 
 
@@ -170,8 +174,10 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("memory", "chunk"): ("chunk", _bytes),
     ("memory", "sample_interval"): ("sample_interval", _seconds(0.05)),
     ("reclaim", "claim_timeout"): ("claim_timeout", _seconds(0.1)),
+    ("reclaim", "trim"): ("trim", _seconds(0.0)),
     ("reclaim", "grace"): ("grace", _seconds(0.0)),
     ("reclaim", "last_rung"): ("last_rung", _choice(*RUNGS)),
+    ("reclaim", "on_breach"): ("on_breach", _choice("warn", "deny", "kill")),
     ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
     ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
@@ -426,6 +432,6 @@ def _flat(said: Rules) -> dict[str, str]:
 def _show(field: str, value: Any) -> str:
     if field in ("reserve_least", "chunk"):
         return format_bytes(value)
-    if field in ("claim_timeout", "grace", "sample_interval", "health_interval", "idle_exit"):
+    if field in ("claim_timeout", "trim", "grace", "sample_interval", "health_interval", "idle_exit"):
         return format_duration(value)
     return str(value)

@@ -73,9 +73,11 @@ def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall:
     if turn.policy.last_rung == "kill":
         _kill_due(turn, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
-    if missing <= 0 or _trimming(turn, gpu, claims, pursued, missing) or _is_stale(turn, gpu):
+    if missing <= 0 or turn.policy.last_rung == "revoke":
         return
-    if turn.policy.last_rung not in ("term", "kill"):
+    if _trimming(turn, gpu, claims, pursued, missing) or _is_stale(turn, gpu):
+        return
+    if turn.policy.last_rung == "trim":
         return
     for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
         rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)

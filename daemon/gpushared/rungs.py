@@ -49,8 +49,8 @@ def trim_over(turn: Turn, gpu: Gpu, job: Job, *, answered: bool) -> None:
 
 
 def stop(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
-    """Take its loan by ending it: with notice and grace, unless it wants none."""
-    if "term" in victim.spec.on_reclaim:
+    """Take its loan by ending it: with notice and grace, unless it wants none and may be killed."""
+    if "term" in victim.spec.on_reclaim or turn.policy.last_rung == "term":
         _terminate(turn, gpu, victim, claim)
     else:
         _step_on(turn, gpu, victim, claim, _Step(Rung.KILL, turn.now, _why(turn, gpu, victim, claim, 0.0)))

@@ -71,6 +71,26 @@ def test_those_who_do_not_listen_are_not_waited_for(world: World) -> None:
     assert "trim" not in told(world, a)
 
 
+@pytest.mark.parametrize(
+    ("last_rung", "trimmed", "asked"),
+    [("revoke", False, False), ("trim", True, False), ("term", True, True)],
+)
+def test_no_further_than_the_last_rung_of_the_node(last_rung: str, trimmed: bool, asked: bool) -> None:
+    """Not even for a job that wants to be killed without notice."""
+    world = World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300), last_rung=last_rung))
+    world.ever_protected = True  # the settings stand in the way of claims
+    a = borrow(world, "A", 12 * GIB, cached=0, on_reclaim=("trim", "kill"))
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(40.0)
+    assert ("trim" in told(world, a)) == trimmed
+    assert bool(world.terminated) == asked
+    assert not world.node.counters.kills
+    assert used(world, a) == 12 * GIB
+    assert world.node.counters.violations == {"policy": 1}
+    world.node.validate()
+
+
 def test_who_has_not_begun_after_half_of_the_time_is_not_waited_for(world: World) -> None:
     a = borrow(world, "A", 12 * GIB, cached=12 * GIB, dawdle=60.0)
     b = start(world, "B", "8Gi", "8Gi")
