@@ -232,7 +232,7 @@ class Chaos:
         actor.pending.remove(ask)
         self.counts["allocated" if ask.ok else "refused"] += 1
         if not ask.ok:
-            assert words[1] in ("2", "3", "801", "100", "999"), f"{actor.program.name}: {words}"
+            assert words[1] in ("2", "3", "201"), f"{actor.program.name}: {words}"
             return None
         return self.truth.add(Span(actor.job, actor.serial, ask.gpu, ask.size, ask.began, ask.ended))
 
@@ -361,9 +361,9 @@ class Chaos:
         actions: list[tuple[int, Callable[[], str]]] = [
             (self._need_of_jobs(), self._start_job),
             (4, self._one_more),
-            (12, self._borrow),
+            (10, self._borrow),
             (16, self._claim),
-            (30, self._squeeze),
+            (45, self._squeeze),
             (5, self._release),
             (9, self._keep_cache),
             (6, self._term_mode),
@@ -409,10 +409,10 @@ class Chaos:
         if len(self.uuids) > 1:
             gpus = dice.choice([[0], [0], [0], [1], [0, 1]])
         name = f"{'abcdefghijklmnopqrstuvwxyz'[self.serial % 26]}{self.serial}"
-        request = dice.choice([0, 0, self._size(512 * MIB, 2 * GIB), self._size(2 * GIB, 8 * GIB)])
+        request = dice.choice([0, 0, self._size(512 * MIB, 2 * GIB), self._size(2 * GIB, 6 * GIB)])
         limit = dice.choice([request or GIB, *[min(request + self._size(GIB, 14 * GIB), 15 * GIB)] * 4])
         limit = max(limit, request)
-        grace = dice.choice([0.0, 0.1, 0.1, 0.3, 0.3, 0.8])
+        grace = dice.choice([0.0, 0.1, 0.1, 0.3, 0.3, 0.3, 0.8, 0.8, 0.1, 8.0])
         ladder = dice.choice(LADDERS)
         priority = dice.choice([-1, 0, 0, 0, 1])
         lend = dice.random() < 0.85
@@ -515,7 +515,7 @@ class Chaos:
         actor, gpu = self.dice.choice(owners)
         headroom = self._headroom(actor, gpu)
         size = self._size(BLOCK, headroom) if self.dice.random() < 0.5 else headroom // BLOCK * BLOCK
-        if self._is_hopeless(actor, gpu, size) and self.dice.random() < 0.8:
+        if self._is_hopeless(actor, gpu, size) and self.dice.random() < 0.6:
             return self._outsider_leaves()
         disturb = self.dice.choice([None] * 6 + self._disturbances())
         self._alloc(actor, size, gpu)
@@ -621,12 +621,11 @@ class Chaos:
         others = [other for other in self._others(owner) if gpu in other.contexts]
         self.dice.shuffle(others)
         parts = []
-        for other in others[:3]:
+        for place, other in enumerate(others):
             job = self.truth.jobs[other.job or ""]
             room = job.bounds[gpu][1] - self.truth.usage(job.name, gpu, time.monotonic())[1]
-            size = min(self._free_now(gpu), room) // BLOCK * BLOCK
-            if other is not others[:3][-1]:
-                size = size // 2 // BLOCK * BLOCK
+            part = self._free_now(gpu) // (2 if place < 2 and len(others) > place + 1 else 1)
+            size = min(part, room) // BLOCK * BLOCK
             if size < 64 * MIB or self.truth.headroom_kept(gpu, time.monotonic(), {}):
                 continue
             if self.dice.random() < 0.4:
@@ -644,13 +643,13 @@ class Chaos:
         self._pools()
         if owner.serial not in self.actors or owner.stopped:
             return f"{', '.join(parts)}; the owner has gone"
-        return f"{', '.join(parts)}; {self._claim_of(owner, gpu)}"
+        return "; ".join([*parts, self._claim_of(owner, gpu)])
 
     def _claim_of(self, owner: Actor, gpu: int) -> str:
         headroom = self._headroom(owner, gpu)
         if headroom < BLOCK or self._is_hopeless(owner, gpu, headroom):
             return "nothing to claim"
-        size = headroom // BLOCK * BLOCK if self.dice.random() < 0.5 else self._size(BLOCK, headroom)
+        size = headroom // BLOCK * BLOCK if self.dice.random() < 0.7 else self._size(BLOCK, headroom)
         self._alloc(owner, size, gpu)
         disturb = self.dice.choice([None] * 12 + self._disturbances())
         what = f"{owner.job} claims {size // MIB} MiB of GPU {gpu}"
@@ -1025,6 +1024,9 @@ class Chaos:
         if cause == "protected":
             young = (job for job in self.truth.jobs.values() if job.name != ask.job and ask.gpu in job.bounds)
             return any(job.protected and ask.began - job.since < job.protected for job in young)
+        if cause == "grace":
+            here = [job for job in self.truth.jobs.values() if ask.gpu in job.bounds]
+            return any(job.grace > CLAIM_TIMEOUT - 2.5 for job in here)
         return False
 
     def _sweep(self) -> None:
