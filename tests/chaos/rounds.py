@@ -746,6 +746,8 @@ class Chaos:
         if actor.serial not in self.actors or actor.contexts:
             return f"{actor.job} does not come through exec"
         self.counts["execs"] += 1
+        # Of a slow driver's memory before exec and after it, under one process id, NVML's lists tell the larger only.
+        self.stage.rest(self.stage.teardown / 1000)
         if self.dice.random() < 0.8:
             self._open_all(actor)
             return f"{actor.job} becomes another program"
@@ -1008,7 +1010,13 @@ class Chaos:
             if self._away(ask) > 1.5:
                 self.counts["refused: daemon away"] += 1
             else:
-                self._fault("guarantee", f"{what}, and the daemon does not say why")
+                heard = [
+                    f"{one.time - ask.began:+.3f} {one.event}: {one.text}"
+                    for one in self.stage.records
+                    if one.job == ask.job and ask.began - 1.0 < one.time < ask.ended + 0.1
+                ]
+                held = self.truth.describe(ask.gpu, ask.ended)
+                self._fault("guarantee", f"{what}, and the daemon does not say why; {held}; {heard}")
             return
         cause = str(named[0].facts.get("cause"))
         if not self._injected(cause, ask):

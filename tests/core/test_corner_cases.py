@@ -13,9 +13,9 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.events import BudgetChanged, GpuFound, ProcessJoined
+from gpushared.events import BudgetChanged, CreditAsked, GpuFound, ProcessJoined
 from gpushared.state import MIB, Policy
-from property.world import Program, World, mib
+from property.world import Program, Waiting, World, mib
 
 GIB = 1024 * MIB
 TESTS = Path(__file__).resolve().parents[1]
@@ -58,6 +58,7 @@ ROWS = [
     ("a signal comes while it waits", "shim/test_shim_daemon::test_signals_do_not_disturb_a_wait"),
     ("a trim that does not begin", "core/test_trim::test_who_has_not_begun_after_half_of_the_time_is_not_waited_for"),
     ("a GPU becomes smaller", f"{HERE}::test_a_gpu_that_has_become_smaller_is_noticed"),
+    ("a driver that fails", f"{HERE}::test_a_driver_that_fails_for_no_known_reason_is_counted"),
     ("a clock that goes back", f"{HERE}::test_time_never_goes_back"),
 ]
 """Left to the system as it is: MPS, whose clients are seen, and stopped, like any other process."""
@@ -298,6 +299,16 @@ def test_what_was_before_exec_is_not_the_new_programs(world: World) -> None:
     assert world.node.state.overheads == {"software GPU": 300 * MIB}
     assert world.usage(job, "GPU-0") == 300 * MIB
     assert not world.node.gpus["GPU-0"].returning
+
+
+@pytest.mark.xfail(strict=True, reason="the shim tries once more, and if that fails too nobody counts it")
+def test_a_driver_that_fails_for_no_known_reason_is_counted(world: World) -> None:
+    """Fragmentation, say: the account and NVML agree that there is room."""
+    b = start(world, "B", "8Gi", "8Gi")
+    for ask in (world.next_id(), world.next_id()):
+        world.waiting[ask] = Waiting(b, "GPU-0", 0, world.now, attach=False)
+        world.send(CreditAsked(ask, b, "GPU-0", GIB, driver_failed=True, allocation=GIB))
+    assert world.node.counters.violations
 
 
 def test_time_never_goes_back(world: World) -> None:
