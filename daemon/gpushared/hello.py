@@ -164,7 +164,7 @@ class Welcomer:
         job = self._job_of(hello, peer, uid, budget)
         entry = self.shell.book.get(job)
         spec = entry.spec if entry is not None else None
-        grace = int(spec.grace * 1000) if spec is not None and spec.grace is not None else 0
+        grace = max(1, int(spec.grace * 1000)) if spec is not None and spec.grace is not None else 0
         name = spec.name if spec is not None else command_of(peer.pid)
         priority = spec.priority if spec is not None else 0
         try:

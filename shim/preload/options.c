@@ -346,6 +346,8 @@ void gs_options_read(struct gs_options *options, char **environment, bool warn) 
     text = value_of(environment, "GPUSHARE_GRACE");
     if (text != NULL && !gs_duration_parse(text, &options->grace_ms))
         warn_of_value("GPUSHARE_GRACE", "not a duration (write 5s): ignored", warn);
+    else if (text != NULL && options->grace_ms == 0)
+        options->grace_ms = 1; /* to the daemon 0 is no wish at all */
     text = value_of(environment, "GPUSHARE_ON_RECLAIM");
     if (text != NULL && (options->rungs = parse_rungs(text)) == 0)
         warn_of_value("GPUSHARE_ON_RECLAIM", "not a part of trim,term,kill in this order: ignored", warn);

@@ -12,7 +12,8 @@ import time
 from math import inf
 from pathlib import Path
 
-from chaos.rounds import CLAIM_TIMEOUT, Chaos
+from chaos.cast import CLAIM_TIMEOUT
+from chaos.rounds import Chaos
 from chaos.stage import ROOT, Stage
 
 PUPPET = ROOT / "tests" / "integration" / "puppet.c"
@@ -64,8 +65,9 @@ def report(chaos: Chaos, directory: Path) -> None:
     """What there was to see; the verdict is the last line."""
     print(", ".join(f"{what} {count}" for what, count in sorted(chaos.counts.items())))
     violations = sum(count for what, count in chaos.counts.items() if what.startswith("violation"))
-    judged = chaos.oracle.judged if hasattr(chaos, "oracle") else 0
-    seen = f"{chaos.round} rounds, seed {chaos.seed}, {judged} stops judged, {violations} injected violations"
+    seen = (
+        f"{chaos.round} rounds, seed {chaos.seed}, {chaos.oracle.judged} stops judged, {violations} injected violations"
+    )
     if not chaos.faults:
         print(f"PASS: {seen}, 0 other violations, 0 needless kills, 0 leaks")
         return

@@ -209,6 +209,8 @@ def test_the_other_variables(options):
     )
     assert (found["priority"], found["grace"], found["visible_request"], found["level"]) == (-7, 250, 1, 3)
     assert found["name"] == "x" * 63 and found["sockets"] == ["/run/other/shim.sock", ""] and err == ""
+    found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_GRACE="0s")
+    assert found["grace"] == 1 and err == "", "no grace is not the daemon's own: that would be 0"
     _, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY="high")
     assert "GPUSHARE_PRIORITY" in err
 
