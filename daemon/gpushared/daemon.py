@@ -194,7 +194,9 @@ class Daemon:
     def _describe(self) -> str:
         core = self.shell.core
         lent = sum(core.state.loan(job, gpu.id) for gpu in core.gpus.values() for job in core.state.owners(gpu.id))
-        return f"{_count(len(core.gpus), 'GPU')}, {_count(len(core.jobs), 'job')}, {format_bytes(lent)} lent"
+        out = sum(not gpu.health.admits for gpu in core.gpus.values())
+        gpus = _count(len(core.gpus), "GPU") + (f" ({out} out of use)" if out else "")
+        return f"{gpus}, {_count(len(core.jobs), 'job')}, {format_bytes(lent)} lent"
 
     # ---- signals -----------------------------------------------------------------------------------
 

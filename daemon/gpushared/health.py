@@ -22,7 +22,7 @@ from gpushared.events import GpuExamined, XidSeen
 from gpushared.instructions import Notify
 from gpushared.state import Ask, Gpu
 from gpushared.turn import Turn
-from gpushared.xids import of_xid
+from gpushared.xids import RESTART_PROGRAM, of_xid
 
 RECOVERED_AFTER = 30.0
 """So long after an Xid the driver's word that nothing needs to be done is believed."""
@@ -30,7 +30,7 @@ RECOVERED_AFTER = 30.0
 MEANING = {
     Condition.DEGRADED: "it goes on",
     Condition.SICK: "it goes on, and should save its work; nothing new is started on this GPU, and nothing lent",
-    Condition.LOST: "what it had on this GPU is gone, and its calls fail; started again it gets another GPU",
+    Condition.LOST: "what it had there is gone, and its calls fail; started again it gets another GPU, if there is one",
 }
 """For a job on it."""
 
@@ -49,21 +49,23 @@ def examined(turn: Turn, gpu: Gpu, event: GpuExamined) -> None:
 def xid_seen(turn: Turn, gpu: Gpu, event: XidSeen) -> None:
     health = gpu.health
     ailment = of_xid(event.xid)
-    health.counts[event.xid] = health.counts.get(event.xid, 0) + 1
+    count = health.counts[event.xid] = health.counts.get(event.xid, 0) + 1
     if ailment.condition is Condition.OK:
-        _note_error_of_program(turn, gpu, event, ailment)
+        if count & (count - 1) == 0:  # the first, the second, the fourth: a flood must not drown everything else
+            _note_error_of_program(turn, gpu, ailment, event.xid, count)
         return
     health.xids[event.xid] = ailment
     health.xid_at = turn.now
     _conclude(turn, gpu)
 
 
-def _note_error_of_program(turn: Turn, gpu: Gpu, event: XidSeen, ailment: Ailment) -> None:
+def _note_error_of_program(turn: Turn, gpu: Gpu, ailment: Ailment, number: int, count: int) -> None:
     """NVML does not say whose it was: of a job that is alone on the GPU it is part of its story."""
     jobs = {share.job for share in gpu.shares.values()}
     job = turn.state.jobs[jobs.pop()] if len(jobs) == 1 else None
-    text = f"{ailment.text}, on GPU {gpu.index}: an error of a program, not of the GPU"
-    turn.record("xid", text, job=job, gpu=gpu.id, xid=event.xid)
+    what = ": an error of a program, not of the GPU" if ailment.hint == RESTART_PROGRAM else ""
+    text = f"{ailment.text}, on GPU {gpu.index}{what}" + (f" ({count} so far)" if count > 1 else "")
+    turn.record("xid", text, job=job, gpu=gpu.id, xid=number, count=count)
 
 
 def _conclude(turn: Turn, gpu: Gpu) -> None:

@@ -166,7 +166,11 @@ class Kill(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Notify(Instruction):
-    """Tell the job's wrapper something that its user should read. kind: waiting | denied | changed | relieved."""
+    """Tell the job's wrapper something that its user should read.
+
+    kind: waiting | denied | changed | relieved, or the state that a GPU of it has come to: gpu_ok | gpu_degraded |
+    gpu_sick | gpu_lost.
+    """
 
     job: str
     kind: str

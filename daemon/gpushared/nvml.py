@@ -111,8 +111,10 @@ class Nvml:
                 self._complain("", error)
 
     def close(self) -> None:
-        with contextlib.suppress(nv.NVMLError):
-            nv.nvmlShutdown()
+        """A thread that still waits in the library keeps it open: the end of the process closes it as well."""
+        if self._faults.stop():
+            with contextlib.suppress(nv.NVMLError):
+                nv.nvmlShutdown()
 
     def _describe(self, index: int) -> Iterator[GpuInfo]:
         handle = nv.nvmlDeviceGetHandleByIndex(index)

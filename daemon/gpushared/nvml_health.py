@@ -102,15 +102,24 @@ class Faults:
         self._watched: dict[int, str] = {}
         """Physical GPUs by the address of their handles, which is how an event names them."""
         self._lost: set[str] = set()
+        self._failed = False
+        """The last wait has ended with an error: the next one is not to follow at once."""
 
     def wait(self, timeout: float) -> Fault | None:
-        with self._lock:
-            if self._set is None or set(self._watched.values()) != set(self._whole().values()) - self._lost:
-                self._register()
-            fault, waited = self._wait(timeout) if self._watched else (None, False)
-        if not waited:
-            time.sleep(timeout)  # nothing to wait for, or no way to
-        return fault
+        """What was reported within so many seconds, if anything. With nothing to wait for it just takes as long."""
+        if not self._failed:
+            with self._lock:
+                if self._set is None or set(self._watched.values()) != set(self._whole().values()) - self._lost:
+                    self._register()
+                if self._watched:
+                    return self._wait(timeout)
+        self._failed = False
+        time.sleep(timeout)
+        return None
+
+    def stop(self) -> bool:
+        """Nobody waits from now on. False: somebody does, and cannot be interrupted."""
+        return self._lock.acquire(blocking=False)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -118,22 +127,23 @@ class Faults:
         with self._lock:
             self._forget()
             self._lost.clear()
+            self._failed = False
             yield
 
-    def _wait(self, timeout: float) -> tuple[Fault | None, bool]:
+    def _wait(self, timeout: float) -> Fault | None:
         try:
             event = nv.nvmlEventSetWait_v2(self._set, int(timeout * 1000))
         except nv.NVMLError_Timeout:
-            return None, True
+            return None
         except nv.NVMLError as error:
             # It does not say which GPU. Whoever looks finds out, and the lost one is not waited for any more.
             self._forget()
-            lost = error.value == nv.NVML_ERROR_GPU_IS_LOST
-            return (Fault(tuple(self._whole())) if lost else None), False
-        gpus = self._named(event.device)
-        return Fault(gpus, int(event.eventData) if event.eventType == XID else None), True
+            self._failed = True
+            return Fault(tuple(self._whole())) if error.value == nv.NVML_ERROR_GPU_IS_LOST else None
+        return Fault(self._named(event.device), int(event.eventData) if event.eventType == XID else None)
 
     def _named(self, device: Any) -> tuple[str, ...]:
+        """A GPU or all its MIG instances: an error of the hardware concerns them all."""
         physical = self._watched.get(_address(device))
         return tuple(uuid for uuid, whole in self._whole().items() if whole == physical)
 

@@ -116,7 +116,7 @@ class Views:
         grantable = max((one.grantable for one in published.values()), default=0)
         if not shares:
             free = max(0, gpu.free) + sum(core.state.revocable(share) for share in gpu.shares.values())
-            grantable = min(bounds.limit, max(bounds.request, free))
+            grantable = 0 if gpu.health.lost else min(bounds.limit, max(bounds.request, free))
         return {
             "uuid": gpu.id,
             "index": gpu.index,
@@ -164,7 +164,7 @@ class Views:
             "requested": gpu.requested + state.reserved(gpu.id),
             "usage": usage,
             "lent": lent,
-            "free": max(0, gpu.capacity - usage - gpu.unmanaged - returning),
+            "free": 0 if gpu.health.lost else max(0, gpu.capacity - usage - gpu.unmanaged - returning),
             "unmanaged": gpu.unmanaged,
             "unmanaged_processes": self._outsiders(gpu, viewer) if viewer is not None else [],
             "returning": returning,

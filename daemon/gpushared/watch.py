@@ -18,7 +18,7 @@ from gpushared.logs import facts, log
 from gpushared.shell import Shell
 
 LISTEN = 1.0
-"""Seconds for which the driver is listened to at a time: the end of the daemon waits so long for it."""
+"""Seconds for which the driver is listened to at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,8 @@ class Watch:
         self._listener.start()
 
     def close(self) -> None:
+        """The listener may be in the driver for a moment yet. Nobody waits for it: it has nothing more to say."""
         self._ended.set()
-        if self._listener.is_alive():
-            self._listener.join(2 * LISTEN)
 
     def poll(self) -> None:
         """Ask for everything: what GPUs there are, how large, and how they are."""

@@ -19,6 +19,8 @@
 #define _GNU_SOURCE
 #include "common_pool.h"
 
+#include "common_health.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -287,6 +289,9 @@ void pool_hardware(struct sim_hardware *hardware) {
     pool_lock();
     *hardware = pool->hardware;
     pool_unlock();
+    for (uint32_t gpu = 0; gpu < hardware->gpus; gpu++) {
+        hardware->memory[gpu] = health_memory(gpu, hardware->memory[gpu]);
+    }
 }
 
 /* The same GPU of the same pool has the same UUID in every process and after every restart: it is made from the
@@ -316,7 +321,7 @@ static uint64_t sum_used(uint32_t gpu) {
 }
 
 bool pool_charge(uint32_t gpu, uint64_t bytes) {
-    uint64_t room = pool->hardware.memory[gpu] - pool->hardware.reserved_bytes;
+    uint64_t room = health_memory(gpu, pool->hardware.memory[gpu]) - pool->hardware.reserved_bytes;
     if (bytes > room) {
         return false;
     }

@@ -59,11 +59,15 @@ static bool parse_amount(const char *text, const struct unit *units, uint64_t *r
     return false;
 }
 
-static bool parse_size(const char *key, const char *text, uint64_t *result) {
+bool sim_size(const char *text, uint64_t *bytes) {
     static const struct unit units[] = {{"Ki", 1ull << 10}, {"Mi", 1ull << 20}, {"Gi", 1ull << 30},
                                         {"Ti", 1ull << 40}, {"K", 1e3},         {"M", 1e6},
                                         {"G", 1e9},         {"T", 1e12},        {NULL, 0}};
-    return parse_amount(text, units, result) ||
+    return parse_amount(text, units, bytes);
+}
+
+static bool parse_size(const char *key, const char *text, uint64_t *result) {
+    return sim_size(text, result) ||
            complain("%s=%s: not an amount of memory with a unit (such as 16Gi or 300Mi)", key, text);
 }
 

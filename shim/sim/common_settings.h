@@ -39,6 +39,8 @@ struct sim_settings {
 
 /* The settings of this process, read once. NULL when GPUSHARE_SIM is wrong; the reason went to stderr. */
 const struct sim_settings *sim_settings(void);
+/* An amount of memory with its unit (16Gi). */
+bool sim_size(const char *text, uint64_t *bytes);
 /* Also when the settings are wrong: a program that cannot find cuInit would not hear that they are. */
 int sim_driver_version(void);
 

@@ -39,12 +39,23 @@ static CUcontext top(void) {
     return stack.depth == 0 ? NULL : stack.items[stack.depth - 1];
 }
 
+/* A context whose GPU was lost, or had an error in its memory, since it began: every call in it fails from then on, as
+ * CUDA documents it, until the process has ended it. */
+static CUresult broken(CUcontext context) {
+    bool lost;
+    struct health_mark now = health_mark(device_get(context->device)->gpu, &lost);
+    if (now.losses != context->mark.losses) {
+        return CUDA_ERROR_LAUNCH_FAILED;
+    }
+    return now.eccs != context->mark.eccs ? CUDA_ERROR_ECC_UNCORRECTABLE : CUDA_SUCCESS;
+}
+
 CUresult context_current(CUcontext *context) {
     *context = top();
     if (*context == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    return (*context)->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return (*context)->live ? broken(*context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult context_current_device(CUcontext *context, struct device **device) {
@@ -55,11 +66,17 @@ CUresult context_current_device(CUcontext *context, struct device **device) {
     return result;
 }
 
-CUresult context_check(CUcontext context) {
+/* Whether it is there: a broken one is, and may be made current and destroyed. */
+static CUresult check_live(CUcontext context) {
     if (!handle_is(context, HANDLE_CONTEXT)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     return context->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult context_check(CUcontext context) {
+    CUresult result = check_live(context);
+    return result != CUDA_SUCCESS ? result : broken(context);
 }
 
 /* Brings a context to life: the first on its device pays for what a context costs. */
@@ -68,6 +85,11 @@ static CUresult start(CUcontext context) {
     CUresult result = device_open(context->device, &device);
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    bool lost;
+    context->mark = health_mark(device->gpu, &lost);
+    if (lost) {
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
     if (device->contexts == 0 && !pool_charge(device->gpu, device_hardware.context_bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -270,7 +292,7 @@ API(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *acti
     LOCKED(primary_state(device, flags, active)))
 
 static CUresult push(CUcontext context) {
-    CUresult result = context_check(context);
+    CUresult result = check_live(context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -308,7 +330,7 @@ static CUresult create(CUcontext *context, unsigned int flags, CUdevice device) 
 
 /* A destroyed context keeps its handle: other threads may have it on their stacks and are to be told so. */
 static CUresult destroy(CUcontext context) {
-    CUresult result = context_check(context);
+    CUresult result = check_live(context);
     if (handle_is(context, HANDLE_CONTEXT) && context->primary) {
         return CUDA_ERROR_INVALID_CONTEXT; /* it is released, not destroyed */
     }

@@ -2,6 +2,7 @@
 #ifndef GPUSHARE_SIM_CUDA_CONTEXT_H
 #define GPUSHARE_SIM_CUDA_CONTEXT_H
 
+#include "common_health.h"
 #include "cuda_abi.h"
 #include "cuda_device.h"
 #include "cuda_memory.h"
@@ -13,6 +14,7 @@ struct CUctx_st {
     int references; /* of a primary context: retains less releases */
     unsigned int flags, api_version;
     uint64_t id;
+    struct health_mark mark; /* of the GPU when it began */
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
@@ -21,7 +23,7 @@ struct CUctx_st {
     struct heap small;       /* allocations that share a block */
 };
 
-/* The calling thread's context, if it is there and live. */
+/* The calling thread's context, if it is there, live, and not broken by what has befallen its GPU. */
 CUresult context_current(CUcontext *context);
 /* The same, and its device. */
 CUresult context_current_device(CUcontext *context, struct device **device);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "nvml_device.h"
 
+#include "common_health.h"
 #include "common_identity.h"
 #include "common_pool.h"
 
@@ -19,17 +20,59 @@ static nvmlDevice_t handle_of(uint32_t gpu) {
     return (nvmlDevice_t)(void *)&handles[gpu];
 }
 
+/* GPUs that were not in the machine when NVML was initialised, as bits. */
+static _Atomic uint32_t gone;
+
+_Static_assert(SIM_MAX_GPUS <= 32, "one bit a GPU");
+
+void nvml_enumerate(void) {
+    uint32_t bits = 0;
+    for (uint32_t gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
+        struct health health;
+        health_of(gpu, &health);
+        bits |= (uint32_t)health.removed << gpu;
+    }
+    gone = bits;
+}
+
+static bool is_gone(uint32_t gpu) {
+    return (gone >> gpu & 1) != 0;
+}
+
+static nvmlReturn_t answers(uint32_t gpu) {
+    struct health health;
+    health_of(gpu, &health);
+    return health.lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+/* A GPU's place among those that are there, and back. */
+static uint32_t index_of(uint32_t gpu) {
+    uint32_t index = 0;
+    for (uint32_t other = 0; other < gpu; other++) {
+        index += !is_gone(other);
+    }
+    return index;
+}
+
+static uint32_t gpu_at(uint32_t index) {
+    uint32_t gpu = 0;
+    while (is_gone(gpu) || index_of(gpu) < index) {
+        gpu++;
+    }
+    return gpu;
+}
+
 nvmlReturn_t nvml_gpu(nvmlDevice_t device, uint32_t *gpu, struct sim_hardware *hardware) {
     if (!nvml_ready()) {
         return NVML_ERROR_UNINITIALIZED;
     }
     pool_hardware(hardware);
     uintptr_t index = (uintptr_t)device - (uintptr_t)handles;
-    if (index >= hardware->gpus) {
+    if (index >= hardware->gpus || is_gone((uint32_t)index)) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     *gpu = (uint32_t)index;
-    return NVML_SUCCESS;
+    return answers(*gpu);
 }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
@@ -39,7 +82,10 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     }
     NEED(count);
     pool_hardware(&hardware);
-    *count = hardware.gpus;
+    *count = 0;
+    for (uint32_t gpu = 0; gpu < hardware.gpus; gpu++) {
+        *count += !is_gone(gpu);
+    }
     return NVML_SUCCESS;
 }
 
@@ -57,8 +103,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
     if (index >= count) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    *device = handle_of(index);
-    return NVML_SUCCESS;
+    *device = handle_of(gpu_at(index));
+    return answers(gpu_at(index));
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {
@@ -76,12 +122,12 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     NEED(uuid);
     NEED(device);
     nvmlReturn_t result = nvmlDeviceGetCount_v2(&count);
-    for (uint32_t gpu = 0; result == NVML_SUCCESS && gpu < count; gpu++) {
+    for (uint32_t index = 0; result == NVML_SUCCESS && index < count; index++) {
         char text[IDENTITY_UUID_TEXT];
-        uuid_of(gpu, text);
+        uuid_of(gpu_at(index), text);
         if (strcasecmp(text, uuid) == 0) {
-            *device = handle_of(gpu);
-            return NVML_SUCCESS;
+            *device = handle_of(gpu_at(index));
+            return answers(gpu_at(index));
         }
     }
     return result != NVML_SUCCESS ? result : NVML_ERROR_NOT_FOUND;
@@ -95,12 +141,14 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
     if (result != NVML_SUCCESS) {
         return result;
     }
-    int gpu = identity_gpu_at(bus_id, count);
-    if (gpu < 0) {
+    struct sim_hardware hardware;
+    pool_hardware(&hardware);
+    int gpu = identity_gpu_at(bus_id, hardware.gpus);
+    if (gpu < 0 || is_gone((uint32_t)gpu)) {
         return NVML_ERROR_NOT_FOUND;
     }
     *device = handle_of((uint32_t)gpu);
-    return NVML_SUCCESS;
+    return answers((uint32_t)gpu);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device) {
@@ -122,12 +170,15 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
     GPU_OF(device);
     NEED(index);
-    *index = gpu;
+    *index = index_of(gpu);
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) {
-    return nvmlDeviceGetIndex(device, minor);
+    GPU_OF(device);
+    NEED(minor);
+    *minor = gpu;
+    return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {

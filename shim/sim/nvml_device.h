@@ -9,6 +9,8 @@
 bool nvml_ready(void);
 /* The GPU behind a handle, and what the pool says about GPUs now. */
 nvmlReturn_t nvml_gpu(nvmlDevice_t device, uint32_t *gpu, struct sim_hardware *hardware);
+/* NVML finds its GPUs when it is initialised: which were gone at that moment. */
+void nvml_enumerate(void);
 nvmlReturn_t nvml_text(const char *text, char *target, unsigned int length);
 
 #define GPU_OF(device)                                                                                                 \

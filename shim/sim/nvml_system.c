@@ -24,6 +24,9 @@ static nvmlReturn_t start(void) {
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }
     opened = true;
+    if (users == 0) {
+        nvml_enumerate();
+    }
     users++;
     return NVML_SUCCESS;
 }
@@ -82,6 +85,8 @@ const char *nvmlErrorString(nvmlReturn_t result) {
         [NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
         [NVML_ERROR_TIMEOUT] = "Timeout",
         [NVML_ERROR_FUNCTION_NOT_FOUND] = "Function Not Found",
+        [NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
+        [NVML_ERROR_RESET_REQUIRED] = "GPU requires restart",
         [NVML_ERROR_OPERATING_SYSTEM] = "Operating System Error",
         [NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "Argument Version Mismatch",
     };

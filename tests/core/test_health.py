@@ -67,6 +67,15 @@ def test_of_two_jobs_on_the_gpu_nobody_can_say_whose_error_it_was(world: World) 
     )
 
 
+def test_a_flood_of_errors_does_not_drown_the_story(world: World) -> None:
+    a = start(world, "A", "4Gi", "8Gi")
+    for _ in range(1000):
+        xid(world, 13)
+    noted = [record for record in world.node.story(world.programs[a].job) if record.event == "xid"]
+    assert [record.facts["count"] for record in noted] == [2**power for power in range(10)]
+    assert world.node.gpus["GPU-0"].health.counts == {13: 1000}
+
+
 @pytest.mark.parametrize(
     ("number", "condition"),
     [(48, 2), (62, 2), (63, 1), (64, 2), (74, 1), (79, 3), (92, 1), (94, 1), (95, 2), (119, 2), (120, 2), (140, 2)],
@@ -215,7 +224,7 @@ def test_the_message_says_what_happened_and_what_it_means(world: World) -> None:
     assert world.told[-1].reason.render() == (
         "GPU 0 is lost: Xid 79, it has fallen off the bus\n"
         "  GPU 0    software GPU, GPU-0\n"
-        "  the job  what it had on this GPU is gone, and its calls fail; started again it gets another GPU\n"
+        "  the job  what it had there is gone, and its calls fail; started again it gets another GPU, if there is one\n"
         "hint: restart the machine; if it happens again, have the GPU, its power and its slot looked at"
     )
 

@@ -184,6 +184,8 @@ def structures() -> None:
         "nvmlProcessInfo_t": pynvml.c_nvmlProcessInfo_v3_t,
         "nvmlUtilization_t": pynvml.c_nvmlUtilization_t,
         "nvmlProcessUtilizationSample_t": pynvml.c_nvmlProcessUtilizationSample_t,
+        "nvmlEventData_t": pynvml.c_nvmlEventData_t,
+        "nvmlFieldValue_t": pynvml.c_nvmlFieldValue_t,
     }
     shim = Path(__file__).resolve().parents[2] / "shim"
     lines = [
