@@ -107,6 +107,8 @@ class Allocator:
         state.freed.clear()
         state.dropped.clear()
         state.dirty.clear()
+        state.fresh.clear()
+        state.opened.clear()
         state.sequence = self._sequence
 
     # ---- questions -----------------------------------------------------------------------------------

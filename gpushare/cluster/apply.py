@@ -35,6 +35,7 @@ from gpushare.cluster.model import (
     check_node,
     check_queue,
 )
+from gpushare.cluster.order import is_open
 from gpushare.cluster.placement import largest_possible
 from gpushare.cluster.quantity import format_gpus
 from gpushare.cluster.space import BROKEN, NodeState
@@ -285,8 +286,9 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
     job = enter(turn, event.job)
     cls = job.cls
     state.enlist(cls.pending, job.seq)
-    if cls.gate is None:
+    if is_open(cls):
         state.dirty[cls.queue] = None
+        state.fresh[cls] = None
     turn.arrived.append(job)
 
 
@@ -393,6 +395,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     job.since = job.changed = event.since
     job.started_in = -1
     state.dirty[job.queue] = None
+    state.fresh[job.cls] = None
 
 
 def known(state: State, name: str) -> JobState:
@@ -462,7 +465,7 @@ def _remove(turn: Turn, job: JobState) -> None:
     state.journal.drop(state.by_seq, job.seq)
     if state.reserver is job:
         ageing.release(turn)
-    if cls.gate is not None and len(cls.pending):
+    if cls.gate is not None and cls.pending:
         state.open(cls)
 
 

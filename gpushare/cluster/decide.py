@@ -23,8 +23,8 @@ from itertools import count
 
 from gpushare.cluster import ageing, elastic
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.moves import consolidate
-from gpushare.cluster.order import ABOVE, WITHIN_SHARE, Order, standing
+from gpushare.cluster.moves import consolidate, could_consolidate
+from gpushare.cluster.order import ABOVE, ROOM, WITHIN_SHARE, Order, is_more_open, is_open, standing
 from gpushare.cluster.placement import (
     allowed_nodes,
     forbidden,
@@ -40,8 +40,6 @@ from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.state import FOREVER, JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import more_charge, preempt, reclaim, wants_of
-
-SPACE = frozenset({Code.NO_SPACE, Code.RESERVED, Code.NO_NODE})
 
 
 def decide(turn: Turn) -> None:
@@ -78,7 +76,7 @@ def _settle(turn: Turn) -> bool:
     for queue in changed:
         if queue.children:
             turn.everything = True
-        else:
+        elif queue.allocated < queue.share:
             turn.touched[queue] = None
     return bool(changed)
 
@@ -153,11 +151,10 @@ def open_shape(state: State, shape: Shape) -> None:
         journal.set(shape, "full", False)
     if shape.full_more:
         journal.set(shape, "full_more", False)
+    state.opened[shape] = None
     for cls in shape.classes:
-        if (cls.gate is not None and cls.gate.code in SPACE) or (
-            cls.more_gate is not None and cls.more_gate.code in SPACE
-        ):
-            state.open(cls)
+        if cls.pending or cls.short:
+            state.dirty[cls.queue] = None
 
 
 def could_fit(state: State, shape: Shape) -> bool:
@@ -183,12 +180,32 @@ def start(turn: Turn, highest_tier: int) -> None:
     root = state.root
     while (head := order.pop(root)) is not None:
         cls, more = head
-        attempt(turn, cls, more)
+        if not (is_more_open(cls) if more else is_open(cls)):
+            order.update(cls.queue)  # another queue has had the last room
+            continue
+        if not attempt(turn, cls, more) and all_closed(state):
+            break
         order.update(cls.queue)
         if not turn.hypothetical:
             state.journal.clear()  # it stands: events are checked before anything is decided
     if highest_tier == ABOVE:
         state.dirty.clear()
+        state.fresh.clear()
+        state.opened.clear()
+
+
+def all_closed(state: State) -> bool:
+    """Is there nothing left to try, in whatever queue?"""
+    for shape in state.opened:
+        if not shape.full or (shape.elastic and not shape.full_more):
+            return False
+    fresh = state.fresh
+    while fresh:
+        cls = next(iter(fresh))
+        if (cls.pending and is_open(cls)) or (cls.short and is_more_open(cls)):
+            return False
+        del fresh[cls]
+    return True
 
 
 def _close(turn: Turn, cls: JobClass, more: bool, gate: Reason, queue: QueueState | None = None) -> None:
@@ -334,21 +351,32 @@ def _to_consider(turn: Turn) -> list[JobClass]:
     if turn.everything:
         return list(state.classes.values())
     found = dict(turn.blocked)
-    for cls in list(state.starving):
-        if (cls.gate is None or not len(cls.pending)) and (cls.more_gate is None or not len(cls.short)):
-            state.journal.drop(state.starving, cls)
-        else:
-            found[cls] = None
+    if state.starving and any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves()):
+        for cls in list(state.starving):
+            if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
+                state.journal.drop(state.starving, cls)
+            else:
+                found[cls] = None
     for leaf in turn.touched:
         for cls in leaf.classes.values():
             if len(cls.pending) or len(cls.short):
                 found[cls] = None
     free = state.space.capacity - state.root.allocated
     if free:
-        for shape in state.full:
-            if shape.stuck != state.version and shape.cheapest <= free:
+        for shape in list(state.full):
+            if shape.stuck != state.version and shape.cheapest <= free and _movable(turn, shape):
                 found |= shape.classes
     return list(found)
+
+
+def _movable(turn: Turn, shape: Shape) -> bool:
+    """Could moving others make room for this shape? Tried with one job, for all classes of the shape."""
+    for cls in shape.classes:
+        if _waits(turn, cls, False) and forbidden(cls, cls.charge) is None:
+            return could_consolidate(turn, _first(turn, cls, False))
+        if _waits(turn, cls, True):
+            return True
+    return False
 
 
 def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:
@@ -358,7 +386,9 @@ def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:
 def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
     """Blocked, and by something that taking from others may change."""
     gate = cls.more_gate if more else cls.gate
-    if gate is None or gate.code in (Code.QUOTA, Code.NO_NODE) or not len(cls.short if more else cls.pending):
+    if gate is None or gate.code in (Code.QUOTA, Code.NO_NODE) or not (cls.short if more else cls.pending):
+        return False
+    if is_more_open(cls) if more else is_open(cls):
         return False
     job = _first(turn, cls, more)
     if job.evicted_in == turn.number:
@@ -391,7 +421,7 @@ def make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
     job = _first(turn, cls, more)
     gate = cls.more_gate if more else cls.gate
     assert gate is not None
-    if gate.code in SPACE and (consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)):
+    if gate.code in ROOM and (consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)):
         return True
     if _entitled(turn, cls, more) and reclaim(turn, cls, job, more):
         return True

@@ -51,6 +51,19 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     return True
 
 
+def could_consolidate(turn: Turn, job: JobState) -> bool:
+    """Would moves make room for such a job? Whether it is allowed to start is another question."""
+    state, shape = turn.state, job.cls.shape
+    if not state.policy.consolidate or shape.stuck == state.version:
+        return False
+    mark = state.mark()
+    found = _Search(turn, job, wants_of(job, shape.rungs - 1, False)).run()
+    state.undo(mark)
+    if not found:
+        state.journal.set(shape, "stuck", state.version)
+    return found
+
+
 class _Search:
     def __init__(self, turn: Turn, job: JobState, wants: list[Want]) -> None:
         self.turn = turn

@@ -17,15 +17,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
+from gpushare.cluster.model import Code
 from gpushare.cluster.state import JobClass, QueueState
 
 WITHIN_QUOTA, WITHIN_SHARE, ABOVE = 0, 1, 2
 
 Rank = tuple[int, int, int, int, int]
 
+ROOM = frozenset({Code.NO_SPACE, Code.RESERVED, Code.NO_NODE})
+"""Codes of gates that lack of room has closed."""
+
 
 def standing(queue: QueueState, charge: int) -> Rank:
-    """The sort key of a queue whose next job costs so much."""
+    """The sort key of a queue whose next job costs so much; kept until the queue's numbers change."""
+    known = queue.standings
+    if known.get("allocated") != queue.allocated or known.get("share") != queue.share:
+        queue.standings = known = {"allocated": queue.allocated, "share": queue.share}
+    rank = known.get(charge)
+    if rank is None:
+        rank = known[charge] = _standing(queue, charge)
+    return rank
+
+
+def _standing(queue: QueueState, charge: int) -> Rank:
     before = queue.allocated
     after = before + charge
     share = queue.share
@@ -34,14 +48,23 @@ def standing(queue: QueueState, charge: int) -> Rank:
     return tier, -queue.spec.priority, (after << 40) // divisor, (before << 40) // divisor, queue.order
 
 
+def is_open(cls: JobClass) -> bool:
+    """May its first waiting job be tried? Gates of room are opened and closed for all classes of a shape at once."""
+    return cls.gate is None or (not cls.shape.full and cls.gate.code in ROOM)
+
+
+def is_more_open(cls: JobClass) -> bool:
+    return cls.more_gate is None or (not cls.shape.full_more and cls.more_gate.code in ROOM)
+
+
 def next_class(leaf: QueueState) -> tuple[JobClass, bool] | None:
     """The leaf's first class with an open gate, and whether it is a further task of an elastic job."""
     best: tuple[int, bool, int, int] | None = None
     found: JobClass | None = None
     for cls in leaf.classes.values():
-        if cls.gate is None and len(cls.pending):
+        if cls.pending and is_open(cls):
             key = (-cls.priority, False, cls.pending.first, cls.number)
-        elif cls.more_gate is None and len(cls.short):
+        elif cls.short and is_more_open(cls):
             key = (-cls.priority, True, cls.short.first, cls.number)
         else:
             continue

@@ -49,39 +49,60 @@ class Part(NamedTuple):
         return self.guaranteed + self.surplus
 
 
-NOTHING = Part(0, 0, 0, 0, False)
-
-
 def divide(total: int, claims: Sequence[Claim]) -> list[Part]:
-    """The parts of the claims, in their order."""
-    base = [claim.cap if claim.quota is None or claim.quota > claim.cap else claim.quota for claim in claims]
+    """The parts of the claims, in their order, with what they come from."""
+    shares, guaranteed, levels = share_out(
+        total,
+        [claim.quota for claim in claims],
+        [claim.cap for claim in claims],
+        [claim.weight for claim in claims],
+        [claim.priority for claim in claims],
+    )
+    parts = []
+    for share, base, claim in zip(shares, guaranteed, claims, strict=True):
+        left, weights = levels.get(claim.priority, (0, 0))
+        parts.append(Part(base, share - base, left, weights, share >= claim.cap))
+    return parts
+
+
+def share_out(
+    total: int,
+    quotas: Sequence[int | None],
+    caps: Sequence[int],
+    weights: Sequence[int],
+    priorities: Sequence[int],
+) -> tuple[list[int], list[int], dict[int, tuple[int, int]]]:
+    """Shares; what of them is guaranteed; and by class what was left for the unsatisfied, with their weights."""
+    base = [cap if quota is None or quota > cap else quota for quota, cap in zip(quotas, caps, strict=True)]
     promised = sum(base)
     if promised > total:
-        quotas = [total if claim.quota is None else claim.quota for claim in claims]
-        gives, left, weights = raise_level(total, base, quotas)
-        return [Part(give, 0, left, weights, give >= want) for give, want in zip(gives, base, strict=True)]
-    parts = [Part(give, 0, 0, 0, give >= claim.cap) for give, claim in zip(base, claims, strict=True)]
+        gives, left, sum_of_weights = raise_level(total, base, [total if quota is None else quota for quota in quotas])
+        return gives, gives, dict.fromkeys(priorities, (left, sum_of_weights))
+    shares = list(base)
+    levels: dict[int, tuple[int, int]] = {}
     surplus = total - promised
-    for priority in sorted({claim.priority for claim in claims}, reverse=True):
+    for priority in sorted(set(priorities), reverse=True):
         if surplus <= 0:
             break
-        members = [i for i, claim in enumerate(claims) if claim.priority == priority and claim.cap > base[i]]
-        if not members:
-            continue
-        wants = [claims[i].cap - base[i] for i in members]
-        gives, left, weights = raise_level(surplus, wants, [claims[i].weight for i in members])
-        for i, give, want in zip(members, gives, wants, strict=True):
-            parts[i] = Part(base[i], give, left, weights, give >= want)
-        surplus -= sum(gives)
-    return parts
+        members = [i for i, one in enumerate(priorities) if one == priority and caps[i] > base[i]]
+        if members:
+            wants = [caps[i] - base[i] for i in members]
+            gives, *level = raise_level(surplus, wants, [weights[i] for i in members])
+            levels[priority] = (level[0], level[1])
+            for i, give in zip(members, gives, strict=True):
+                shares[i] += give
+            surplus -= sum(gives)
+    return shares, base, levels
 
 
 def raise_level(amount: int, wants: Sequence[int], weights: Sequence[int]) -> tuple[list[int], int, int]:
     """Weighted max-min of an amount; also what was left for the unsatisfied, and the sum of their weights."""
     gives = [0] * len(wants)
     # Shifted so far that quotients of any two different fractions of such numbers differ.
-    order = sorted((i for i, weight in enumerate(weights) if weight > 0), key=lambda i: (wants[i] << 96) // weights[i])
-    left, total = amount, sum(weights[i] for i in order)
+    order = [i for i, weight in enumerate(weights) if weight > 0]
+    ratios = [(want << 96) // weight if weight > 0 else 0 for want, weight in zip(wants, weights, strict=True)]
+    order.sort(key=ratios.__getitem__)
+    left, total = amount, sum(weights)
     satisfied = 0
     for i in order:
         if wants[i] * total > left * weights[i]:
@@ -93,8 +114,8 @@ def raise_level(amount: int, wants: Sequence[int], weights: Sequence[int]) -> tu
     rest = order[satisfied:]
     over = left
     for i in rest:
-        gives[i] = left * weights[i] // total
-        over -= gives[i]
+        give = gives[i] = left * weights[i] // total
+        over -= give
     if over and rest:
         for i in sorted(rest, key=lambda i: (-(left * weights[i] % total), i))[:over]:
             gives[i] += 1

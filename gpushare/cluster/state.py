@@ -13,14 +13,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from gpushare.cluster.journal import Journal
 from gpushare.cluster.model import Job, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.shares import NOTHING, Claim, Part, divide
+from gpushare.cluster.shares import Claim, Part, divide, share_out
 from gpushare.cluster.space import Need, NodeState, Space
-
 
 FOREVER = float("inf")
 
@@ -42,6 +42,9 @@ class SeqList:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.items[self.head :])
+
+    def __bool__(self) -> bool:
+        return self.head < len(self.items)
 
     def __contains__(self, seq: int) -> bool:
         index = bisect_left(self.items, seq, self.head)
@@ -105,11 +108,11 @@ class QueueState:
         "name",
         "order",
         "parent",
-        "part",
         "path",
         "quota",
         "share",
         "spec",
+        "standings",
         "weight",
     )
 
@@ -125,18 +128,20 @@ class QueueState:
         """Of what is allocated, what non-preemptible jobs hold."""
         self.demand = 0
         self.share = 0
-        self.part: Part = NOTHING
         self.divided = -1
         """What its children were last given to divide; -1: their numbers have changed since."""
         self.classes: dict[object, JobClass] = {}
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
+        self.standings: dict[Any, Any] = {}
+        """Its places in the order of its siblings, by what its next job costs: see order.py."""
         self.granted = 0.0
         """The minimum run time of its jobs: its own, else its parent's."""
         self.adopt(spec)
 
     def adopt(self, spec: Queue) -> None:
         self.spec = spec
+        self.standings = {}
         self.grant()
         self.quota = spec.quota
         self.cap = spec.cap
@@ -371,17 +376,25 @@ class State:
         """Jobs with unstarted places."""
         self.dirty: dict[QueueState, None] = {}
         """Leaves with a class whose gate is open. Empty between turns."""
+        self.fresh: dict[JobClass, None] = {}
+        """Classes to be tried for want of a reason why not. Empty between turns."""
+        self.opened: dict[Shape, None] = {}
+        """Shapes for which room was given back. Empty between turns."""
         self.freed: list[NodeState] = []
         self.dropped: list[QueueState] = []
         """What was given back since gates were last looked at. Empty between turns."""
 
+    def leaves(self) -> Iterator[QueueState]:
+        return (queue for queue in self.queues.values() if not queue.children)
+
     # ---- marks ---------------------------------------------------------------------------------------
 
-    def mark(self) -> tuple[int, int, int]:
-        return len(self.journal.entries), len(self.freed), len(self.dropped)
+    def mark(self) -> tuple[int, int, int, int]:
+        return len(self.journal.entries), len(self.freed), len(self.dropped), self.version
 
-    def undo(self, mark: tuple[int, int, int]) -> None:
+    def undo(self, mark: tuple[int, int, int, int]) -> None:
         self.journal.undo(mark[0])
+        self.version = mark[3]
         del self.freed[mark[1] :]
         del self.dropped[mark[2] :]
 
@@ -516,8 +529,9 @@ class State:
             self.journal.set(cls, "gate", None)
         if cls.more_gate is not None:
             self.journal.set(cls, "more_gate", None)
-        if len(cls.pending) or len(cls.short):
+        if cls.pending or cls.short:
             self.dirty[cls.queue] = None
+            self.fresh[cls] = None
 
     def adopt(self, queue: QueueState, spec: Queue) -> None:
         """New numbers for a queue."""
@@ -585,17 +599,32 @@ class State:
         return changed
 
     def _divide(self, parent: QueueState, total: int, changed: list[QueueState]) -> None:
-        children = list(parent.children.values())
-        children.sort(key=_by_order)
-        claims = [Claim(child.quota, child.useful, child.weight, child.spec.priority) for child in children]
-        for child, part in zip(children, divide(total, claims), strict=True):
-            share = part.guaranteed + part.surplus
-            if part != child.part:
-                self.journal.set(child, "part", part)
-                if share != child.share:
-                    self.journal.set(child, "share", share)
-                    changed.append(child)
+        children = sorted(parent.children.values(), key=_by_order)
+        entries = self.journal.entries
+        shares, _, _ = share_out(
+            total,
+            [child.quota for child in children],
+            [child.useful for child in children],
+            [child.weight for child in children],
+            [child.spec.priority for child in children],
+        )
+        for child, share in zip(children, shares, strict=True):
+            if share != child.share:
+                entries.append((setattr, child, "share", child.share))
+                child.share = share
+                changed.append(child)
         self.journal.set(parent, "divided", total)
+
+
+def parts(state: State) -> dict[str, Part]:
+    """What each queue's share comes from."""
+    found: dict[str, Part] = {}
+    for parent in (state.root, *state.queues.values()):
+        children = sorted(parent.children.values(), key=_by_order)
+        total = state.space.capacity if parent is state.root else parent.share
+        claims = [Claim(child.quota, child.useful, child.weight, child.spec.priority) for child in children]
+        found |= {child.name: part for child, part in zip(children, divide(total, claims), strict=True)}
+    return found
 
 
 def _by_order(queue: QueueState) -> int:

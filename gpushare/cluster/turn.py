@@ -125,6 +125,8 @@ class Turn:
         listed = seq in cls.short
         if short and not listed:
             state.enlist(cls.short, seq)
+            state.dirty[cls.queue] = None
+            state.fresh[cls] = None
         elif listed and not short:
             state.delist(cls.short, seq)
         for table, belongs in (

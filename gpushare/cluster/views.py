@@ -7,7 +7,7 @@ from typing import Any
 from gpushare.cluster.model import Code, JobView, Loan, NodeView, QueueView, Share
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import BROKEN, NodeState
-from gpushare.cluster.state import JobState, QueueState, State
+from gpushare.cluster.state import JobState, QueueState, State, parts
 from gpushare.cluster.turn import min_runtime
 
 
@@ -49,9 +49,9 @@ def node(one: NodeState) -> NodeView:
 
 def shares(state: State) -> dict[str, Share]:
     state.settle_shares()
-    found = {}
+    found, of = {}, parts(state)
     for one in sorted(state.queues.values(), key=lambda one: one.order):
-        part, parent = one.part, one.parent
+        part, parent = of[one.name], one.parent
         assert parent is not None
         found[one.name] = Share(
             queue=one.name,
@@ -213,7 +213,9 @@ def _validate_queues(state: State) -> None:
 
 
 def _validate_shares(state: State) -> None:
-    kept = {name: (queue.share, queue.part.guaranteed) for name, queue in state.queues.items()}
+    kept = {name: queue.share for name, queue in state.queues.items()}
+    for name, part in parts(state).items():
+        assert part.share == kept[name], f"{name}: its share and the sum that it comes from"
     totals = [(state.root, state.space.capacity)]
     while totals:
         parent, total = totals.pop()
@@ -225,7 +227,7 @@ def _validate_shares(state: State) -> None:
         parent.divided = -1
     state.settle_shares()
     for name, queue in state.queues.items():
-        assert (queue.share, queue.part.guaranteed) == kept[name], f"{name}: its share was not divided again"
+        assert queue.share == kept[name], f"{name}: its share was not divided again"
     state.journal.clear()
 
 
