@@ -41,6 +41,9 @@ crash: $(VENV)/installed-test ## 1,000 programs, 100 daemons and 2,000 writers o
 chaos: $(VENV)/installed-test ## real programs and daemons under random siege: make chaos ROUNDS=2000 SEED=1
 	PYTHONPATH=.:daemon:tests $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED)
 
+conformance: $(VENV)/installed-test ## the software driver beside the real one of this machine, if it has one
+	$(BIN)/python tests/driver/compare.py
+
 differential: $(VENV)/installed-test ## random calls against the account: make differential CALLS=1000000
 	GPUSHARE_TEST_CALLS=$(CALLS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/shim/test_shim_differential.py -q -s --timeout 0
 
@@ -53,6 +56,7 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/processes.py
 	$(BIN)/python benchmarks/daemon_load.py
+	$(BIN)/python benchmarks/reclaim.py
 
 bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, beside other schedulers' figures
 	$(BIN)/python benchmarks/cluster.py --curve
