@@ -52,8 +52,8 @@ MAX_BODY = 256 * 1024
 BODY_WITHIN = 10.0
 FOREVER = 10 * 365 * 24 * 3600.0
 
-RETRY_AFTER = 3.0
-"""Seconds that a refused job is told to wait at least: that is about how often it is worth asking."""
+RETRY_AFTER = 3
+"""Seconds until it is worth asking again for a place, for each job that queues for one already and for the asker."""
 
 HTTP_STATUS = {
     Code.NO_SUCH_JOB: 404,
@@ -71,9 +71,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Rejected(GpushareError):
     """The core said no."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: Reason, queue: int = 0) -> None:
         super().__init__(reason.message, facts=reason.facts, hint=reason.hint, code=reason.code.value)
         self.status = HTTP_STATUS.get(reason.code, 409)
+        self.retry_after = RETRY_AFTER * (1 + queue) if reason.code is Code.NOT_ADMITTED else None
+        """Seconds, where another time may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +360,7 @@ class Api:
             raise
         if refusal is not None:
             self.shell.book.forget(entry)
-            raise Rejected(refusal)
+            raise Rejected(refusal, len(self.shell.core.state.queue))
         self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
 
@@ -593,7 +595,12 @@ def _error(status: int, error: GpushareError) -> web.Response:
         "facts": [list(fact) for fact in error.facts],
         "hint": error.hint,
     }
-    return web.json_response({"error": shown}, status=status)
+    retry_after = error.retry_after if isinstance(error, Rejected) else None
+    if retry_after is None:
+        return web.json_response({"error": shown}, status=status)
+    return web.json_response(
+        {"error": {**shown, "retry_after": retry_after}}, status=status, headers={"Retry-After": str(retry_after)}
+    )
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
