@@ -4,16 +4,17 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 EVENTS ?= 200000
+ROUNDS ?= 2000
 SEED   ?= 1
 CALLS  ?= 1000000
 SECONDS ?= 600
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash differential fuzz bench build clean
+.PHONY: help demo test check pytest property crash chaos conformance differential fuzz bench bench-cluster build clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/installed-demo ## make a virtual environment, install, and see two programs share a GPU
 	$(BIN)/gpushare demo
@@ -29,11 +30,16 @@ check: $(VENV)/installed-test ## lint, formats, types
 pytest: $(VENV)/installed-test
 	$(BIN)/pytest -n 2 --dist loadfile -q
 
-property: $(VENV)/installed-test ## random events against the node core: make property EVENTS=200000 SEED=1
-	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/property -q -s --timeout 0
+property: $(VENV)/installed-test ## random events against both cores: make property EVENTS=200000 SEED=1
+	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest \
+		tests/property tests/cluster/test_properties_random.py -q -s --timeout 0
 
-crash: $(VENV)/installed-test ## 1,000 programs and 100 daemons killed at random
-	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest tests/integration/test_crash.py -q -s --timeout 0
+crash: $(VENV)/installed-test ## 1,000 programs, 100 daemons and 2,000 writers of a cluster's log killed at random
+	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest \
+		tests/integration/test_crash.py tests/cluster/test_store.py -q -s --timeout 0
+
+chaos: $(VENV)/installed-test ## real programs and daemons under random siege: make chaos ROUNDS=2000 SEED=1
+	PYTHONPATH=.:daemon:tests $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED)
 
 differential: $(VENV)/installed-test ## random calls against the account: make differential CALLS=1000000
 	GPUSHARE_TEST_CALLS=$(CALLS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/shim/test_shim_differential.py -q -s --timeout 0
@@ -45,6 +51,11 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/roundtrip.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/processes.py
+	$(BIN)/python benchmarks/daemon_load.py
+
+bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, beside other schedulers' figures
+	$(BIN)/python benchmarks/cluster.py --curve
 
 build: $(VENV)/bin/python ## compile the C parts into the source tree
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'

@@ -7,6 +7,10 @@
     gpushare.Quantity.parse("25%").resolve(80 * 2**30)
     gpushare.enable(limit="8Gi")             # in a notebook, before CUDA starts
 
+    gpushare.on_pressure(shrink)             # shrink(pressure) is called when borrowed memory is wanted back
+    gpushare.checkpointed()                  # the work is saved: stopping this job now costs little
+    gpushare.pressure()                      # how much of the time jobs have waited for memory
+
     %load_ext gpushare                       # in a notebook: %gpushare, %gpushare set 12Gi, %gpushare explain
 
 Importing this package costs next to nothing: each name is loaded when it is first used.
@@ -22,10 +26,23 @@ if TYPE_CHECKING:
     from gpushare.api import Change, Status
     from gpushare.late import Enabled
     from gpushare.quantity import Quantity
+    from gpushare.relief import Callback, GpuPressure, Registration
 
 __version__ = "0.1.0"
 
-__all__ = ["Quantity", "__version__", "enable", "errors", "load_ipython_extension", "set_limit", "status"]
+__all__ = [
+    "Quantity",
+    "__version__",
+    "checkpoint_signal",
+    "checkpointed",
+    "enable",
+    "errors",
+    "load_ipython_extension",
+    "on_pressure",
+    "pressure",
+    "set_limit",
+    "status",
+]
 
 
 def status() -> Status:
@@ -62,6 +79,59 @@ def enable(
     from gpushare.late import enable as enable_late
 
     return enable_late(request, limit, gpus=gpus, name=name)
+
+
+def on_pressure(callback: Callback) -> Registration:
+    """Have `callback(pressure)` called when memory that this job has borrowed is wanted back. Also a decorator.
+
+    It is called on a thread of gpushare's, with a context of the GPU current, while the program runs on: as from any
+    other thread, what both touch needs a lock. The frameworks' caches (PyTorch, CuPy, Numba) are empty by then, so
+    what counts is memory that the program itself can do without. `pressure` is a relief.Pressure: `gpu` (UUID),
+    `index` (CUDA's number of it), `wanted` (bytes), `seconds` (how long that is waited for), `reason` (a text).
+
+    It may return how many bytes it gives back; needed only if they become free later. An exception becomes one line
+    on stderr. Callbacks are called in the order of their registration until enough is free. The answer's `cancel()`
+    takes a callback back. Where gpushare is not in the process, nobody calls.
+    """
+    from gpushare.relief import on_pressure as register
+
+    return register(callback)
+
+
+def checkpoint_signal(signum: int | None) -> None:
+    """Have this process sent a signal when it should save its work: memory is wanted back and all else was not enough.
+
+    For frameworks that write a checkpoint on SIGUSR1 or the like. Sent at most once a minute, and not at all while
+    the signal has no handler, which would end the program. None: no signal, as it is at first. ValueError for what
+    is no signal or cannot be handled. Where gpushare is not in the process, nothing is sent.
+    """
+    from gpushare.relief import checkpoint_signal as register
+
+    register(signum)
+
+
+def checkpointed() -> bool:
+    """Say that the work of this job is saved now, so that stopping it would lose little. After each checkpoint.
+
+    When borrowed memory must be had back and several jobs could give it, the one that loses least is asked first.
+    True: the daemon has noted it. False: it could not be told (gpushare is not in the process, or there is no
+    daemon, or an older one), which is no error.
+    """
+    from gpushare.relief import checkpointed as tell
+
+    return tell()
+
+
+def pressure() -> tuple[GpuPressure, ...]:
+    """How much of the time jobs have waited for memory, for each GPU of this node; () where there is no daemon.
+
+    Like Linux's pressure stall information: `some` is the time in which at least one job waited, `full` that in which
+    all on the GPU did; each with `avg10`, `avg60`, `avg300` (shares of the last so many seconds, 0 to 1) and `total`
+    (seconds).
+    """
+    from gpushare.relief import pressure as ask
+
+    return ask()
 
 
 def load_ipython_extension(shell: Any) -> None:

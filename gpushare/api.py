@@ -50,6 +50,7 @@ class JobProcess(TypedDict):
 
 
 class Killed(TypedDict):
+    code: str
     claim: str | int | None
     owner: str | None
     owner_user: str | None
@@ -195,6 +196,28 @@ class GpuPressure(TypedDict):
 
 class Pressure(TypedDict):
     gpus: list[GpuPressure]
+
+
+class ReservedGpu(TypedDict):
+    uuid: str
+    index: int
+    amount: int
+    remainder: int  # what jobs in it have not requested
+
+
+class Reservation(TypedDict):
+    id: str
+    name: str
+    user: str
+    uid: int
+    since: float
+    until: float | None
+    gpus: list[ReservedGpu]
+    jobs: list[str]
+
+
+class Reservations(TypedDict):
+    reservations: list[Reservation]
 
 
 class Change(TypedDict):

@@ -88,6 +88,16 @@ class Client:
     def pressure(self) -> list[api.GpuPressure]:
         return cast(api.Pressure, self._call("GET", "/v1/pressure", api.Pressure))["gpus"]
 
+    def reserve(self, body: Mapping[str, object]) -> api.Reservation:
+        return cast(api.Reservation, self._call("POST", "/v1/reservations", api.Reservation, body))
+
+    def reservations(self) -> list[api.Reservation]:
+        return cast(api.Reservations, self._call("GET", "/v1/reservations", api.Reservations))["reservations"]
+
+    def release(self, name: str) -> api.Reservation:
+        target = f"/v1/reservations/{quote(name, safe='')}"
+        return cast(api.Reservation, self._call("DELETE", target, api.Reservation))
+
     def checkpointed(self, job: str) -> None:
         self._call("POST", f"{_job_path(job)}/checkpointed", dict, {})
 

@@ -55,6 +55,8 @@ class Ending:
 
 def closing_words(ending: Ending) -> str | None:
     killed = ending.outcome["killed"] if ending.outcome else None
+    if killed and killed["code"] == "breach":
+        return _breached(ending.program, killed)
     if killed:
         return _reclaimed(ending.program, killed)
     if ending.killed_notice is not None:
@@ -88,6 +90,14 @@ def _reclaimed(program: str, killed: Killed) -> str:
         f"{program} was stopped to return borrowed memory (exit {KILLED})",
         facts,
         hint="ask for more with --request, or free memory on SIGTERM within the grace",
+    )
+
+
+def _breached(program: str, killed: Killed) -> str:
+    return render(
+        f"{program} was stopped: it used more memory than its limit, past gpushare's account (exit {KILLED})",
+        [("used", f"{format_bytes(killed['usage'])}, as the driver saw it"), ("reason", killed["reason"])],
+        hint="contexts and loaded modules count: raise --limit if that is what it needs",
     )
 
 

@@ -23,6 +23,7 @@ from gpushare.config import load_settings
 from gpushare.env import Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, GpushareError
 from gpushare.paths import Runtime, library, software_driver_dir, user_dir
+from gpushare.presence import late_library
 from gpushare.quantity import format_bytes
 
 __all__ = ["CHECKS", "Check", "Finding", "Surroundings", "examine"]
@@ -230,20 +231,31 @@ def check_container(surroundings: Surroundings) -> Finding:
 
 
 def check_glibc(_: Surroundings) -> Finding:
+    """The preloaded library and the software driver must load; without the late ones only notebooks lose something."""
     here = glibc.here()
     if here is None:
         return Finding(
             "fail", "the C library is not glibc", "NVIDIA's driver needs glibc too: use an image that has it"
         )
     built = [path for path in (library(), *software_driver_dir().glob("*.so.1")) if path.exists()]
+    late = sorted(library().parent.glob("libgpushare-late*.so"))
     try:
-        needed = {path.name: glibc.needed(path) for path in built}
+        needed = {path.name: glibc.needed(path) for path in (*built, *late)}
     except (OSError, ValueError) as error:
         return Finding("fail", str(error), "reinstall gpushare")
-    wanting = [f"{name} needs {glibc.text(version)}" for name, version in needed.items() if version > here]
+    wanting = [path.name for path in (*built, *late) if needed[path.name] > here]
+    detail = f"glibc {glibc.text(here)}; " + ", ".join(
+        f"{name} needs {glibc.text(needed[name])}" for name in wanting or (library().name, late_library().name)
+    )
+    if any(path.name in wanting for path in built):
+        return Finding("fail", detail)
     if wanting:
-        return Finding("fail", f"glibc {glibc.text(here)}; {', '.join(wanting)}")
-    return Finding("ok", f"glibc {glibc.text(here)}; the library needs {glibc.text(needed.get(library().name, ()))}")
+        return Finding(
+            "warn",
+            f"{detail}: gpushare.enable() cannot work here",
+            "start notebooks with `gpushare run`, or a kernel made by `gpushare kernel`: these need another library",
+        )
+    return Finding("ok", detail)
 
 
 CHECKS = (

@@ -65,6 +65,7 @@ class Options:
     gpus: int = 1
     wait: float | None = None
     lend: bool = True
+    reservation: str | None = None
     replace: bool = False  # --exec
     report: Path | None = None
     require_daemon: bool = False
@@ -174,6 +175,7 @@ class Launch:
             "priority": self.settings.integer("GPUSHARE_PRIORITY"),
             "grace": self.settings.duration("GPUSHARE_GRACE"),
             "lend": self.options.lend,
+            "reservation": self.options.reservation,
             "min_run_time": self.settings.duration("GPUSHARE_MIN_RUN_TIME") or 0.0,
             "on_reclaim": ",".join(parse_rungs(self.settings.text("GPUSHARE_ON_RECLAIM") or "kill")),
             "wait": None,

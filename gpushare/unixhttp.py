@@ -7,7 +7,9 @@ blocking requests and the stream of events share it.
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
 from pathlib import Path
 
 from gpushare.errors import DaemonUnreachable
@@ -117,9 +119,12 @@ class Parser:
 
 def connect(path: Path, timeout: float | None) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    connection.settimeout(timeout)
+    # Not settimeout() yet: that makes a connect fail at once where many queue for the daemon. It waits, so long.
+    limit = struct.pack("ll", *divmod(int(min(timeout or 0.0, 3600.0) * 1e6), 10**6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     try:
         connection.connect(str(path))
+        connection.settimeout(timeout)
     except OSError as error:
         connection.close()
         raise unreachable(path, error) from error
@@ -138,7 +143,8 @@ def exchange(path: Path, method: str, target: str, body: bytes | None, timeout: 
     with connect(path, timeout) as connection:
         parser, answer = Parser(), bytearray()
         try:
-            connection.sendall(request_bytes(method, target, body))
+            with contextlib.suppress(BrokenPipeError):  # it may refuse before it was asked: what it says is there
+                connection.sendall(request_bytes(method, target, body))
             while not parser.complete:
                 data = connection.recv(READ)
                 if not data:

@@ -151,6 +151,11 @@ void gs_release(struct gs_line *line, uint32_t units);
 void gs_grant(struct gs_line *line, uint32_t units);
 uint32_t gs_revoke(struct gs_line *line, uint32_t units);
 uint32_t gs_ask_trim(struct gs_page *page);
+void *gs_page_map(int fd);
+void gs_page_unmap(void *page);
+int gs_page_broken(const void *page);
+uint32_t gs_pages_broken(void);
+int gs_page_is_ours(int fd, uint64_t device);
 """
 
 
@@ -169,7 +174,8 @@ def layout_builder() -> cffi.FFI:
     builder.cdef(declarations("credit.h") + declarations("wire.h") + FUNCTIONS)
     builder.set_source(
         "gpushare._layout",
-        '#include "credit.h"\n#include "wire.h"\n#include "ask_trim.h"\n',
+        '#include "credit.h"\n#include "guard.h"\n#include "wire.h"\n#include "ask_trim.h"\n',
+        define_macros=[("_GNU_SOURCE", None)],
         include_dirs=[str(SHIM)],
         extra_compile_args=["-O2"],
     )
@@ -196,8 +202,8 @@ class BuildShim(build_ext):
             return
         made = layout_builder().distutils_extension(self.build_temp)
         ext.sources, ext.include_dirs = made.sources, made.include_dirs
-        ext.extra_compile_args = made.extra_compile_args
-        ext.depends = [str(SHIM / "credit.h"), str(SHIM / "wire.h")]
+        ext.extra_compile_args, ext.define_macros = made.extra_compile_args, made.define_macros
+        ext.depends = [str(SHIM / name) for name in ("credit.h", "guard.h", "wire.h")]
         super().build_extension(ext)
 
     def copy_extensions_to_source(self) -> None:

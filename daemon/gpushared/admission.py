@@ -8,11 +8,13 @@ last, and one that is sick or lost not at all (health.py).
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason
 from gpushared import health
 from gpushared.events import JobSpec
-from gpushared.state import Bounds, Gpu, Job, State
+from gpushared.state import Bounds, Gpu, Job, Reservation, State
 
 
 def bounds_on(gpu: Gpu, request: Quantity, limit: Quantity) -> Bounds | Reason:
@@ -33,17 +35,25 @@ def bounds_on(gpu: Gpu, request: Quantity, limit: Quantity) -> Bounds | Reason:
     return Bounds(wanted, ceiling)
 
 
-def unrequested(gpu: Gpu, but: Job | None = None) -> int:
+def unrequested(state: State, gpu: Gpu, but: Job | None = None, inside: Reservation | None = None) -> int:
     """What may still be promised on a GPU, with one job left out of the sum."""
     mine = but.bounds[gpu.id].request if but is not None and gpu.id in but.bounds else 0
-    return gpu.capacity - gpu.unmanaged - gpu.requested + mine
+    kept = state.remainder(inside, gpu.id) if inside is not None else 0
+    return gpu.capacity - gpu.unmanaged - gpu.requested - state.reserved(gpu.id) + mine + kept
 
 
-def place(state: State, spec: JobSpec) -> dict[str, Bounds] | Reason:
-    """The GPUs for a job and its bounds there, or why there are none."""
-    allowed = _allowed(state, spec)
+def place(
+    state: State, spec: JobSpec, closed: Container[str] = (), inside: Reservation | None = None
+) -> dict[str, Bounds] | Reason:
+    """The GPUs for a job and its bounds there, or why there are none.
+
+    Not on a closed one: others wait for room on it. A job inside a reservation has what that keeps on its GPUs.
+    """
+    allowed = candidates(state, spec)
     if isinstance(allowed, Reason):
         return allowed
+    if inside is not None and any(gpu.id in inside.amounts for gpu in allowed):
+        allowed = [gpu for gpu in allowed if gpu.id in inside.amounts]
     if spec.gpus > len(allowed):
         return _too_few(spec, allowed)
     admitting = [gpu for gpu in allowed if gpu.health.admits]
@@ -60,13 +70,19 @@ def place(state: State, spec: JobSpec) -> dict[str, Bounds] | Reason:
             bounds[gpu.id] = found
     if misfit is not None and len(bounds) < spec.gpus:
         return misfit
-    fitting = [gpu for gpu in allowed if gpu.id in bounds and unrequested(gpu) >= bounds[gpu.id].request]
+    fitting = [
+        gpu
+        for gpu in allowed
+        if gpu.id in bounds
+        and gpu.id not in closed
+        and unrequested(state, gpu, inside=inside) >= bounds[gpu.id].request
+    ]
     if len(fitting) < spec.gpus:
         return no_room(state, spec, allowed)
 
     def order(gpu: Gpu) -> tuple[int, int, int, int]:
         request = bounds[gpu.id].request
-        left_over = unrequested(gpu) - request if request else 0
+        left_over = unrequested(state, gpu, inside=inside) - request if request else 0
         return (gpu.health.condition, left_over, -gpu.free, gpu.index)
 
     chosen = sorted(sorted(fitting, key=order)[: spec.gpus], key=lambda gpu: _position(spec, gpu))
@@ -79,13 +95,18 @@ def no_room(state: State, spec: JobSpec, gpus: list[Gpu]) -> Reason:
     data: dict[str, object] = {}
     most = 0
     for gpu in gpus:
-        left = max(0, unrequested(gpu))
+        left = max(0, unrequested(state, gpu))
         most = max(most, left)
         holders = sorted(state.owners(gpu.id), key=lambda job: -job.bounds[gpu.id].request)
         held = [
             f"{job.spec.name} ({job.spec.user}) {format_bytes(job.bounds[gpu.id].request)}"
             for job in holders
             if job.bounds[gpu.id].request
+        ]
+        held += [
+            f"reserved as {one.spec.name} ({one.spec.user}) {format_bytes(state.remainder(one, gpu.id))}"
+            for one in state.reservations.values()
+            if state.remainder(one, gpu.id)
         ]
         if gpu.unmanaged:
             held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
@@ -113,7 +134,8 @@ def _said(request: Quantity, gpus: list[Gpu]) -> str:
     return f"{request} ({format_bytes(request.resolve(gpus[0].total))})"
 
 
-def _allowed(state: State, spec: JobSpec) -> list[Gpu] | Reason:
+def candidates(state: State, spec: JobSpec) -> list[Gpu] | Reason:
+    """The GPUs among which the job is to have its place."""
     if not state.gpus:
         return Reason(Code.NO_SUCH_GPU, "this node has no GPU", hint="see `gpushare doctor`")
     if spec.devices is None:

@@ -1,7 +1,8 @@
 """The HTTP+JSON API on api.sock, for the command line and whoever speaks HTTP to a Unix socket.
 
 Who calls is known from the kernel (SO_PEERCRED). Everybody may look; a job is changed and ended by its own user
-and by root. Every error has the same shape: {"error": {"code", "message", "facts", "hint"}}.
+and by administrators: root, and a group that the settings may name. Every error has the same shape:
+{"error": {"code", "message", "facts", "hint"}}.
 """
 
 from __future__ import annotations
@@ -20,15 +21,27 @@ from aiohttp import web
 
 from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
-from gpushare.quantity import Budget, Quantity
+from gpushare.quantity import MAX, NOTHING, Quantity
 from gpushare.reasons import Code, Reason
 from gpushare.rungs import LADDER, parse_rungs
 from gpushared import follow
 from gpushared import instructions as do
 from gpushared.config import Config
-from gpushared.events import BudgetChanged, Checkpointed, JobEnded, JobSpec, JobSubmitted, JobWithdrawn
+from gpushared.events import (
+    BudgetChanged,
+    Checkpointed,
+    JobEnded,
+    JobSpec,
+    JobSubmitted,
+    JobWithdrawn,
+    ReservationAsked,
+    ReservationEnded,
+)
 from gpushared.fields import Fields
-from gpushared.hello import new_job_id, user_name
+from gpushared.front import NOBODY, Front
+from gpushared.gate import Gate
+from gpushared.hello import new_job_id
+from gpushared.identities import user_name
 from gpushared.jobs import Entry
 from gpushared.logs import facts, log
 from gpushared.processes import Process, parent_of, peer_credentials, printable, uid_of
@@ -36,7 +49,11 @@ from gpushared.shell import Shell
 from gpushared.views import Viewer, Views
 
 MAX_BODY = 256 * 1024
+BODY_WITHIN = 10.0
 FOREVER = 10 * 365 * 24 * 3600.0
+
+RETRY_AFTER = 3.0
+"""Seconds that a refused job is told to wait at least: that is about how often it is worth asking."""
 
 HTTP_STATUS = {
     Code.NO_SUCH_JOB: 404,
@@ -65,20 +82,23 @@ class Caller:
 
     pid: int
     uid: int
+    admin: bool
 
     def may_change(self, uid: int) -> bool:
-        return self.uid in (0, uid)
+        return self.admin or self.uid == uid
 
 
 class Api:
     """The handlers."""
 
-    def __init__(self, shell: Shell, config: Callable[[], Config], scope: str) -> None:
+    def __init__(self, shell: Shell, config: Callable[[], Config], scope: str, gate: Gate) -> None:
         self.shell = shell
+        self.gate = gate
         self.views = Views(shell)
         self._config = config
         self._scope = scope
         self._started = time.time()
+        self.front: Front | None = None
         self.active = 0
         """Requests in progress; a daemon that somebody is talking to does not go idle."""
 
@@ -97,6 +117,9 @@ class Api:
                 web.get(f"{job}/events", self.get_events),
                 web.get(f"{job}/story", self.get_story),
                 web.post(f"{job}/checkpointed", self.post_checkpointed),
+                web.post("/v1/reservations", self.post_reservation),
+                web.get("/v1/reservations", self.get_reservations),
+                web.delete("/v1/reservations/{reservation}", self.delete_reservation),
                 web.get("/v1/explain", self.get_explain),
                 web.get("/v1/events", self.get_records),
                 web.get("/v1/pressure", self.get_pressure),
@@ -112,7 +135,7 @@ class Api:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.active += 1
         try:
-            return await handler(request)
+            return await self._in_turn(request, handler)
         except web.HTTPException as error:
             return _http_error(request, error)
         except GpushareError as error:
@@ -125,15 +148,31 @@ class Api:
         finally:
             self.active -= 1
 
+    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A user's requests are begun one after the other, so that many of them hold nobody else up."""
+        guest = self.front.guest(request.protocol) if self.front is not None else None
+        if guest is None:
+            return await handler(request)  # metrics over TCP
+        guest.busy += 1
+        try:
+            uid = self._caller(request).uid
+            await self.shell.turns.enter(uid)
+            await self.gate.meet(uid)
+            return await handler(request)
+        finally:
+            guest.busy -= 1
+            guest.idle_since = time.monotonic()
+
     def _caller(self, request: web.Request) -> Caller:
-        sock = request.transport.get_extra_info("socket") if request.transport is not None else None
-        if sock is None or sock.family != socket.AF_UNIX:
+        sock = _unix_socket(request)
+        if sock is None:
             raise NotPermitted("this address serves metrics only")
         pid, uid, _ = peer_credentials(sock)
-        return Caller(pid, uid)
+        return Caller(pid, uid, self.gate.is_admin(uid))
 
     def _viewer(self, request: web.Request) -> Viewer:
-        return Viewer(self._caller(request).uid, self._config().reveal)
+        caller = self._caller(request)
+        return Viewer(caller.uid, self._config().reveal, caller.admin)
 
     def _find(self, request: web.Request) -> Entry:
         name = request.match_info["job"]
@@ -152,7 +191,9 @@ class Api:
     def _find_own(self, request: web.Request) -> tuple[Entry, Caller]:
         entry, caller = self._find(request), self._caller(request)
         if not caller.may_change(entry.spec.uid):
-            raise NotPermitted(f"job {entry.id} belongs to {entry.spec.user}", hint="its user or root may change it")
+            raise NotPermitted(
+                f"job {entry.id} belongs to {entry.spec.user}", hint="its user or an administrator may change it"
+            )
         return entry, caller
 
     # ---- looking -----------------------------------------------------------------------------------
@@ -182,7 +223,9 @@ class Api:
     async def get_story(self, request: web.Request) -> web.Response:
         entry, viewer = self._find(request), self._viewer(request)
         if not viewer.may_see(entry.spec.uid):
-            raise NotPermitted(f"job {entry.id} belongs to {entry.spec.user}", hint="its user and root read its story")
+            raise NotPermitted(
+                f"job {entry.id} belongs to {entry.spec.user}", hint="its user and administrators read its story"
+            )
         return web.json_response({"job": self.views.job(entry, viewer), "story": self.views.story(entry)})
 
     async def get_explain(self, request: web.Request) -> web.Response:
@@ -210,10 +253,12 @@ class Api:
         shown = [{"uuid": gpu.id, "index": gpu.index, **core.pressure(gpu.id, now)} for gpu in gpus]
         return web.json_response({"gpus": shown})
 
-    async def get_metrics(self, _: web.Request) -> web.Response:
+    async def get_metrics(self, request: web.Request) -> web.Response:
         from gpushared.metrics import CONTENT_TYPE, render
 
-        return web.Response(body=render(self.shell, self.views), headers={"Content-Type": CONTENT_TYPE})
+        nobody = Viewer(NOBODY, self._config().reveal)  # over TCP
+        viewer = self._viewer(request) if _unix_socket(request) is not None else nobody
+        return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
 
     # ---- submitting --------------------------------------------------------------------------------
 
@@ -243,7 +288,10 @@ class Api:
     def _spec(self, body: Fields, caller: Caller) -> JobSpec:
         request = _quantity(body.text("request", longest=64), "the request")
         limit = _quantity(body.text("limit", longest=64), "the limit")
-        budget = Budget.of(request, limit)
+        sources = body.text("request_source") or "", body.text("limit_source") or ""
+        if not any(sources) and (request, limit) == (NOTHING, MAX):
+            request = limit = None  # `gpushare run` writes down what follows from saying nothing
+        budget, place = self.gate.budget(caller.uid, request, limit)
         devices = body.texts("devices", most=64)
         command = body.texts("command", most=10_000) or ()
         name = body.text("name", longest=256) or (Path(command[0]).name if command else "job")
@@ -261,8 +309,9 @@ class Api:
             lend=body.flag("lend", True),
             min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
             on_reclaim=_rungs(body.text("on_reclaim")),
-            request_source=body.text("request_source") or "",
-            limit_source=body.text("limit_source") or "",
+            request_source=sources[0] or place,
+            limit_source=sources[1] or place,
+            reservation=self._reservation(body.text("reservation", longest=64), caller),
         )
         body.text("cwd")
         body.finish(JOB_FIELDS)
@@ -286,15 +335,19 @@ class Api:
             raise UsageError(f"job {job} still waits for room", code="bad_request")
         if entry is None or entry.state == "ended" or entry.id not in self.shell.core.jobs:
             return None
-        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec))
         self.shell.persist()
         return entry
 
     async def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> Entry:
+        allowed = self.gate.admit(spec)
+        if isinstance(allowed, Reason):
+            raise Rejected(allowed)
+        spec = allowed
         entry = self.shell.book.open(job, spec)
         entry.admission = self.shell.loop.create_future()
-        self.shell.book.set_wrapper(entry, wrapper, self.shell.loop)
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec, wait))
         try:
             refusal = await entry.admission
@@ -308,6 +361,59 @@ class Api:
             raise Rejected(refusal)
         self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
+
+    # ---- reserving ---------------------------------------------------------------------------------
+
+    async def post_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        body = await _body(request)
+        amount = _quantity(body.text("request", longest=64), "the request")
+        devices = body.texts("devices", most=64)
+        spec = JobSpec(
+            name=printable(body.text("name", longest=256) or "reserved", 63),
+            uid=caller.uid,
+            user=user_name(caller.uid),
+            command=(),
+            request=amount or NOTHING,
+            limit=MAX,
+            gpus=_or(body.integer("gpus", 1, 64), 1),
+            devices=None if devices is None else self._devices(devices),
+        )
+        lasting = body.seconds("lasting", FOREVER)
+        body.finish(RESERVATION_FIELDS)
+        event = ReservationAsked(new_job_id(), spec, lasting)
+        answer = self.shell.reserve(event)
+        if isinstance(answer, do.ReservationRefused):
+            raise Rejected(answer.reason)
+        self.shell.persist()
+        made = self.shell.core.state.reservations[event.reservation]
+        return web.json_response(self.views.reservation(made), status=201)
+
+    async def get_reservations(self, request: web.Request) -> web.Response:
+        viewer = self._viewer(request)
+        found = self.shell.core.state.reservations.values()
+        return web.json_response({"reservations": [self.views.reservation(one, viewer) for one in found]})
+
+    async def delete_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        name = request.match_info["reservation"]
+        found = self.shell.core.state.reservations.get(self._reservation(name, caller))
+        assert found is not None  # else _reservation has raised
+        self.shell.feed(ReservationEnded(found.id))
+        self.shell.persist()
+        return web.json_response(self.views.reservation(found))
+
+    def _reservation(self, name: str | None, caller: Caller) -> str:
+        """The id of the caller's reservation of that name or id; "" if none is named."""
+        if not name:
+            return ""
+        own = [one for one in self.shell.core.state.reservations.values() if caller.may_change(one.spec.uid)]
+        for one in own:
+            if name in (one.id, one.spec.name):
+                return one.id
+        raise NoSuchJob(
+            f"no reservation {printable(name, 60)!r}", code="no_such_reservation", hint="see `gpushare reserve --list`"
+        )
 
     # ---- running -----------------------------------------------------------------------------------
 
@@ -339,7 +445,7 @@ class Api:
         return web.json_response({})
 
     async def patch_job(self, request: web.Request) -> web.Response:
-        entry, _ = self._find_own(request)
+        entry, caller = self._find_own(request)
         body = await _body(request)
         event = BudgetChanged(
             entry.id,
@@ -353,6 +459,11 @@ class Api:
             raise UsageError("nothing to change", code="bad_request", hint="give request, limit or priority")
         if entry.state == "ended":
             raise NoSuchJob(f"job {entry.id} has ended")
+        if not caller.admin:
+            allowed = self.gate.change(entry, event)
+            if isinstance(allowed, Reason):
+                raise Rejected(allowed)
+            event = allowed
         viewer = self._viewer(request)
         before = self.views.job(entry, viewer)
         core = copy.deepcopy(self.shell.core) if dry_run else None
@@ -407,8 +518,9 @@ class Api:
 
 JOB_FIELDS = (
     *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
-    *("grace", "lend", "min_run_time", "on_reclaim", "wait", "job", "cwd"),
+    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd"),
 )
+RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
 
 
 def metrics_application(handlers: Api) -> web.Application:
@@ -418,8 +530,17 @@ def metrics_application(handlers: Api) -> web.Application:
     return app
 
 
+def _unix_socket(request: web.Request) -> socket.socket | None:
+    sock: socket.socket | None = request.transport.get_extra_info("socket") if request.transport is not None else None
+    return sock if sock is not None and sock.family == socket.AF_UNIX else None
+
+
 async def _body(request: web.Request, *, empty_is_ok: bool = False) -> Fields:
-    data = await request.read()
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            data = await request.read()
+    except TimeoutError:
+        raise UsageError(f"the body of the request did not come within {BODY_WITHIN:g} s", code="bad_request") from None
     if not data and empty_is_ok:
         return Fields({})
     try:

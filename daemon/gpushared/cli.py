@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--user", action="store_true", help="for this user alone; ends after the last job (default)")
-    scope.add_argument("--system", action="store_true", help="for all users; runs as root, under systemd")
+    scope.add_argument("--system", action="store_true", help="for all users; as a service, under systemd")
     parser.add_argument("--dir", type=Path, help="where its sockets, pages and notes lie")
     parser.add_argument("--driver", choices=("auto", "nvidia", "sim"), help="NVIDIA's driver or the software driver")
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/gpushared.toml")

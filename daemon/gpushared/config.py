@@ -1,20 +1,25 @@
-"""The daemon's settings: a TOML file with a default for everything, unknown keys refused with their path."""
+"""The daemon's settings: a TOML file with a default for everything, what is wrong refused with its line and path."""
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from gpushare.errors import GpushareError, UsageError
-from gpushare.quantity import Kind, Quantity, format_bytes, format_duration, parse_duration
+from gpushare.quantity import NOTHING, Budget, Kind, Quantity, format_bytes, format_duration, parse_duration
+from gpushared import rules
+from gpushared.rules import UNLIMITED, Rules, Table
 from gpushared.state import Policy
+from gpushared.toml_lines import Lines
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")
 MIB = 2**20
+RUNGS = ("revoke", "trim", "term", "kill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,18 @@ class Config:
     chunk: int = 64 * MIB
     claim_timeout: float = 30.0
     grace: float = 5.0
+    last_rung: str = "kill"
     sample_interval: float = 1.0
     health_interval: float = 60.0
     idle_exit: float = 10.0
     reveal: str = "user"
     """What users see of the jobs of other users: name, user or none."""
+    admin_group: str = ""
+    """The Unix group whose members see and change all jobs, as root does; empty: root alone."""
     metrics_listen: str = ""
     """host:port for /metrics over TCP beside the socket; empty: off."""
+    rules: Rules = field(default_factory=Rules)
+    """What jobs may ask for, and of whom."""
 
     def policy(self) -> Policy:
         return Policy(
@@ -41,6 +51,7 @@ class Config:
             chunk=self.chunk,
             claim_timeout=self.claim_timeout,
             grace=self.grace,
+            last_rung=self.last_rung,
         )
 
 
@@ -100,6 +111,58 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _group(value: object) -> str:
+    if not isinstance(value, str):
+        raise UsageError("not the name of a group in quotes")
+    return value
+
+
+def _request(value: object) -> Quantity:
+    if value == 0 and not isinstance(value, bool):
+        return NOTHING
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise UsageError('not an amount of memory, such as "8Gi" or "25%"')
+    return Quantity.parse(value)
+
+
+def _limit(value: object) -> Quantity:
+    amount = _request(value)
+    if amount.kind is Kind.NONE:
+        raise UsageError('a limit of nothing; write "max" for all of the GPU')
+    return amount
+
+
+def _count(least: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise UsageError(f"not a whole number from {least}")
+        return value
+
+    return parse
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError("neither true nor false")
+    return value
+
+
+def _most(parse: Callable[[object], Any]) -> Callable[[object], Any]:
+    """A maximum: a value as the other reader takes it, or that there is none."""
+
+    def most(value: object) -> Any:
+        if value == UNLIMITED:
+            return None
+        try:
+            return parse(value)
+        except GpushareError as error:
+            raise UsageError(f'{error.message}, nor "{UNLIMITED}"') from None
+
+    return most
+
+
 # TOML table and key -> field of Config and how to read it.
 _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("memory", "reserve_share"): ("reserve_share", _share),
@@ -108,11 +171,33 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("memory", "sample_interval"): ("sample_interval", _seconds(0.05)),
     ("reclaim", "claim_timeout"): ("claim_timeout", _seconds(0.1)),
     ("reclaim", "grace"): ("grace", _seconds(0.0)),
+    ("reclaim", "last_rung"): ("last_rung", _choice(*RUNGS)),
     ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
     ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
+    ("daemon", "admin_group"): ("admin_group", _group),
     ("metrics", "listen"): ("metrics_listen", _address),
 }
+
+# Key of a policy table -> how to read it.
+_RULES: Mapping[str, Callable[[object], Any]] = {
+    "request": _request,
+    "limit": _limit,
+    "max_request": _most(_request),
+    "max_limit": _most(_limit),
+    "max_gpus": _most(_count(1)),
+    "max_jobs": _most(_count(0)),
+    "max_priority": _most(_count(-(2**31))),
+    "max_grace": _most(_seconds(0.0)),
+    "max_min_run_time": _most(_seconds(0.0)),
+    "no_lend": _flag,
+}
+
+NAMED = ("users", "projects", "groups")
+"""Tables of policy tables, in the order in which they count."""
+
+AT_THE_NEXT_START = ("reserve_share", "reserve_least", "metrics_listen")
+"""Promises have been made on the reserve, and a socket is open: a reload leaves these as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +212,32 @@ class Loaded:
         """The effective settings with their sources, as a file that can be read again."""
         lines: list[str] = []
         table = ""
-        for (section, key), (field, _) in _KEYS.items():
+        for (section, key), (name, _) in _KEYS.items():
             if section != table:
                 lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
                 table = section
-            source = str(self.path) if field in self.from_file else "default"
-            lines.append(f"{key} = {_write(field, getattr(self.config, field))}  # {source}")
-        return "\n".join(lines)
+            source = str(self.path) if name in self.from_file else "default"
+            lines.append(f"{key} = {_write(name, getattr(self.config, name))}  # {source}")
+        return "\n".join([*lines, *self._describe_rules()])
+
+    def _describe_rules(self) -> list[str]:
+        """Everybody's table whole, with the defaults; of the others what they say."""
+        said = self.config.rules
+        everybody = next((table for table in said.tables if table.path == "$.policy"), Table("$.policy", {}))
+        lines = ["", "[policy]"]
+        for key, default in rules.DEFAULTS.items():
+            stated = key in everybody.values
+            source = f"{said.file}:{everybody.lines.get(key, 1)}" if stated else "default"
+            lines.append(f"{key} = {_write_rule(everybody.values.get(key, default))}  # {source}")
+        for table in said.tables:
+            if table is not everybody:
+                lines += ["", f"[{table.path.removeprefix('$.')}]"]
+                if table.path.startswith("$.policy.projects."):
+                    members = sorted(table.users) + [f"@{group}" for group in sorted(table.groups)]
+                    lines.append(f"members = [{', '.join(map(_quoted, members))}]")
+                for key, value in table.values.items():
+                    lines.append(f"{key} = {_write_rule(value)}  # {said.file}:{table.lines.get(key, 1)}")
+        return lines
 
 
 def load(path: Path | None) -> Loaded:
@@ -142,65 +246,181 @@ def load(path: Path | None) -> Loaded:
     if chosen is None:
         return Loaded(Config(), None, frozenset())
     try:
-        tables = tomllib.loads(chosen.read_text(encoding="utf-8"))
+        text = chosen.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read {chosen}: {error.strerror}", code="bad_config") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UsageError(f"{chosen} is not TOML: {error}", code="bad_config") from None
-    values = parse(tables, chosen)
+    values = parse(text, chosen)
     return Loaded(Config(**values), chosen, frozenset(values))
 
 
-def parse(tables: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """All errors at once, each with the path of its key."""
-    values: dict[str, Any] = {}
-    problems: list[tuple[str, str]] = []
+def parse(text: str, path: Path) -> dict[str, Any]:
+    """All errors at once, each with its line and the path of its key."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        number = int(line[1]) if line else text.count("\n") + 1
+        raise UsageError(f"{path}:{number} is not TOML: {error}", code="bad_config") from None
+    reader = _Reader(path, Lines(text))
     for section, table in tables.items():
-        if section not in {known for known, _ in _KEYS}:
-            problems.append((f"$.{section}", f"no such table; there are {_sections()}"))
-        elif not isinstance(table, dict):
-            problems.append((f"$.{section}", "not a table"))
+        if section == "policy":
+            reader.policy(table)
         else:
-            _parse_table(section, table, values, problems)
-    if problems:
-        raise UsageError(f"{path} has settings that are not accepted", facts=problems, code="bad_config")
-    return values
+            reader.section(section, table)
+    if reader.problems:
+        raise UsageError(f"{path} has settings that are not accepted", facts=reader.problems, code="bad_config")
+    return reader.values
 
 
-def _parse_table(
-    section: str, table: Mapping[str, Any], values: dict[str, Any], problems: list[tuple[str, str]]
-) -> None:
-    for key, value in table.items():
-        known = _KEYS.get((section, key))
-        if known is None:
-            keys = ", ".join(name for known_section, name in _KEYS if known_section == section)
-            problems.append((f"$.{section}.{key}", f"no such key; there are {keys}"))
-            continue
-        field, reader = known
+class _Reader:
+    """Values as they are found, and what is wrong: ("FILE:LINE", "$.path: why")."""
+
+    def __init__(self, file: Path, lines: Lines) -> None:
+        self.values: dict[str, Any] = {}
+        self.problems: list[tuple[str, str]] = []
+        self._file = file
+        self._lines = lines
+
+    def refuse(self, why: str, *keys: str) -> None:
+        self.problems.append((f"{self._file}:{self._lines.of(keys)}", f"{_dotted(keys)}: {why}"))
+
+    def section(self, section: str, table: object) -> None:
+        known = [name for place, name in _KEYS if place == section]
+        if not known:
+            self.refuse(f"no such table; there are {_sections()}", section)
+        elif not isinstance(table, dict):
+            self.refuse("not a table", section)
+        else:
+            for key, value in table.items():
+                if key not in known:
+                    self.refuse(f"no such key; there are {', '.join(known)}", section, key)
+                    continue
+                name, read = _KEYS[section, key]
+                try:
+                    self.values[name] = read(value)
+                except GpushareError as error:
+                    self.refuse(error.message, section, key)
+
+    def policy(self, table: object) -> None:
+        if not isinstance(table, dict):
+            self.refuse("not a table", "policy")
+            return
+        everybody = {key: value for key, value in table.items() if key not in NAMED}
+        tables = []
+        for kind in NAMED:
+            named = table.get(kind, {})
+            if not isinstance(named, dict):
+                self.refuse(f"not a table of tables [policy.{kind}.NAME]", "policy", kind)
+                continue
+            tables += [self._named(kind, name, of_name) for name, of_name in named.items()]
+        values = self._rules(everybody, ("policy",))
+        values = {key: value for key, value in values.items() if value != rules.DEFAULTS[key]}
+        if values:
+            tables.append(Table("$.policy", values, lines=self._lines_of(values, ("policy",))))
+        self.values["rules"] = Rules(tuple(one for one in tables if one is not None), str(self._file))
+
+    def _named(self, kind: str, name: str, table: object) -> Table | None:
+        keys = ("policy", kind, name)
+        if not isinstance(table, dict):
+            self.refuse(f"not a table [policy.{kind}.NAME]", *keys)
+            return None
+        users, groups = frozenset((name,)), frozenset[str]()
+        said = dict(table)
+        if kind == "groups":
+            users, groups = groups, users
+        elif kind == "projects":
+            users, groups = self._members(said.pop("members", None), keys)
+        values = self._rules(said, keys)
+        return Table(_dotted(keys), values, users, groups, self._lines_of(values, keys))
+
+    def _members(self, members: object, keys: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+        named = isinstance(members, list) and all(isinstance(one, str) and one.strip("@") for one in members)
+        if not members or not named:
+            at = (*keys, "members") if members is not None else keys
+            self.refuse('members is not a list of users and "@groups", such as ["alice", "@vision"]', *at)
+            return frozenset(), frozenset()
+        assert isinstance(members, list)
+        users = frozenset(one for one in members if not one.startswith("@"))
+        return users, frozenset(one[1:] for one in members if one.startswith("@"))
+
+    def _rules(self, table: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+        values = {}
+        for key, value in table.items():
+            read = _RULES.get(key)
+            if read is None:
+                more = NAMED if keys == ("policy",) else ("members",) if keys[1] == "projects" else ()
+                self.refuse(f"no such key; there are {', '.join([*_RULES, *more])}", *keys, key)
+                continue
+            try:
+                values[key] = read(value)
+            except GpushareError as error:
+                self.refuse(error.message, *keys, key)
         try:
-            values[field] = reader(value)
+            Budget.of(values.get("request"), values.get("limit"))
         except GpushareError as error:
-            problems.append((f"$.{section}.{key}", error.message))
+            self.refuse(error.message, *keys, "request")
+        return values
+
+    def _lines_of(self, values: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, int]:
+        return {key: self._lines.of((*keys, key)) for key in values}
+
+
+def _dotted(keys: tuple[str, ...]) -> str:
+    plain = [key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key) for key in keys]
+    return ".".join(["$", *plain])
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML."""
+    escaped = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{escaped}"'
 
 
 def _sections() -> str:
-    return ", ".join(dict.fromkeys(section for section, _ in _KEYS))
+    return ", ".join(dict.fromkeys([*(section for section, _ in _KEYS), "policy"]))
 
 
 def _write(field: str, value: object) -> str:
     if field in ("reserve_least", "chunk") and isinstance(value, int):
         return f'"{Quantity(Kind.BYTES, value, "").canonical()}"' if value else "0"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _write_rule(value: object) -> str:
+    match value:
+        case None:
+            return f'"{UNLIMITED}"'
+        case bool():
+            return str(value).lower()
+        case Quantity():
+            return f'"{value.canonical()}"'
+    return str(value)
 
 
 def changes(old: Config, new: Config) -> list[str]:
     """What a reload has changed, for the log."""
-    names = [field.name for field in fields(Config)]
-    return [
+    names = [one.name for one in fields(Config) if one.name != "rules"]
+    changed = [
         f"{name}: {_show(name, getattr(old, name))} -> {_show(name, getattr(new, name))}"
+        + (" (at the next start)" if name in AT_THE_NEXT_START else "")
         for name in names
         if getattr(old, name) != getattr(new, name)
     ]
+    before, after = _flat(old.rules), _flat(new.rules)
+    for rule in sorted(before.keys() | after.keys()):
+        if before.get(rule) != after.get(rule):
+            changed.append(f"{rule}: {before.get(rule, 'not said')} -> {after.get(rule, 'not said')}")
+    return changed
+
+
+def _flat(said: Rules) -> dict[str, str]:
+    flat = {f"{table.path}.{key}": _write_rule(value) for table in said.tables for key, value in table.values.items()}
+    for table in said.tables:
+        if table.path.startswith("$.policy.projects."):
+            flat[f"{table.path}.members"] = ", ".join([*sorted(table.users), *sorted(table.groups)])
+    return flat
 
 
 def _show(field: str, value: Any) -> str:

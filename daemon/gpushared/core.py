@@ -21,7 +21,7 @@ from typing import Any
 
 from gpushare.quantity import Quantity, format_bytes
 from gpushare.reasons import Code, Reason
-from gpushared import admission, health, lending, measure, notes, rungs
+from gpushared import admission, health, lending, measure, notes, reserving, rungs
 from gpushared.events import (
     AskCancelled,
     AttachAsked,
@@ -40,6 +40,9 @@ from gpushared.events import (
     ProcessGone,
     ProcessJoined,
     ProcessRestored,
+    ReservationAsked,
+    ReservationEnded,
+    ReservationRestored,
     Revoked,
     TimePassed,
     UsedSeen,
@@ -106,6 +109,9 @@ class NodeState:
             MemorySampled: _memory_sampled,
             BudgetChanged: _budget_changed,
             Checkpointed: _checkpointed,
+            ReservationAsked: reserving.ask,
+            ReservationRestored: reserving.restore,
+            ReservationEnded: _reservation_ended,
             TimePassed: _time_passed,
         }
 
@@ -219,11 +225,15 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
         state.jobs[event.job].open = True
         turn.emit(JobAdmitted(event.job, tuple(state.jobs[event.job].bounds)))
         return
+    inside = reserving.of_job(turn, event.spec)
+    if isinstance(inside, Reason):
+        turn.emit(JobRefused(event.job, inside))
+        return
     ahead = [waiting for waiting in state.queue.values() if waiting.spec.priority >= event.spec.priority]
-    found = admission.place(state, event.spec) if event.spec.gpus else {}
+    found = admission.place(state, event.spec, (), inside) if event.spec.gpus else {}
     if isinstance(found, Reason):
         _queue_or_refuse(turn, event, found)
-    elif ahead and event.spec.gpus and any(bounds.request for bounds in found.values()):
+    elif ahead and inside is None and _overtakes(turn, ahead, found):
         # What is free belongs to those who wait: large requests would never get in otherwise.
         facts = tuple((f"{waiting.spec.name}", f"waits for {waiting.spec.request}") for waiting in ahead[:4])
         reason = Reason(Code.NOT_ADMITTED, f"{len(ahead)} jobs queue for room already", facts, "queue with --wait")
@@ -258,11 +268,31 @@ def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: flo
     return job
 
 
+def _overtakes(turn: Turn, ahead: Iterable[Submission], found: Mapping[str, Bounds]) -> bool:
+    """It would take room on a GPU that somebody waits for."""
+    waited_for = _waited_for(turn, ahead)
+    return any(bounds.request and gpu in waited_for for gpu, bounds in found.items())
+
+
+def _waited_for(turn: Turn, ahead: Iterable[Submission]) -> set[str]:
+    waited_for: set[str] = set()
+    for waiting in ahead:
+        gpus = admission.candidates(turn.state, waiting.spec)
+        if not isinstance(gpus, Reason):
+            waited_for.update(gpu.id for gpu in gpus)
+    return waited_for
+
+
 def _admit_waiting(turn: Turn) -> None:
-    """Those at the head of the queue that now fit: by priority, then by arrival; nobody overtakes."""
+    """Those that now fit: by priority, then by arrival. Nobody overtakes another on a GPU that both could have."""
     state = turn.state
+    ahead: list[Submission] = []
     for waiting in sorted(state.queue.values(), key=lambda one: (-one.spec.priority, one.since, one.job)):
-        found = admission.place(state, waiting.spec)
+        inside = reserving.of_job(turn, waiting.spec)
+        if isinstance(inside, Reason):  # it has been released meanwhile
+            found: dict[str, Bounds] | Reason = inside
+        else:
+            found = admission.place(state, waiting.spec, _waited_for(turn, ahead), inside)
         if not isinstance(found, Reason):
             del state.queue[waiting.job]
             _admit(turn, waiting.job, waiting.spec, found, turn.now)
@@ -278,7 +308,7 @@ def _admit_waiting(turn: Turn) -> None:
             turn.emit(JobRefused(waiting.job, reason))
             turn.record_reason("refused", reason)
         else:
-            return
+            ahead.append(waiting)
 
 
 def _job_restored(turn: Turn, event: JobRestored) -> None:
@@ -288,7 +318,10 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
         if gpu is None:
             continue
         found = admission.bounds_on(gpu, event.spec.request, event.spec.limit)
-        if isinstance(found, Reason) or found.request > gpu.capacity - gpu.requested:
+        taken = gpu.requested + turn.state.reserved(gpu.id)
+        inside = turn.state.reservations.get(event.spec.reservation)
+        kept = turn.state.remainder(inside, gpu.id) if inside is not None else 0
+        if isinstance(found, Reason) or found.request > gpu.capacity - taken + kept:
             # The GPU, the reserve or the notes have changed: the job keeps its limit and loses its guarantee.
             ceiling = min(event.spec.limit.resolve(gpu.total), gpu.capacity)
             found = Bounds(0, ceiling)
@@ -541,14 +574,23 @@ def _next_wake(state: State) -> float | None:
     Whoever is on a rung is there for a claim that waits, so that graces end at one of its polls.
     """
     times = [waiting.until for waiting in state.queue.values()]
+    times += [one.until for one in state.reservations.values() if one.until is not None]
     for gpu in state.gpus.values():
         if gpu.health.lost:
             continue  # nothing comes back from it, and nobody waits for it
-        if gpu.returning or gpu.asks:
+        if gpu.asks:
             times.append(state.polled_at + state.policy.poll)
+        if gpu.returning:
+            times.append(gpu.sampled_at + _patience(state, gpu))
         if gpu.guessed:
             times.append(gpu.sampled_at + state.policy.glimpses_apart)
     return min(times) if times else None
+
+
+def _patience(state: State, gpu: Gpu) -> float:
+    """How long after a sample to look again for memory of the dead, while nobody asks for it: an ask has NVML asked at
+    once. A sample costs in proportion to the processes, and they may come and go by the hundred."""
+    return state.policy.poll * max(1.0, len(gpu.shares) / 16)
 
 
 def _time_passed(turn: Turn, _event: TimePassed) -> None:
@@ -558,8 +600,16 @@ def _time_passed(turn: Turn, _event: TimePassed) -> None:
             continue
         if gpu.asks or gpu.on_rung:
             turn.look(gpu)
-        if gpu.returning or (gpu.guessed and turn.now - gpu.sampled_at >= turn.policy.glimpses_apart):
+        ago = turn.now - gpu.sampled_at
+        overdue = ago >= _patience(turn.state, gpu) or gpu.asks
+        if (gpu.returning and overdue) or (gpu.guessed and ago >= turn.policy.glimpses_apart):
             turn.sample(gpu)
+    reserving.end_those_over(turn)
+    _admit_waiting(turn)
+
+
+def _reservation_ended(turn: Turn, event: ReservationEnded) -> None:
+    reserving.end(turn, event)
     _admit_waiting(turn)
 
 
@@ -588,7 +638,8 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         gpu = state.gpus[id]
         found = admission.bounds_on(gpu, request, limit)
         if not isinstance(found, Reason) and found.request > job.bounds[id].request:
-            room = admission.unrequested(gpu, but=job)
+            inside = state.reservations.get(job.spec.reservation)
+            room = admission.unrequested(state, gpu, but=job, inside=inside)
             if not gpu.health.admits:
                 found = health.none_left([gpu], 1)
             elif found.request > room:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 import signal
 import socket
@@ -15,8 +16,11 @@ from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
 from gpushared.core import NodeState
+from gpushared.front import Front
+from gpushared.gate import Gate
 from gpushared.gpus import Driver, Gpus
 from gpushared.hello import Welcomer
+from gpushared.identities import Identities
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
 from gpushared.pages import Pages
@@ -33,6 +37,7 @@ CLAIM_MARGIN = 5.0
 """Beyond the claim timeout, until a shim may think that the daemon is stuck."""
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
+HOUSEKEEPING_EVERY = 1.0
 
 
 class Daemon:
@@ -76,7 +81,10 @@ class Daemon:
             recover(shell, pages)
             for gpu in self._gpus.infos:
                 shell.sample_soon(gpu)
-            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN)
+            self._identities = Identities(shell.loop)
+            stack.callback(self._identities.close)
+            self.gate = Gate(shell, lambda: self.config, self._identities)
+            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN, self.gate)
             self.shims = ShimServer(shell, welcomer)
             stack.callback(self.shims.close)
             self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
@@ -84,6 +92,8 @@ class Daemon:
             stack.callback(shell.book.end_streams)
             self._handle_signals()
             self._notifier.ready(self._describe())
+            gc.collect()
+            gc.freeze()  # collections look at what comes from now on: those of all modules cost clients milliseconds
             log.info("ready", extra=facts(directory=str(path), driver=self._gpus.driver.kind, gpus=len(core.gpus)))
             await self._serve()
         log.info("stopped")
@@ -109,15 +119,16 @@ class Daemon:
 
         from gpushared.api import Api, metrics_application
 
-        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user")
+        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.gate)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
         runner = web.AppRunner(self.api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        sock = self.directory.bind("api.sock", socket.SOCK_STREAM)
-        sock.setblocking(False)
-        await web.SockSite(runner, sock, backlog=512).start()
+        assert runner.server is not None
+        self.api.front = front = Front(runner.server, self.shell)
+        front.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
+        stack.callback(front.close)
 
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack, application: web.Application) -> None:
         from aiohttp import web
@@ -125,11 +136,16 @@ class Daemon:
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
         host, port = configuration.split_address(self.config.metrics_listen)
         try:
-            await web.TCPSite(runner, host, port).start()
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise GpushareError(f"cannot listen on {self.config.metrics_listen}: {error.strerror}") from None
+        front = Front(runner.server, self.shell)
+        front.start(listener)
+        stack.callback(front.close)
 
     # ---- what goes on by itself --------------------------------------------------------------------
 
@@ -156,9 +172,10 @@ class Daemon:
     async def _keep_house(self) -> None:
         watchdog = self._notifier.watchdog_interval
         while True:
-            await asyncio.sleep(min(0.25, watchdog or 1.0))
+            await asyncio.sleep(min(HOUSEKEEPING_EVERY, self.config.idle_exit / 4 or 0.05, watchdog or 1.0))
             if watchdog is not None:
                 self._notifier.alive()
+            self.shell.give_up_broken()
             status = self._describe()
             if status != self._status:
                 self._status = status
@@ -170,7 +187,7 @@ class Daemon:
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
         now = time.monotonic()
-        if self.api.active or any(True for _ in self.shell.book.live()):
+        if self.api.active or self.shell.core.state.reservations or any(True for _ in self.shell.book.live()):
             self._busy_at = now
         return now - self._busy_at >= self.config.idle_exit
 
@@ -198,10 +215,12 @@ class Daemon:
         try:
             fresh = self._reload().config
         except GpushareError as error:
-            log.error("the settings stay as they were", extra=facts(error=error.message, **dict(error.facts)))
+            why = "; ".join(f"{place} {problem}" for place, problem in error.facts)
+            log.error("the settings stay as they were", extra=facts(error=error.message, why=why))
         else:
             changed = configuration.changes(self.config, fresh)
             self.config = fresh
+            self._identities.forget()
             self.shell.core.state.policy = fresh.policy()
             self.shell.find_gpus()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))

@@ -55,6 +55,9 @@ class ShimEnforcer:
         if number is None:
             return None
         line = page.lines[gpu]
+        if page.account is not None:
+            page.account.give(number, units(credit))
+            page.account.charge(number, units(overhead))
         line.overhead = units(overhead)
         line.attached = 1
         lib.gs_grant(line, units(credit))
@@ -64,10 +67,12 @@ class ShimEnforcer:
         line = self._line(process, gpu)
         if line is not None and lib.gs_word_load(line) >> 32 == 0:  # pools and mapped handles need no context
             line.attached = 0
+            self._account(process, gpu, overhead=0)
 
     def grant(self, process: int, gpu: str, size: int) -> None:
         line = self._line(process, gpu)
         if line is not None:
+            self._account(process, gpu, given=units(size))
             lib.gs_grant(line, units(size))
 
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
@@ -75,6 +80,7 @@ class ShimEnforcer:
         if line is None:
             return 0, 0
         taken = lib.gs_revoke(line, units(size))
+        self._account(process, gpu, given=-taken)
         return taken * UNIT, (lib.gs_word_load(line) >> 32) * UNIT
 
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
@@ -100,14 +106,28 @@ class ShimEnforcer:
         return sum(line.refusals for line in page.lines.values()) if page is not None else 0
 
     def publish(self, process: int, gpu: str, figures: Published) -> None:
-        line = self._line(process, gpu)
-        if line is None:
+        page = self.pages.get(process)
+        line = page.lines.get(gpu) if page is not None else None
+        if page is None or line is None or page.published.get(gpu) == figures:
             return
+        page.published[gpu] = figures
         line.grantable = max(0, figures.grantable) // UNIT
         line.limit = figures.limit // UNIT
         line.request = figures.request // UNIT
         line.overhead = figures.overhead // UNIT
         line.job_usage = figures.job_usage // UNIT
+        self._account(process, gpu, overhead=figures.overhead // UNIT)
+
+    def _account(self, process: int, gpu: str, *, given: int = 0, overhead: int | None = None) -> None:
+        """Enter it in the ledger, which outlives this daemon as the page does and which no process can write."""
+        page = self.pages[process]
+        if page.account is None:
+            return
+        index = page.gpus.index(gpu)
+        if given:
+            page.account.give(index, given)
+        if overhead is not None:
+            page.account.charge(index, overhead)
 
     def trim(self, process: int, gpu: str, size: int) -> None:
         page = self.pages.get(process)

@@ -40,6 +40,8 @@ class JobSpec:
     """The rungs that its loan is asked back by, gentlest first; kill is always the last."""
     request_source: str = ""
     limit_source: str = ""
+    reservation: str = ""
+    """The reservation that it starts in, by id."""
 
 
 class Event:
@@ -96,6 +98,35 @@ class JobRestored(Event):
     spec: JobSpec
     gpus: tuple[str, ...]
     age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationAsked(Event):
+    """A user wants memory kept for jobs to come. Answered by ReservationMade or ReservationRefused."""
+
+    reservation: str
+    spec: JobSpec
+    """Its name, user, request, number of GPUs and devices; the rest means nothing."""
+    lasting: float | None = None
+    """Seconds; None: until it is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRestored(Event):
+    """One that an earlier daemon had made."""
+
+    reservation: str
+    spec: JobSpec
+    amounts: Mapping[str, int]
+    age: float
+    left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationEnded(Event):
+    """Its user has released it."""
+
+    reservation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +254,14 @@ class Revoked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A process that belongs to a job and has no page: the shim is not in it."""
+
+    job: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySampled(Event):
     """What NVML says of the GPU."""
 
@@ -233,6 +272,8 @@ class MemorySampled(Event):
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
     """Process -> used, for the processes whose word was the same before and after the sample."""
+    strays: Mapping[int, Stray] = field(default_factory=dict)
+    """By process id: those without a page that were started under a job."""
     busy: frozenset[int] | None = None
     """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
 

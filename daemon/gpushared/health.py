@@ -205,7 +205,7 @@ def resized(turn: Turn, gpu: Gpu, total: int, reserve: int) -> bool:
         return False
     before = gpu.capacity
     gpu.total, gpu.reserve = total, reserve
-    gpu.overpromised = max(0, gpu.requested - gpu.capacity)
+    gpu.overpromised = max(0, gpu.requested + turn.state.reserved(gpu.id) - gpu.capacity)
     gpu.excess = max(0, -gpu.free)
     text = f"GPU {gpu.index}: its capacity changes from {format_bytes(before)} to {format_bytes(gpu.capacity)}"
     turn.record("capacity", text, gpu=gpu.id, total=total, reserve=reserve, before=before, capacity=gpu.capacity)

@@ -11,8 +11,6 @@ from its page. That gives no one more than a new job would.
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,19 +20,25 @@ from typing import TYPE_CHECKING, Any
 from gpushare._layout import ffi, lib
 from gpushare.errors import GpushareError
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
+from gpushare.reasons import Reason
 from gpushare.rungs import LADDER
 from gpushared.clients import Client
 from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
+from gpushared.gate import Gate
+from gpushared.identities import user_name
+from gpushared.jobs import Entry
 from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages, has_page
 from gpushared.processes import Process, command_of, parent_of, printable
-from gpushared.shell import Shell
+from gpushared.shell import PER_CLIENT, Shell
 
 if TYPE_CHECKING:
     from gpushared.shim_server import Connection
 
 OK, NOT_ALLOWED, NOT_ADMITTED = int(lib.GS_OK), int(lib.GS_NOT_ALLOWED), int(lib.GS_NOT_ADMITTED)
 HAS_PAGE = int(lib.GS_HELLO_HAS_PAGE)
+PAGES_PER_PROCESS = 64
+"""A process needs one; each costs the daemon descriptors and a job."""
 ANCESTORS = 32
 """How far up a job of the environment alone is looked for."""
 MAX_GRACE = 24 * 3600.0
@@ -52,7 +56,6 @@ class Welcome:
     job_id: int = 0
     patience_ms: int = 0
     text: str = ""
-    fd: int | None = None
     client: Client | None = None
     new: bool = False
     """When it is sent, settle_in() must follow, before anything else."""
@@ -70,9 +73,10 @@ class Refusal(Exception):
 class Welcomer:
     """Answers GS_HELLO."""
 
-    def __init__(self, shell: Shell, pages: Pages, patience: Callable[[], float]) -> None:
+    def __init__(self, shell: Shell, pages: Pages, patience: Callable[[], float], gate: Gate) -> None:
         self.shell = shell
         self.pages = pages
+        self.gate = gate
         self._patience = patience
         self._refill: asyncio.TimerHandle | None = None
         pages.make_spares()
@@ -88,7 +92,7 @@ class Welcomer:
             log.error("cannot make a page", extra=facts(error=str(error)))
             return Welcome(int(lib.GS_SHUTTING_DOWN), text=f"the daemon cannot make a page: {error.strerror}")
         patience = int(self._patience() * 1000)
-        return Welcome(OK, client.id, int(client.job, 16), patience, "", client.page.fd, client, known is None)
+        return Welcome(OK, client.id, int(client.job, 16), patience, client=client, new=known is None)
 
     def settle_in(self, client: Client) -> None:
         """What the newcomer need not wait for: the rest of the daemon learns of it, and the next page is made ready."""
@@ -117,7 +121,7 @@ class Welcomer:
         client = self.shell.clients.get(hello.page_id)
         if client is not None:
             return client if client.process.same(connection.peer) and client.uid == connection.uid else None
-        page = self.pages.adopt(os.dup(descriptor))
+        page = self.pages.adopt(descriptor)
         if page is None:
             return None
         header = page.header
@@ -126,10 +130,24 @@ class Welcomer:
             connection.peer.start_time,
             connection.uid,
         )
-        if not same or page.id != hello.page_id:
+        entry = self.shell.book.get(f"{header.job_id:016x}")
+        foreign = entry is not None and connection.uid not in (0, entry.spec.uid)
+        if not same or foreign or page.id != hello.page_id:
             page.close(remove=False)
             return None
+        page.account = self.pages.ledger.open(header)
+        most = self._limits(entry)
+        page.claimed_lines(most)
         return restore_client(self.shell, page, connection.peer)
+
+    def _limits(self, entry: Entry | None) -> dict[bytes, int]:
+        """What a page may say at most that it was given, on each GPU."""
+        gpus, limit = self.shell.core.gpus, entry.spec.limit if entry is not None else MAX
+        return {
+            identity: min(limit.resolve(gpus[gpu].total), gpus[gpu].capacity)
+            for identity, gpu in self.shell.gpus.by_bytes.items()
+            if gpu in gpus
+        }
 
     # ---- a process without one ---------------------------------------------------------------------
 
@@ -139,6 +157,9 @@ class Welcomer:
             # The same process, but the program that had this page is no more: exec.
             if earlier.connection is None and has_page(earlier.process, earlier.page) is False:
                 self.shell.process_gone(earlier)
+        mine = len(self.shell.clients.of_pid(peer.pid))
+        if mine >= PAGES_PER_PROCESS or not self.shell.doors.has_room(uid, PER_CLIENT):
+            raise Refusal(NOT_ADMITTED, "this process, or its user, has too many connections to the daemon already")
         budget = _budget(hello)
         job = self._job_of(hello, peer, uid, budget)
         entry = self.shell.book.get(job)
@@ -165,9 +186,9 @@ class Welcomer:
             if entry is not None and entry.state == "queued":
                 raise Refusal(NOT_ADMITTED, f"job {job} still waits for room")
             if job not in self.shell.core.jobs:
-                return self._submit(job, hello, peer, uid, budget)
+                return self._submit(job, hello, peer, uid)
             return job
-        return self._parents_job(peer, uid, budget) or self._submit(new_job_id(), hello, peer, uid, budget)
+        return self._parents_job(peer, uid, budget) or self._submit(new_job_id(), hello, peer, uid)
 
     def _parents_job(self, peer: Process, uid: int, budget: Budget) -> str | None:
         pid: int | None = peer.pid
@@ -182,9 +203,12 @@ class Welcomer:
                     return client.job
         return None
 
-    def _submit(self, job: str, hello: Any, peer: Process, uid: int, budget: Budget) -> str:
+    def _submit(self, job: str, hello: Any, peer: Process, uid: int) -> str:
         name = printable(_text(hello.name), 63) or command_of(peer.pid)
         grace = min(hello.grace_ms / 1000, MAX_GRACE) if hello.grace_ms else None
+        budget, place = self.gate.budget(
+            uid, _amount(hello.request.kind, hello.request.value), _amount(hello.limit.kind, hello.limit.value)
+        )
         spec = JobSpec(
             name=name,
             uid=uid,
@@ -197,9 +221,13 @@ class Welcomer:
             grace=grace,
             min_run_time=hello.min_run_ms / 1000,
             on_reclaim=tuple(name for bit, name in RUNGS if hello.rungs & bit) or LADDER,
-            request_source="GPUSHARE_REQUEST",
-            limit_source="GPUSHARE_LIMIT",
+            request_source=place or "GPUSHARE_REQUEST",
+            limit_source=place or "GPUSHARE_LIMIT",
         )
+        allowed = self.gate.admit(spec)
+        if isinstance(allowed, Reason):
+            raise Refusal(NOT_ADMITTED, allowed.render())
+        spec = allowed
         entry = self.shell.book.open(job, spec)
         entry.admission = self.shell.loop.create_future()
         self.shell.feed(JobSubmitted(job, spec))
@@ -290,11 +318,3 @@ def new_job_id() -> str:
     while not int(job or "0", 16):
         job = secrets.token_hex(8)
     return job
-
-
-@lru_cache(256)
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -44,6 +44,29 @@ class JobQueued(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationMade(Instruction):
+    """Tell whoever asked: the memory is kept on these GPUs."""
+
+    reservation: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRefused(Instruction):
+    """Tell whoever asked: no place, and why."""
+
+    reservation: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationOver(Instruction):
+    """It has been released, or its time is over: forget it."""
+
+    reservation: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobClosed(Instruction):
     """The job has ended and all its processes are gone: forget what belongs to it."""
 

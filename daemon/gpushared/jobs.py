@@ -16,9 +16,11 @@ from typing import Any
 
 from gpushare.reasons import Reason
 from gpushared.events import JobSpec
-from gpushared.processes import Process
+from gpushared.processes import Process, Readers
 
 NOTICES_KEPT = 64
+NOTICES_UNREAD = 256
+"""Of one listener; more than are kept."""
 ENDED_KEPT = 256
 
 Notice = dict[str, Any]
@@ -56,8 +58,12 @@ class Entry:
     def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
         notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
         self.notices.append(notice)
-        for listener in self.listeners:
-            listener.put_nowait(notice)
+        for listener in list(self.listeners):
+            if listener.qsize() >= NOTICES_UNREAD:
+                self.listeners.discard(listener)  # it does not read; its stream ends when it does
+                listener.put_nowait(None)
+            else:
+                listener.put_nowait(notice)
 
     def listen(self) -> asyncio.Queue[Notice | None]:
         """A queue with all notices so far and to come; None is the end."""
@@ -119,11 +125,11 @@ class Book:
             return []
         return [entry for entry in self._entries.values() if entry.id.startswith(name.lower())]
 
-    def set_wrapper(self, entry: Entry, wrapper: Process, loop: asyncio.AbstractEventLoop) -> None:
+    def set_wrapper(self, entry: Entry, wrapper: Process, readers: Readers) -> None:
         if entry.wrapper is not None:
             entry.wrapper.close()
         entry.wrapper = wrapper
-        wrapper.watch(loop, lambda: self.on_wrapper_end(entry))
+        wrapper.watch(readers, lambda: self.on_wrapper_end(entry))
 
     def set_main(self, entry: Entry, main: Process) -> None:
         if entry.main is not None:
@@ -173,6 +179,7 @@ def killed_facts(reason: Reason) -> dict[str, Any]:
     """A reclaim's data in the shape of the API's Outcome.killed."""
     data = reason.data
     return {
+        "code": reason.code.value,
         "claim": data.get("claim"),
         "owner": data.get("owner_name", data.get("owner")),
         "owner_user": data.get("owner_user"),

@@ -5,7 +5,8 @@ A process asks when its credit is used up. In this order, until one is enough:
     1. over the job's limit, even with what its other processes hold idle   refuse
     2. it fits into what is free                                            grant, and a chunk more
     3. idle credit of others covers the rest: revoke it                     grant
-    4. the job would be above its request: a loan                           refuse at once (invariant 4)
+    4. the job would be above its request: a loan                           refuse at once (invariant 4),
+                                                                            once NVML has been asked about the dead
     5. within its request: a claim. It waits, at most the claim timeout, while reclaim.py works
 
 The words of the processes are read (LookUsed) before anything is taken or refused, never before a plain grant.
@@ -159,6 +160,9 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         _revoke(turn, gpu, missing, _idle_first(turn, gpu, ask, others))
         return False
     if not ask.claim:
+        if gpu.returning and not ask.sampled:
+            turn.sample(gpu)  # it may have come back by now
+            return False
         return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
     if not ask.short:
         ask.short = True

@@ -61,6 +61,13 @@ def set_up(level: str, style: str) -> None:
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(LEVELS[level])
+    for name in ("aiohttp.server", "asyncio"):
+        # A line for each request that is none: clients decide how many.
+        other = logging.getLogger(name)
+        other.handlers[:] = [handler]
+        other.propagate = False
+        other.addFilter(_OncePerMinute())
+    logging.getLogger("aiohttp.server").addFilter(_without_traceback)
 
 
 def facts(**values: object) -> dict[str, Any]:
@@ -86,3 +93,22 @@ class Sparingly:
             self._last.clear()
         self._last[key] = now
         return self._left_out.pop(key, 0)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """What it complains of is what a client has sent; where in the parser that came to light is nobody's concern."""
+    if record.exc_info and record.exc_info[0] is not None:
+        record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
+        record.exc_info = record.exc_text = None
+    return True
+
+
+class _OncePerMinute(logging.Filter):
+    """Of each message of another library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sparingly = Sparingly()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._sparingly.allow(record.msg) is not None

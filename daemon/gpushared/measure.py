@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpushare.quantity import format_bytes
-from gpushared import health
+from gpushared import breach, health
 from gpushared.events import MemorySampled
 from gpushared.instructions import Publish, Revoke
 from gpushared.state import MIB, Gpu, Returning, Share
@@ -32,11 +32,13 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
         _settle_by_totals(turn, gpu, sample)
     else:
         _settle_overheads(turn, gpu, sample, by_pid)
+        breach.settle_strays(turn, gpu, sample, by_pid)
         _settle_returning(turn, gpu, by_pid)
         _settle_unmanaged(turn, gpu, sample, by_pid)
     for id in {share.job for share in gpu.shares.values()}:
         turn.state.note_excess(turn.state.jobs[id], gpu.id)
     gpu.excess = max(0, -gpu.free)
+    breach.check(turn, gpu)
     work_off(turn, gpu)
     if by_pid is not None or sample.steady or not gpu.shares:  # else the driver may not have answered at all
         gpu.health.attributed = by_pid is not None
@@ -57,13 +59,18 @@ def _live_by_pid(turn: Turn, gpu: Gpu) -> dict[int, Share]:
 
 
 def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+    coming_back = {entry.pid for entry in gpu.returning.values()}
     for share in gpu.shares.values():
         used = sample.steady.get(share.process)
         if used is None:
             continue
         turn.state.see(share, used)
-        measured = by_pid.get(turn.state.processes[share.process].pid)
-        if measured is None:
+        pid = turn.state.processes[share.process].pid
+        measured = by_pid.get(pid)
+        if pid in coming_back:
+            # Before exec, or before it closed a context, it was larger, and that shows under the same pid for a while.
+            target = share.overhead
+        elif measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
             young = share.attached and _young(turn, share)
             target = share.overhead if young else 0
@@ -80,10 +87,13 @@ def _young(turn: Turn, share: Share) -> bool:
 
 
 def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
-    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow."""
+    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow, and
+    nothing else for a small difference before it has been seen twice."""
     if found != share.glimpse:
         share.glimpse, share.glimpsed_at = found, turn.now
     steady = turn.now - share.glimpsed_at >= turn.policy.glimpses_apart
+    if share.overhead and not steady and abs(found - share.overhead) < NOTICEABLE:
+        return share.overhead  # perhaps an allocation that came and went between the two looks at the word
     if share.attached and not share.measured:
         if _young(turn, share) and not (steady and found):
             return max(found, share.overhead)
@@ -97,18 +107,21 @@ def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
 
 def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
     """What the next context on this type of GPU is charged before it opens."""
-    if measured and turn.state.overheads.get(gpu.name) != measured:
+    if 0 < measured <= turn.policy.overhead_most and turn.state.overheads.get(gpu.name) != measured:
         turn.state.overheads[gpu.name] = measured
         job = turn.state.jobs[share.job]
         turn.record("overhead", f"a context costs {format_bytes(measured)}", job=job, gpu=gpu.id, overhead=measured)
 
 
 def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
+    if not gpu.returning:
+        return
     live = _live_by_pid(turn, gpu)
     for process, entry in list(gpu.returning.items()):
         left = by_pid.get(entry.pid, 0)
         if entry.pid in live:
-            left = max(0, left - live[entry.pid].usage)
+            late = turn.now - entry.since > turn.policy.unkillable_after  # then it is the living one's, after all
+            left = 0 if late else max(0, left - live[entry.pid].usage)
         if left <= 0:
             del gpu.returning[process]
             _record_returned(turn, gpu, entry)
@@ -130,6 +143,7 @@ def _settle_unmanaged(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
     quiet = not gpu.returning and all(
         process in sample.steady and turn.now - share.since >= turn.policy.settling
         for process, share in gpu.shares.items()
+        if process > 0
     )
     unlisted = max(0, sample.used - sum(by_pid.values())) if quiet else 0
     set_unmanaged(turn, gpu, foreign + unlisted)
@@ -170,7 +184,7 @@ def work_off(turn: Turn, gpu: Gpu) -> None:
     if gpu.revoking:
         return
     taken: dict[int, int] = {}
-    for id in dict.fromkeys(share.job for share in gpu.shares.values()):
+    for id in sorted(turn.state.over):
         job = turn.state.jobs[id]
         if gpu.id in job.excess:
             _take(taken, turn.state.shares_of(job, gpu.id), job.excess[gpu.id])
@@ -181,6 +195,8 @@ def work_off(turn: Turn, gpu: Gpu) -> None:
 
 
 def _take(taken: dict[int, int], shares: list[Share], missing: int) -> None:
+    if missing <= 0:
+        return
     for share in sorted(shares, key=lambda share: (-share.idle, share.process)):
         size = min(missing, share.idle - taken.get(share.process, 0))
         if size > 0:

@@ -19,7 +19,7 @@ from gpushared.ailments import Condition
 if TYPE_CHECKING:
     from gpushare.api import Gpu, Job
     from gpushared.shell import Shell
-    from gpushared.views import Views
+    from gpushared.views import Viewer, Views
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -41,16 +41,18 @@ _JOB_GAUGES = {
 }
 
 
-def render(shell: Shell, views: Views) -> bytes:
+def render(shell: Shell, views: Views, viewer: Viewer) -> bytes:
+    """As the viewer may see it: jobs whose names are not shown are one sum for each user."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(shell, views))
+    registry.register(_Collector(shell, views, viewer))
     return generate_latest(registry)
 
 
 class _Collector:
-    def __init__(self, shell: Shell, views: Views) -> None:
+    def __init__(self, shell: Shell, views: Views, viewer: Viewer) -> None:
         self._shell = shell
         self._views = views
+        self._viewer = viewer
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("gpushare_build_info", "Version and driver.", labels=("version", "driver"))
@@ -91,9 +93,7 @@ class _Collector:
         yield from (states, missing, xids)
 
     def _jobs(self) -> Iterator[Metric]:
-        from gpushared.views import Viewer
-
-        jobs = self._views.jobs(Viewer(0, "name"))
+        jobs = self._views.jobs(self._viewer)
         states: dict[str, int] = {}
         for job in jobs:
             states[job["state"]] = states.get(job["state"], 0) + 1
@@ -120,6 +120,7 @@ class _Collector:
         reclaims.add_metric(("trim",), counters.trims)
         reclaims.add_metric(("term",), counters.terms)
         reclaims.add_metric(("kill",), counters.kills)
+        reclaims.add_metric(("breach",), counters.kills_for_breach)
         yield reclaims
         yield CounterMetricFamily(
             "gpushare_reclaims_relieved",
@@ -146,6 +147,9 @@ class _Collector:
         )
         yield CounterMetricFamily(
             "gpushare_claim_seconds", "Time that claims have waited.", value=counters.claim_seconds
+        )
+        yield CounterMetricFamily(
+            "gpushare_breaches", "Jobs found above their limit by what only the driver sees.", value=counters.breaches
         )
         violations = CounterMetricFamily(
             "gpushare_guarantee_violations", "Claims that could not be met in time.", labels=("cause",)

@@ -11,8 +11,8 @@ from dataclasses import fields
 from typing import Any
 
 from gpushare.quantity import Kind, Quantity
-from gpushared.events import JobRestored, JobSpec
-from gpushared.state import Job, State
+from gpushared.events import JobRestored, JobSpec, ReservationRestored
+from gpushared.state import Job, Reservation, State
 
 VERSION = 2
 
@@ -24,7 +24,33 @@ def take(state: State, now: float) -> dict[str, Any]:
 
 def take_node(state: State, now: float) -> dict[str, Any]:
     """The same without the jobs."""
-    return {"version": VERSION, "now": now, "overheads": dict(state.overheads)}
+    reservations = [_take_reservation(one) for one in state.reservations.values()]
+    return {"version": VERSION, "now": now, "overheads": dict(state.overheads), "reservations": reservations}
+
+
+def _take_reservation(one: Reservation) -> dict[str, Any]:
+    return {
+        "reservation": one.id,
+        "spec": spec_to_note(one.spec),
+        "amounts": dict(one.amounts),
+        "since": one.since,
+        "until": one.until,
+    }
+
+
+def restore_reservations(notes: dict[str, Any], since: float) -> list[ReservationRestored]:
+    """`since`: seconds that have passed since they were written down."""
+    now = float(notes["now"])
+    return [
+        ReservationRestored(
+            str(one["reservation"]),
+            spec_from_note(one["spec"]),
+            {str(gpu): int(amount) for gpu, amount in one["amounts"].items()},
+            now - float(one["since"]) + since,
+            None if one["until"] is None else max(0.0, float(one["until"]) - now - since),
+        )
+        for one in notes.get("reservations", [])
+    ]
 
 
 def take_job(job: Job) -> dict[str, Any]:
@@ -60,14 +86,17 @@ def spec_to_note(spec: JobSpec) -> dict[str, Any]:
 
 
 def spec_from_note(note: dict[str, Any]) -> JobSpec:
-    fields = dict(note)
-    fields["request"], fields["limit"] = (
+    """What a newer daemon has written beside what is known here is left out; what an older one has not, is as ever."""
+    known = {field.name for field in fields(JobSpec)}
+    values = {name: value for name, value in note.items() if name in known}
+    values["request"], values["limit"] = (
         _quantity_from_note(note["request"]),
         _quantity_from_note(note["limit"]),
     )
-    fields["command"] = tuple(note["command"])
-    fields["devices"] = None if note["devices"] is None else tuple(note["devices"])
-    return JobSpec(**fields)
+    for name in ("command", "devices", "on_reclaim"):
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
+    return JobSpec(**values)
 
 
 def _quantity_to_note(quantity: Quantity) -> dict[str, Any]:

@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpushare import api
-from gpushared.hello import user_name
-from gpushared.processes import command_of, has_mapped, uid_of
+from gpushared.clients import Clients
+from gpushared.events import Stray
+from gpushared.identities import user_name
+from gpushared.processes import Process, command_of, has_mapped, uid_of
+from gpushared.state import Job
 
 SHIM = "libgpushare.so"
 JOB = b"GPUSHARE_JOB="
@@ -27,6 +30,41 @@ def outsiders(by_pid: Mapping[int, int] | None, known: Iterable[int]) -> list[ap
     inside = set(known)
     found = [(pid, used) for pid, used in (by_pid or {}).items() if used > 0 and pid not in inside]
     return [_describe(pid, used) for pid, used in sorted(found, key=lambda one: (-one[1], one[0]))]
+
+
+class StrayFinder:
+    """Which of the processes without a page were started under a job; each is looked at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[int, tuple[Stray, int] | None]] = {}
+
+    def among(
+        self, gpu: str, by_pid: Mapping[int, int] | None, clients: Clients, jobs: Mapping[str, Job]
+    ) -> dict[int, Stray]:
+        """Of the processes in a sample. What a process says of its job counts only if the job is its own user's."""
+        unknown = [pid for pid, used in (by_pid or {}).items() if used > 0 and not clients.of_pid(pid)]
+        before = self._seen.get(gpu, {})
+        seen = self._seen[gpu] = {pid: before[pid] if pid in before else _stray(pid) for pid in unknown}
+        found = {}
+        for pid, one in seen.items():
+            if one is not None and one[0].job in jobs and jobs[one[0].job].spec.uid == one[1]:
+                found[pid] = one[0]
+        return found
+
+
+def _stray(pid: int) -> tuple[Stray, int] | None:
+    """With the user of the process."""
+    job, uid = job_of(pid), uid_of(pid)
+    return (Stray(job, command_of(pid)), uid) if job is not None and uid is not None else None
+
+
+def open_stray(pid: int, job: str, uid: int) -> Process | None:
+    """To signal it. The descriptor first, the checks second: who is checked is who is signalled."""
+    process = Process.open(pid)
+    if process is not None and (job_of(pid) != job or uid_of(pid) != uid):
+        process.close()
+        return None
+    return process
 
 
 def _describe(pid: int, used: int) -> api.UnmanagedProcess:

@@ -5,15 +5,20 @@ is in it. The daemon is never told what a word says: it reads it here, so a rest
 without the help of any process. The file goes when its process has. A few are made ahead, in DIR/spare-pages: a program
 that opens its first context waits for its page.
 
-The process gets a writable descriptor (it must write `used`), so it could also cut the file short and have the
-daemon touch memory that is not there any more. Programs are trusted that far: this is cooperation, not a
-security boundary (README), and a daemon that dies is restarted and disturbs no job. Before a page is mapped its
-size is checked.
+The process must be able to write its page, so it may write anything there, and cut the file short. Of what is in a
+page the daemon believes `used`, up to the credit that it has given; whose the page is, and what was given, stands in
+the ledger, which no process ever has (ledger.py). A page that was cut short reads as zeros, and its process is given
+up (shim/guard.h).
+
+Each process gets an open file of its own, with a lock on it. The kernel drops the lock when the last descriptor and
+the last mapping of that open file are gone: so the daemon can tell, without looking into the process's memory, that a
+program has become another one (exec).
 """
 
 from __future__ import annotations
 
-import mmap
+import contextlib
+import fcntl
 import os
 import secrets
 import stat
@@ -25,8 +30,9 @@ from typing import Any
 
 from gpushare._layout import ffi, lib
 from gpushared.events import TrimSeen
+from gpushared.ledger import Account, Header, Ledger
 from gpushared.logs import facts, log
-from gpushared.processes import Process, has_mapped
+from gpushared.processes import Process
 
 PAGE_BYTES = int(lib.GS_PAGE_BYTES)
 LINES = int(lib.GS_PAGE_LINES)
@@ -43,20 +49,6 @@ def uuid_bytes(gpu: str) -> bytes:
 
 def units(size: int) -> int:
     return min(MAX_UNITS, -(-size // UNIT))
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Who a page belongs to."""
-
-    page_id: int
-    job_id: int
-    start_time: int
-    pid: int
-    uid: int
-    priority: int
-    grace_ms: int
-    job_name: str
 
 
 NOBODY = Header(0, 0, 0, 0, 0, 0, 0, "")
@@ -78,19 +70,24 @@ class LineSeen:
 class Page:
     """One process's page, mapped."""
 
-    __slots__ = ("_map", "_struct", "_view", "fd", "gpus", "header", "lines", "path")
+    __slots__ = ("_struct", "account", "fd", "gpus", "header", "lines", "path", "published")
 
     def __init__(self, fd: int, path: Path | None, *, fresh: bool = False) -> None:
         """Takes the descriptor over. `path` is None for a file that has no name any more. A fresh one is all zeros."""
-        self._map = mmap.mmap(fd, PAGE_BYTES)
-        self._view = ffi.from_buffer("char[]", self._map, require_writable=True)
-        self._struct = ffi.cast("struct gs_page *", self._view)
+        mapped = lib.gs_page_map(fd)
+        if mapped == ffi.NULL:
+            raise OSError(ffi.errno, os.strerror(ffi.errno))
+        self._struct = ffi.cast("struct gs_page *", mapped)
+        self.account: Account | None = None
+        """What the ledger has of it; None until the daemon knows whose it is."""
         self.fd = fd
         self.path = path
         self.lines: dict[str, Any] = {}
         """GPU -> its line (a cffi pointer)."""
         self.gpus: list[str] = []
         """By line number."""
+        self.published: dict[str, object] = {}
+        """GPU -> what its line was last made to say."""
         self.header = NOBODY if fresh else self._read_header()
 
     @property
@@ -125,9 +122,6 @@ class Page:
             and page.page_id == self.header.page_id
         )
 
-    def set_job(self, job: str) -> None:
-        self._struct.job_id = int(job, 16)
-
     def line_of(self, gpu: str) -> int | None:
         """The number of the GPU's line, a fresh one if it has none; None: all are in use."""
         if gpu in self.lines:
@@ -138,21 +132,35 @@ class Page:
         ffi.buffer(line.uuid)[:] = uuid_bytes(gpu)
         self.gpus.append(gpu)
         self.lines[gpu] = ffi.addressof(line)
+        if self.account is not None:
+            self.account.open_line(uuid_bytes(gpu))
         return len(self.gpus) - 1
 
     def lines_seen(self) -> list[LineSeen]:
-        """What an earlier daemon and the process have left in the lines."""
+        """What an earlier daemon has given, and the process uses of it."""
         seen = []
+        for index, given in enumerate(self.account.lines if self.account is not None else ()):
+            line = self._struct.line[index]
+            word = lib.gs_word_load(ffi.addressof(line))
+            used = min(word >> 32, given.credit)
+            credit = max(used, min(word & MAX_UNITS, given.credit))
+            bounds = line.request * UNIT, line.limit * UNIT
+            seen.append(LineSeen(index, given.uuid, used * UNIT, credit * UNIT, given.overhead * UNIT, *bounds))
+        return seen
+
+    def claimed_lines(self, most: Mapping[bytes, int]) -> None:
+        """Enter what the page says of itself, where the ledger knows nothing: of each GPU at most so many bytes."""
+        assert self.account is not None
         for index in range(LINES):
             line = self._struct.line[index]
             identity = bytes(ffi.buffer(line.uuid))
-            if not any(identity):
+            if identity not in most or any(known.uuid == identity for known in self.account.lines):
                 break
             word = lib.gs_word_load(ffi.addressof(line))
-            used, credit = (word >> 32) * UNIT, (word & MAX_UNITS) * UNIT
-            overhead = line.overhead * UNIT if line.attached else 0
-            seen.append(LineSeen(index, identity, used, credit, overhead, line.request * UNIT, line.limit * UNIT))
-        return seen
+            allowed = most[identity] // UNIT
+            self.account.open_line(identity)
+            self.account.give(index, min(max(word >> 32, word & MAX_UNITS), allowed))
+            self.account.charge(index, min(line.overhead, allowed // 8) if line.attached else 0)
 
     def take_lines(self, gpus: Mapping[bytes, str]) -> list[tuple[str, LineSeen]]:
         """After a restart: know the lines again. A GPU that is gone keeps its line, under a name of no use."""
@@ -185,25 +193,52 @@ class Page:
     def used(self) -> dict[str, int]:
         return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}
 
-    def rename(self, path: Path) -> None:
+    def move(self, path: Path) -> None:
         """It is somebody's now."""
         assert self.path is not None
         self.path.rename(path)
         self.path = path
 
+    @property
+    def broken(self) -> bool:
+        """Its process has cut it short: what is seen here has nothing to do with the process any more."""
+        return bool(lib.gs_page_broken(self._struct))
+
+    @contextlib.contextmanager
+    def for_its_process(self) -> Iterator[int]:
+        """A descriptor to send: an open file of its own, locked."""
+        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def is_held(self) -> bool:
+        """Whether anybody still has what was sent, open or mapped."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+        return False
+
     def close(self, *, remove: bool) -> None:
         self.lines.clear()
+        lib.gs_page_unmap(self._struct)
         self._struct = None
-        ffi.release(self._view)
-        self._map.close()
         os.close(self.fd)
         if remove and self.path is not None:
             self.path.unlink(missing_ok=True)
+        if remove and self.account is not None:
+            self.account.strike_out()
+            self.account = None
 
 
 def cut(text: str, size: int) -> bytes:
     """At most so many bytes of UTF-8, no character cut in two."""
-    return text.encode()[:size].decode(errors="ignore").encode()
+    data = text.encode()
+    return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
 
 
 class Pages:
@@ -212,22 +247,20 @@ class Pages:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._spares_directory = directory.with_name(f"spare-{directory.name}")
-        self._spares: list[Page] = []
-        self._made = 0
+        self._spares: list[tuple[int, Path, Page]] = []
         directory.mkdir(mode=0o700, exist_ok=True)
         self._spares_directory.mkdir(mode=0o700, exist_ok=True)
         for path in self._spares_directory.iterdir():
             path.unlink(missing_ok=True)  # an earlier daemon's; it never gave them to anybody
+        self._device = directory.stat().st_dev
+        self.ledger = Ledger(directory.with_name("ledger"))
 
     def create(self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str) -> Page:
-        page = self._spares.pop() if self._spares else self._make()
+        page_id, home, page = self._spares.pop() if self._spares else self._make()
         try:
-            page_id = 0
-            while page_id == 0 or self._path(page_id).exists():
-                page_id = secrets.randbits(64)
-            header = Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name)
-            page.write_header(header)
-            page.rename(self._path(page_id))
+            page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
+            page.account = self.ledger.open(page.header)
+            page.move(home)
         except BaseException:
             page.close(remove=True)
             raise
@@ -238,18 +271,27 @@ class Pages:
         while len(self._spares) < SPARES:
             self._spares.append(self._make())
 
+    @property
+    def spares(self) -> int:
+        return len(self._spares)
+
     def close(self) -> None:
         while self._spares:
-            self._spares.pop().close(remove=True)
+            self._spares.pop()[-1].close(remove=True)
+        self.ledger.close()
 
-    def _make(self) -> Page:
-        self._made += 1
-        path = self._spares_directory / str(self._made)
+    def _make(self) -> tuple[int, Path, Page]:
+        """With the id and the place that it will have."""
+        page_id, home = 0, self._directory
+        while page_id == 0 or home.exists():
+            page_id = secrets.randbits(64)
+            home = self._path(page_id)
+        path = self._spares_directory / f"{page_id:016x}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             # Not ftruncate: with the disk full that would be a signal at the first touch, not an error here.
             os.posix_fallocate(fd, 0, PAGE_BYTES)
-            return Page(fd, path, fresh=True)
+            return page_id, home, Page(fd, path, fresh=True)
         except BaseException:
             os.close(fd)
             path.unlink(missing_ok=True)
@@ -264,19 +306,22 @@ class Pages:
                 path.unlink(missing_ok=True)
             else:
                 yield found
+        self.ledger.forget_found()
 
     def _reopen_one(self, path: Path) -> tuple[Page, Process] | None:
         try:
+            account = self.ledger.found[int(path.name, 16)]
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
+        except (OSError, KeyError, ValueError):
             return None
         page = map_checked(fd, path)
         if page is None:
             return None
-        owner = Process.open(page.header.pid, page.header.start_time)
-        same_name = path.name == f"{page.id:016x}"
-        # Still mapped? The process may have become another program while no daemon was looking.
-        if owner is not None and same_name and has_page(owner, page) is not False:
+        owner = Process.open(account.header.pid, account.header.start_time)
+        # Still held? The process may have become another program while no daemon was looking.
+        if owner is not None and page.id == account.header.page_id and page.is_held():
+            page.header, page.account = account.header, account
+            del self.ledger.found[page.id]
             return page, owner
         if owner is not None:
             owner.close()
@@ -286,14 +331,10 @@ class Pages:
     def adopt(self, fd: int) -> Page | None:
         """A page that a process presents and whose file the directory no longer has (somebody has cleaned up).
 
-        The file must be one that a daemon of this user has made, not one of the presenting user's own.
+        The file must be one that a daemon of this user has made, not one of the presenting user's own. The
+        descriptor stays the caller's: closing a stranger's may take as long as the stranger likes.
         """
-        status = os.fstat(fd)
-        ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if not ours or stat.S_IMODE(status.st_mode) != 0o600 or status.st_nlink != 0:
-            os.close(fd)
-            return None
-        return map_checked(fd, None)
+        return map_checked(os.dup(fd), None) if lib.gs_page_is_ours(fd, self._device) else None
 
     def _path(self, page_id: int) -> Path:
         return self._directory / f"{page_id:016x}"
@@ -316,6 +357,6 @@ def map_checked(fd: int, path: Path | None) -> Page | None:
     return page
 
 
-def has_page(owner: Process, page: Page) -> bool | None:
-    """Whether the process still has the page in its memory; None: cannot tell."""
-    return has_mapped(owner.pid, f"{page.id:016x}")
+def has_page(_owner: Process, page: Page) -> bool:
+    """Whether the process (or one that it has forked) still has the page."""
+    return page.is_held()

@@ -32,6 +32,7 @@ class Borrower:
     job: str
     loan: int
     usage: int
+    """What it holds, on all its GPUs: it goes as a whole."""
     priority: int
     unsaved: float
     """Seconds since it started, or since its last checkpoint."""

@@ -8,7 +8,6 @@ left, so it is never asked about that.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 HEAD = 8192
 """Bytes, more than /proc/PID/stat has, and than the path of a program."""
@@ -95,16 +95,24 @@ def has_mapped(pid: int, name: str) -> bool | None:
     return (b"/" + name.encode()) in maps if maps else None
 
 
+class Readers(Protocol):
+    """An event loop, or what stands in for one (readers.py)."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> object: ...
+
+    def remove_reader(self, fd: int) -> bool: ...
+
+
 class Process:
     """One process, from meeting it to its end."""
 
-    __slots__ = ("_loop", "pid", "pidfd", "start_time")
+    __slots__ = ("_readers", "pid", "pidfd", "start_time")
 
     def __init__(self, pid: int, pidfd: int, started: int) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.start_time = started
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._readers: Readers | None = None
 
     @classmethod
     def open(cls, pid: int, expected_start: int | None = None) -> Process | None:
@@ -167,20 +175,20 @@ class Process:
             return False
         return True
 
-    def watch(self, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+    def watch(self, readers: Readers, ended: Callable[[], None]) -> None:
         """Call `ended` once, when the process has ended."""
 
         def on_end() -> None:
             self.unwatch()
             ended()
 
-        self._loop = loop
-        loop.add_reader(self.pidfd, on_end)
+        self._readers = readers
+        readers.add_reader(self.pidfd, on_end)
 
     def unwatch(self) -> None:
-        if self._loop is not None and self.pidfd >= 0:
-            self._loop.remove_reader(self.pidfd)
-        self._loop = None
+        if self._readers is not None and self.pidfd >= 0:
+            self._readers.remove_reader(self.pidfd)
+        self._readers = None
 
     def close(self) -> None:
         self.unwatch()

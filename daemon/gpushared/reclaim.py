@@ -14,6 +14,7 @@ Rules, each held at the moment of action and on words read at that moment:
 * only borrowers are asked, never the claimant's own job; none is stopped within its protected start (5)
 * whom to ask is planner.py's choice; those already on a rung count first (7); a job is on a rung as a whole (8)
 * nobody is stopped while a trim may still be enough, and no claim waits for trims longer than the trim time
+* nobody is stopped on an old sample: memory outside gpushare may have come back, or be too much for all loans
 * a victim that has given back, or is no longer needed, is left in peace
 * memory that is on its way back counts as covered, and as free only when NVML says so (9)
 
@@ -29,6 +30,9 @@ from gpushare.reasons import Code, Reason
 from gpushared import health, planner, rungs
 from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
+
+LOWEST = -(2**31)
+"""No job can be given a lower priority."""
 
 
 def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
@@ -47,6 +51,7 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
         return
     for job in asked:
         _note_end_of_trim(turn, gpu, job)
+    _note_unkillable(turn, gpu)
     pursued, shortfall = _feasible(turn, gpu, claims)
     if pursued is None or shortfall <= 0:
         why = "it would not be enough" if pursued is None else "the memory came from elsewhere"
@@ -62,12 +67,26 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
 def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall: int) -> None:
     asked = [job for job in _asked(gpu) if not _gave_back(turn, gpu, job)]
     told_to_stop = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TERM]
-    _kill_due(turn, gpu, told_to_stop, shortfall)
+    due = any(turn.now >= job.reclaims[gpu.id].deadline for job in told_to_stop)
+    if due and _is_stale(turn, gpu):
+        return
+    if turn.policy.last_rung == "kill":
+        _kill_due(turn, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
-    if missing <= 0 or _trimming(turn, gpu, claims, pursued, missing):
+    if missing <= 0 or _trimming(turn, gpu, claims, pursued, missing) or _is_stale(turn, gpu):
+        return
+    if turn.policy.last_rung not in ("term", "kill"):
         return
     for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
         rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)
+
+
+def _is_stale(turn: Turn, gpu: Gpu) -> bool:
+    """Whether NVML must be asked before anybody is stopped: memory outside gpushare comes and goes between samples."""
+    stale = gpu.sampled_at < turn.now - turn.policy.poll / 2
+    if stale:
+        turn.sample(gpu)
+    return stale
 
 
 # ---- who is where -----------------------------------------------------------------------------------
@@ -94,11 +113,17 @@ def _lenders(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
     return [
         job
         for job in turn.state.owners(gpu.id)
-        # A job with limit = request never borrows; what it is above that, NVML has found, not the job.
+        # A job with limit = request never borrows; what it is above that, NVML has found, not the job, unless its
+        # limit has been lowered.
         if job.id not in claimants
-        and job.bounds[gpu.id].limit > job.bounds[gpu.id].request
+        and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(turn, gpu, job))
         and turn.state.loan(job, gpu.id) > 0
     ]
+
+
+def _over_lowered_limit(turn: Turn, gpu: Gpu, job: Job) -> bool:
+    """It has allocated more than its limit allows now: first in turn to give back, whatever its priority."""
+    return sum(share.used for share in turn.state.shares_of(job, gpu.id)) > job.bounds[gpu.id].limit
 
 
 def _stoppable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
@@ -146,7 +171,9 @@ def borrower(turn: Turn, gpu: Gpu, job: Job) -> planner.Borrower:
     state = turn.state
     unsaved = turn.now - max(job.since, job.saved_at)
     idle = turn.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
-    return planner.Borrower(job.id, state.loan(job, gpu.id), state.usage(job, gpu.id), job.spec.priority, unsaved, idle)
+    priority = LOWEST if _over_lowered_limit(turn, gpu, job) else job.spec.priority
+    held = sum(state.usage(job, id) for id in job.bounds)
+    return planner.Borrower(job.id, state.loan(job, gpu.id), held, priority, unsaved, idle)
 
 
 # ---- sums ------------------------------------------------------------------------------------------
@@ -244,6 +271,19 @@ def _gave_back(turn: Turn, gpu: Gpu, victim: Job) -> bool:
     return True
 
 
+def _note_unkillable(turn: Turn, gpu: Gpu) -> None:
+    """Once, when a killed job no longer counts as about to give its memory back: others are asked instead."""
+    for job in gpu.on_rung.values():
+        reclaim = job.reclaims[gpu.id]
+        late = reclaim.killed_at is not None and turn.now - reclaim.killed_at > turn.policy.unkillable_after
+        if late and not reclaim.given_up:
+            reclaim.given_up = True
+            text = (
+                f"was killed, and does not go: {format_bytes(turn.state.usage(job, gpu.id))} of GPU {gpu.index} with it"
+            )
+            turn.record("unkillable", text, job=job, gpu=gpu.id, usage=turn.state.usage(job, gpu.id))
+
+
 # ---- claims that cannot be met ---------------------------------------------------------------------
 
 
@@ -276,4 +316,6 @@ def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
     waiting = [job for job in turn.state.owners(gpu.id) if turn.now - job.since < job.spec.min_run_time]
     if waiting:
         return "protected", f"{waiting[0].spec.name} is within its minimum run time"
+    if turn.policy.last_rung != "kill":
+        return "policy", f"the settings of this node, by which a reclaim ends with {turn.policy.last_rung}"
     return "grace", "borrowers that are still within their grace"

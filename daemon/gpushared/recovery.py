@@ -66,10 +66,13 @@ def _restore_jobs(shell: Shell, state: dict[str, Any], with_pages: set[str]) -> 
         jobs = notes.restore(core)
         overheads = notes.restore_overheads(core)
         since = max(0.0, time.time() - float(state["time"]))
+        reservations = notes.restore_reservations(core, since)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("the notes make no sense", extra=facts(error=repr(error)))
         return
     shell.core.state.overheads.update(overheads)
+    for reservation in reservations:
+        shell.feed(reservation)
     for job in jobs:
         identity = identities.get(job.job)
         _restore_job(shell, job, identity if isinstance(identity, dict) else {}, since, job.job in with_pages)
@@ -83,7 +86,7 @@ def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since
     entry.state = "running"
     entry.started = float(identity.get("started", entry.started))
     if wrapper is not None:
-        shell.book.set_wrapper(entry, wrapper, shell.loop)
+        shell.book.set_wrapper(entry, wrapper, shell.readers)
     main = _find(identity.get("main"))
     if main is not None:
         shell.book.set_main(entry, main)

@@ -106,7 +106,7 @@ class RuntimeDir:
             raise NotPermitted(
                 f"cannot make {self.directory}: {error.strerror}",
                 code="bad_runtime_dir",
-                hint="the system's daemon runs as root; without root there is --user",
+                hint="systemd makes it for the system's daemon; without rights of that kind there is --user",
             ) from None
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise NotPermitted(

@@ -12,16 +12,18 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
 from gpushared import instructions as do
 from gpushared.clients import Client, Clients
 from gpushared.core import NodeState
+from gpushared.doors import Doors
 from gpushared.enforcers import ShimEnforcer
 from gpushared.events import (
     Detached,
@@ -39,13 +41,24 @@ from gpushared.gpus import Gpus, Sample
 from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
+from gpushared.outsiders import StrayFinder, open_stray
+from gpushared.readers import Readers
 from gpushared.state_file import StateFile
+from gpushared.strays import Strays
+from gpushared.turns import Turns
 
-PERSIST_WITHIN = 0.05
+PERSIST_WITHIN = 0.01
 """So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
-"""Pages show what could be granted at most this late: a burst of asks costs one round of publishing."""
+"""Pages show what could be granted at most this late: a burst of asks costs one round of publishing ..."""
+PUBLISH_SHARE = 0.05
+"""... or later, for rounds over hundreds of processes are to take no more of the daemon's time than this ..."""
+PUBLISH_AT_ONCE = 32
+"""... and so many processes in a row, so that nobody's answer waits for a whole round."""
+
+PER_CLIENT = 2
+"""Descriptors: a page and a pidfd."""
 
 WAKE_MARGIN = 0.0005
 """asyncio's clock may be early by its resolution."""
@@ -77,9 +90,11 @@ class Shell:
         self.gpus = gpus
         self.state_file = StateFile(state_file)
         self.loop = asyncio.get_running_loop()
+        self.readers = Readers(self.loop)
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
         self.book = Book()
+        self.doors, self.turns, self.strays = Doors(), Turns(self.loop), Strays()
         self.book.on_wrapper_end = self._wrapper_ended
         self.answers: dict[int, Answer] = {}
         self.traffic = Traffic()
@@ -87,6 +102,7 @@ class Shell:
         """Called with a GPU for which the driver did not answer."""
         self.followers: set[Callable[[Record], None]] = set()
         """Who wants to hear of each record as it is made."""
+        self._stray_finder = StrayFinder()
         self._sparingly = Sparingly(1.0)
         self.errors = 0
         """Events that the core could not handle. A bug, each of them."""
@@ -95,11 +111,15 @@ class Shell:
         self._busy = False
         self._publish: set[str] = set()
         self._publishing = False
-        self._published_at = 0.0
+        self._publish_next = 0.0
+        self._to_publish: deque[tuple[str, list[int]]] = deque()
+        self._publish_cost = 0.0
         self._persist: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
+        self._reservation_answer: do.ReservationMade | do.ReservationRefused | None = None
         self._sampling: set[str] = set()
+        self._broken = int(lib.gs_pages_broken())
         self._thread = ThreadPoolExecutor(1, "sampler")
         self._hands: dict[type, Callable[[Any], Event | None]] = {
             do.JobAdmitted: self._job_admitted,
@@ -117,6 +137,9 @@ class Shell:
             do.Terminate: self._terminate,
             do.Kill: self._kill,
             do.Notify: self._notify,
+            do.ReservationMade: self._reservation_answered,
+            do.ReservationRefused: self._reservation_answered,
+            do.ReservationOver: lambda _: None,
             do.BudgetSet: self._budget_answered,
             do.BudgetRefused: self._budget_answered,
             do.Persist: self._persist_soon,
@@ -181,7 +204,8 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
-        # The figures first, the credit second: a program that looks in between is told too little, never too much.
+        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
+        # a daemon that is started now finds the overhead with which this credit fits.
         self._publish_now(done.gpu, (done.process,))
         self.enforcer.grant(done.process, done.gpu, done.size)
         self._answer(done, None)
@@ -260,7 +284,8 @@ class Shell:
         after = self._used_on(gpu)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
         self._note_peaks(gpu, after)
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady, sample.busy)
+        strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
         """Of a job with one process the page has the exact peak; of several, what the samples meet."""
@@ -283,20 +308,39 @@ class Shell:
         self._publish.add(wish.gpu)
         if not self._publishing:
             self._publishing = True
-            delay = self._published_at + PUBLISH_EVERY - self.loop.time()
-            if delay <= 0:
+            if self._publish_next <= self.loop.time():
                 self.loop.call_soon(self._publish_all)
             else:
-                self.loop.call_later(delay, self._publish_all)
+                self.loop.call_at(self._publish_next, self._publish_all)
 
     def _publish_all(self) -> None:
-        self._publishing = False
-        self._published_at = self.loop.time()
+        """Begin a round."""
         gpus, self._publish = self._publish, set()
+        self._publish_cost = 0.0
         for gpu in gpus:
-            self._publish_now(gpu, None)
+            processes = list(self.core.gpus[gpu].shares)
+            for start in range(0, len(processes), PUBLISH_AT_ONCE):
+                self._to_publish.append((gpu, processes[start : start + PUBLISH_AT_ONCE]))
+        self._publish_some()
 
-    def _publish_now(self, gpu: str, processes: tuple[int, ...] | None) -> None:
+    def _publish_some(self) -> None:
+        """Go on with it; what is asked for meanwhile is for the next."""
+        started = self.loop.time()
+        try:
+            if self._to_publish:
+                self._publish_now(*self._to_publish.popleft())
+        finally:
+            ended = self.loop.time()
+            self._publish_cost += ended - started
+            if self._to_publish:
+                self.loop.call_soon(self._publish_some)
+            else:
+                self._publishing = False
+                self._publish_next = ended + max(PUBLISH_EVERY, self._publish_cost / PUBLISH_SHARE)
+                for gpu in self._publish:
+                    self._note_publish(do.Publish(gpu))
+
+    def _publish_now(self, gpu: str, processes: Sequence[int]) -> None:
         for process, figures in self.core.published(gpu, processes).items():
             self.enforcer.publish(process, gpu, figures)
 
@@ -352,8 +396,12 @@ class Shell:
             kind, wish.reason.render(), {**wish.reason.data, "facts": [list(one) for one in wish.reason.facts]}
         )
         clients = [client for client in map(self.clients.get, wish.processes) if client is not None]
+        found = (open_stray(-id, entry.id, entry.spec.uid) for id in wish.processes if id < 0)
+        strays = [stray for stray in found if stray is not None]
         # An allocation that waits for a claim of its own would hold the program's signal handler up.
-        reached = stop(entry, [client.process for client in clients], number)
+        reached = stop(entry, [*(client.process for client in clients), *strays], number)
+        for stray in strays:
+            stray.close()
         log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=wish.reason.message))
 
     def _notify(self, wish: do.Notify) -> None:
@@ -373,18 +421,33 @@ class Shell:
         self.feed(event)
         return self._budget_answers[0] if self._budget_answers else None
 
+    def _reservation_answered(self, done: do.ReservationMade | do.ReservationRefused) -> None:
+        self._reservation_answer = done
+
+    def reserve(self, event: Event) -> do.ReservationMade | do.ReservationRefused | None:
+        """Feed a ReservationAsked; the core answers within the same call."""
+        self._reservation_answer = None
+        self.feed(event)
+        return self._reservation_answer
+
     # ---- processes ---------------------------------------------------------------------------------
 
     def adopt(self, client: Client) -> None:
         """A process has a page: know it until it has gone."""
         self.clients.add(client)
         self.enforcer.pages[client.id] = client.page
-        client.process.watch(self.loop, lambda: self.process_gone(client))
+        self.doors.enter(client.uid, PER_CLIENT)
+        client.process.watch(self.readers, lambda: self.process_gone(client))
 
     def process_gone(self, client: Client) -> None:
         """It has ended, or has become another program."""
         if self.clients.get(client.id) is not client:
             return
+        if client.page.broken:
+            log.warning(
+                "a process has cut its credit page short, and is outside of gpushare from now on",
+                extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
+            )
         if client.connection is not None:
             client.connection.close()
         entry = self.book.get(client.job)
@@ -392,12 +455,23 @@ class Shell:
             entry.refusals += self.enforcer.refusals(client.id)
             self._note_last_peak(client, entry)
         self.clients.remove(client)
-        self.feed(ProcessGone(client.id, client.page.used()))
+        self.feed(ProcessGone(client.id, {} if client.page.broken else client.page.used()))
         self.enforcer.pages.pop(client.id, None)
+        self.doors.leave(client.uid, PER_CLIENT)
         client.process.close()
         client.page.close(remove=True)
         if entry is not None and entry.wrapper is None and not self.clients.has_job(client.job):
             self.feed(JobEnded(client.job))
+
+    def give_up_broken(self) -> None:
+        """Processes that have cut their page short: nothing that they use is known any more."""
+        broken = int(lib.gs_pages_broken())
+        if broken == self._broken:
+            return
+        self._broken = broken
+        for client in self.clients:
+            if client.page.broken:
+                self.process_gone(client)
 
     def _note_last_peak(self, client: Client, entry: Entry) -> None:
         process = self.core.processes.get(client.id)
@@ -461,6 +535,7 @@ class Shell:
             client.page.close(remove=False)
         self.enforcer.pages.clear()
         self.book.close()
+        self.readers.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

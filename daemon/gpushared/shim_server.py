@@ -8,11 +8,10 @@ own short queue; and a client that has too much on its way is not listened to un
 
 from __future__ import annotations
 
-import array
 import asyncio
 import errno
-import os
 import socket
+import time
 from collections import deque
 from typing import Any
 
@@ -23,9 +22,10 @@ from gpushared.clients import Client
 from gpushared.events import AskCancelled, AttachAsked, CreditAsked
 from gpushared.hello import Welcomer
 from gpushared.logs import Sparingly, facts, log
-from gpushared.pages import cut, has_page
+from gpushared.pages import Page, cut, has_page
 from gpushared.processes import Process, peer_credentials
 from gpushared.shell import Shell
+from gpushared.strays import receive
 
 FRAME_BYTES = int(lib.GS_FRAME_BYTES)
 TEXT_BYTES = int(lib.GS_TEXT_BYTES)
@@ -36,12 +36,18 @@ TRIMMED = int(lib.GS_TRIMMED)
 OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
 DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
 
-BACKLOG = 512
+BACKLOG = 256
+"""Who finds it full waits for a place in the order of coming; a longer queue would only be a longer wait."""
+ACCEPTS = 64
+"""Connections that are accepted in one pass of the loop."""
+PER_CONNECTION = 2
+"""Descriptors: the socket and a pidfd."""
 OUTSTANDING = 256
 """Frames of one connection that are not answered, or whose answers are not sent."""
 STRANGERS_PER_UID = 128
 """Connections of one user that have not said HELLO."""
 HELLO_WITHIN = 10.0
+LOOK_AGAIN = 0.5
 STRIKES = 8
 """Bad frames until a connection is closed."""
 
@@ -91,15 +97,28 @@ class Connection:
         self.strikes = 0
         self.timer: asyncio.TimerHandle | None = None
 
+    def listen(self) -> None:
+        """From when its user is known. A shim says HELLO at once and waits for the answer: it is here already, nearly
+        always."""
+        if self.fd >= 0:
+            self.on_readable()
+        if self.fd >= 0:
+            self.server.shell.readers.add_reader(self.fd, self.on_readable)
+
     def on_readable(self) -> None:
         """One frame a call: the loop comes back for the next, and others are not kept waiting."""
         server = self.server
+        turns = server.shell.turns
+        if not turns.may(self.uid):
+            return  # the loop comes back in its next pass
+        started = time.perf_counter()
+        self._take_frame(server)
+        turns.spend(self.uid, time.perf_counter() - started)
+
+    def _take_frame(self, server: ShimServer) -> None:
+        descriptors: list[int] = []
         try:
-            if self.client is not None:
-                size = self.sock.recv_into(server.inbox)
-                descriptors: list[int] = []
-            else:
-                size, descriptors = _receive_with_descriptors(self.sock, server.inbox)
+            size, descriptors = receive(self.sock, server.inbox)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -114,20 +133,19 @@ class Connection:
             log.exception("a frame could not be handled", extra=facts(pid=self.peer.pid))
             self.close()
         finally:
-            for fd in descriptors:
-                os.close(fd)
+            server.shell.strays.take(self.uid, descriptors)
 
     def expect_answer(self) -> None:
         self.outstanding += 1
         if self.outstanding >= OUTSTANDING and not self.paused:
             self.paused = True
-            self.server.shell.loop.remove_reader(self.fd)
+            self.server.shell.readers.remove_reader(self.fd)
 
     def _answered(self) -> None:
         self.outstanding -= 1
         if self.paused and self.outstanding < OUTSTANDING // 2 and self.fd >= 0:
             self.paused = False
-            self.server.shell.loop.add_reader(self.fd, self.on_readable)
+            self.server.shell.readers.add_reader(self.fd, self.on_readable)
 
     def send(self, frame: Any) -> None:
         """Each answer to a frame goes through here, once."""
@@ -163,8 +181,9 @@ class Connection:
         if self.fd < 0:
             return
         loop = self.server.shell.loop
-        loop.remove_reader(self.fd)
-        loop.remove_writer(self.fd)
+        self.server.shell.readers.remove_reader(self.fd)
+        if self.unsent:
+            loop.remove_writer(self.fd)
         self.fd = -1
         self.sock.close()
         if self.timer is not None:
@@ -199,7 +218,7 @@ class ShimServer:
         listener.setblocking(False)
         listener.listen(BACKLOG)
         self._listener = listener
-        self.shell.loop.add_reader(listener.fileno(), self._on_connection)
+        self.shell.loop.add_reader(listener.fileno(), self._on_connections)
 
     def stop(self) -> None:
         if self._listener is not None:
@@ -214,40 +233,48 @@ class ShimServer:
             connection.client = None
             connection.close()
 
-    def _on_connection(self) -> None:
+    def _on_connections(self) -> None:
+        """A pass of the loop may be long where many are busy: whoever waits at the door does not wait for several."""
+        for _ in range(ACCEPTS):
+            if not self._on_connection():
+                return
+
+    def _on_connection(self) -> bool:
+        """Whether there was one."""
         listener = self._listener
         if listener is None:
-            return
+            return False
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:
             self._pause_accepting(error)
-            return
+            return False
         sock.setblocking(False)
         _, uid, _ = peer_credentials(sock)
+        if not self.shell.doors.has_room(uid, PER_CONNECTION) or self.shell.strays.too_many(uid):
+            self._complain(uid, "too many connections, or descriptors that came along")
+            sock.close()
+            return True
+        strangers = self._strangers.setdefault(uid, set())
+        if len(strangers) >= STRANGERS_PER_UID:
+            self._complain(uid, "too many connections without a HELLO")
+            sock.close()
+            return True
         peer = Process.of_peer(sock)
         if peer is None:
             self._complain(uid, "its process has gone, or is in a PID namespace that this daemon cannot see")
             sock.close()
-            return
+            return True
         connection = Connection(self, sock, peer, uid)
-        strangers = self._strangers.setdefault(uid, set())
-        if len(strangers) >= STRANGERS_PER_UID:
-            self._complain(uid, "too many connections without a HELLO")
-            peer.close()
-            sock.close()
-            return
         self._connections.add(connection)
         strangers.add(connection)
-        # A shim says HELLO at once and waits for the answer: it is here already, nearly always.
-        connection.on_readable()
-        if connection.fd < 0:
-            return
-        if connection.client is None:
+        self.shell.doors.enter(uid, PER_CONNECTION)
+        self.welcomer.gate.when_met(uid, connection.listen)
+        if connection.fd >= 0 and connection.client is None:
             connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
-        self.shell.loop.add_reader(connection.fd, connection.on_readable)
+        return True
 
     def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors: the socket stays readable, so look away for a moment instead of spinning."""
@@ -262,12 +289,13 @@ class ShimServer:
 
     def _resume_accepting(self) -> None:
         if self._listener is not None:
-            self.shell.loop.add_reader(self._listener.fileno(), self._on_connection)
+            self.shell.loop.add_reader(self._listener.fileno(), self._on_connections)
 
     def closed(self, connection: Connection) -> None:
         """The connection has ended; that may be the process's end, or not."""
         self._connections.discard(connection)
         self._is_no_stranger(connection)
+        self.shell.doors.leave(connection.uid, PER_CONNECTION)
         for ask in connection.asks:
             self.shell.answers.pop(ask, None)
             self.shell.feed(AskCancelled(ask))
@@ -278,12 +306,8 @@ class ShimServer:
         elif client.connection is connection:
             client.connection = None
             self._look_after(client)
-
-    def _look_after(self, client: Client) -> None:
-        """It has no connection any more. It may live on without the page, having become another program (exec); a
-        process that only ends just now is left to its pidfd."""
-        if client.process.alive() and has_page(client.process, client.page) is False:
-            self.shell.process_gone(client)
+            # Of the descriptors of a program that becomes another one, this may have been closed before the page's.
+            self.shell.loop.call_later(LOOK_AGAIN, self._look_after, client)
 
     def _is_no_stranger(self, connection: Connection) -> None:
         strangers = self._strangers.get(connection.uid)
@@ -291,6 +315,13 @@ class ShimServer:
             strangers.discard(connection)
             if not strangers:
                 del self._strangers[connection.uid]
+
+    def _look_after(self, client: Client) -> None:
+        """It has no connection. It may live on without the page, having become another program (exec); a process
+        that only ends just now is left to its pidfd."""
+        alone = self.shell.clients.get(client.id) is client and client.connection is None
+        if alone and client.process.alive() and not has_page(client.process, client.page):
+            self.shell.process_gone(client)
 
     def _complain(self, uid: int, why: str, pid: int = 0) -> None:
         left_out = self._sparingly.allow(uid)  # not by what it sent: it could send something else each time
@@ -352,10 +383,10 @@ class ShimServer:
         body.page_id, body.job_id = welcome.page_id, welcome.job_id
         body.status, body.patience_ms = welcome.status, welcome.patience_ms
         body.text = cut(welcome.text, TEXT_BYTES - 1)
-        if welcome.fd is None:
+        if welcome.client is None:
             connection.send(self._outbox)
         else:
-            self._send_with_descriptor(connection, welcome.fd)
+            self._send_with_descriptor(connection, welcome.client.page)
         if welcome.client is not None and welcome.new:
             self.welcomer.settle_in(welcome.client)
             if connection.fd < 0:
@@ -374,10 +405,11 @@ class ShimServer:
         if connection.timer is not None:
             connection.timer.cancel()
 
-    def _send_with_descriptor(self, connection: Connection, fd: int) -> None:
+    def _send_with_descriptor(self, connection: Connection, page: Page) -> None:
         """The first packet of a connection always fits into its buffer."""
         try:
-            socket.send_fds(connection.sock, [bytes(self._outbox)], [fd])
+            with page.for_its_process() as fd:
+                socket.send_fds(connection.sock, [bytes(self._outbox)], [fd])
         except OSError:
             connection.close()
         else:
@@ -458,15 +490,3 @@ class ShimServer:
             body.text = cut(text, TEXT_BYTES - 1)
             self._text_dirty = True
         connection.send(self._outbox)
-
-
-def _receive_with_descriptors(sock: socket.socket, buffer: Any) -> tuple[int, list[int]]:
-    """A packet, and what came beside it; every descriptor is the caller's to close."""
-    descriptors = array.array("i")
-    size, ancillary, _, _ = sock.recvmsg_into(
-        [buffer], socket.CMSG_SPACE(4 * descriptors.itemsize), socket.MSG_CMSG_CLOEXEC
-    )
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-    return size, list(descriptors)

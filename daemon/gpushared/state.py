@@ -42,6 +42,8 @@ class Policy:
     """The longest that a claim waits for caches to be given back before anybody is stopped; a process that has not
     begun after half of it is not waited for."""
     grace: float = 5.0
+    last_rung: str = "kill"
+    """How far a reclaim may go: revoke, trim, term or kill."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
     unkillable_after: float = 5.0
@@ -52,6 +54,15 @@ class Policy:
     """... or until two samples so far apart show the same."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
+    on_breach: str = "deny"
+    """What follows when a job uses memory past its account: warn, deny or kill (breach.py)."""
+    breach_lasts: float = 1.0
+    """So long before a job is stopped for it."""
+    breach_least: int = 64 * MIB
+    breach_share: float = 0.02
+    """The larger of the two is the noise that measuring has."""
+    overhead_most: int = 2048 * MIB
+    """A context that costs more is its program's own doing: charged to its job, not expected of the next one."""
     overhead_guess: int = 512 * MIB
     """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
 
@@ -147,6 +158,8 @@ class Reclaim:
     trimmed: bool = False
     """Its trim is over: it has done what it could, or has not answered."""
     killed_at: float | None = None
+    given_up: bool = False
+    """Killed, and it does not go: nobody counts on its memory any more."""
 
 
 @dataclass(slots=True)
@@ -175,6 +188,10 @@ class Job:
     """When it last said that its work is saved."""
     active_at: float = float("-inf")
     """When it was last seen to compute, to allocate or to free."""
+    breaches: dict[str, float] = field(default_factory=dict)
+    """By GPU: since when it is above its limit by what only NVML sees."""
+    strays_told: dict[str, str] = field(default_factory=dict)
+    """Strays that it has been told of, and on which GPU."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
@@ -187,6 +204,18 @@ class Submission:
     spec: JobSpec
     since: float
     until: float
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Memory that is promised to a user without a job."""
+
+    id: str
+    spec: JobSpec
+    amounts: dict[str, int]
+    """By GPU, bytes."""
+    since: float
+    until: float | None
 
 
 @dataclass(slots=True)
@@ -204,7 +233,7 @@ class Ask:
     attach: bool = False
     driver_failed: bool = False
     sampled: bool = False
-    """NVML has been asked since (only for driver_failed)."""
+    """NVML has been asked since: where the driver failed, or memory of the dead may have come back."""
     looked: bool = False
     """The words have been read since."""
     allocation: int = 0
@@ -321,6 +350,8 @@ class Counters:
     claim_seconds: float = 0.0
     claims_met: dict[str, int] = field(default_factory=dict)
     """By the highest rung that it took."""
+    breaches: int = 0
+    kills_for_breach: int = 0
     violations: dict[str, int] = field(default_factory=dict)
     """Guarantee violations by cause."""
 
@@ -342,6 +373,7 @@ class State:
     """Jobs with an excess."""
     processes: dict[int, Process] = field(default_factory=dict)
     queue: dict[str, Submission] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
     overheads: dict[str, int] = field(default_factory=dict)
     """Learned cost of a context, by name of the GPU."""
@@ -430,7 +462,8 @@ class State:
             if gpu.excess:
                 gpu.excess = min(gpu.excess, max(0, -gpu.free))
             if gpu.overpromised:
-                gpu.overpromised = min(gpu.overpromised, max(0, gpu.requested - gpu.capacity))
+                promised = gpu.requested + self.reserved(gpu.id)
+                gpu.overpromised = min(gpu.overpromised, max(0, promised - gpu.capacity))
         for job in [self.jobs[id] for id in self.over]:
             for id in list(job.excess):
                 over = job.committed.get(id, 0) - job.bounds[id].limit
@@ -484,6 +517,16 @@ class State:
         above = job.committed.get(share.gpu, 0) - job.bounds[share.gpu].request
         return max(0, min(share.idle, above))
 
+    def remainder(self, reservation: Reservation, gpu: str) -> int:
+        """What is still promised of it on the GPU, beside the requests of the jobs in it."""
+        amount = reservation.amounts.get(gpu, 0)
+        inside = [job for job in self.jobs.values() if job.spec.reservation == reservation.id] if amount else []
+        return max(0, amount - sum(job.bounds[gpu].request for job in inside if gpu in job.bounds))
+
+    def reserved(self, gpu: str) -> int:
+        """Sum of the remainders of all reservations."""
+        return sum(self.remainder(one, gpu) for one in self.reservations.values())
+
     # ---- invariants ----------------------------------------------------------------------------
 
     def validate(self) -> None:
@@ -520,7 +563,8 @@ class State:
             f"{gpu.id}: more is given away than there is",
         )
         # Invariant 1: admission.
-        _hold(gpu.requested <= gpu.capacity + gpu.overpromised, f"{gpu.id}: requests exceed the capacity")
+        promised = gpu.requested + self.reserved(gpu.id)
+        _hold(promised <= gpu.capacity + gpu.overpromised, f"{gpu.id}: requests exceed the capacity")
         worst = max((one.condition for one in gpu.health.ailments), default=0)
         _hold(gpu.health.condition == worst, f"{gpu.id}: its condition is not that of its ailments")
         _hold(not (gpu.health.lost and gpu.asks), f"{gpu.id}: somebody waits for a GPU that is lost")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpushare.reasons import Reason
 from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory
@@ -43,6 +43,12 @@ class Turn:
         """Note for the log, the node's story and the job's."""
         self._keep(event, text, job, gpu, facts)
 
+    def record_of_user(self, uid: int, event: str, text: str) -> None:
+        """The same of what is a user's and no job's."""
+        record = Record(self.now, event, None, text, {}, uid=uid)
+        self.out.append(Log(record))
+        keep(self.state.records, record)
+
     def record_reason(
         self, event: str, reason: Reason, text: str = "", *, job: Job | None = None, gpu: str | None = None
     ) -> None:
@@ -52,7 +58,7 @@ class Turn:
     def _keep(self, event: str, text: str, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:
         record = Record(self.now, event, gpu, text, facts)
         if job is not None:
-            record = replace(record, job=job.id, name=job.spec.name, uid=job.spec.uid)
+            record = Record(self.now, event, gpu, text, facts, job.id, job.spec.name, job.spec.uid)
         self.out.append(Log(record))
         keep(self.state.records, record)
         if job is not None:

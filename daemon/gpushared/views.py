@@ -16,7 +16,7 @@ from gpushared.instructions import Record
 from gpushared.jobs import Entry
 from gpushared.outsiders import outsiders
 from gpushared.shell import Shell
-from gpushared.state import Gpu, Job, Rung, Share
+from gpushared.state import Gpu, Job, Reservation, Rung, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,10 @@ class Viewer:
 
     uid: int
     reveal: str
+    admin: bool = False
 
     def may_see(self, uid: int) -> bool:
-        return self.uid in (0, uid)
+        return self.admin or self.uid in (0, uid)
 
 
 def clock_offset() -> float:
@@ -160,7 +161,7 @@ class Views:
             "total": gpu.total,
             "reserve": gpu.reserve,
             "capacity": gpu.capacity,
-            "requested": gpu.requested,
+            "requested": gpu.requested + state.reserved(gpu.id),
             "usage": usage,
             "lent": lent,
             "free": 0 if gpu.health.lost else max(0, gpu.capacity - usage - gpu.unmanaged - returning),
@@ -173,7 +174,7 @@ class Views:
     def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
         sample = self.shell.gpus.samples.get(gpu.id)
         processes = self.shell.core.state.processes
-        known = {processes[share.process].pid for share in gpu.shares.values()}
+        known = {processes[share.process].pid for share in gpu.shares.values() if share.process > 0}
         known |= {entry.pid for entry in gpu.returning.values()}
         found = outsiders(sample.by_pid if sample is not None else None, known)
         for one in found:
@@ -182,6 +183,29 @@ class Views:
                 if viewer.reveal == "none":
                     one["user"], one["uid"] = "-", -1
         return found
+
+    def reservation(self, one: Reservation, viewer: Viewer | None = None) -> api.Reservation:
+        state = self.shell.core.state
+        offset = clock_offset()
+        hidden = viewer is not None and not viewer.may_see(one.spec.uid)
+        return {
+            "id": one.id,
+            "name": "-" if hidden and viewer is not None and viewer.reveal != "name" else one.spec.name,
+            "user": "-" if hidden and viewer is not None and viewer.reveal == "none" else one.spec.user,
+            "uid": -1 if hidden and viewer is not None and viewer.reveal == "none" else one.spec.uid,
+            "since": one.since + offset,
+            "until": None if one.until is None else one.until + offset,
+            "gpus": [
+                {
+                    "uuid": gpu,
+                    "index": state.gpus[gpu].index,
+                    "amount": amount,
+                    "remainder": state.remainder(one, gpu),
+                }
+                for gpu, amount in one.amounts.items()
+            ],
+            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and not hidden],
+        }
 
     # ---- records -----------------------------------------------------------------------------------
 

@@ -6,17 +6,18 @@ it is fitted to a terminal's width and never cut when piped. Colour only repeats
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["Column", "age", "clock", "jsonl", "option", "print_json", "print_table"]
+__all__ = ["Column", "age", "clock", "jsonl", "option", "print_json", "print_table", "progress"]
 
 PIPED_WIDTH = 10_000
 STYLES = {
@@ -91,6 +92,20 @@ def print_table(
     width = Console(file=sys.stdout).width if terminal else PIPED_WIDTH
     Console(file=drawn, width=width, force_terminal=terminal or None, highlight=False).print(table)
     click.echo("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()))
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while something takes long, for a terminal only: call it with how much is done of how much."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], column: Column) -> int:

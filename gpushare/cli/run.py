@@ -76,6 +76,7 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
     "--wait", metavar="[TIME]", callback=_wait, help="Wait for room when the request does not fit now, forever or TIME."
 )
 @click.option("--no-wait", is_flag=True, help="Fail at once when the request does not fit (the default).")
+@click.option("--reservation", metavar="NAME", help="Start in memory that `gpushare reserve` has kept.")
 @click.option("--no-lend", is_flag=True, help="Keep this job's unused memory for itself.")
 @click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.  [default: auto]")
 @click.option("--visible", metavar="WHAT", help="What the program sees as the GPU's size: limit or request.")
@@ -99,6 +100,7 @@ def command(
     wait: float | None,
     no_wait: bool,
     no_lend: bool,
+    reservation: str | None,
     driver: str | None,
     visible: str | None,
     replace: bool,
@@ -142,6 +144,7 @@ def command(
             gpus=gpus,
             wait=wait,
             lend=not no_lend,
+            reservation=reservation,
             replace=replace,
             report=report,
             require_daemon=require_daemon,

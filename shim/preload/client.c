@@ -28,6 +28,7 @@
 #define HELLO_PATIENCE_MS   5000
 #define DEFAULT_PATIENCE_MS 60000
 #define ANSWER_MARGIN_MS    2000 /* on top of the daemon's own patience */
+#define QUEUE_MS           250  /* in the queue at the daemon's door */
 #define FIRST_PAUSE_MS      50   /* between two attempts to connect, doubling */
 #define NOTE_AFTER_MS       1000
 #define TELL_PATIENCE_MS    500
@@ -109,16 +110,22 @@ static int move_high(int fd) {
 
 /* ---- the first exchange --------------------------------------------------------------------------- */
 
-/* A connected socket, or -errno. */
+/* A connected socket, or -errno. Where many want to connect at once the queue at the daemon's door is full: a
+ * connect that does not wait would fail, one that waits has its turn. */
 static int dial(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (path[0] == '\0')
         return -ENOENT;
     memcpy(address.sun_path, path, strlen(path)); /* options.c keeps it short enough */
-    long fd = GS_CALL(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    long fd = GS_CALL(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return (int)fd;
-    long result = GS_CALL(SYS_connect, fd, &address, sizeof address);
+    struct timeval most = {.tv_usec = QUEUE_MS * 1000};
+    long result = GS_CALL(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    if (result == 0)
+        result = GS_CALL(SYS_connect, fd, &address, sizeof address);
+    if (result == 0)
+        result = GS_CALL(SYS_fcntl, fd, F_SETFL, O_NONBLOCK);
     if (result < 0) {
         GS_CALL(SYS_close, fd);
         return (int)result;

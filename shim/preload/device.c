@@ -143,6 +143,16 @@ bool gs_context_find(CUcontext context, struct gs_place *place) {
     return false;
 }
 
+CUcontext gs_context_on(const struct gs_gpu *gpu) {
+    CUcontext found = NULL;
+    gs_lock(&slots_lock);
+    for (int i = 0; i < SLOTS && found == NULL; i++)
+        if (slots[i].context != NULL && slots[i].context != TOMB && slots[i].gpu == gpu)
+            found = slots[i].context;
+    gs_unlock(&slots_lock);
+    return found;
+}
+
 /* ---- places --------------------------------------------------------------------------------------- */
 
 static bool attach(struct gs_gpu *gpu) {

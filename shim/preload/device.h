@@ -34,6 +34,9 @@ bool gs_context_remove(CUcontext context, uint32_t number);
 /* false: not one that we saw being opened. */
 bool gs_context_find(CUcontext context, struct gs_place *place);
 
+/* A context that we saw being opened on this GPU and not closed, or NULL. */
+CUcontext gs_context_on(const struct gs_gpu *gpu);
+
 /* Where a call of this thread takes memory, after attaching there. false: attaching was refused. `place->gpu` is NULL
  * if there is no current context: the driver shall say so. */
 bool gs_place_current(struct gs_place *place);

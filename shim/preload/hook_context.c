@@ -175,6 +175,13 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     END_PRIMARY(cuDevicePrimaryCtxReset_v2(device), false);
 }
 
+CUcontext gs_context_of(const struct gs_gpu *gpu, bool *primary) {
+    struct gs_place place;
+    CUcontext context;
+    *primary = known_primary((CUdevice)gpu->index, &context, &place) && is_active((CUdevice)gpu->index);
+    return *primary ? context : gs_context_on(gpu);
+}
+
 void gs_context_forget(void) {
     for (int i = 0; i < GS_MAX_GPUS; i++)
         primaries[i] = NULL;

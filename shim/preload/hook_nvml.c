@@ -130,12 +130,13 @@ static bool is_of_the_job(unsigned int pid) {
     return gs_options()->job_id != 0 && has_our_job(pid);
 }
 
-/* Entries of both layouts begin with the pid. */
-static unsigned int keep_ours(unsigned char *infos, unsigned int count, size_t size) {
+/* `pid_at`: where in an entry the pid is. */
+static unsigned int keep_ours(void *all, unsigned int count, size_t size, size_t pid_at) {
+    unsigned char *infos = all;
     unsigned int kept = 0;
     for (unsigned int i = 0; i < count; i++) {
         unsigned int pid;
-        memcpy(&pid, infos + i * size, sizeof pid);
+        memcpy(&pid, infos + i * size + pid_at, sizeof pid);
         if (!is_of_the_job(pid))
             continue;
         memmove(infos + kept * size, infos + i * size, size);
@@ -166,7 +167,7 @@ static nvmlReturn_t hand_over(unsigned int *count, void *infos, const void *ours
             return gs_nvml.function(device, count, infos);                                                             \
         nvmlReturn_t result = gs_nvml.function(device, &found, all);                                                   \
         if (result == NVML_SUCCESS) {                                                                                  \
-            found = keep_ours((unsigned char *)all, found, sizeof(type));                                              \
+            found = keep_ours(all, found, sizeof(type), offsetof(type, pid));                                          \
             result = hand_over(count, infos, all, found, sizeof(type));                                                \
         }                                                                                                              \
         gs_pages_drop(all, bytes);                                                                                     \
@@ -182,3 +183,74 @@ LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+/* The same list as a structure, with the kind of process in it. */
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
+    const size_t bytes = MOST_PROCESSES * sizeof(nvmlProcessDetail_v1_t);
+    bool ours = gs_nvml_on() && list != NULL && list->version == NVML_VERSION(nvmlProcessDetailList_t, 1);
+    nvmlProcessDetail_v1_t *all = ours ? gs_pages_new(bytes) : NULL;
+    if (all == NULL)
+        return gs_nvml.nvmlDeviceGetRunningProcessDetailList(device, list);
+    nvmlProcessDetailList_t asked = *list;
+    asked.numProcArrayEntries = MOST_PROCESSES;
+    asked.procArray = all;
+    nvmlReturn_t result = gs_nvml.nvmlDeviceGetRunningProcessDetailList(device, &asked);
+    if (result == NVML_SUCCESS) {
+        unsigned int found =
+            keep_ours(all, asked.numProcArrayEntries, sizeof *all, offsetof(nvmlProcessDetail_v1_t, pid));
+        result = hand_over(&list->numProcArrayEntries, list->procArray, all, found, sizeof *all);
+    }
+    gs_pages_drop(all, bytes);
+    return result;
+}
+
+/* ---- how busy they were --------------------------------------------------------------------------- */
+
+/* Several samples of each process. */
+#define MOST_SAMPLES 16384
+
+/* NVML says "not found" when it has no sample newer than asked for. */
+static nvmlReturn_t hand_over_samples(unsigned int *count, void *samples, const void *ours, unsigned int found,
+                                      size_t size) {
+    nvmlReturn_t result = hand_over(count, samples, ours, found, size);
+    return found == 0 ? NVML_ERROR_NOT_FOUND : result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long since) {
+    const size_t bytes = MOST_SAMPLES * sizeof *samples;
+    unsigned int found = MOST_SAMPLES;
+    nvmlProcessUtilizationSample_t *all = gs_nvml_on() && count != NULL ? gs_pages_new(bytes) : NULL;
+    if (all == NULL)
+        return gs_nvml.nvmlDeviceGetProcessUtilization(device, samples, count, since);
+    nvmlReturn_t result = gs_nvml.nvmlDeviceGetProcessUtilization(device, all, &found, since);
+    if (result == NVML_SUCCESS) {
+        found = keep_ours(all, found, sizeof *all, offsetof(nvmlProcessUtilizationSample_t, pid));
+        result = hand_over_samples(count, samples, all, found, sizeof *all);
+    } else if (result == NVML_ERROR_NOT_FOUND) {
+        *count = 0;
+    }
+    gs_pages_drop(all, bytes);
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
+    const size_t bytes = MOST_SAMPLES * sizeof(nvmlProcessUtilizationInfo_v1_t);
+    bool ours = gs_nvml_on() && info != NULL && info->version == NVML_VERSION(nvmlProcessesUtilizationInfo_t, 1);
+    nvmlProcessUtilizationInfo_v1_t *all = ours ? gs_pages_new(bytes) : NULL;
+    if (all == NULL)
+        return gs_nvml.nvmlDeviceGetProcessesUtilizationInfo(device, info);
+    nvmlProcessesUtilizationInfo_t asked = *info;
+    asked.processSamplesCount = MOST_SAMPLES;
+    asked.procUtilArray = all;
+    nvmlReturn_t result = gs_nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &asked);
+    if (result == NVML_SUCCESS) {
+        unsigned int found =
+            keep_ours(all, asked.processSamplesCount, sizeof *all, offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
+        result = hand_over_samples(&info->processSamplesCount, info->procUtilArray, all, found, sizeof *all);
+    } else if (result == NVML_ERROR_NOT_FOUND) {
+        info->processSamplesCount = 0;
+    }
+    gs_pages_drop(all, bytes);
+    return result;
+}

@@ -14,7 +14,8 @@
  * when the program asks what is free, or before anything is refused.
  *
  * While a stream is being captured nothing is allocated (a node is added to a graph), and most calls are forbidden:
- * the call goes straight through. Pools in host memory and pools of other processes cost us nothing.
+ * the call goes straight through. Pools in host memory and pools of other processes cost us nothing. Managed memory
+ * may all be on a GPU at some time, wherever it would rather be, so its pools count in full.
  */
 #include "hooks.h"
 
@@ -23,8 +24,14 @@
 #define MAX_POOLS  512
 #define MAX_ROUNDS 4
 
-enum pool_state { UNUSED, ALIVE, DESTROYED /* but memory from it is still held */ };
+enum pool_state {
+    UNUSED,
+    ALIVE,
+    DYING,    /* the driver is about to destroy it, and nobody else touches it */
+    DESTROYED /* but memory from it is still held */
+};
 
+/* Changed under the mutex only; state and handle are read without. */
 struct pool {
     CUmemoryPool handle;
     struct gs_gpu *gpu; /* NULL: costs nothing here */
@@ -35,7 +42,7 @@ struct pool {
 
 static struct pool pools[MAX_POOLS];
 static uint32_t pool_count; /* how many of them have ever been used */
-static struct gs_lock pools_lock;
+static struct gs_mutex adding;
 
 /* ---- the list ------------------------------------------------------------------------------------- */
 
@@ -43,37 +50,54 @@ static uint32_t count(void) {
     return __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 }
 
+static enum pool_state state_of(const struct pool *pool) {
+    return __atomic_load_n(&pool->state, __ATOMIC_ACQUIRE);
+}
+
 static struct pool *find_pool(CUmemoryPool handle) {
-    struct pool *found = NULL;
-    gs_lock(&pools_lock);
-    for (uint32_t i = 0; i < pool_count && found == NULL; i++)
-        if (pools[i].state == ALIVE && pools[i].handle == handle)
-            found = &pools[i];
-    gs_unlock(&pools_lock);
-    return found;
+    uint32_t last = count();
+    for (struct pool *pool = pools; pool < pools + last; pool++)
+        if (state_of(pool) == ALIVE && __atomic_load_n(&pool->handle, __ATOMIC_RELAXED) == handle)
+            return pool;
+    return NULL;
+}
+
+static struct pool *find_unused(void) {
+    for (struct pool *pool = pools; pool < pools + MAX_POOLS; pool++)
+        if (state_of(pool) == UNUSED)
+            return pool;
+    return NULL;
 }
 
 /* NULL: there are too many; what it takes is left to measuring. */
 static struct pool *add_pool(CUmemoryPool handle, struct gs_gpu *gpu) {
-    struct pool *pool = NULL;
-    gs_lock(&pools_lock);
-    for (uint32_t i = 0; i < MAX_POOLS && pool == NULL; i++) {
-        if (i < pool_count && pools[i].state == ALIVE && pools[i].handle == handle) {
-            pool = &pools[i]; /* two threads have met it at the same time */
-        } else if (i == pool_count || pools[i].state == UNUSED) {
-            pool = &pools[i];
-            pool->handle = handle;
-            pool->gpu = gpu;
-            pool->state = ALIVE;
-            if (i == pool_count)
-                __atomic_store_n(&pool_count, i + 1, __ATOMIC_RELEASE);
-        }
+    gs_mutex_lock(&adding);
+    struct pool *pool = find_pool(handle); /* two threads may have met it at the same time */
+    if (pool == NULL && (pool = find_unused()) != NULL) {
+        gs_mutex_lock(&pool->mutex);
+        __atomic_store_n(&pool->handle, handle, __ATOMIC_RELAXED);
+        pool->gpu = gpu;
+        __atomic_store_n(&pool->state, ALIVE, __ATOMIC_RELEASE);
+        gs_mutex_unlock(&pool->mutex);
+        if (pool == pools + pool_count)
+            __atomic_store_n(&pool_count, pool_count + 1, __ATOMIC_RELEASE);
     }
-    gs_unlock(&pools_lock);
+    gs_mutex_unlock(&adding);
     return pool;
 }
 
-/* A pool that we did not see being made is the default pool of some device, or one that costs nothing. */
+/* The GPU that a pool of this place is charged on; NULL: it costs nothing. */
+static struct gs_gpu *gpu_of_place(const CUmemLocation *location, CUmemAllocationType type) {
+    struct gs_place place = {0};
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return gs_gpu_of(location->id);
+    if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return NULL;
+    return gs_place_current(&place) && place.gpu != NULL ? place.gpu : gs_gpu_of(0);
+}
+
+/* A pool that we did not see being made is the default pool of some device, or one that costs nothing: those of other
+ * places have been seen when the program asked for them. */
 static struct gs_gpu *gpu_of_default_pool(CUmemoryPool handle) {
     int devices = 0;
     CUmemoryPool pool;
@@ -96,6 +120,8 @@ static struct pool *pool_of(CUmemoryPool handle) {
 static uint32_t target_of(struct pool *pool) {
     uint64_t reserved = 0;
     uint32_t held = pool->live > pool->pending ? pool->live - pool->pending : 0;
+    if (pool->state == DYING)
+        return pool->charged;
     if (pool->state == DESTROYED)
         return held;
     if (gs_driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
@@ -104,11 +130,15 @@ static uint32_t target_of(struct pool *pool) {
     return units > held ? units : held;
 }
 
+static void become(struct pool *pool, enum pool_state state) {
+    if (state == UNUSED)
+        __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->state, state, __ATOMIC_RELEASE);
+}
+
 /* Charge what the driver says. Returns how much could not be, because the credit does not hold it. */
-static uint32_t settle(struct pool *pool) {
-    uint32_t lacking = 0;
-    gs_mutex_lock(&pool->mutex);
-    uint32_t target = target_of(pool);
+static uint32_t settle_locked(struct pool *pool) {
+    uint32_t lacking = 0, target = target_of(pool);
     if (target < pool->charged) {
         gs_release(pool->gpu->line, pool->charged - target);
         pool->charged = target;
@@ -118,10 +148,14 @@ static uint32_t settle(struct pool *pool) {
         else
             lacking = target - pool->charged;
     }
-    if (pool->state == DESTROYED && pool->live == 0 && pool->pending == 0) {
-        pool->handle = NULL;
-        __atomic_store_n(&pool->state, UNUSED, __ATOMIC_RELAXED);
-    }
+    if (pool->state == DESTROYED && pool->live == 0 && pool->pending == 0)
+        become(pool, UNUSED);
+    return lacking;
+}
+
+static uint32_t settle(struct pool *pool) {
+    gs_mutex_lock(&pool->mutex);
+    uint32_t lacking = settle_locked(pool);
     gs_mutex_unlock(&pool->mutex);
     return lacking;
 }
@@ -175,17 +209,17 @@ void gs_pool_freed(const struct gs_entry *entry) {
     leave(&pools[entry->detail], entry->units);
 }
 
-/* See gs_account_squeeze. */
+/* See gs_account_squeeze. Whoever calls may know nothing of these pools: only under its mutex does one stay alive. */
 static void squeeze(struct gs_gpu *gpu, bool all) {
-    for (uint32_t i = 0; i < count(); i++) {
-        struct pool *pool = &pools[i];
-        if (__atomic_load_n(&pool->state, __ATOMIC_RELAXED) == UNUSED || pool->gpu != gpu)
-            continue;
-        gs_mutex_lock(&pool->mutex); /* it cannot be destroyed meanwhile: this may be a thread that does not use it */
-        if (all && pool->state == ALIVE)
-            gs_driver.cuMemPoolTrimTo(pool->handle, 0);
+    uint32_t last = count();
+    for (struct pool *pool = pools; pool < pools + last; pool++) {
+        gs_mutex_lock(&pool->mutex);
+        if (pool->state != UNUSED && pool->gpu == gpu) {
+            if (all && pool->state == ALIVE)
+                gs_driver.cuMemPoolTrimTo(pool->handle, 0);
+            settle_locked(pool);
+        }
         gs_mutex_unlock(&pool->mutex);
-        settle(pool);
     }
 }
 
@@ -255,7 +289,8 @@ static CUresult allocate_from(const struct request *request, struct pool *pool) 
 static CUresult allocate(const struct request *request) {
     __atomic_store_n(&gs_account_squeeze[GS_SQUEEZE_POOLS], squeeze, __ATOMIC_RELAXED);
     struct pool *pool = request->pool != NULL ? pool_of(request->pool) : NULL;
-    if (request->pointer == NULL || pool == NULL || pool->gpu == NULL)
+    /* Nothing takes nothing, and its address may be 0, which the table has no place for. */
+    if (request->pointer == NULL || request->size == 0 || pool == NULL || pool->gpu == NULL)
         return request->call(request);
     return allocate_from(request, pool);
 }
@@ -310,9 +345,26 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     CUresult result = gs_driver.cuMemPoolCreate(pool, properties);
     if (!on || result != CUDA_SUCCESS)
         return result;
-    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    add_pool(*pool, on_device ? gs_gpu_of(properties->location.id) : NULL);
+    add_pool(*pool, gpu_of_place(&properties->location, properties->allocType));
     return result;
+}
+
+/* Default pools nobody creates: that of a place is known from here on. */
+static CUresult meet(CUresult result, bool on, const CUmemoryPool *pool, const CUmemLocation *location,
+                     CUmemAllocationType type) {
+    if (on && result == CUDA_SUCCESS && find_pool(*pool) == NULL)
+        add_pool(*pool, gpu_of_place(location, type));
+    return result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    bool on = gs_on();
+    return meet(gs_driver.cuMemGetDefaultMemPool(pool, location, type), on, pool, location, type);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    bool on = gs_on();
+    return meet(gs_driver.cuMemGetMemPool(pool, location, type), on, pool, location, type);
 }
 
 /* The exporter pays. */
@@ -325,9 +377,18 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
     return result;
 }
 
-static void set_state(struct pool *pool, enum pool_state state) {
+static void begin_to_destroy(struct pool *pool) {
     gs_mutex_lock(&pool->mutex);
-    __atomic_store_n(&pool->state, pool->gpu == NULL && state == DESTROYED ? UNUSED : state, __ATOMIC_RELAXED);
+    become(pool, DYING);
+    gs_mutex_unlock(&pool->mutex);
+}
+
+static void end_destroying(struct pool *pool, bool gone) {
+    gs_mutex_lock(&pool->mutex);
+    bool counted = pool->gpu != NULL && pool->gpu->line != NULL; /* else nothing of it was ever charged */
+    become(pool, !gone ? ALIVE : counted ? DESTROYED : UNUSED);
+    if (gone && counted)
+        settle_locked(pool);
     gs_mutex_unlock(&pool->mutex);
 }
 
@@ -335,12 +396,10 @@ static void set_state(struct pool *pool, enum pool_state state) {
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     struct pool *pool = gs_on() ? find_pool(handle) : NULL;
     if (pool != NULL)
-        set_state(pool, DESTROYED);
+        begin_to_destroy(pool);
     CUresult result = gs_driver.cuMemPoolDestroy(handle);
-    if (pool != NULL && result != CUDA_SUCCESS)
-        set_state(pool, ALIVE);
-    else if (pool != NULL && pool->gpu != NULL && pool->gpu->line != NULL)
-        settle(pool);
+    if (pool != NULL)
+        end_destroying(pool, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -368,5 +427,5 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 void gs_pool_forget(void) {
     memset(pools, 0, sizeof pools);
     pool_count = 0;
-    pools_lock = (struct gs_lock){0};
+    adding = (struct gs_mutex){0};
 }

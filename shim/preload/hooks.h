@@ -37,6 +37,9 @@ void gs_multicast_gone(uint32_t object);
 bool gs_capture_is_underway(void);
 void gs_capture_context_gone(uint32_t context);
 
+/* A context of the program on this GPU, the primary one if that is open; or NULL. */
+CUcontext gs_context_of(const struct gs_gpu *gpu, bool *primary);
+
 void gs_context_forget(void);
 void gs_pool_forget(void);
 void gs_graph_forget(void);

@@ -18,6 +18,7 @@
 #include "hooks.h"
 #include "loader.h"
 #include "message.h"
+#include "python.h"
 #include "trim.h"
 
 static void forget(void) {
@@ -33,6 +34,7 @@ static void forget(void) {
     gs_array_forget();
     gs_capture_forget();
     gs_trim_forget();
+    gs_python_forget();
     gs_message_forget();
 }
 

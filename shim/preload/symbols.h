@@ -34,6 +34,7 @@
     HELPER(cuThreadExchangeStreamCaptureMode)                                                                          \
     HELPER(cuCtxGetCurrent)                                                                                            \
     HELPER(cuCtxGetDevice)                                                                                             \
+    HELPER(cuCtxSetCurrent)                                                                                            \
     HELPER(cuDeviceGetCount)                                                                                           \
     HELPER(cuDeviceGetUuid)                                                                                            \
     HELPER(cuDeviceGetUuid_v2)                                                                                         \

@@ -20,6 +20,7 @@
 
 #include "client.h"
 #include "hooks.h"
+#include "python.h"
 #include "system.h"
 #include "thread.h"
 
@@ -27,7 +28,7 @@
 #define TRIM_MS     2000         /* if the page does not say */
 #define LOOK_MS     2000         /* so often the thread looks whether it is the last */
 #define CAPTURE_US  2000
-#define ROUNDS      5
+#define ROUNDS      3
 #define ROUND_US    1000
 #define LEAVE_MS    200
 
@@ -37,76 +38,115 @@ static struct {
     uint32_t state;
     uint32_t acting;  /* futex: calls in the driver */
     uint32_t leaving; /* the process ends */
+    uint64_t until;   /* of the trim that is under way; 0: none is */
     uint32_t before[GS_MAX_GPUS], wanted[GS_MAX_GPUS];
 } trim;
 
 /* ---- how much ------------------------------------------------------------------------------------- */
 
 /* The GPU's line in the daemon's page, or NULL. */
-static struct gs_line *line_of(int number) {
+static struct gs_line *line_of(uint32_t number) {
     const struct gs_gpu *gpu = gs_gpu_numbered((uint8_t)number);
     struct gs_line *line = __atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE);
     return line != NULL && !gpu->own ? line : NULL;
 }
 
-static void begin_count(void) {
-    for (int i = 0; i < GS_MAX_GPUS; i++) {
+static void begin_count(uint64_t until) {
+    for (uint32_t i = 0; i < GS_MAX_GPUS; i++) {
         struct gs_line *line = line_of(i);
-        trim.wanted[i] = line != NULL ? __atomic_load_n(&line->trim_units, __ATOMIC_RELAXED) : 0;
-        trim.before[i] = line != NULL ? gs_word_used(gs_word_load(line)) : 0;
+        uint32_t before = line != NULL ? gs_word_used(gs_word_load(line)) : 0;
+        uint32_t wanted = line != NULL ? __atomic_load_n(&line->trim_units, __ATOMIC_RELAXED) : 0;
+        __atomic_store_n(&trim.before[i], before, __ATOMIC_RELAXED);
+        __atomic_store_n(&trim.wanted[i], wanted, __ATOMIC_RELAXED);
     }
+    __atomic_store_n(&trim.until, until, __ATOMIC_RELEASE);
+}
+
+static bool is_wanted(uint32_t number) {
+    return __atomic_load_n(&trim.wanted[number], __ATOMIC_RELAXED) != 0;
 }
 
 /* What the process holds less than when the trim began. The program goes on taking and giving back meanwhile; the
  * daemon looks at the result, not at who brought it about. */
-static uint32_t given(int number) {
+static uint32_t given(uint32_t number) {
     uint32_t used = gs_word_used(gs_word_load(line_of(number)));
-    return trim.before[number] > used ? trim.before[number] - used : 0;
+    uint32_t before = __atomic_load_n(&trim.before[number], __ATOMIC_RELAXED);
+    return before > used ? before - used : 0;
+}
+
+/* Units still wanted on this GPU. */
+static uint32_t lacking(uint32_t number) {
+    uint32_t wanted = __atomic_load_n(&trim.wanted[number], __ATOMIC_RELAXED);
+    uint32_t got = wanted != 0 ? given(number) : 0;
+    return wanted > got ? wanted - got : 0;
 }
 
 static bool is_enough(void) {
-    for (int i = 0; i < GS_MAX_GPUS; i++)
-        if (trim.wanted[i] != 0 && given(i) < trim.wanted[i])
+    for (uint32_t i = 0; i < GS_MAX_GPUS; i++)
+        if (lacking(i) != 0)
             return false;
     return true;
 }
 
 static void end_count(void) {
-    for (int i = 0; i < GS_MAX_GPUS; i++)
-        if (trim.wanted[i] != 0)
+    __atomic_store_n(&trim.until, 0, __ATOMIC_RELEASE);
+    for (uint32_t i = 0; i < GS_MAX_GPUS; i++)
+        if (is_wanted(i))
             __atomic_fetch_add(&line_of(i)->trimmed, given(i), __ATOMIC_RELAXED);
 }
 
 /* ---- acting --------------------------------------------------------------------------------------- */
 
-/* false: the process is ending. */
-static bool enter(void) {
+bool gs_trim_enter(void) {
     __atomic_fetch_add(&trim.acting, 1, __ATOMIC_SEQ_CST);
     return !__atomic_load_n(&trim.leaving, __ATOMIC_SEQ_CST);
 }
 
-static void leave(void) {
+void gs_trim_leave(void) {
     if (__atomic_sub_fetch(&trim.acting, 1, __ATOMIC_SEQ_CST) == 0 && __atomic_load_n(&trim.leaving, __ATOMIC_SEQ_CST))
         gs_futex_wake(&trim.acting, INT_MAX);
 }
 
-static void give_back(void) {
-    for (int i = 0; i < GS_MAX_GPUS; i++) {
-        if (trim.wanted[i] == 0 || given(i) >= trim.wanted[i])
-            continue;
-        if (enter())
-            gs_account_give_back(gs_gpu_numbered((uint8_t)i), true);
-        leave();
-    }
+static void give_back(uint32_t number) {
+    if (lacking(number) == 0)
+        return;
+    if (gs_trim_enter())
+        gs_account_give_back(gs_gpu_numbered((uint8_t)number), true);
+    gs_trim_leave();
 }
 
-/* Several times: a pool is left alone while an allocation or launch is under way in it. */
+/* With a context of the program's as the current one. No call here is documented to need one; all have one as a rule.
+ */
+static void give_back_inside(uint32_t number) {
+    bool primary;
+    CUcontext context = lacking(number) != 0 ? gs_context_of(gs_gpu_numbered((uint8_t)number), &primary) : NULL;
+    if (context != NULL)
+        gs_driver.cuCtxSetCurrent(context);
+    give_back(number);
+    if (context != NULL)
+        gs_driver.cuCtxSetCurrent(NULL);
+}
+
+/* Several times: a pool is left alone while a launch is under way in it. */
 static void give_back_pools(void) {
     for (int round = 0; round < ROUNDS && !is_enough(); round++) {
         if (round != 0)
             gs_sleep_us(ROUND_US);
-        give_back();
+        for (uint32_t i = 0; i < GS_MAX_GPUS; i++)
+            give_back_inside(i);
     }
+}
+
+uint64_t gs_trim_left_ms(void) {
+    uint64_t until = __atomic_load_n(&trim.until, __ATOMIC_ACQUIRE), now = gs_now_ms();
+    return until > now ? until - now : 0;
+}
+
+uint64_t gs_trim_wanted(uint32_t gpu) {
+    if (gs_trim_left_ms() == 0)
+        return 0;
+    give_back(gpu);
+    return (uint64_t)lacking(gpu) << GS_UNIT_SHIFT;
 }
 
 /* false: one is still under way. */
@@ -119,14 +159,20 @@ static bool captures_end(uint64_t until) {
     return true;
 }
 
+static void act(uint64_t until) {
+    give_back_pools();
+    if (!is_enough() && gs_python_trim(until))
+        give_back_pools();
+}
+
 static void answer(struct gs_page *page, uint32_t asked) {
     struct gs_frame frame = {.type = GS_TRIMMED};
-    uint32_t span = __atomic_load_n(&page->trim_ms, __ATOMIC_RELAXED);
+    uint32_t said = __atomic_load_n(&page->trim_ms, __ATOMIC_RELAXED), span = said != 0 ? said : TRIM_MS;
     uint64_t began = gs_now_ms();
     __atomic_store_n(&page->trim_begun, asked, __ATOMIC_RELEASE);
-    begin_count();
-    if (captures_end(began + (span != 0 ? span : TRIM_MS) / 2))
-        give_back_pools();
+    begin_count(began + span);
+    if (captures_end(began + span / 2))
+        act(began + span);
     end_count();
     __atomic_store_n(&page->trim_done, asked, __ATOMIC_RELEASE);
     gs_client_tell(&frame);

@@ -2,8 +2,23 @@
 #ifndef GPUSHARE_PRELOAD_TRIM_H
 #define GPUSHARE_PRELOAD_TRIM_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GS_TRIM_REASON "the owner of memory that this job has borrowed wants it back"
+
 /* This process may borrow: from now on somebody waits for a trim to be asked for. Cheap when that is so already. */
 void gs_trim_start(void);
+
+/* For whoever helps with the trim that is under way: how many bytes are still wanted on this GPU, after giving back
+ * what the driver's pools hold unused by now; 0 when it is over. And how long the daemon goes on waiting. */
+uint64_t gs_trim_wanted(uint32_t gpu);
+uint64_t gs_trim_left_ms(void);
+
+/* Around whatever calls the driver. Not to be called if gs_trim_enter says false: the process is ending. Left either
+ * way. */
+bool gs_trim_enter(void);
+void gs_trim_leave(void);
 
 void gs_trim_forget(void);
 

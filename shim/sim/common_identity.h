@@ -11,6 +11,7 @@
 #define IDENTITY_COMPUTE_MAJOR  9
 #define IDENTITY_COMPUTE_MINOR  0
 #define IDENTITY_DRIVER_VERSION "580.0.0-gpushare"
+#define IDENTITY_DRIVER_BRANCH  "r580_00"
 
 void identity_uuid_text(const unsigned char uuid[16], char text[IDENTITY_UUID_TEXT]);
 /* Bus number of a GPU; domain, device and function are 0. */

@@ -36,6 +36,8 @@
 #define POOL_MAGIC   0x6d69732d75706770ull /* "pgpu-sim" */
 #define POOL_VERSION 1
 #define POOL_SLOTS   4096
+/* Of another version, or of a build with another layout: made anew. */
+#define POOL_READY   (POOL_MAGIC + POOL_VERSION + ((uint64_t)sizeof(struct pool_file) << 8))
 
 /* Changed under the mutex only, except by its owner; free when pid is 0. */
 struct slot {
@@ -45,7 +47,7 @@ struct slot {
 };
 
 struct pool_file {
-    _Atomic uint64_t ready; /* POOL_MAGIC + POOL_VERSION when the hardware below is complete */
+    _Atomic uint64_t ready; /* POOL_READY when the hardware below is complete */
     pthread_mutex_t mutex;
     _Atomic uint32_t high; /* slots from here on were never used */
     struct sim_hardware hardware;
@@ -142,7 +144,7 @@ static void write_hardware(const struct sim_hardware *hardware) {
         free_slot(index);
     }
     pool->hardware = *hardware;
-    atomic_store(&pool->ready, POOL_MAGIC + POOL_VERSION);
+    atomic_store(&pool->ready, POOL_READY);
 }
 
 static void init_mutex(void) {
@@ -223,7 +225,7 @@ static bool open_locked(const struct sim_settings *settings) {
     if (alive_fd < 0) {
         return complain("cannot open the file 'alive'");
     }
-    if (atomic_load(&pool->ready) != POOL_MAGIC + POOL_VERSION) {
+    if (atomic_load(&pool->ready) != POOL_READY) {
         init_mutex();
         write_hardware(&settings->hardware);
     }

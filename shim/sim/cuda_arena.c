@@ -33,7 +33,7 @@ static void *map_aligned(int fd, uint64_t size) {
 
 CUresult arena_open(struct arena *arena, uint32_t gpu, uint64_t gpu_bytes) {
     uint64_t size = model_blocks_bytes(gpu_bytes) * MODEL_ADDRESS_FACTOR;
-    int fd = share_create(SHARE_ARENA, gpu, size);
+    int fd = gpu == ARENA_OF_HOST ? share_create(SHARE_HOST, 0, size) : share_create(SHARE_ARENA, gpu, size);
     if (fd < 0) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
@@ -49,13 +49,23 @@ CUresult arena_open(struct arena *arena, uint32_t gpu, uint64_t gpu_bytes) {
     return heap_add(&arena->heap, arena->base, size, NULL) == NULL ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
+static bool charge(const struct arena *arena, uint64_t bytes) {
+    return arena->gpu == ARENA_OF_HOST || pool_charge(arena->gpu, bytes);
+}
+
+static void uncharge(const struct arena *arena, uint64_t bytes) {
+    if (arena->gpu != ARENA_OF_HOST) {
+        pool_uncharge(arena->gpu, bytes);
+    }
+}
+
 CUresult arena_take(struct arena *arena, uint64_t bytes, struct heap_piece **piece) {
-    if (bytes > arena->size || !pool_charge(arena->gpu, model_blocks_bytes(bytes))) {
+    if (bytes > arena->size || !charge(arena, model_blocks_bytes(bytes))) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *piece = heap_take(&arena->heap, bytes);
     if (*piece == NULL) {
-        pool_uncharge(arena->gpu, model_blocks_bytes(bytes));
+        uncharge(arena, model_blocks_bytes(bytes));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;
@@ -65,7 +75,7 @@ void arena_give(struct arena *arena, struct heap_piece *piece) {
     uint64_t size = piece->size;
     fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(piece->base - arena->base), (off_t)size);
     heap_give(piece);
-    pool_uncharge(arena->gpu, size);
+    uncharge(arena, size);
 }
 
 uint64_t arena_offset(const struct arena *arena, CUdeviceptr address) {

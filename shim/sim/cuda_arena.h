@@ -7,8 +7,10 @@
 
 #include <stdbool.h>
 
+#define ARENA_OF_HOST UINT32_MAX
+
 struct arena {
-    uint32_t gpu; /* number in the shared pool */
+    uint32_t gpu; /* number in the shared pool; ARENA_OF_HOST: host memory, which is charged to nobody */
     int fd;       /* the bytes */
     uint64_t base, size;
     struct heap heap; /* in blocks */

@@ -271,14 +271,12 @@ static CUresult end_in(CUstream stream, CUgraph *graph) {
 void capture_stream_gone(CUstream stream) {
     struct branch *branch = stream_branch(stream);
     struct capture *capture = find(branch);
-    if (capture != NULL) {
-        spoil(capture, CUDA_SUCCESS);
-        if (capture->stream == stream) {
-            if (!capture->given) {
-                graph_end(capture->graph);
-            }
-            end(capture);
+    /* One that only took part may go: what it left unjoined is found when the capture ends. */
+    if (capture != NULL && capture->stream == stream) {
+        if (!capture->given) {
+            graph_end(capture->graph);
         }
+        end(capture);
     }
     node_set_clear(&branch->tail);
 }
@@ -337,12 +335,34 @@ API_TWIN(cuStreamGetCaptureInfo_v2, _ptsz,
           const CUgraphNode **dependencies, size_t *count),
          LOCKED(status_of(stream, status, id, graph, dependencies, count)))
 
+/* Data of `count` plain edges. A program may still be reading what an earlier call returned, so that stays; each array
+ * is at least twice as long as the last. */
+static const CUgraphEdgeData *plain_edges(size_t count) {
+    static CUgraphEdgeData first[64];
+    static CUgraphEdgeData *edges = first;
+    static size_t room = sizeof first / sizeof *first;
+    if (count > room) {
+        CUgraphEdgeData *more = calloc(count * 2, sizeof *more);
+        if (more == NULL) {
+            return NULL;
+        }
+        edges = more;
+        room = count * 2;
+    }
+    return edges;
+}
+
 static CUresult status_with_edges(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
                                   const CUgraphNode **dependencies, const void **edges, size_t *count) {
-    if (edges != NULL) {
-        *edges = NULL; /* all edges are plain ones */
+    size_t tail = 0;
+    CUresult result = status_of(stream, status, id, graph, dependencies, &tail);
+    if (count != NULL && result == CUDA_SUCCESS && *status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        *count = tail;
     }
-    return status_of(stream, status, id, graph, dependencies, count);
+    if (edges != NULL) {
+        *edges = result == CUDA_SUCCESS ? plain_edges(tail) : NULL;
+    }
+    return result;
 }
 
 API_TWIN(cuStreamGetCaptureInfo_v3, _ptsz,

@@ -316,6 +316,19 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
     return CUDA_SUCCESS;
 }
 
+/* As a GPU of compute capability 9.0 divides its multiprocessors. */
+CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type) {
+    ENTER(cuDeviceGetDevResource);
+    CHECK_QUERY(resource, device);
+    if (type != CU_DEV_RESOURCE_TYPE_SM) {
+        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    }
+    *resource = (CUdevResource){
+        .type = type,
+        .sm = {.smCount = (unsigned)attributes[16], .minSmPartitionSize = 8, .smCoscheduledAlignment = 8}};
+    return CUDA_SUCCESS;
+}
+
 CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {
     ENTER(cuFlushGPUDirectRDMAWrites);
     (void)target, (void)scope;

@@ -8,6 +8,7 @@
 #include "cuda_capture.h"
 #include "cuda_context.h"
 #include "cuda_handle.h"
+#include "cuda_operations.h"
 #include "cuda_share.h"
 #include "cuda_stream.h"
 
@@ -123,7 +124,9 @@ static CUresult record(CUevent event, CUstream stream, unsigned int flags) {
     }
     CUresult result = LOCKED(check(event));
     if (result == CUDA_SUCCESS && capture_concerns(stream)) {
-        return LOCKED(capture_record(stream, &event->branch));
+        struct operation operation = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
+        return flags == CU_EVENT_RECORD_EXTERNAL ? capture_add(stream, &operation)
+                                                 : LOCKED(capture_record(stream, &event->branch));
     }
     if (result == CUDA_SUCCESS) {
         result = stream_enter(stream);
@@ -136,11 +139,25 @@ static CUresult wait(CUstream stream, CUevent event, unsigned int flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = LOCKED(check(event));
+    if (result == CUDA_SUCCESS && flags == CU_EVENT_WAIT_EXTERNAL && capture_concerns(stream)) {
+        struct operation operation = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
+        return capture_add(stream, &operation);
+    }
     if (result == CUDA_SUCCESS && atomic_load(&capture_count) != 0 &&
         (capture_concerns(stream) || capture_has(&event->branch))) {
         return LOCKED(capture_wait(stream, &event->branch));
     }
     return result != CUDA_SUCCESS ? result : stream_enter(stream);
+}
+
+/* As nodes of a graph. What was put into the stream before a node has been done. */
+CUresult run_record(CUevent event) {
+    return LOCKED(mark(event));
+}
+
+CUresult run_wait(CUevent event, CUstream stream) {
+    (void)stream;
+    return LOCKED(check(event));
 }
 
 /* An event of a capture that is still going on has nothing to be asked. */

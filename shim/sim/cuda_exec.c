@@ -9,6 +9,7 @@
 
 #include "cuda_api.h"
 #include "cuda_capture.h"
+#include "cuda_conditional.h"
 #include "cuda_context.h"
 #include "cuda_handle.h"
 #include "cuda_linear.h"
@@ -20,7 +21,7 @@
 
 #define KNOWN_FLAGS                                                                                                    \
     (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |                            \
-     CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
+     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
 /* One node, or one of a child node's: the graphs below are laid out flat. */
 struct step {
@@ -34,14 +35,28 @@ struct CUgraphExec_st {
     uint64_t flags;
     struct step *steps;
     size_t count, room;
+    struct user_references references;
 };
 
 /* ---- making --------------------------------------------------------------------------------------- */
 
+static CUresult add_step(CUgraphNode node, void *data);
+
+static CUresult add_graph(CUgraphExec exec, CUgraph graph) {
+    CUresult result = graph_walk(graph, add_step, exec);
+    if (result == CUDA_SUCCESS && !user_references_copy(&exec->references, &graph->references)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
 static CUresult add_step(CUgraphNode node, void *data) {
     CUgraphExec exec = data;
-    if (node->operation.type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        return graph_walk(node->operation.child, add_step, exec);
+    CUresult result = node->operation.type == CU_GRAPH_NODE_TYPE_CONDITIONAL
+                          ? conditional_check(node->operation.conditional)
+                          : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || node->operation.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        return result != CUDA_SUCCESS ? result : add_graph(exec, node->operation.child);
     }
     if (exec->count == exec->room) {
         size_t room = exec->room == 0 ? 16 : exec->room * 2;
@@ -53,19 +68,16 @@ static CUresult add_step(CUgraphNode node, void *data) {
         exec->room = room;
     }
     exec->steps[exec->count++] = (struct step){node, node->operation, true};
-    if (node->operation.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-        graph_memory_use(node->operation.memory);
-    }
+    operation_use(&node->operation);
     return CUDA_SUCCESS;
 }
 
-static void end_steps(struct step *steps, size_t count) {
-    for (size_t index = 0; index < count; index++) {
-        if (steps[index].operation.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-            graph_memory_drop(steps[index].operation.memory);
-        }
+static void end_contents(CUgraphExec exec) {
+    for (size_t index = 0; index < exec->count; index++) {
+        operation_drop(&exec->steps[index].operation);
     }
-    free(steps);
+    user_references_end(&exec->references);
+    free(exec->steps);
 }
 
 void exec_orphan(CUgraph graph) {
@@ -74,25 +86,40 @@ void exec_orphan(CUgraph graph) {
     }
 }
 
+/* What a kernel could launch. */
+static bool fits_device(CUgraphExec exec) {
+    for (size_t index = 0; index < exec->count; index++) {
+        CUgraphNodeType type = exec->steps[index].operation.type;
+        if (type != CU_GRAPH_NODE_TYPE_KERNEL && type != CU_GRAPH_NODE_TYPE_MEMCPY &&
+            type != CU_GRAPH_NODE_TYPE_MEMSET && type != CU_GRAPH_NODE_TYPE_EMPTY) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static CUresult instantiate(CUgraphExec *result, CUgraph graph, uint64_t flags) {
     if (result == NULL || !handle_is(graph, HANDLE_GRAPH) || graph->parent != NULL || (flags & ~KNOWN_FLAGS) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (graph->instance != NULL) {
-        return CUDA_ERROR_NOT_SUPPORTED; /* a graph with memory nodes is instantiated once at a time */
+        return CUDA_ERROR_NOT_SUPPORTED; /* a graph with such nodes is instantiated once at a time */
     }
     CUgraphExec exec = handle_new(HANDLE_GRAPH_EXEC, sizeof *exec);
     if (exec == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     exec->flags = flags;
-    CUresult made = graph_walk(graph, add_step, exec);
+    CUresult made = add_graph(exec, graph);
+    if (made == CUDA_SUCCESS && (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 && !fits_device(exec)) {
+        made = CUDA_ERROR_NOT_SUPPORTED;
+    }
     if (made != CUDA_SUCCESS) {
-        end_steps(exec->steps, exec->count);
+        end_contents(exec);
         handle_end(exec);
         return made;
     }
-    if (graph->memory) {
+    if (graph->memory || graph->conditional) {
         exec->graph = graph;
         graph->instance = exec;
     }
@@ -107,7 +134,7 @@ static CUresult destroy(CUgraphExec exec) {
     if (exec->graph != NULL) {
         exec->graph->instance = NULL;
     }
-    end_steps(exec->steps, exec->count);
+    end_contents(exec);
     handle_end(exec);
     return CUDA_SUCCESS;
 }
@@ -128,6 +155,7 @@ CUresult exec_set(CUgraphExec exec, CUgraphNode node, const struct operation *op
     if (step == NULL || step->operation.type != operation->type) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    operation_drop(&step->operation);
     step->operation = *operation;
     return CUDA_SUCCESS;
 }
@@ -154,7 +182,7 @@ static CUresult get_enabled(CUgraphExec exec, CUgraphNode node, unsigned int *en
     return CUDA_SUCCESS;
 }
 
-/* Another graph of the same shape may take the place of the first; memory nodes stay what they are. */
+/* Another graph of the same shape may take the place of the first; memory and conditional nodes stay what they are. */
 static CUgraphExecUpdateResult compare(const struct CUgraphExec_st *exec, const struct CUgraphExec_st *fresh,
                                        CUgraphNode *at) {
     for (size_t index = 0; index < exec->count && index < fresh->count; index++) {
@@ -163,7 +191,8 @@ static CUgraphExecUpdateResult compare(const struct CUgraphExec_st *exec, const 
         if (before->type != after->type) {
             return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
         }
-        if (before->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || before->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+        if (before->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || before->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+            before->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
             return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
         }
     }
@@ -177,16 +206,23 @@ static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultI
         return CUDA_ERROR_INVALID_VALUE;
     }
     *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_ERROR};
-    CUresult result = graph_walk(graph, add_step, &fresh);
+    CUresult result = add_graph(&fresh, graph);
     if (result == CUDA_SUCCESS) {
         info->result = compare(exec, &fresh, &info->errorNode);
         result = info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
     for (size_t index = 0; result == CUDA_SUCCESS && index < exec->count; index++) {
+        struct operation old = exec->steps[index].operation;
         exec->steps[index].operation = fresh.steps[index].operation;
         exec->steps[index].node = fresh.steps[index].node;
+        fresh.steps[index].operation = old;
     }
-    end_steps(fresh.steps, fresh.count);
+    if (result == CUDA_SUCCESS) {
+        struct user_references old = exec->references;
+        exec->references = fresh.references;
+        fresh.references = old;
+    }
+    end_contents(&fresh);
     return result;
 }
 
@@ -283,6 +319,13 @@ static CUresult run(const struct operation *operation, CUstream stream) {
         return LOCKED(graph_memory_allocate(operation->memory));
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return LOCKED(linear_release(operation->freed));
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return run_record(operation->event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return run_wait(operation->event, stream);
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
+        return run_semaphores(operation->semaphores);
     default:
         return CUDA_SUCCESS;
     }
@@ -311,10 +354,17 @@ static CUresult launch(CUgraphExec exec, CUstream stream) {
 static CUresult capture_launch(CUgraphExec exec, CUstream stream) {
     CUresult result = handle_is(exec, HANDLE_GRAPH_EXEC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     for (size_t index = 0; result == CUDA_SUCCESS && index < exec->count; index++) {
-        CUgraphNodeType type = exec->steps[index].operation.type;
-        result = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE
-                     ? CUDA_ERROR_NOT_SUPPORTED
-                     : capture_add(stream, &exec->steps[index].operation);
+        const struct operation *operation = &exec->steps[index].operation;
+        CUgraphNodeType type = operation->type;
+        if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+            type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
+        operation_use(operation); /* now the captured node's too */
+        result = capture_add(stream, operation);
+        if (result != CUDA_SUCCESS) {
+            operation_drop(operation);
+        }
     }
     return result;
 }

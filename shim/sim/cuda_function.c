@@ -84,7 +84,7 @@ static CUresult get_module(CUmodule *module, CUfunction handle) {
 }
 
 static CUresult get_name(const char **name, const void *handle) {
-    CUresult result = name == NULL ? CUDA_ERROR_INVALID_VALUE : check(handle);
+    CUresult result = name == NULL || handle == NULL ? CUDA_ERROR_INVALID_VALUE : check(handle);
     if (result == CUDA_SUCCESS) {
         *name = handle_is(handle, HANDLE_FUNCTION) ? ((CUfunction)(uintptr_t)handle)->name
                                                    : ((CUkernel)(uintptr_t)handle)->name;

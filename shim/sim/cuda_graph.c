@@ -8,6 +8,7 @@
 #include "cuda_graph.h"
 
 #include "cuda_api.h"
+#include "cuda_conditional.h"
 #include "cuda_exec.h"
 #include "cuda_handle.h"
 
@@ -74,11 +75,30 @@ CUgraph graph_new(void) {
     return handle_new(HANDLE_GRAPH, sizeof(struct CUgraph_st));
 }
 
+void operation_use(const struct operation *operation) {
+    if (operation->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        graph_memory_use(operation->memory);
+    } else if (operation->type == CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL ||
+               operation->type == CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT) {
+        semaphore_batch_use(operation->semaphores);
+    }
+}
+
+void operation_drop(const struct operation *operation) {
+    if (operation->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        graph_memory_drop(operation->memory);
+    } else if (operation->type == CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL ||
+               operation->type == CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT) {
+        semaphore_batch_drop(operation->semaphores);
+    }
+}
+
 static void end_node(CUgraphNode node) {
-    if (node->operation.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-        graph_memory_drop(node->operation.memory);
-    } else if (node->operation.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    operation_drop(&node->operation);
+    if (node->operation.type == CU_GRAPH_NODE_TYPE_GRAPH) {
         graph_end(node->operation.child);
+    } else if (node->operation.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+        conditional_end(node->operation.conditional);
     }
     node_set_clear(&node->dependencies);
     handle_end(node);
@@ -89,6 +109,8 @@ void graph_end(CUgraph graph) {
         end_node(graph->nodes.nodes[index]);
     }
     exec_orphan(graph);
+    conditional_handles_end(graph);
+    user_references_end(&graph->references);
     node_set_clear(&graph->nodes);
     handle_end(graph);
 }
@@ -105,12 +127,15 @@ static CUresult check_nodes(CUgraph graph, const CUgraphNode *nodes, size_t coun
     return CUDA_SUCCESS;
 }
 
-static void note_memory(CUgraph graph, const struct operation *operation) {
-    if (operation->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || operation->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
-        (operation->type == CU_GRAPH_NODE_TYPE_GRAPH && operation->child->memory)) {
-        for (; graph != NULL; graph = graph->parent) {
-            graph->memory = true;
-        }
+/* What restricts a graph restricts those that it is part of. */
+static void note_kind(CUgraph graph, const struct operation *operation) {
+    CUgraph child = operation->type == CU_GRAPH_NODE_TYPE_GRAPH ? operation->child : NULL;
+    bool memory = operation->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || operation->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+                  (child != NULL && child->memory);
+    bool conditional = operation->type == CU_GRAPH_NODE_TYPE_CONDITIONAL || (child != NULL && child->conditional);
+    for (; (memory || conditional) && graph != NULL; graph = graph->parent) {
+        graph->memory |= memory;
+        graph->conditional |= conditional;
     }
 }
 
@@ -135,7 +160,7 @@ CUresult graph_add(CUgraph graph, const struct operation *operation, const CUgra
     fresh->graph = graph;
     fresh->place = graph->nodes.count - 1;
     fresh->operation = *operation;
-    note_memory(graph, operation);
+    note_kind(graph, operation);
     *node = fresh;
     return CUDA_SUCCESS;
 }
@@ -176,6 +201,7 @@ static CUresult clone_node(CUgraph clone, CUgraphNode node) {
         result = graph_add(clone, &operation, NULL, 0, &copy);
     }
     if (result == CUDA_SUCCESS) {
+        operation_use(&operation);
         copy->original = node;
         if (operation.type == CU_GRAPH_NODE_TYPE_GRAPH) {
             operation.child->parent = clone;
@@ -186,7 +212,9 @@ static CUresult clone_node(CUgraph clone, CUgraphNode node) {
 
 CUresult graph_clone(CUgraph graph, CUgraph *result) {
     CUgraph clone = graph_new();
-    CUresult made = clone == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    CUresult made = clone == NULL || !user_references_copy(&clone->references, &graph->references)
+                        ? CUDA_ERROR_OUT_OF_MEMORY
+                        : CUDA_SUCCESS;
     for (size_t index = 0; index < graph->nodes.count && made == CUDA_SUCCESS; index++) {
         made = clone_node(clone, graph->nodes.nodes[index]);
     }
@@ -229,7 +257,7 @@ static CUresult clone_plain(CUgraph *clone, CUgraph graph) {
     if (clone == NULL || !handle_is(graph, HANDLE_GRAPH)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return graph->memory ? CUDA_ERROR_NOT_SUPPORTED : graph_clone(graph, clone);
+    return graph->memory || graph->conditional ? CUDA_ERROR_NOT_SUPPORTED : graph_clone(graph, clone);
 }
 
 static CUresult find_in_clone(CUgraphNode *node, CUgraphNode original, CUgraph clone) {

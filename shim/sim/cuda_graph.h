@@ -4,6 +4,13 @@
 
 #include "cuda_abi.h"
 #include "cuda_graphmem.h"
+#include "cuda_semaphore.h"
+#include "cuda_userobject.h"
+
+/* What a conditional node chooses from. Kernels set the condition, so here no body is ever run. */
+struct conditional {
+    CUDA_CONDITIONAL_NODE_PARAMS params; /* phGraph_out: `size` graphs that are the node's own */
+};
 
 /* What a node does, as data: it is kept in graphs, compared by updates and run by launches. */
 struct operation {
@@ -16,6 +23,9 @@ struct operation {
         CUgraph child;               /* the node's own */
         struct graph_memory *memory; /* of an alloc node */
         CUdeviceptr freed;
+        CUevent event;                      /* of event nodes */
+        struct semaphore_batch *semaphores; /* of external semaphore nodes */
+        struct conditional *conditional;    /* the node's own; an executable graph only knows that it is there */
     };
 };
 
@@ -35,10 +45,12 @@ struct CUgraphNode_st {
 
 struct CUgraph_st {
     struct node_set nodes; /* in the order in which they were added */
-    CUgraph parent;        /* of a child node's graph */
+    CUgraph parent;        /* of a child node's graph, and of a conditional node's */
     CUgraph original;      /* of a clone; only compared */
-    CUgraphExec instance;  /* of a graph with memory nodes, which may have only one */
+    CUgraphExec instance;  /* of a graph with memory or conditional nodes, which may have only one */
     bool memory;           /* has memory nodes */
+    bool conditional;      /* has conditional nodes */
+    struct user_references references;
 };
 
 /* All of these are called under the lock. */
@@ -47,6 +59,10 @@ bool node_set_has(const struct node_set *set, CUgraphNode node);
 bool node_set_add(struct node_set *set, CUgraphNode node);
 bool node_set_copy(struct node_set *set, const struct node_set *from);
 void node_set_clear(struct node_set *set);
+
+/* What an operation refers to and others may share: counted. */
+void operation_use(const struct operation *operation);
+void operation_drop(const struct operation *operation);
 
 CUgraph graph_new(void);
 void graph_end(CUgraph graph);

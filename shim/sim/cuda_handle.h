@@ -23,7 +23,11 @@ enum handle_type {
     HANDLE_NODE,
     HANDLE_GRAPH_EXEC,
     HANDLE_EXTERNAL,
-    HANDLE_MULTICAST
+    HANDLE_MULTICAST,
+    HANDLE_SEMAPHORE,
+    HANDLE_USER_OBJECT,
+    HANDLE_TEXTURE,
+    HANDLE_SURFACE
 };
 
 /* Zeroed memory for an object of this type, known from now on; NULL without memory. */

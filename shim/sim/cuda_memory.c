@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include "cuda_memory.h"
 
+#include "cuda_managed.h"
+
 #include <stdlib.h>
 
 static struct memory *root;
@@ -81,6 +83,7 @@ struct memory *memory_new(enum memory_kind kind, CUdeviceptr address, uint64_t s
 
 void memory_end(struct memory *memory) {
     delete(memory);
+    advice_end(memory->advice);
     free(memory);
 }
 

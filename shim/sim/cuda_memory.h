@@ -21,6 +21,8 @@ enum memory_kind {
     MEMORY_REGISTERED /* cuMemHostRegister */
 };
 
+struct advice;
+
 struct memory {
     CUdeviceptr address;
     uint64_t size; /* as asked for */
@@ -32,11 +34,21 @@ struct memory {
     CUmemoryPool pool;
     struct heap_piece *piece;     /* where it is, for kinds that take device memory of this process */
     void *origin;                 /* what else its kind needs to know */
+    bool host, managed;           /* of a pool of host or managed memory */
+    struct advice *advice;        /* about managed memory */
     bool accessible;              /* may be read and written: a VMM mapping not before cuMemSetAccess */
     struct memory *older, *newer; /* the others of the same context */
     struct memory *left, *right;  /* search tree by address */
     uint32_t priority;
 };
+
+static inline bool memory_is_host(const struct memory *memory) {
+    return memory->kind == MEMORY_HOST || memory->kind == MEMORY_REGISTERED || memory->host;
+}
+
+static inline bool memory_is_managed(const struct memory *memory) {
+    return memory->kind == MEMORY_MANAGED || memory->managed;
+}
 
 /* Makes a range known. NULL without memory for it. */
 struct memory *memory_new(enum memory_kind kind, CUdeviceptr address, uint64_t size);

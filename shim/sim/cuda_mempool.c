@@ -5,6 +5,9 @@
  * synchronise, step by step, as far as a step is wholly free. Streams are in order here, so a freed piece can be
  * handed out again at once.
  *
+ * A pool of host memory takes it from an arena that is charged to nobody. A pool of managed memory takes it from a GPU,
+ * as all managed memory does here: that of its preferred location, or else the current one.
+ *
  * An exported pool is a duplicate of the descriptor of this process's arena, and an exported pointer is an offset in
  * it: the importer maps the same bytes and pays nothing.
  */
@@ -27,12 +30,14 @@
 #include <unistd.h>
 
 struct CUmemPoolHandle_st {
-    CUdevice device;
+    CUdevice device; /* whose memory it hands out; 0 for host memory */
+    bool host;
     CUmemPoolProps properties;
     struct heap heap;
     uint64_t reserved, reserved_high, used_high, threshold;
-    int reuse[3];  /* the three REUSE attributes */
-    bool standing; /* the device's default pool: cannot be destroyed */
+    int reuse[3];   /* the three REUSE attributes */
+    uint32_t peers; /* devices that were given access, as bits */
+    bool standing;  /* a default pool: cannot be destroyed */
     bool destroyed;
     size_t live;     /* allocations */
     int imported_fd; /* the exporter's arena, or -1 */
@@ -46,6 +51,15 @@ struct exported_pointer {
 #define EXPORT_MAGIC 0x7265746e696f7067ull
 
 static CUmemoryPool pools;
+static struct arena host_arena;
+
+/* The default and the current pool of places other than a device's own memory, which struct device has. */
+static struct place {
+    CUmemLocation location;
+    CUmemAllocationType type;
+    CUmemoryPool standing, current;
+    struct place *next;
+} *places;
 
 static CUmemoryPool new_pool(CUdevice device, const CUmemPoolProps *properties) {
     CUmemoryPool pool = handle_new(HANDLE_POOL, sizeof *pool);
@@ -92,7 +106,7 @@ static CUresult current_pool(CUdevice ordinal, CUmemoryPool *pool) {
 }
 
 static struct arena *arena_of(CUmemoryPool pool) {
-    return &device_get(pool->device)->arena;
+    return pool->host ? &host_arena : &device_get(pool->device)->arena;
 }
 
 /* Gives back steps of which nothing is used, until no more than `keep` bytes are reserved. */
@@ -150,6 +164,8 @@ static CUresult take(CUmemoryPool pool, uint64_t size, struct memory **memory) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     (*memory)->device = pool->device;
+    (*memory)->host = pool->host;
+    (*memory)->managed = pool->properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
     (*memory)->pool = pool;
     (*memory)->piece = piece;
     pool->live++;
@@ -191,7 +207,7 @@ void mempool_give(struct memory *memory) {
 void mempools_settle(CUdevice device) {
     driver_lock();
     for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->device == device && pool->imported_fd < 0) {
+        if ((pool->host || pool->device == device) && pool->imported_fd < 0) {
             trim(pool, pool->threshold);
         }
     }
@@ -200,11 +216,15 @@ void mempools_settle(CUdevice device) {
 
 static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool) {
     struct memory *memory;
-    if (pointer == NULL || size == 0) {
+    if (pointer == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (pool->imported_fd >= 0) {
         return CUDA_ERROR_NOT_SUPPORTED; /* only its exporter allocates from it */
+    }
+    if (size == 0) { /* unlike cuMemAlloc, which refuses it */
+        *pointer = 0;
+        return CUDA_SUCCESS;
     }
     CUresult result = take(pool, size, &memory);
     if (result == CUDA_SUCCESS) {
@@ -234,6 +254,13 @@ static CUresult capture_alloc(CUdeviceptr *pointer, size_t size, CUmemoryPool po
     CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = size};
     if (pointer == NULL || (pool != NULL && !handle_is(pool, HANDLE_POOL))) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (pool != NULL && (pool->host || pool->properties.allocType != CU_MEM_ALLOCATION_TYPE_PINNED)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (size == 0) {
+        *pointer = 0;
+        return CUDA_SUCCESS;
     }
     driver_lock();
     CUresult result = context_current(&context);
@@ -303,7 +330,8 @@ static CUresult set_pool(CUdevice ordinal, CUmemoryPool pool) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (!handle_is(pool, HANDLE_POOL) || pool->device != ordinal || pool->imported_fd >= 0) {
+    if (!handle_is(pool, HANDLE_POOL) || pool->device != ordinal || pool->host || pool->imported_fd >= 0 ||
+        pool->properties.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     device_get(ordinal)->current_pool = pool;
@@ -316,54 +344,138 @@ API(cuDeviceGetMemPool, (CUmemoryPool * pool, CUdevice device),
     pool == NULL ? CUDA_ERROR_INVALID_VALUE : LOCKED(current_pool(device, pool)))
 API(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool), LOCKED(set_pool(device, pool)))
 
-/* The functions of CUDA 13 name a place and a type; there are only pinned pools on devices. */
+/* The functions of CUDA 13 name a place and a type of memory. */
 static CUresult check_place(const CUmemLocation *location, CUmemAllocationType type) {
-    if (location == NULL || type == CU_MEM_ALLOCATION_TYPE_INVALID) {
+    if (location == NULL || (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_NOT_SUPPORTED;
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return device_get(location->id) == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+        return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_NONE:
+        return type == CU_MEM_ALLOCATION_TYPE_MANAGED ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
 }
 
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    ENTER(cuMemGetDefaultMemPool);
-    CUresult result = pool == NULL ? CUDA_ERROR_INVALID_VALUE : check_place(location, type);
-    return result != CUDA_SUCCESS ? result : LOCKED(default_pool(location->id, pool));
+static bool is_own_memory(const CUmemLocation *location, CUmemAllocationType type) {
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
 }
 
-CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    ENTER(cuMemGetMemPool);
-    CUresult result = pool == NULL ? CUDA_ERROR_INVALID_VALUE : check_place(location, type);
-    return result != CUDA_SUCCESS ? result : LOCKED(current_pool(location->id, pool));
+static CUresult open_host(void) {
+    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    return host_arena.size != 0 ? CUDA_SUCCESS : arena_open(&host_arena, ARENA_OF_HOST, bytes);
 }
 
-CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
-    ENTER(cuMemSetMemPool);
-    CUresult result = check_place(location, type);
-    return result != CUDA_SUCCESS ? result : LOCKED(set_pool(location->id, pool));
-}
-
-static CUresult create(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+/* A pool that takes from the arena of its place. */
+static CUresult make(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     struct device *device;
+    CUcontext context;
+    CUdevice ordinal = properties->location.id;
+    bool managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    bool host = !managed && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        ordinal = managed && context_current(&context) == CUDA_SUCCESS ? context->device : 0;
+    }
+    CUresult result = host ? open_host() : device_open(ordinal, &device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    *pool = new_pool(ordinal, properties);
+    if (*pool == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    (*pool)->host = host;
+    return CUDA_SUCCESS;
+}
+
+static CUresult find_place(const CUmemLocation *location, CUmemAllocationType type, struct place **result) {
+    bool numbered = location->type == CU_MEM_LOCATION_TYPE_DEVICE || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    CUmemPoolProps properties = {.allocType = type, .location = {location->type, numbered ? location->id : 0}};
+    for (struct place *place = places; place != NULL; place = place->next) {
+        if (place->type == type && place->location.type == location->type &&
+            place->location.id == properties.location.id) {
+            *result = place;
+            return CUDA_SUCCESS;
+        }
+    }
+    struct place *fresh = calloc(1, sizeof *fresh);
+    CUresult made = fresh == NULL ? CUDA_ERROR_OUT_OF_MEMORY : make(&fresh->standing, &properties);
+    if (made != CUDA_SUCCESS) {
+        free(fresh);
+        return made;
+    }
+    fresh->location = properties.location;
+    fresh->type = type;
+    fresh->current = fresh->standing;
+    fresh->standing->standing = true;
+    fresh->next = places;
+    *result = places = fresh;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_of_place(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type,
+                             bool standing) {
+    struct place *place;
+    CUresult result = pool == NULL ? CUDA_ERROR_INVALID_VALUE : check_place(location, type);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (is_own_memory(location, type)) {
+        return standing ? default_pool(location->id, pool) : current_pool(location->id, pool);
+    }
+    result = find_place(location, type, &place);
+    if (result == CUDA_SUCCESS) {
+        *pool = standing ? place->standing : place->current;
+    }
+    return result;
+}
+
+static CUresult set_of_place(const CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+    struct place *place;
+    CUresult result = check_place(location, type);
+    if (result != CUDA_SUCCESS || is_own_memory(location, type)) {
+        return result != CUDA_SUCCESS ? result : set_pool(location->id, pool);
+    }
+    result = find_place(location, type, &place);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (!handle_is(pool, HANDLE_POOL) || pool->imported_fd >= 0 || pool->properties.allocType != type ||
+        pool->properties.location.type != location->type ||
+        (location->type == CU_MEM_LOCATION_TYPE_DEVICE && pool->device != location->id)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    place->current = pool;
+    return CUDA_SUCCESS;
+}
+
+API(cuMemGetDefaultMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type),
+    LOCKED(get_of_place(pool, location, type, true)))
+API(cuMemGetMemPool, (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type),
+    LOCKED(get_of_place(pool, location, type, false)))
+API(cuMemSetMemPool, (CUmemLocation * location, CUmemAllocationType type, CUmemoryPool pool),
+    LOCKED(set_of_place(location, type, pool)))
+
+/* Only memory of a device or of a NUMA node can be handed to another process. */
+static CUresult create(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     if (pool == NULL || properties == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = check_place(&properties->location, properties->allocType);
+    if (result == CUDA_SUCCESS && properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+        (properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED ||
+         properties->location.type == CU_MEM_LOCATION_TYPE_HOST)) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
     if (result == CUDA_SUCCESS && (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
         result = CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (result == CUDA_SUCCESS) {
-        result = device_open(properties->location.id, &device);
-    }
-    if (result == CUDA_SUCCESS) {
-        CUmemoryPool fresh = new_pool(properties->location.id, properties);
-        if (fresh == NULL) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        *pool = fresh;
-    }
-    return result;
+    return result != CUDA_SUCCESS ? result : make(pool, properties);
 }
 
 static CUresult destroy(CUmemoryPool pool) {
@@ -373,6 +485,9 @@ static CUresult destroy(CUmemoryPool pool) {
     struct device *device = device_get(pool->device);
     if (device->current_pool == pool) {
         device->current_pool = device->default_pool;
+    }
+    for (struct place *place = places; place != NULL; place = place->next) {
+        place->current = place->current == pool ? place->standing : place->current;
     }
     handle_forget(pool);
     pool->destroyed = true;
@@ -456,18 +571,30 @@ API(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, vo
 API(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value),
     LOCKED(get_attribute(pool, attribute, value)))
 
-/* All devices reach all memory here; a pool's own device cannot be shut out. */
+/* A pool's own device, or the host for its memory, cannot be shut out. All devices reach all memory here, whatever is
+ * set; what is set is what is told. */
+static bool is_own(CUmemoryPool pool, const CUmemLocation *location) {
+    return pool->host ? location->type != CU_MEM_LOCATION_TYPE_DEVICE
+                      : location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == pool->device;
+}
+
 static CUresult set_access(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
     if (!handle_is(pool, HANDLE_POOL) || (map == NULL && count > 0)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t index = 0; index < count; index++) {
-        if (map[index].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device_get(map[index].location.id) == NULL) {
+        const CUmemLocation *location = &map[index].location;
+        bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+        if ((!device && !pool->host) || (device && device_get(location->id) == NULL)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        if (map[index].location.id == pool->device && map[index].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+        if (is_own(pool, location) && map[index].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
             return CUDA_ERROR_INVALID_VALUE;
         }
+    }
+    for (size_t index = 0; index < count; index++) {
+        uint32_t bit = map[index].location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 1u << map[index].location.id : 0;
+        pool->peers = map[index].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? pool->peers & ~bit : pool->peers | bit;
     }
     return CUDA_SUCCESS;
 }
@@ -476,7 +603,8 @@ static CUresult get_access(CUmemAccess_flags *flags, CUmemoryPool pool, const CU
     if (flags == NULL || location == NULL || !handle_is(pool, HANDLE_POOL)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == pool->device
+    bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE && device_get(location->id) != NULL;
+    *flags = is_own(pool, location) || (device && (pool->peers & 1u << location->id) != 0)
                  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                  : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
@@ -502,22 +630,26 @@ static CUresult export_pool(void *handle, CUmemoryPool pool, CUmemAllocationHand
 
 static CUresult import_pool(CUmemoryPool *pool, int fd, CUmemAllocationHandleType type) {
     struct share_label label;
-    if (pool == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !share_read(fd, SHARE_ARENA, &label)) {
+    bool host = share_read(fd, SHARE_HOST, &label);
+    if (pool == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        (!host && !share_read(fd, SHARE_ARENA, &label))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    int device = device_of_uuid(label.uuid);
+    int device = host ? 0 : device_of_uuid(label.uuid);
     if (device < 0) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    CUmemPoolProps properties = {
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {host ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE, device}};
     CUmemoryPool fresh = own < 0 ? NULL : new_pool(device, &properties);
     if (fresh == NULL) {
         close(own);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     fresh->imported_fd = own;
+    fresh->host = host;
     *pool = fresh;
     return CUDA_SUCCESS;
 }
@@ -554,6 +686,7 @@ static CUresult import_pointer(CUdeviceptr *pointer, CUmemoryPool pool, const CU
     CUresult result = ipc_map(pool->imported_fd, exported.offset, exported.size, pool->device, &memory);
     if (result == CUDA_SUCCESS) {
         memory->pool = pool;
+        memory->host = pool->host;
         *pointer = memory->address;
     }
     return result;

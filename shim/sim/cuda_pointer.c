@@ -6,10 +6,6 @@
 
 #include <string.h>
 
-static bool is_host(const struct memory *memory) {
-    return memory->kind == MEMORY_HOST || memory->kind == MEMORY_REGISTERED;
-}
-
 /* Values differ in size: each is written as its attribute's type. */
 #define ANSWER(type, value)                                                                                            \
     do {                                                                                                               \
@@ -27,11 +23,11 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
         }
         ANSWER(CUcontext, memory->context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        ANSWER(unsigned int, is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+        ANSWER(unsigned int, memory_is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         ANSWER(CUdeviceptr, pointer);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!is_host(memory) && memory->kind != MEMORY_MANAGED) {
+        if (!memory_is_host(memory) && !memory_is_managed(memory)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         ANSWER(CUdeviceptr, pointer);
@@ -40,7 +36,7 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         ANSWER(unsigned long long, memory->id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        ANSWER(unsigned int, memory->kind == MEMORY_MANAGED);
+        ANSWER(unsigned int, memory_is_managed(memory));
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         ANSWER(int, memory->device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum share_kind { SHARE_ARENA = 1, SHARE_VMM = 2, SHARE_EVENT = 3 };
+enum share_kind { SHARE_ARENA = 1, SHARE_VMM = 2, SHARE_EVENT = 3, SHARE_HOST = 4 };
 
 struct share_label {
     uint64_t magic;

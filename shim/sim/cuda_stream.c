@@ -34,6 +34,7 @@ struct call {
     CUhostFn function;
     CUstreamCallback callback; /* if there is no function */
     void *data;
+    bool apart; /* no stream waits for it */
     struct call *next;
 };
 
@@ -84,7 +85,7 @@ struct branch *stream_implied(void) {
 /* Whether a callback of this stream, or of any for a default stream, is still to end. */
 static bool busy(CUstream stream) {
     for (const struct call *call = first_call; call != NULL; call = call->next) {
-        if (is_default(stream) || call->stream == stream) {
+        if (!call->apart && (is_default(stream) || call->stream == stream)) {
             return true;
         }
     }
@@ -134,20 +135,12 @@ static bool start_caller(void) {
     return failed == 0;
 }
 
-static CUresult put_call(CUstream stream, CUhostFn function, CUstreamCallback callback, void *data) {
-    CUcontext context;
-    if (function == NULL && callback == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUresult result = LOCKED(check(stream, &context));
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
+static CUresult put(struct call content) {
     struct call *call = malloc(sizeof *call);
     if (call == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *call = (struct call){.stream = stream, .function = function, .callback = callback, .data = data};
+    *call = content;
     pthread_mutex_lock(&call_mutex);
     if (!caller_running && !(caller_running = start_caller())) {
         pthread_mutex_unlock(&call_mutex);
@@ -160,6 +153,21 @@ static CUresult put_call(CUstream stream, CUhostFn function, CUstreamCallback ca
     pthread_cond_signal(&call_arrived);
     pthread_mutex_unlock(&call_mutex);
     return CUDA_SUCCESS;
+}
+
+static CUresult put_call(CUstream stream, CUhostFn function, CUstreamCallback callback, void *data) {
+    CUcontext context;
+    if (function == NULL && callback == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = LOCKED(check(stream, &context));
+    return result != CUDA_SUCCESS
+               ? result
+               : put((struct call){.stream = stream, .function = function, .callback = callback, .data = data});
+}
+
+bool stream_call_apart(CUhostFn function, void *data) {
+    return put((struct call){.function = function, .data = data, .apart = true}) == CUDA_SUCCESS;
 }
 
 /* Waits for the callbacks of a stream; one of them must not, since it would wait for itself. */

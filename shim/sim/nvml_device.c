@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #define MOST_PROCESSES 4096
 
@@ -315,11 +316,75 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     return NVML_SUCCESS;
 }
 
+/* Nobody draws and nobody runs MPS on a software GPU. */
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
+    static __thread struct pool_process processes[MOST_PROCESSES];
+    GPU_OF(device);
+    NEED(list);
+    if (list->version != NVML_VERSION(nvmlProcessDetailList_t, 1)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    if (list->mode > NVML_PROCESS_MODE_MPS) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    size_t found = list->mode == NVML_PROCESS_MODE_COMPUTE ? pool_processes(gpu, processes, MOST_PROCESSES) : 0;
+    unsigned int room = list->procArray == NULL ? 0 : list->numProcArrayEntries;
+    list->numProcArrayEntries = (unsigned int)found;
+    if (found > room) {
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    for (size_t index = 0; index < found; index++) {
+        list->procArray[index] = (nvmlProcessDetail_v1_t){.pid = (unsigned int)processes[index].pid,
+                                                          .usedGpuMemory = processes[index].used,
+                                                          .gpuInstanceId = ~0u,
+                                                          .computeInstanceId = ~0u};
+    }
+    return NVML_SUCCESS;
+}
+
+static unsigned long long microseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+}
+
+/* No kernel ever runs, so each process that uses the GPU has one sample, of nothing, taken now. */
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
+    static __thread struct pool_process processes[MOST_PROCESSES];
+    GPU_OF(device);
+    NEED(info);
+    if (info->version != NVML_VERSION(nvmlProcessesUtilizationInfo_t, 1)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    unsigned long long now = microseconds();
+    size_t found = info->lastSeenTimeStamp < now ? pool_processes(gpu, processes, MOST_PROCESSES) : 0;
+    unsigned int room = info->procUtilArray == NULL ? 0 : info->processSamplesCount;
+    info->processSamplesCount = (unsigned int)found;
+    if (found > room) {
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    for (size_t index = 0; index < found; index++) {
+        info->procUtilArray[index] =
+            (nvmlProcessUtilizationInfo_v1_t){.timeStamp = now, .pid = (unsigned int)processes[index].pid};
+    }
+    return found == 0 ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned int *count, unsigned long long since) {
-    (void)samples, (void)since;
-    nvmlReturn_t result = no_processes(device, count);
-    return result != NVML_SUCCESS ? result : NVML_ERROR_NOT_FOUND; /* no kernel ever ran */
+    static __thread nvmlProcessUtilizationInfo_v1_t newer[MOST_PROCESSES];
+    NEED(count);
+    unsigned int room = samples == NULL ? 0 : *count < MOST_PROCESSES ? *count : MOST_PROCESSES;
+    nvmlProcessesUtilizationInfo_t info = {.version = NVML_VERSION(nvmlProcessesUtilizationInfo_t, 1),
+                                           .processSamplesCount = room,
+                                           .lastSeenTimeStamp = since,
+                                           .procUtilArray = newer};
+    nvmlReturn_t result = nvmlDeviceGetProcessesUtilizationInfo(device, &info);
+    *count = info.processSamplesCount;
+    for (unsigned int index = 0; result == NVML_SUCCESS && index < *count; index++) {
+        samples[index] = (nvmlProcessUtilizationSample_t){.pid = newer[index].pid, .timeStamp = newer[index].timeStamp};
+    }
+    return result;
 }
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {

@@ -106,6 +106,15 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
     return nvml_text(IDENTITY_DRIVER_VERSION, version, length);
 }
 
+nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t *info, unsigned int length) {
+    NEED_READY;
+    NEED(info);
+    if (info->version != NVML_VERSION(nvmlSystemDriverBranchInfo_t, 1)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    return nvml_text(IDENTITY_DRIVER_BRANCH, info->branch, length < sizeof info->branch ? length : sizeof info->branch);
+}
+
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length) {
     NEED_READY;
     return nvml_text("13." IDENTITY_DRIVER_VERSION, version, length);

@@ -252,6 +252,7 @@ def make_gpu(index: int, body: dict) -> dict:
 
 def killed(**changes) -> dict:
     return {
+        "code": "reclaim",
         "claim": "7",
         "owner": "nb-2",
         "owner_user": "bob",

@@ -123,6 +123,7 @@ def test_registration(run, fake, tmp_path):
         "priority": -3,
         "grace": 0.5,
         "lend": False,
+        "reservation": None,
         "min_run_time": 0.0,
         "on_reclaim": "trim,term,kill",
         "wait": None,

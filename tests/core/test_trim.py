@@ -152,7 +152,7 @@ def test_the_idle_go_before_the_busy_and_the_saved_before_the_unsaved(world: Wor
     for _ in range(130):
         world.now += 1.0
         sample = world._sample("GPU-0")
-        world.send(MemorySampled(sample.gpu, sample.used, sample.by_pid, sample.steady, frozenset({pid})))
+        world.send(MemorySampled(sample.gpu, sample.used, sample.by_pid, sample.steady, busy=frozenset({pid})))
     b = start(world, "B", "8Gi", "8Gi")
     world.allocate(b, "GPU-0", 6 * GIB)
     assert [one.job for one in world.terminated] == [world.programs[idle].job]

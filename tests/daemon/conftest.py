@@ -26,10 +26,12 @@ def directory() -> Iterator[Path]:
 def make_daemon(directory: Path) -> Iterator[Callable[..., InProcess]]:
     made: list[InProcess] = []
 
-    def make(gpus: FixedGpus | None = None, **settings: Any) -> InProcess:
+    def make(gpus: FixedGpus | None = None, *, system: bool = False, **settings: Any) -> InProcess:
         settings = {"idle_exit": 3600.0, "sample_interval": 0.2, "grace": 0.3, "claim_timeout": 3.0} | settings
         infos = [GpuInfo(GPU, 0, "Test GPU", 16 * GIB), GpuInfo(GPU2, 1, "Test GPU", 16 * GIB)]
-        daemon = InProcess(directory, configuration.Config(**settings), gpus or FixedGpus(infos))
+        if system:
+            directory.chmod(0o711)  # what it is for other users
+        daemon = InProcess(directory, configuration.Config(**settings), gpus or FixedGpus(infos), system=system)
         made.append(daemon)
         return daemon.start()
 

@@ -47,8 +47,9 @@ def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
 class InProcess:
     """A daemon on a thread. Its core is validated when it stops."""
 
-    def __init__(self, directory: Path, config: configuration.Config, gpus: FixedGpus) -> None:
+    def __init__(self, directory: Path, config: configuration.Config, gpus: FixedGpus, *, system: bool = False) -> None:
         self.directory = directory
+        self.system = system
         self.config = config
         self.gpus = gpus
         self.failure: BaseException | None = None
@@ -64,7 +65,7 @@ class InProcess:
             self._ready.set()
 
     async def _main(self) -> None:
-        taken = RuntimeDir(self.directory, system=False)
+        taken = RuntimeDir(self.directory, system=self.system)
         taken.take()
         try:
             self.daemon = Daemon(taken, self.gpus, configuration.Loaded(self.config, None, frozenset()))

@@ -14,9 +14,9 @@ from gpushared.gpus import FixedGpus, GpuInfo
 from gpushared.runtime_dir import AlreadyRunning, RuntimeDir
 
 
-async def main(directory: Path) -> None:
+async def main(directory: Path, scope: str = "user") -> None:
     logs.set_up("info", "text")
-    taken = RuntimeDir(directory, system=False)
+    taken = RuntimeDir(directory, system=scope == "system")
     taken.take()
     gpus = FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB), GpuInfo(GPU2, 1, "Test GPU", 16 * GIB)])
     settings = config.Config(idle_exit=3600.0, sample_interval=0.2)
@@ -25,6 +25,6 @@ async def main(directory: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(main(Path(sys.argv[1])))
+        asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))
     except AlreadyRunning:
         sys.exit(0)

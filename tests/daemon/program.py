@@ -18,6 +18,7 @@ from typing import Any
 from shim_client import ShimClient
 
 from gpushare._layout import ffi
+from gpushared.processes import start_time
 
 client: ShimClient | None = None
 daemon = Path()
@@ -69,6 +70,22 @@ def scribble(seed: int) -> None:
     """Fill the line with garbage, as a program may that writes through a wild pointer."""
     assert client is not None
     ffi.buffer(client.line())[:] = random.Random(seed).randbytes(128)
+
+
+def cut_page(size: int) -> None:
+    """Nobody looks at it here any more: that would be this program's own end."""
+    assert client is not None
+    os.ftruncate(client.page_fd, size)
+    client.unmap()
+
+
+def claim(pid: int, job: int) -> None:
+    """Be somebody else, somebody else's, and rich."""
+    assert client is not None
+    client.page.pid, client.page.job_id, client.page.start_time = pid, job, int(start_time(pid) or 0)
+    client.page.uid = 0
+    client.line().word = 0xFFFFFFFF
+    client.line().overhead = 0
 
 
 def refuse() -> None:

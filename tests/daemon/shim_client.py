@@ -50,8 +50,8 @@ class ShimClient:
 
     def __init__(self, path: Path, timeout: float = 10.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.connect(str(path))  # in the queue at the door, if need be
         self.sock.settimeout(timeout)
-        self.sock.connect(str(path))
         self.seq = 0
         self.page: Any = None
         self.page_fd = -1
@@ -122,6 +122,8 @@ class ShimClient:
             body |= {"flags": lib.GS_HELLO_HAS_PAGE, "page_id": self.page_id}
         self.send(self.frame(lib.GS_HELLO, hello=body), [self.page_fd] if present else None)
         data, fds, _, _ = socket.recv_fds(self.sock, 4096, 4)
+        for fd in fds:
+            os.set_inheritable(fd, False)  # recv_fds of Python 3.11 does not pass its flags on
         assert len(data) == lib.GS_FRAME_BYTES, len(data)
         frame = ffi.new("struct gs_frame *")
         ffi.memmove(frame, data, len(data))
@@ -205,5 +207,12 @@ class ShimClient:
         self.sock.connect(str(path))
 
     def close(self) -> None:
-        self.sock.close()
+        """As a process that ends: the page first, so that the daemon need not look twice whether it is still held."""
         self.unmap()
+        self.sock.close()
+
+    def __enter__(self) -> ShimClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def run(*arguments, **environment):
 
 
 def test_the_sample_file_has_every_setting_at_its_default():
-    sample = ROOT / "daemon" / "gpushared.toml"
+    sample = ROOT / "daemon" / "deploy" / "gpushared.toml"
     loaded = config.load(sample)
     assert loaded.config == config.Config()
     assert loaded.from_file == set(config.Config.__dataclass_fields__)
@@ -47,7 +46,7 @@ def test_what_check_config_prints_is_a_config(tmp_path):
     done = run("--check-config", "--config", file)
     assert done.returncode == 0 and done.stderr == ""
     assert f"grace = 60.0  # {file}" in done.stdout and "claim_timeout = 30.0  # default" in done.stdout
-    again = config.parse(tomllib.loads(done.stdout), file)
+    again = config.parse(done.stdout, file)
     assert config.Config(**again) == config.Config(grace=60.0, reserve_least=2**30)
 
 
@@ -74,7 +73,9 @@ def test_settings_that_are_wrong_are_named_with_their_path(tmp_path, text, path,
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
         config.load(file)
-    assert [fact[0] for fact in caught.value.facts] == [path] and says in caught.value.facts[0][1]
+    ((place, problem),) = caught.value.facts
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if path.rpartition(".")[2] in line)
+    assert place == f"{file}:{line}" and problem.startswith(f"{path}: ") and says in problem
 
 
 def test_all_errors_of_a_file_come_at_once(tmp_path):
@@ -239,11 +240,3 @@ def test_settings_are_read_again_and_bad_ones_change_nothing(gpushared, tmp_path
     assert gpushared.stop() == 0
     lines = [json.loads(line) for line in gpushared.log.read_text().splitlines()]
     assert {"ready", "stopped"} <= {line["message"] for line in lines}
-
-
-def test_the_systemd_unit():
-    """What the documentation promises of it; and systemd-analyze's opinion where there is one."""
-    unit = (ROOT / "daemon" / "gpushared.service").read_text()
-    for line in ("Type=notify", "KillMode=process", "RuntimeDirectory=gpushare", "RuntimeDirectoryMode=0711"):
-        assert line in unit.splitlines()
-    assert "CAP_KILL" in unit and "ExecReload=/bin/kill -HUP $MAINPID" in unit

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,10 +40,13 @@ def open_descriptors():
 
 
 def reopened(pages: Pages):
-    found = list(pages.reopen())
+    """What another daemon finds."""
+    later = Pages(pages._directory)
+    found = list(later.reopen())
     for page, owner in found:
         page.close(remove=False)
         owner.close()
+    later.close()
     return [page.id for page, _ in found]
 
 
@@ -58,13 +62,16 @@ def test_a_new_page_says_whose_it_is(pages, me, directory):
     assert not file.exists()
 
 
-def test_a_page_is_found_again_with_its_words(pages, me):
+def test_a_page_is_found_again_with_its_words(pages, me, directory):
     page = make(pages, me)
     assert page.line_of(GPU) == 0 and page.line_of(MIG) == 1 and page.line_of(GPU) == 0
+    page.account.give(0, 1000)
+    page.account.charge(0, 7)
     lib.gs_grant(page.lines[GPU], 1000)
     assert lib.gs_reserve(page.lines[GPU], 600)
     page.lines[GPU].overhead, page.lines[GPU].attached = 7, 1
-    ((again, owner),) = pages.reopen()
+    with page.for_its_process():
+        ((again, owner),) = Pages(directory / "pages").reopen()
     ((gpu, seen),) = again.take_lines({bytes(15) + b"\x0a": GPU})
     assert (gpu, seen.used, seen.credit, seen.overhead) == (GPU, 600 * 512, 1000 * 512, 7 * 512)
     assert again.line_of(GPU) == 0, "the line keeps its number"
@@ -78,11 +85,13 @@ def test_a_page_of_a_dead_process_is_removed(pages, directory):
     child = subprocess.Popen(["sleep", "60"])
     owner = Process.open(child.pid)
     page = make(pages, owner)
-    page.close(remove=False)
-    child.send_signal(signal.SIGKILL)
-    time.sleep(0.05)  # a zombie: not waited for
-    assert start_time(child.pid) is not None
-    assert reopened(pages) == []
+    with page.for_its_process():  # somebody has it, but not the one whose page it is
+        assert reopened(pages) == [page.id]
+        page.close(remove=False)
+        child.send_signal(signal.SIGKILL)
+        time.sleep(0.05)  # a zombie: not waited for
+        assert start_time(child.pid) is not None
+        assert reopened(pages) == []
     assert list((directory / "pages").iterdir()) == []
     child.wait()
     owner.close()
@@ -92,32 +101,102 @@ def test_a_page_of_a_process_that_has_become_another_program_is_removed(pages):
     with subprocess.Popen(["sleep", "60"]) as child:
         owner = Process.open(child.pid)
         page = make(pages, owner)
+        with page.for_its_process():
+            assert page.is_held() and reopened(pages) == [page.id]
+        # It lives, under the same pid and start time, but nobody has the page any more.
+        assert not page.is_held() and reopened(pages) == []
         page.close(remove=False)
-        # It lives, under the same pid and start time, but nothing of the page is in its memory.
-        assert reopened(pages) == []
         owner.close()
         child.kill()
 
 
 def test_the_pid_alone_is_not_enough(pages, me):
-    page = make(pages, me)
-    page.write_header(ffi_header(page, start_time=me.start_time - 1))
-    assert reopened(pages) == []
+    page = make(pages, SimpleNamespace(pid=me.pid, start_time=me.start_time - 1))
+    with page.for_its_process():
+        assert reopened(pages) == []
     page.close(remove=True)
 
 
-def ffi_header(page, **changes):
-    from dataclasses import replace
+def test_what_a_process_writes_about_itself_is_not_believed(pages, me):
+    """Somebody else's pid and job, credit without end, less overhead, another GPU."""
+    page = make(pages, me)
+    page.line_of(GPU)
+    page.account.give(0, 1000)
+    page.account.charge(0, 7)
+    lib.gs_grant(page.lines[GPU], 1000)
+    struct, line = page._struct, page.lines[GPU]
+    struct.pid, struct.start_time, struct.uid, struct.job_id = 1, 1, 0, 0xEE
+    line.word, line.overhead = 0xFFFFFFF0_FFFFFFFF, 0
+    ffi.buffer(line.uuid)[:] = b"\xff" * 16
+    ffi.buffer(struct.line[1].uuid)[:] = b"\xee" * 16
+    with page.for_its_process():
+        later = Pages(pages._directory)
+        ((again, owner),) = later.reopen()
+    assert again.header == page.header and again.header.pid == me.pid and again.header.job_id == 0xFF
+    ((gpu, seen),) = again.take_lines({bytes(15) + b"\x0a": GPU})
+    assert (gpu, seen.used, seen.credit, seen.overhead) == (GPU, 1000 * 512, 1000 * 512, 7 * 512)
+    for one in (page, again):
+        one.close(remove=False)
+    owner.close()
+    later.close()
 
-    return replace(page.header, **changes)
+
+def test_used_lower_than_it_is_leaves_the_credit_that_was_given(pages, me):
+    page = make(pages, me)
+    page.line_of(GPU)
+    page.account.give(0, 1000)
+    lib.gs_grant(page.lines[GPU], 1000)
+    page.lines[GPU].word = 1000  # used: nothing
+    (seen,) = page.lines_seen()
+    assert (seen.used, seen.credit) == (0, 1000 * 512)
+    page.close(remove=True)
+
+
+def test_a_page_that_was_cut_short_reads_as_zeros_and_says_so(pages, me):
+    page, other = make(pages, me), make(pages, me)
+    page.line_of(GPU)
+    line = page.lines[GPU]
+    lib.gs_grant(line, 1000)
+    before = lib.gs_pages_broken()
+    with page.for_its_process() as fd:
+        os.ftruncate(fd, 0)
+    assert lib.gs_word_load(line) == 0 and page.broken and lib.gs_pages_broken() == before + 1
+    lib.gs_grant(line, 5)
+    assert lib.gs_revoke(line, 9) == 5, "whatever is done to it now is done to nobody"
+    assert not other.broken and other.is_sound()
+    page.close(remove=True)
+    again = make(pages, me)  # in the same place
+    assert not again.broken and again.is_sound()
+    again.close(remove=True)
+    other.close(remove=True)
+
+
+def test_the_ledger_grows_and_is_read_again(pages, me):
+    made = [make(pages, me) for _ in range(200)]
+    for number, page in enumerate(made):
+        page.line_of(GPU)
+        page.account.give(0, number)
+    for page in made[::2]:
+        page.close(remove=True)
+    ledger = Pages(pages._directory).ledger
+    assert {id: account.lines[0].credit for id, account in ledger.found.items()} == {
+        page.id: number for number, page in enumerate(made) if number % 2
+    }
+    ledger.forget_found()
+    assert Pages(pages._directory).ledger.found == {}
+    for page in made[1::2]:
+        page.close(remove=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 4095, b"x" * 4096, bytes(4096), bytes(8192)])
-def test_what_is_no_page_is_not_mapped(pages, directory, content):
-    path = directory / "pages" / "00000000000000aa"
-    path.write_bytes(content)
-    assert reopened(pages) == []
-    assert not path.exists()
+def test_what_is_no_page_is_not_mapped(pages, me, content):
+    page = make(pages, me)
+    with page.for_its_process():
+        assert reopened(pages) == [page.id]
+        page.path.write_bytes(content)
+        assert reopened(pages) == []
+    assert not page.path.exists()
+    page.close(remove=False)
     fd = os.open("/dev/null", os.O_RDWR)
     assert map_checked(fd, None) is None
 
@@ -127,7 +206,8 @@ def test_links_out_of_the_directory_are_not_followed(pages, me, directory, tmp_p
     outside = tmp_path / "outside"
     page.path.rename(outside)
     page.path.symlink_to(outside)
-    assert reopened(pages) == []
+    with page.for_its_process():
+        assert reopened(pages) == []
     assert outside.exists()
     page.close(remove=False)
 
@@ -139,6 +219,7 @@ def test_a_page_without_a_name_is_adopted_and_a_users_own_file_is_not(pages, me,
     adopted = pages.adopt(mine)
     assert adopted is not None and adopted.id == page.id
     adopted.close(remove=False)
+    os.close(mine)
     # The content is right, but anybody could have written this file.
     copy = tmp_path / "copy"
     copy.write_bytes(bytes(ffi.buffer(page._struct)))

@@ -16,37 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-SHIM = ROOT / "shim"
-NAMES = {"libcuda.so.1": "cuda_*.c", "libnvidia-ml.so.1": "nvml*.c"}
-FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"]
-LINK = ["-shared", "-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-pthread"]
-
-
-def _newest_source() -> float:
-    sources = [*SHIM.glob("*.h"), *SHIM.glob("*.def"), *(SHIM / "sim").iterdir()]
-    return max(path.stat().st_mtime for path in sources)
-
-
-def _compile(target: Path, pattern: str) -> None:
-    sources = sorted([*(SHIM / "sim").glob(pattern), *(SHIM / "sim").glob("common*.c")])
-    command: list[str | Path] = [os.environ.get("CC", "cc"), *FLAGS, f"-I{SHIM}", "-o", target, *sources]
-    subprocess.run([*command, f"-Wl,-soname,{target.name}", *LINK], check=True)
+from simbuild import SHIM, libraries
 
 
 @pytest.fixture(scope="session")
 def sim_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with both libraries under both of the names that programs open."""
-    directory = tmp_path_factory.mktemp("sim")
-    for name, pattern in NAMES.items():
-        built = ROOT / "gpushare" / "sim" / name
-        if built.exists() and built.stat().st_mtime >= _newest_source():
-            (directory / name).symlink_to(built)
-        else:
-            _compile(directory / name, pattern)
-        (directory / name.removesuffix(".1")).symlink_to(name)
-    return directory
+    return libraries(tmp_path_factory.mktemp("sim"))
 
 
 class Child:
@@ -97,7 +73,7 @@ class Sim:
     def environment(self, **changes: str | None) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD")}
         environment["LD_LIBRARY_PATH"] = str(self.libraries)
-        environment["PYTHONPATH"] = str(Path(__file__).parent)
+        environment["PYTHONPATH"] = f"{Path(__file__).parent}:{Path(__file__).parents[1]}"
         environment["GPUSHARE_SIM"] = f"{self.settings},pool={self.pool}"
         for name, value in changes.items():
             if value is None:

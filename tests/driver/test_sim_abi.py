@@ -98,7 +98,7 @@ def kind(parameter: str) -> str:
         return "4"
     if type_name in ("size_t", "unsigned long long", "cuuint64_t", "uint64_t", "CUdeviceptr", "CUdeviceptr_v2"):
         return "8"
-    if type_name == "CUmemGenericAllocationHandle":
+    if type_name in ("CUmemGenericAllocationHandle", "CUtexObject", "CUsurfObject"):
         return "8"
     if type_name in ("CUlinkState", "CUgreenCtx") or HANDLES.fullmatch(type_name):
         return "handle " + type_name

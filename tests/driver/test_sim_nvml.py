@@ -44,6 +44,7 @@ def sees(workers: list[int]) -> None:
     assert pynvml.nvmlDeviceGetMinorNumber(handle) == 0
     assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 13000
     assert pynvml.nvmlSystemGetDriverVersion().startswith("580.")
+    assert pynvml.nvmlSystemGetDriverBranch().branch == "r580_00"
     assert pynvml.nvmlDeviceGetCudaComputeCapability(handle) == (9, 0)
     assert "python" in pynvml.nvmlSystemGetProcessName(workers[0])
     assert pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle) == []
@@ -51,8 +52,15 @@ def sees(workers: list[int]) -> None:
     for missing in (pynvml.nvmlDeviceGetMigMode, pynvml.nvmlDeviceGetPowerUsage):
         with pytest.raises(pynvml.NVMLError_NotSupported):
             missing(handle)
-    with pytest.raises(pynvml.NVMLError_NotFound):
-        pynvml.nvmlDeviceGetProcessUtilization(handle, 0)
+    samples = pynvml.nvmlDeviceGetProcessUtilization(handle, 0)
+    assert sorted(one.pid for one in samples) == sorted(workers) and {one.smUtil for one in samples} == {0}
+    assert sorted(one.pid for one in pynvml.nvmlDeviceGetProcessesUtilizationInfo(handle, 0)) == sorted(workers)
+    for idle in (pynvml.nvmlDeviceGetProcessUtilization, pynvml.nvmlDeviceGetProcessesUtilizationInfo):
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            idle(pynvml.nvmlDeviceGetHandleByIndex(1), 0)
+    for mode, expected in ((0, sorted(workers)), (1, []), (2, [])):
+        details = pynvml.nvmlDeviceGetRunningProcessDetailList(handle, pynvml.nvmlProcessDetailList_v1, mode)
+        assert sorted(one.pid for one in details) == expected
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetHandleByUUID("GPU-00000000-0000-0000-0000-000000000000")
     with pytest.raises(pynvml.NVMLError_InvalidArgument):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 from ctypes import byref, c_int, c_uint64
@@ -15,11 +16,13 @@ from simcuda import (
     MI,
     NOT_SUPPORTED,
     OUT_OF_MEMORY,
+    AccessDesc,
     Handle64,
     Location,
     PoolProps,
     alloc,
     cu,
+    own_pid,
     pointer,
     read,
     refuses,
@@ -124,7 +127,6 @@ def own_pools() -> None:
     cu.cuMemPoolDestroy(mine)
     assert pointer("cuDeviceGetMemPool", 0) == standing
     assert used() == 0
-    refuses(NOT_SUPPORTED, "cuMemPoolCreate", byref(c_uint64()), byref(properties(location=Location(2, 0))))
     refuses(NOT_SUPPORTED, "cuMemPoolCreate", byref(c_uint64()), byref(properties(handle_types=8)))
     flags = c_int()
     cu.cuMemPoolGetAccess(byref(flags), standing, byref(Location(1, 0)))
@@ -229,3 +231,160 @@ def test_export(sim: Any) -> None:
     one.tell("written")
     one.end()
     two.end()
+
+
+# ---- places other than a device's own memory ---------------------------------------------------------
+
+DEVICE, HOST, NUMA, NUMA_CURRENT, PINNED, MANAGED = 1, 2, 3, 4, 1, 2
+MEMORY_TYPE, IS_MANAGED, POOL_HANDLE = 2, 8, 17
+
+
+def pointer_attribute(address: int, number: int) -> int:
+    value = c_uint64()
+    cu.cuPointerGetAttribute(byref(value), number, address)
+    return value.value
+
+
+def host_pools() -> None:
+    start()
+    for location in (Location(HOST, 0), Location(NUMA, 0)):
+        pool = pointer("cuMemPoolCreate", byref(properties(location=location)))
+        before = used()
+        one = pointer("cuMemAllocFromPoolAsync", 5 * MI, pool, None)
+        assert used() == before, "host memory is charged to no GPU"
+        assert (attribute(pool, USED), attribute(pool, RESERVED)) == (5 * MI, 32 * MI)
+        assert (pointer_attribute(one, MEMORY_TYPE), pointer_attribute(one, IS_MANAGED)) == (1, 0)
+        assert pointer_attribute(one, POOL_HANDLE) == pool
+        write(one, b"on the host")
+        assert ctypes.string_at(one, 11) == b"on the host" == read(one, 11)
+        flags = c_int()
+        for place, expected in ((Location(HOST, 0), 3), (Location(DEVICE, 0), 0)):
+            cu.cuMemPoolGetAccess(byref(flags), pool, byref(place))
+            assert flags.value == expected
+        cu.cuMemPoolSetAccess(pool, byref(AccessDesc(Location(DEVICE, 0), 3)), 1)
+        cu.cuMemPoolGetAccess(byref(flags), pool, byref(Location(DEVICE, 0)))
+        assert flags.value == 3
+        cu.cuMemFreeAsync(one, None)
+        cu.cuCtxSynchronize()
+        assert attribute(pool, RESERVED) == 0
+        cu.cuMemPoolDestroy(pool)
+    refuses(INVALID_VALUE, "cuMemPoolCreate", byref(c_uint64()), byref(properties(location=Location(NUMA_CURRENT, 0))))
+    refuses(
+        INVALID_VALUE,
+        "cuMemPoolCreate",
+        byref(c_uint64()),
+        byref(properties(location=Location(HOST, 0), handle_types=1)),
+    )
+    refuses(INVALID_VALUE, "cuMemPoolCreate", byref(c_uint64()), byref(properties(location=Location(0, 0))))
+
+
+def test_pools_of_host_memory(sim: Any) -> None:
+    sim.run(host_pools)
+
+
+def managed_pools() -> None:
+    start()
+    for location in (Location(DEVICE, 0), Location(HOST, 0), Location(NUMA, 0), Location(0, 0)):
+        pool = pointer("cuMemPoolCreate", byref(properties(type=MANAGED, location=location)))
+        one = pointer("cuMemAllocFromPoolAsync", 5 * MI, pool, None)
+        assert used() == 32 * MI, "charged in full, wherever it would rather be"
+        assert (pointer_attribute(one, MEMORY_TYPE), pointer_attribute(one, IS_MANAGED)) == (2, 1)
+        cu.cuMemAdvise_v2(one, 5 * MI, 1, Location(0, 0))
+        write(one, b"x")
+        assert ctypes.string_at(one, 1) == b"x"
+        cu.cuMemFree_v2(one)
+        cu.cuMemPoolDestroy(pool)
+        assert used() == 0
+    refuses(
+        INVALID_VALUE,
+        "cuMemPoolCreate",
+        byref(c_uint64()),
+        byref(properties(type=MANAGED, location=Location(DEVICE, 0), handle_types=1)),
+    )
+
+
+def test_pools_of_managed_memory(sim: Any) -> None:
+    sim.run(managed_pools)
+
+
+def pools_of_places() -> None:
+    start()
+    standing = {}
+    for location, kind in (
+        (1, PINNED),
+        (1, MANAGED),
+        (2, PINNED),
+        (2, MANAGED),
+        (3, PINNED),
+        (3, MANAGED),
+        (0, MANAGED),
+    ):
+        place = Location(location, 0)
+        pool = pointer("cuMemGetDefaultMemPool", byref(place), kind)
+        assert pool == pointer("cuMemGetMemPool", byref(place), kind)
+        refuses(INVALID_VALUE, "cuMemPoolDestroy", pool)
+        own = pointer("cuMemPoolCreate", byref(properties(type=kind, location=place)))
+        cu.cuMemSetMemPool(byref(place), kind, own)
+        assert pointer("cuMemGetMemPool", byref(place), kind) == own
+        cu.cuMemPoolDestroy(own)
+        assert pointer("cuMemGetMemPool", byref(place), kind) == pool
+        standing[location, kind] = pool
+    assert len(set(standing.values())) == 7
+    assert standing[1, PINNED] == pointer("cuDeviceGetDefaultMemPool", 0)
+    refuses(INVALID_VALUE, "cuMemSetMemPool", byref(Location(1, 0)), MANAGED, standing[1, PINNED])
+    refuses(INVALID_VALUE, "cuMemSetMemPool", byref(Location(2, 0)), PINNED, standing[3, PINNED])
+    refuses(INVALID_VALUE, "cuDeviceSetMemPool", 0, standing[1, MANAGED])
+    refuses(INVALID_VALUE, "cuMemGetMemPool", byref(c_uint64()), byref(Location(0, 0)), PINNED)
+    refuses(INVALID_VALUE, "cuMemGetMemPool", byref(c_uint64()), byref(Location(1, 0)), 0)
+    refuses(INVALID_DEVICE, "cuMemGetMemPool", byref(c_uint64()), byref(Location(1, 7)), MANAGED)
+
+
+def test_every_place_has_a_default_and_a_current_pool(sim: Any) -> None:
+    sim.run(pools_of_places)
+
+
+def exports_host_pool() -> None:
+    start()
+    pool = pointer("cuMemPoolCreate", byref(properties(location=Location(NUMA, 0), handle_types=1)))
+    one = pointer("cuMemAllocFromPoolAsync", MI, pool, None)
+    write(one, b"from the exporter")
+    descriptor, data = c_int(), Handle64()
+    cu.cuMemPoolExportToShareableHandle(byref(descriptor), pool, 1, 0)
+    cu.cuMemPoolExportPointer(byref(data), one)
+    say(own_pid(), descriptor.value, data.hex())
+    wait_line()
+
+
+def imports_host_pool(pid: int, number: int, data: str) -> None:
+    start()
+    descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR)
+    pool = pointer("cuMemPoolImportFromShareableHandle", descriptor, 1, 0)
+    one = pointer("cuMemPoolImportPointer", pool, byref(Handle64.from_hex(data)))
+    assert read(one, 17) == b"from the exporter"
+    assert pointer_attribute(one, MEMORY_TYPE) == 1
+    cu.cuMemFreeAsync(one, None)
+
+
+def test_a_pool_of_host_memory_in_another_process(sim: Any) -> None:
+    exporter = sim.start(exports_host_pool)
+    pid, descriptor, data = exporter.line().split()
+    sim.run(imports_host_pool, int(pid), int(descriptor), data)
+    exporter.tell()
+    exporter.end()
+
+
+def peers_of_a_pool() -> None:
+    start()
+    pool, flags = pointer("cuMemPoolCreate", byref(properties())), c_int()
+    for given in (0, 3, 1, 0):
+        cu.cuMemPoolSetAccess(pool, byref(AccessDesc(Location(DEVICE, 1), given)), 1)
+        cu.cuMemPoolGetAccess(byref(flags), pool, byref(Location(DEVICE, 1)))
+        assert (flags.value != 0) == (given != 0)
+    refuses(INVALID_VALUE, "cuMemPoolSetAccess", pool, byref(AccessDesc(Location(DEVICE, 0), 0)), 1)
+    refuses(INVALID_VALUE, "cuMemPoolSetAccess", pool, byref(AccessDesc(Location(DEVICE, 2), 3)), 1)
+    refuses(INVALID_VALUE, "cuMemPoolSetAccess", pool, byref(AccessDesc(Location(HOST, 0), 3)), 1)
+
+
+def test_access_of_peers_is_told_as_it_was_given(sim: Any) -> None:
+    sim.settings = "gpus=2,memory=1Gi"
+    sim.run(peers_of_a_pool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -81,6 +82,70 @@ def test_a_program_finds_itself_as_it_was(hosts, compile_c, daemon):
         env = hosts.bare(LD_PRELOAD=str(SHIM), **SETTINGS)
         done = subprocess.run([program], env=env, capture_output=True, text=True, check=False)
     assert done.stdout == "2 \n", done.stdout + done.stderr
+
+
+BORROWS = ("--request", "1Gi", "--limit", "2Gi")
+
+
+def test_a_borrower_has_one_thread_more(hosts, compile_c):
+    done = hosts.gpushare("run", *BORROWS, compile_c("unchanged.c"))
+    assert done.stdout == "2 threads \n", done.stdout + done.stderr
+
+
+@needs_strace
+def test_a_borrower_makes_one_thread_and_no_other_trace(hosts, compile_c, tmp_path):
+    job = hosts.job_env("traced", *BORROWS)
+    program = [str(compile_c("starts.c")), "spawn"]
+    without = trace(program, hosts.bare(), tmp_path / "without")
+    with_us = trace(program, job, tmp_path / "with")
+    for forbidden in ("umask", "exit_group", "chdir", "setsid", "setpgid", "kill", "tgkill", "prctl", "setrlimit"):
+        assert names(with_us)[forbidden] == names(without)[forbidden], forbidden
+    started = [sum(names(calls)[one] for one in ("clone", "clone3", "fork", "vfork")) for calls in (without, with_us)]
+    assert started[1] == started[0] + 2, "one in each of the two processes that use the GPU"
+
+
+def test_the_thread_of_a_borrower(hosts):
+    """There from the first context on; it has the program's name, and takes none of its signals."""
+    said = hosts.python(
+        """
+        import signal, time
+        def threads():
+            found = {}
+            for task in os.listdir("/proc/self/task"):
+                lines = open(f"/proc/self/task/{task}/status").read().splitlines()
+                found[int(task)] = dict(line.split(":\\t", 1) for line in lines if ":\\t" in line)
+            return found
+        def masks():
+            ours = [status for task, status in threads().items() if task != os.getpid()]
+            return [[status["Name"], int(status["SigBlk"], 16)] for status in ours]
+        handlers = [str(signal.getsignal(n)) for n in range(1, 32)]
+        say([masks(), open("/proc/self/comm").read().strip()])
+        cuda = Cuda()
+        check(cuda.cuInit(0))
+        Nvml().memory()
+        say(masks())
+        cuda.start()
+        until = time.monotonic() + 5
+        while masks()[0][1] >> signal.SIGSEGV - 1 & 1 and time.monotonic() < until:
+            time.sleep(0.01)  # the C library begins a thread with all of them blocked
+        say(masks())
+        got = []
+        signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+        for _ in range(200):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        say([len(got), handlers == [str(signal.getsignal(n)) for n in range(1, 32)]])
+        """,
+        *BORROWS,
+    )
+    (before, name), initialised, ((ours, blocked),), (signals, same) = said
+    assert before == initialised == []
+    assert ours == name
+    faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+    never = {signal.SIGKILL, signal.SIGSTOP}
+    for number in set(signal.valid_signals()) - never:
+        assert bool(blocked >> (number - 1) & 1) is (number not in faults), number
+    assert (signals, same) == (200, True)
 
 
 @pytest.mark.parametrize("settings", [{}, SETTINGS])

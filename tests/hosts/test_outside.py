@@ -75,6 +75,7 @@ def test_a_program_that_escaped_its_job(hosts, compile_c, tmp_path, way):
     (found,) = outsiders(hosts)
     assert (found["reason"], found["job"]) == (way, hosts.job("wild")["id"])
     assert f"escaped  {found['job']}" in " ".join(hosts.gpushare("ps", "-o", "wide").stdout.split(" ")), "by its job"
+    wait_for(lambda: hosts.job("wild")["gpus"][0]["usage"] > GIB, "its memory to be charged to its job")
     check = findings(hosts)["GS12"]
     assert check["state"] == "warn" and f"pid {found['pid']} (" in check["detail"] and found["job"] in check["detail"]
     wrapper.communicate("\n")

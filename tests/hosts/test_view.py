@@ -28,6 +28,13 @@ def lists() -> str:
             check(lib.nvmlDeviceGetComputeRunningProcesses(handle, byref(count), first))
             assert [one.pid for one in first[: count.value]] == found
             assert pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle) == []
+            details = pynvml.nvmlDeviceGetRunningProcessDetailList(handle, pynvml.nvmlProcessDetailList_v1, 0)
+            assert [one.pid for one in details] == found
+            for busy in (pynvml.nvmlDeviceGetProcessUtilization, pynvml.nvmlDeviceGetProcessesUtilizationInfo):
+                try:
+                    assert [one.pid for one in busy(handle, 0)] == found != []
+                except pynvml.NVMLError_NotFound:
+                    assert found == []
             return found
     """
 
@@ -51,6 +58,10 @@ def test_the_processes_are_those_of_the_job(hosts):
         ask = lambda: lib.nvmlDeviceGetComputeRunningProcesses_v3(pynvml.nvmlDeviceGetHandleByIndex(0), byref(count),
                                                                   None)
         say([ask(), count.value])
+        count.value = 0
+        ask = lambda: lib.nvmlDeviceGetProcessUtilization(pynvml.nvmlDeviceGetHandleByIndex(0), None, byref(count),
+                                                          ctypes.c_ulonglong(0))
+        say([ask(), count.value])
         say(pids(1))
         worker.communicate(b"")
         """,
@@ -58,7 +69,7 @@ def test_the_processes_are_those_of_the_job(hosts):
         **FIRST,
     )
     assert ours[0] == ours[1] and not strangers & set(ours[1])
-    assert ours[2:] == [[7, 2], []], "the room that is needed is that for ours"
+    assert ours[2:] == [[7, 2], [7, 2], []], "the room that is needed is that for ours"
     truth = "import pynvml, json; pynvml.nvmlInit(); h = pynvml.nvmlDeviceGetHandleByIndex(0); print(json.dumps([p.pid"
     truth += " for p in pynvml.nvmlDeviceGetComputeRunningProcesses(h)]))"
     bare = subprocess.run(

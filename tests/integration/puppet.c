@@ -6,10 +6,17 @@
  *   free last|all                                  -> ok COUNT
  *   info                cuMemGetInfo               -> ok FREE TOTAL
  *   total DEVICE        cuDeviceTotalMem           -> ok BYTES
- *   cache BYTES COUNT   so many allocations from the default pool, freed again, and kept by it  -> ok | error CODE
+ *   cache BYTES COUNT   so many allocations from the default pool, freed again, and kept by it
+ *                                                  -> ok RESERVED | error CODE RESERVED
+ *   pool                what the default pool holds -> ok RESERVED
  *   churn MS MAX        random allocations (up to MAX bytes) and frees for MS milliseconds, at least one pair
  *                                                  -> ok CALLS REFUSED WORST_MILLISECONDS
  *   term free COUNT     on SIGTERM free the last COUNT allocations | term ignore | term die (the default)
+ *   term tell COUNT     the same, and say `gave FREED`
+ *   stop                SIGSTOP to itself          -> ok, when somebody lets it go on
+ *   fork MS             a child that holds all that a child inherits for MS milliseconds  -> ok PID
+ *   exec                become a fresh puppet      -> ok, from the fresh one
+ *   pid                                            -> ok PID
  *   quit
  *
  * Finds the driver by linking with -lcuda, or with -DBY_DLOPEN through dlopen and dlsym.
@@ -40,6 +47,8 @@ typedef void *handle;
     X(cuMemGetInfo_v2, "cuMemGetInfo_v2", (size_t *, size_t *))                                                        \
     X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (handle *, int))                                         \
     X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (handle, int, void *))                                           \
+    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (handle, int, void *))                                           \
+    X(cuCtxGetDevice, "cuCtxGetDevice", (int *))                                                                       \
     X(cuMemAllocAsync, "cuMemAllocAsync", (pointer *, size_t, handle))                                                 \
     X(cuMemFreeAsync, "cuMemFreeAsync", (pointer, handle))                                                             \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))
@@ -65,8 +74,10 @@ static void find_driver(void) {}
 enum { MOST = 1 << 16 };
 static pointer held[MOST];
 static int count;
+static char *program;
 static volatile sig_atomic_t asked;
 static int free_on_term = -1; /* -1: die */
+static int tell;
 
 static void on_term(int signal_number) {
     (void)signal_number;
@@ -111,12 +122,26 @@ static void churn(double lasting, size_t most) {
     printf("ok %ld %ld %.3f\n", calls, refused, worst);
 }
 
+static int default_pool(handle *pool) {
+    int device = 0, code = cuCtxGetDevice(&device);
+    return code ? code : cuDeviceGetDefaultMemPool(pool, device);
+}
+
+static unsigned long long pool_holds(void) {
+    enum { RESERVED_MEM_CURRENT = 5 };
+    uint64_t bytes = 0;
+    handle pool;
+    if (default_pool(&pool) == 0)
+        cuMemPoolGetAttribute(pool, RESERVED_MEM_CURRENT, &bytes);
+    return bytes;
+}
+
 static int cache(size_t bytes, long long wanted) {
     enum { RELEASE_THRESHOLD = 4 };
     static pointer kept[256];
     uint64_t forever = UINT64_MAX;
     handle pool;
-    int blocks = 0, code = cuDeviceGetDefaultMemPool(&pool, 0);
+    int blocks = 0, code = default_pool(&pool);
     code = code ? code : cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &forever);
     while (!code && blocks < wanted && blocks < 256)
         if (!(code = cuMemAllocAsync(&kept[blocks], bytes, NULL)))
@@ -128,9 +153,26 @@ static int cache(size_t bytes, long long wanted) {
 }
 
 static void give_back(void) {
+    int freed = 0;
     asked = 0;
     for (int left = free_on_term; left > 0 && count > 0; left--)
-        drop(count - 1);
+        freed += drop(count - 1) == 0;
+    if (tell)
+        printf("gave %d\n", freed);
+}
+
+/* The child keeps what fork has given it, but for the ends of our pipes: whoever reads those waits for our own end. */
+static int linger(long long milliseconds) {
+    signal(SIGCHLD, SIG_IGN);
+    int child = fork();
+    if (child == 0) {
+        struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+        close(0);
+        close(1);
+        nanosleep(&rest, NULL);
+        _exit(0);
+    }
+    return child;
 }
 
 static void obey(char *order) {
@@ -176,13 +218,29 @@ static void obey(char *order) {
         printf(code ? "error %zu\n" : "ok %zu\n", code ? (size_t)code : total);
     } else if (!strcmp(word, "cache")) {
         int code = cache((size_t)number, second);
-        printf(code ? "error %d\n" : "ok\n", code);
+        if (code)
+            printf("error %d %llu\n", code, pool_holds());
+        else
+            printf("ok %llu\n", pool_holds());
+    } else if (!strcmp(word, "pool")) {
+        printf("ok %llu\n", pool_holds());
     } else if (!strcmp(word, "churn")) {
         churn((double)number, (size_t)second);
     } else if (!strcmp(word, "term")) {
-        free_on_term = !strcmp(what, "free") ? (int)second : !strcmp(what, "ignore") ? 0 : -1;
+        tell = !strcmp(what, "tell");
+        free_on_term = tell || !strcmp(what, "free") ? (int)second : !strcmp(what, "ignore") ? 0 : -1;
         signal(SIGTERM, free_on_term < 0 ? SIG_DFL : on_term);
         printf("ok\n");
+    } else if (!strcmp(word, "stop")) {
+        raise(SIGSTOP);
+        printf("ok\n");
+    } else if (!strcmp(word, "fork")) {
+        printf("ok %d\n", linger(number));
+    } else if (!strcmp(word, "exec")) {
+        execl(program, program, "again", (char *)NULL);
+        printf("error %d\n", errno);
+    } else if (!strcmp(word, "pid")) {
+        printf("ok %d\n", (int)getpid());
     } else if (!strcmp(word, "quit")) {
         exit(0);
     } else {
@@ -190,7 +248,8 @@ static void obey(char *order) {
     }
 }
 
-int main(void) {
+int main(int arguments, char **words) {
+    program = words[0];
     find_driver();
     int code = cuInit(0);
     if (code) {
@@ -198,6 +257,8 @@ int main(void) {
         return 4;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (arguments > 1)
+        printf("ok\n");
     char order[256];
     size_t length = 0;
     for (;;) {

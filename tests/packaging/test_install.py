@@ -46,7 +46,8 @@ def test_the_wheel_is_for_every_python_and_holds_everything(wheel: Path) -> None
         "gpushare_examples/borrower.py",
     ):
         assert name in names
-    assert any(name.endswith("share/gpushare/gpushared.service") for name in names)
+    for name in ("gpushared.service", "gpushared.sysusers", "gpushared.toml"):
+        assert any(found.endswith(f"share/gpushare/{name}") for found in names)
     assert not [name for name in names if name.startswith(("tests", "daemon/", "shim/"))]
 
 

@@ -76,9 +76,23 @@ def test_doctor_compares_with_the_host(monkeypatch):
     monkeypatch.setattr(glibc, "here", lambda: (2, 5))
     finding = doctor.check_glibc(doctor.Surroundings())
     assert finding.state == "fail" and re.search(r"glibc 2\.5; .*libgpushare\.so needs 2\.", finding.detail)
+    assert "libgpushare-late.so needs 2." in finding.detail
     monkeypatch.setattr(glibc, "here", lambda: None)
     finding = doctor.check_glibc(doctor.Surroundings())
     assert finding.state == "fail" and "not glibc" in finding.detail and "image" in (finding.hint or "")
+
+
+def test_doctor_says_what_is_lost_where_only_the_late_library_is_too_new(monkeypatch):
+    """As on glibc 2.31, where `gpushare run` works and gpushare.enable() does not, if it was built on a newer one."""
+    real, oldest = glibc.needed, (2, 17)
+    monkeypatch.setattr(glibc, "here", lambda: (2, 31))
+    monkeypatch.setattr(glibc, "needed", lambda path: (2, 34) if "late.so" in path.name else min(real(path), oldest))
+    finding = doctor.check_glibc(doctor.Surroundings())
+    assert finding.state == "warn" and "gpushare run" in finding.hint
+    assert finding.detail == "glibc 2.31; libgpushare-late.so needs 2.34: gpushare.enable() cannot work here"
+    monkeypatch.setattr(glibc, "here", lambda: (2, 34))
+    finding = doctor.check_glibc(doctor.Surroundings())
+    assert finding.state == "ok" and "libgpushare-late.so needs 2.34" in finding.detail
 
 
 @pytest.mark.parametrize("budget", [{}, {"GPUSHARE_LIMIT": "4Gi"}])

@@ -72,7 +72,7 @@ def build_libraries(
 def package_libraries(fresh: Path) -> dict[str, Path]:
     """The libraries of the package; those that are missing or older than the sources are built in `fresh`."""
     newest = max(path.stat().st_mtime for path in SHIM.rglob("*.[chS]"))
-    newest = max(newest, *(path.stat().st_mtime for path in SHIM.glob("*.def")))
+    newest = max(newest, *(path.stat().st_mtime for path in [*SHIM.glob("*.def"), *SHIM.glob("preload/*.py")]))
     found = {}
     for library in build_script().LIBRARIES:
         built = ROOT / library.file

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from gpushare.quantity import Kind, Quantity
-from gpushared.events import AskCancelled, BudgetChanged, JobSpec
+from gpushared.events import AskCancelled, BudgetChanged, Checkpointed, JobSpec, ReservationEnded
 from gpushared.state import Policy
 from property.world import World, mib
 
@@ -99,12 +99,43 @@ class Node(RuleBasedStateMachine):
         )
         self.world.submit(spec, wait)
 
+    @rule(
+        request=requests,
+        gpus=st.sampled_from([1, 1, 2]),
+        lasting=st.sampled_from([None, 2.0, 30.0]),
+        use=st.sampled_from([None, NOTHING, share(10), share(25)]),
+    )
+    def reserve(self, request, gpus, lasting, use) -> None:
+        """Keep memory; and perhaps start a job in it."""
+        name = f"kept{len(self.world.reservations)}"
+        spec = JobSpec(name, 1000, "user", (), request, Quantity(Kind.MAX, 0, "max"), gpus)
+        made = self.world.reserve(spec, lasting)
+        if made is not None and use is not None:
+            inside = JobSpec("in", 1000, "user", ("x",), use, Quantity(Kind.MAX, 0, "max"), reservation=made)
+            self.world.submit(inside)
+
+    @precondition(lambda self: self.world.reservations)
+    @rule(pick=st.integers(0, 99))
+    def release(self, pick) -> None:
+        self.world.send(ReservationEnded(self._pick(self.world.reservations, pick)))
+
     @precondition(lambda self: self.world.node.jobs)
-    @rule(pick=st.integers(0, 99), request=st.none() | requests, limit=st.none() | limits)
-    def change_budget(self, pick, request, limit) -> None:
+    @rule(
+        pick=st.integers(0, 99),
+        request=st.none() | requests,
+        limit=st.none() | limits,
+        priority=st.none() | st.integers(-1, 2),
+    )
+    def change_budget(self, pick, request, limit, priority) -> None:
         if limit is not None:
             self.world.note_limit(limit)
-        self.world.send(BudgetChanged(self._job(pick), request, limit))
+        self.world.send(BudgetChanged(self._job(pick), request, limit, priority))
+
+    @precondition(lambda self: self.world.node.jobs)
+    @rule(pick=st.integers(0, 99))
+    def checkpoint(self, pick) -> None:
+        """Its work is saved: there is less to lose with it."""
+        self.world.send(Checkpointed(self._job(pick)))
 
     @precondition(lambda self: self.world.node.jobs)
     @rule(pick=st.integers(0, 99))
@@ -160,23 +191,23 @@ class Node(RuleBasedStateMachine):
         rest=st.sampled_from([0.0, 0.0, 0.5]),
         kept=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
         pick=st.integers(0, 99),
+        then=st.sampled_from([0.0, 0.0, 0.5, 3.0, 12.0]),
     )
-    def squeeze(self, order, rest, kept, pick) -> None:
-        """Everybody borrows what there is, then somebody claims."""
+    def squeeze(self, order, rest, kept, pick, then) -> None:
+        """Everybody borrows what there is, then somebody claims, and has time to get it."""
         for index in order:
             self.borrow(index, 1 - rest, kept)
         self.claim(pick, 1.0)
+        self.world.wait(then)
 
     @precondition(lambda self: self._attached())
     @rule(pick=st.integers(0, 99), part=st.floats(0.1, 1))
     def claim(self, pick, part) -> None:
         """Grow within the request."""
-        if not self._attached():
-            return
-        process, gpu = self._pick(self._attached(), pick)
-        job = self.world.programs[process].job
-        headroom = self.world.node.jobs[job].bounds[gpu].request - self.world.usage(job, gpu)
-        if headroom > 512:
+        owners = [(process, gpu) for process, gpu in self._attached() if self._headroom(process, gpu) > 512]
+        if owners:
+            process, gpu = self._pick(owners, pick)
+            headroom = self._headroom(process, gpu)
             self.world.allocate(process, gpu, max(512, int(headroom * part) // 512 * 512))
 
     @precondition(lambda self: self._attached())
@@ -233,6 +264,40 @@ class Node(RuleBasedStateMachine):
         if gpu in self.world.total:
             self.world.occupy(gpu, amount)
 
+    @precondition(lambda self: self.unkind and self.world.node.jobs)
+    @rule(pick=st.integers(0, 99), gpu=st.sampled_from(GPUS), amount=st.integers(1, 4 * GIB).map(mib))
+    def escape(self, pick, gpu, amount) -> None:
+        """A static program of a job, which keeps to nothing; and now and then one of them ends."""
+        if pick % 4 == 0 and self.world.strays:
+            _, where, _ = self.world.strays.pop(self._pick(sorted(self.world.strays), pick))
+            self.world.send(self.world._sample(where))
+        elif gpu in self.world.total and len(self.world.strays) < 3:
+            room = self.world.node.gpus[gpu].free
+            self.world.escape(self._job(pick), gpu, min(amount, max(512, room)))
+
+    @precondition(lambda self: self.world.programs)
+    @rule(pick=st.integers(0, 99), stopped=st.sampled_from([True, False, False]))
+    def stop_or_go_on(self, pick, stopped) -> None:
+        """A program that is stopped (SIGSTOP) acts on no trim; the one that goes on does so late."""
+        self.world.pause(self._pick(sorted(self.world.programs), pick), stopped)
+
+    @precondition(lambda self: self.world.trims)
+    @rule(really=st.integers(0, 4))
+    def daemon_restarts_while_a_program_trims(self, really) -> None:
+        if not really:
+            self.world.restart()
+            seen["restarts while trimming"] += 1
+
+    @precondition(lambda self: self.world.programs)
+    @rule(pick=st.integers(0, 99), lag=st.sampled_from([0.0, 0.3, 3.0]), gpu=st.sampled_from(GPUS))
+    def exec(self, pick, lag, gpu) -> None:
+        """The same process id, another program; the driver takes its time with what the first one had."""
+        idle = self._idle_programs()
+        if idle and pick % 2 == 0:
+            fresh = self.world.exec(self._pick(idle, pick), lag)
+            if gpu in self.world.total and fresh is not None:
+                self.world.attach(fresh, gpu)
+
     @rule(really=st.integers(0, 4))
     def daemon_restarts(self, really) -> None:
         if not really:
@@ -246,6 +311,10 @@ class Node(RuleBasedStateMachine):
 
     def _job(self, pick) -> str:
         return self._pick(sorted(self.world.node.jobs), pick)
+
+    def _headroom(self, process, gpu) -> int:
+        job = self.world.programs[process].job
+        return self.world.node.jobs[job].bounds[gpu].request - self.world.usage(job, gpu)
 
     def _busy(self) -> set[int]:
         return {asked.program for asked in self.world.waiting.values()}

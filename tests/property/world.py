@@ -30,8 +30,10 @@ from gpushared.events import (
     ProcessGone,
     ProcessJoined,
     ProcessRestored,
+    ReservationAsked,
     Revoked,
     ShareSeen,
+    Stray,
     TimePassed,
     TrimSeen,
     UsedSeen,
@@ -49,6 +51,8 @@ from gpushared.instructions import (
     Kill,
     LookUsed,
     Notify,
+    ReservationMade,
+    ReservationOver,
     Revoke,
     SampleMemory,
     Terminate,
@@ -85,9 +89,13 @@ class Program:
     dawdle: float = 0.0
     """Seconds until it has acted."""
     trim: TrimSeen = field(default_factory=lambda: TrimSeen(begun=True, done=True))
+    stopped: bool = False
+    """By SIGSTOP: it does nothing until it goes on; SIGKILL ends it all the same."""
     stubborn: bool = False
     """Does not die when killed (state D), until the world lets it."""
     doomed: bool = False
+    trims_missed: list[str] = field(default_factory=list)
+    """GPUs for which a trim came due while it was stopped."""
 
 
 @dataclass
@@ -119,6 +127,9 @@ class World:
         self.trimmed: dict[tuple[str, str], float] = {}
         """When a job was last asked to trim on a GPU."""
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
+        self.strays: dict[int, tuple[str, str, int]] = {}
+        """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
+        self.reservations: list[str] = []
         self.ailments: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
         self.xids: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
         self.told: list[Notify] = []
@@ -175,17 +186,28 @@ class World:
                 self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.terminated.append(instruction)
             case Kill():
-                self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
+                if instruction.reason.code is Code.BREACH:
+                    self._check_breach(instruction.job, str(instruction.reason.data["gpu"]))
+                else:
+                    self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.killed.append(instruction)
                 for process in instruction.processes:
-                    self.programs[process].doomed = True
+                    if process < 0:
+                        del self.strays[-process]
+                    else:
+                        self.programs[process].doomed = True
             case JobRefused(job):
                 self.jobs.pop(job, None)
             case JobClosed(job):
                 del self.jobs[job]
+                self.strays = {pid: one for pid, one in self.strays.items() if one[0] != job}
                 assert not [one for one in self.programs.values() if one.job == job]
             case WakeAt(time):
                 self.wake = time
+            case ReservationMade(reservation):
+                self.reservations.append(reservation)
+            case ReservationOver(reservation):
+                self.reservations.remove(reservation)
             case JobAdmitted(_, gpus):
                 assert all(self.condition(gpu) < Condition.SICK for gpu in gpus), "admitted on a GPU that is not well"
             case Notify():
@@ -223,6 +245,9 @@ class World:
             one = self.programs.get(process)
             if one is None or gpu not in one.words:
                 continue
+            if one.stopped:
+                one.trims_missed.append(gpu)
+                continue
             given = min(one.caches.pop(gpu, 0), one.words[gpu].used)
             one.words[gpu].used -= given
             one.trim = TrimSeen(begun=True, done=True)
@@ -242,7 +267,9 @@ class World:
         if self.foreign[gpu]:
             by_pid[1] = self.foreign[gpu]
         steady = {one.id: one.words[gpu].used for one in self._on(gpu)}
-        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady)
+        strays = {pid: Stray(job, "static") for pid, (job, where, _) in self.strays.items() if where == gpu}
+        by_pid |= {pid: amount for pid, (_, where, amount) in self.strays.items() if where == gpu}
+        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, strays)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
         one = self.programs.get(process)
@@ -296,7 +323,9 @@ class World:
             for one in mine
             if gpu in self.node.processes[one.id].shares
         }
-        return sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
+        charged = self.node.gpus[gpu].shares
+        strays = sum(charged[-pid].overhead for pid, one in self.strays.items() if one[0] == job and -pid in charged)
+        return strays + sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
 
     def loan(self, job: str, gpu: str) -> int:
         return max(0, self.usage(job, gpu) - self.node.jobs[job].bounds[gpu].request)
@@ -353,9 +382,15 @@ class World:
         """Invariants 4 to 8, at the moment when a job is told to go."""
         self._check_rung(job, data)
         found = self.node.jobs[job]
-        assert set(processes) == {one.id for one in self.programs.values() if one.job == job}, "not the whole job"
+        whole = {one.id for one in self.programs.values() if one.job == job}
+        whole |= {-pid for pid, one in self.strays.items() if one[0] == job and -pid in self.node.processes}
+        assert set(processes) == whole, "not the whole job"
         assert self.now - found.since >= found.spec.min_run_time, "a protected victim"
         self._check_trims_first(str(data["gpu"]))
+
+    def _check_breach(self, job: str, gpu: str) -> None:
+        assert self.policy.on_breach == "kill"
+        assert self.usage(job, gpu) > self.node.jobs[job].bounds[gpu].limit, "killed within its limit"
 
     def _check_trims_first(self, gpu: str) -> None:
         """Nobody is stopped while there are caches that nobody has been asked for."""
@@ -379,7 +414,8 @@ class World:
         gpu, owner = str(data["gpu"]), str(data["owner"])
         bounds = self.node.jobs[job].bounds[gpu]
         assert self.loan(job, gpu) > 0, "a victim without a loan"
-        assert bounds.limit > bounds.request, "a job that never borrows"
+        lowered = sum(one.words[gpu].used for one in self._on(gpu) if one.job == job) > bounds.limit
+        assert bounds.limit > bounds.request or lowered, "a job that never borrows"
         assert owner != job, "the claimant's own job"
         within = self._claims_on(gpu)
         asks = self.node.gpus[gpu].asks
@@ -417,6 +453,12 @@ class World:
         self.jobs[job] = spec
         self.send(JobSubmitted(job, spec, wait))
         return job
+
+    def reserve(self, spec: JobSpec, lasting: float | None = None) -> str | None:
+        """Its id, or None if it is refused."""
+        id = f"{self.next_id():016x}"
+        self.send(ReservationAsked(id, spec, lasting))
+        return id if id in self.reservations else None
 
     def note_limit(self, limit: Quantity) -> None:
         """A context that is only guessed at is charged at most the limit: it may cost more."""
@@ -470,6 +512,24 @@ class World:
             self.ever_lagging = True
         self.send(ProcessGone(process, {gpu: word.used for gpu, word in one.words.items()}))
 
+    def exec(self, process: int, lag: float = 0.0) -> int | None:
+        """It becomes another program under the same process id. None: its job was over with it."""
+        before = self.programs[process]
+        self.exit(process, lag)
+        if before.job not in self.node.jobs:
+            return None
+        after = self.next_id()
+        self.programs[after] = Program(after, before.job, before.pid, listens=before.listens, dawdle=before.dawdle)
+        self.send(ProcessJoined(after, before.job, before.pid, "python"))
+        return after
+
+    def pause(self, process: int, stopped: bool) -> None:
+        one = self.programs[process]
+        one.stopped = stopped
+        if not stopped:
+            self.trims += [(self.now, process, gpu) for gpu in one.trims_missed]
+            one.trims_missed.clear()
+
     def end(self, job: str) -> None:
         self.send(JobEnded(job))
 
@@ -508,6 +568,14 @@ class World:
         self.foreign[gpu] = max(0, min(amount, self.node.gpus[gpu].capacity - living - dead))
         self.ever_foreign = self.ever_foreign or self.foreign[gpu] > 0
         self.send(self._sample(gpu))
+
+    def escape(self, job: str, gpu: str, amount: int) -> int:
+        """A program of the job that the shim is not in takes memory; its process id."""
+        pid = 50_000 + self.next_id()
+        self.strays[pid] = (job, gpu, amount)
+        self.ever_foreign = True
+        self.send(self._sample(gpu))
+        return pid
 
     def condition(self, gpu: str) -> Condition:
         return max((one.condition for one in (*self.ailments[gpu], *self.xids[gpu])), default=Condition.OK)
@@ -548,7 +616,7 @@ class World:
         self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(notes.restore_overheads(written))
-        for event in notes.restore(written):
+        for event in [*notes.restore_reservations(written, 0.0), *notes.restore(written)]:
             self.send(event)
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():

@@ -45,7 +45,13 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     found: dict[str, Path] = {}
     for library in build.LIBRARIES:
         built = ROOT / library.file
-        headers = [*SHIM.glob("*.h"), *SHIM.glob("*.def"), *library.sources(), *SHIM.glob("preload/*.h")]
+        headers = [
+            *SHIM.glob("*.h"),
+            *SHIM.glob("*.def"),
+            *library.sources(),
+            *SHIM.glob("preload/*.h"),
+            *SHIM.glob("preload/*.py"),
+        ]
         newest = max(path.stat().st_mtime for path in [*headers, *SHIM.glob("sim/*.h")])
         if not built.exists() or built.stat().st_mtime < newest:
             built = fresh / library.file

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from shim_tree import ROOT, SHIM
+from shim_tree import ROOT
+
+import functions_def
 
 HEADERS = ("cuda", "cudaGL", "cudaEGL", "cudaVDPAU", "cudaProfiler")
 # Not of the driver on Linux: an inline function of cuda.h's, and one for Windows.
@@ -20,10 +22,7 @@ TAKES_OR_TELLS = re.compile(
 
 def table() -> dict[str, tuple[str, ...]]:
     """symbol -> base, symbol, since, stream, and for those with a decision family and rule."""
-    text = re.sub(r"/\*.*?\*/", "", (SHIM / "functions.def").read_text(), flags=re.S)
-    found = [tuple(part.strip() for part in row.split(",")) for row in re.findall(r"^GS_\w+\((cu[^)]*)\)", text, re.M)]
-    assert len({row[1] for row in found}) == len(found), "a symbol is named twice"
-    return {row[1]: row for row in found}
+    return {row.symbol: tuple(str(part) for part in row if part != "") for row in functions_def.rows()}
 
 
 def named() -> set[str]:

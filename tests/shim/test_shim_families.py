@@ -187,6 +187,70 @@ def test_pools_of_ones_own_whoever_frees(host, suffix, free):
     assert seen[1] == [0, 0]
 
 
+@pytest.mark.parametrize("place", ["device", "host", "numa", "none"])
+@pytest.mark.parametrize("standing", [False, True], ids=["created", "default"])
+def test_pools_of_managed_memory_are_charged_in_full_wherever_they_prefer_to_be(host, place, standing):
+    said = host.python(
+        f"""
+        cuda, nvml = Cuda().start(), Nvml()
+        context, stream = nvml.of_this_process(), None
+        location = (c_int * 2)(dict(none=0, device=1, host=2, numa=3)["{place}"], 0)
+        properties, pool = (c_uint * 22)(2, 0, *location), c_void_p()  # CUmemPoolProps
+        if {standing}:
+            check(cuda.cuMemGetDefaultMemPool(byref(pool), location, 2))
+        else:
+            check(cuda.cuMemPoolCreate(byref(pool), properties))
+        pointer, seen = c_ulonglong(), []
+        check(cuda.cuMemAllocFromPoolAsync(byref(pointer), c_size_t(GiB), pool, stream))
+        seen.append([cuda.used(), nvml.of_this_process() - context])
+        huge = cuda.cuMemAllocFromPoolAsync(byref(c_ulonglong()), c_size_t(4 * GiB), pool, stream)
+        check(cuda.free(pointer))
+        check(cuda.cuCtxSynchronize())
+        seen.append([cuda.used(), nvml.of_this_process() - context])
+        say([huge, seen])
+        """,
+        **LIMIT,
+    ).said
+    assert said == [2, [[2**30, 2**30], [0, 0]]]
+
+
+def test_pools_hand_out_nothing_for_nothing(host):
+    """Thousands of allocations of no bytes, all at one address, leave no trace in the account."""
+    said = host.python(
+        """
+        cuda, pointer, real = Cuda().start(), c_ulonglong(), c_ulonglong()
+        check(cuda.cuMemAllocAsync(byref(real), c_size_t(64 * MiB), None))
+        before = cuda.used()
+        codes = {cuda.cuMemAllocAsync(byref(pointer), c_size_t(0), None) for _ in range(5000)}
+        check(cuda.cuMemFreeAsync(real, None))
+        check(cuda.cuCtxSynchronize())
+        say([sorted(codes), before, cuda.used()])
+        """,
+        **LIMIT,
+    ).said
+    assert said == [[0], 64 * 2**20, 0]
+
+
+@pytest.mark.parametrize("place", [2, 3], ids=["host", "numa"])
+@pytest.mark.parametrize("standing", [False, True], ids=["created", "default"])
+def test_pools_of_host_memory_cost_nothing(host, place, standing):
+    said = host.python(
+        f"""
+        cuda, pointer, pool = Cuda().start(), c_ulonglong(), c_void_p()
+        if {standing}:
+            check(cuda.cuMemGetMemPool(byref(pool), (c_int * 2)({place}, 0), 1))
+        else:
+            check(cuda.cuMemPoolCreate(byref(pool), (c_uint * 22)(1, 0, {place}, 0)))
+        check(cuda.cuMemAllocFromPoolAsync(byref(pointer), c_size_t(6 * GiB), pool, None))
+        used = cuda.used()
+        check(cuda.cuMemFreeAsync(pointer, None))
+        say([used, cuda.used()])
+        """,
+        **LIMIT,
+    ).said
+    assert said == [0, 0], "6 GiB under a limit of 4"
+
+
 def test_a_pool_destroyed_with_live_memory_is_charged_until_it_is_freed(host):
     said = host.python(
         """

@@ -9,21 +9,19 @@ from pathlib import Path
 import pytest
 from shim_tree import SHIM
 
+import functions_def
+
 LIMIT = {"GPUSHARE_LIMIT": "4Gi"}
 GIB = 2**30
 
 
-def rows(name: str = "functions.def") -> list[tuple[str, ...]]:
-    text = re.sub(r"/\*.*?\*/", "", (SHIM / name).read_text(), flags=re.S)
-    return [
-        tuple(part.strip() for part in row.split(","))
-        for row in re.findall(r"^(?:GS_FN|NVML_FN)\(([^)]*)\)", text, re.M)
-    ]
+def rows() -> list[functions_def.Row]:
+    return [row for row in functions_def.rows() if row.rule]
 
 
 def hooks() -> set[str]:
-    cuda = {row[1] for row in rows() if row[5] == "HOOK"}
-    return cuda | {row[0] for row in rows("nvml.def") if row[1] == "HOOK"}
+    cuda = {row.symbol for row in rows() if row.rule == "HOOK"}
+    return cuda | set(re.findall(r"^NVML_FN\((\w+), HOOK\)", (SHIM / "nvml.def").read_text(), re.M))
 
 
 def exported(library: Path) -> set[str]:

@@ -49,6 +49,7 @@ def test_tables_are_the_only_user_of_rich():
 
 def test_public_names():
     names = {"Quantity", "__version__", "enable", "errors", "load_ipython_extension", "set_limit", "status"}
+    names |= {"checkpoint_signal", "checkpointed", "on_pressure", "pressure"}
     assert set(gpushare.__all__) == names
     for name in gpushare.__all__:
         assert getattr(gpushare, name) is not None

@@ -1,0 +1,493 @@
+"""gpushare cluster: queues with quotas over many nodes - who may run where, why, and what would be if.
+
+    apply     make a cluster from a file of nodes and queues, or change it
+    queues, nodes, jobs     how it stands
+    submit, end, cancel     what happens to jobs
+    change    anything else that happens, in the words of --what-if
+    plan      what runs where and who waits for what; with --what-if, what would follow
+    explain   why a job waits or runs, and the smallest change that would start it
+    simulate  play a scenario or a trace on a clock of its own
+
+The state is a file (store.py). Nothing is started on any machine: these commands plan, and whoever carries a plan out
+reports back with `end`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gpushare.cli import cluster_views as views
+from gpushare.cli import output as _output
+from gpushare.cluster import reading, scenario
+from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.codec import plain
+from gpushare.cluster.document import FileError, Item, load, parse
+from gpushare.cluster.model import (
+    Action,
+    Event,
+    JobEnded,
+    JobSubmitted,
+    JobWithdrawn,
+    NodeAdded,
+    QueueAdded,
+    QueueChanged,
+    Refuse,
+)
+from gpushare.cluster.store import Store, default_path
+from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+LINE = "the command line"
+SUBMIT_OPTIONS = ("gpus", "share", "memory", "limit", "tasks", "min", "priority", "min_runtime")
+
+
+def _stored(function: Function) -> Function:
+    return click.option(
+        "--store",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The cluster's file; by default gpushare/cluster.db in XDG_STATE_HOME.",
+    )(function)
+
+
+def _open(store: Path | None, *, read_only: bool = True) -> Store:
+    """The store, with the time that has passed since the last event."""
+    opened = Store.open(store or default_path(), read_only=read_only)
+    opened.pass_time(time.time())
+    return opened
+
+
+class InOrder(click.Group):
+    """Commands in the order in which they are used, not of the alphabet."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "change", "plan", "explain", "simulate"]
+
+
+@click.group(
+    cls=InOrder,
+    short_help="Share the GPUs of many nodes between queues: quotas, plans, simulations.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+def command() -> None:
+    """Share the GPUs of many nodes between queues with quotas: what runs where, who waits for what, and what if.
+
+    \b
+    gpushare cluster apply cluster.yaml
+    gpushare cluster submit --queue research --gpus 2 --name train
+    gpushare cluster plan --what-if 'queue: {name: research, quota: 12}'
+    gpushare cluster simulate examples/cluster/a1-netapp.yaml
+    """
+
+
+# ---- what there is ------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Make a cluster from a file of nodes and queues, or change one.")
+@click.argument("file", type=click.Path(path_type=Path))
+@_stored
+def apply(file: Path, store: Path | None) -> None:
+    """Make the cluster that FILE describes, or bring a known one up to it: nodes and queues are added or changed.
+    What FILE does not name stays as it is.
+
+    \b
+    nodes:
+      - {name: "dgx-{}", count: 2, gpus: 8, memory: 80Gi}
+    queues:
+      - {name: research, quota: 10}
+      - {name: product, quota: 6, limit: 12, priority: 1}
+    """
+    root = load(file)
+    wanted = scenario.given(root)
+    path = store or default_path()
+    if wanted.jobs is not None:
+        wanted.jobs.refuse("a cluster's file has no jobs", hint="submit them: `gpushare cluster submit`")
+    new = not path.exists()
+    if new:
+        events = _differences(wanted, Allocator(wanted.policy))
+        Allocator(wanted.policy).handle(events, time.time())  # refused before there is a file
+        cluster = Store.create(path, wanted.policy)
+    else:
+        cluster = _open(store, read_only=False)
+    with cluster:
+        if "policy" in root and wanted.policy != cluster.policy:
+            raise UsageError(
+                f"{file}: policy: the cluster in {path} was made with another",
+                hint="leave `policy` out, or make a new one",
+            )
+        events = _differences(wanted, cluster.allocator)
+        actions = cluster.append(events, time.time()) if events else []
+    kinds = [type(event).__name__ for event in events]
+    counts = [
+        views.count(kinds.count("NodeAdded"), "node"),
+        views.count(kinds.count("QueueAdded"), "new queue"),
+        views.count(kinds.count("QueueChanged"), "changed queue"),
+    ]
+    click.echo(f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says")
+    _print_actions(actions)
+
+
+def _differences(wanted: scenario.Given, allocator: Allocator) -> list[Event]:
+    events: list[Event] = []
+    for node in wanted.nodes:
+        known = allocator.nodes.get(node.name)
+        if known is None or known.node != node or not known.alive:
+            events.append(NodeAdded(node))
+    for queue in wanted.queues:
+        view = allocator.queues.get(queue.name)
+        if view is None:
+            events.append(QueueAdded(queue))
+        elif view.queue != queue:
+            events.append(QueueChanged(queue))
+    return events
+
+
+@command.command(short_help="List queues: what each may have, has, and borrows.")
+@_output.option("table", "wide", "json")
+@_stored
+def queues(output: str, store: Path | None) -> None:
+    """List the queues: quota, what each holds, its fair share, and how many of its jobs run and wait.
+
+    SHARE is what the queue could hold now if everybody got what is theirs; -o wide says how it comes about, and who
+    has borrowed from whom.
+    """
+    with _open(store) as cluster:
+        allocator = cluster.allocator
+        if output == "json":
+            _output.print_json("cluster.queues", views.queues_json(allocator))
+            return
+        views.print_queues(allocator, wide=output == "wide")
+
+
+@command.command(short_help="List nodes and what is free on them.")
+@_output.option("table", "json")
+@_stored
+def nodes(output: str, store: Path | None) -> None:
+    """List the nodes: their GPUs, how many are wholly free, and the largest free part of another."""
+    with _open(store) as cluster:
+        if output == "json":
+            _output.print_json("cluster.nodes", {"nodes": [plain(view) for view in cluster.allocator.nodes.values()]})
+            return
+        views.print_nodes(cluster.allocator)
+
+
+@command.command(short_help="List jobs: running, and waiting for what.")
+@click.option("-q", "--queue", help="Only this queue's.")
+@_output.option("table", "json", "jsonl")
+@_stored
+def jobs(output: str, queue: str | None, store: Path | None) -> None:
+    """List the jobs: what they hold and where, or why they wait."""
+    with _open(store) as cluster:
+        allocator = cluster.allocator
+        if queue is not None and queue not in allocator.queues:
+            raise UsageError(f"no queue {queue}", hint=f"there are {', '.join(list(allocator.queues)[:8])}")
+        chosen = [name for name, view in allocator.jobs.items() if queue in (None, view.job.queue)]
+        if output == "json":
+            _output.print_json("cluster.jobs", {"jobs": [plain(allocator.jobs[name]) for name in chosen]})
+        elif output == "jsonl":
+            _output.jsonl("cluster.jobs", [plain(allocator.jobs[name]) for name in chosen])
+        elif chosen:
+            views.print_jobs(allocator, chosen)
+        else:
+            click.echo("no jobs", err=True)
+
+
+# ---- what happens -------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Submit a job, or those of a file.")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--name", help="By default the queue's name and a number.")
+@click.option("-q", "--queue", help="Whose quota it is charged to.")
+@click.option("--gpus", help="Whole GPUs of one node, or a part of one: 2, 0.25.  [default: 1]")
+@click.option("--share", help="A part of each of the --gpus: 0.5.")
+@click.option("--memory", help="Memory of each of the --gpus: 40Gi.")
+@click.option("--limit", help="What it may use on each GPU when others leave it idle; at least the request.")
+@click.option("--ladder", help="Parts of a GPU that will do, falling: 1.0,0.7,0.4.")
+@click.option("--tasks", help="So many tasks of this size, all at once.")
+@click.option("--min", help="So many of the tasks are enough to begin.")
+@click.option("--priority", help="Within its queue; more is higher.  [default: 50]")
+@click.option("--min-runtime", help="Leave it alone for so long once it runs: 10m.")
+@click.option("--not-preemptible", is_flag=True, help="Never stop it; it must fit into the quota.")
+@click.option("--backfill", is_flag=True, help="May run on GPUs reserved for a gang until that is complete.")
+@click.option("--no-wait", is_flag=True, help="Refuse it if there is no room now.")
+@click.option("--pool", multiple=True, help="Only on nodes of this pool.")
+@click.option("--type", "type_", multiple=True, help="Only on GPUs of this type.")
+@click.option("--node", multiple=True, help="Only on this node.")
+@click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only on nodes with this label.")
+@click.option("--dry-run", is_flag=True, help="Say what would follow; submit nothing.")
+@_output.option("table", "json")
+@_stored
+def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **options: Any) -> None:
+    """Submit a job and say what follows: where it starts and whom it displaces, or what it waits for.
+
+    FILE has `jobs:`, a list with the same words: {name: train, queue: research, gpus: 2}.
+    """
+    with _open(store, read_only=dry_run) as cluster:
+        wanted = _from_file(file, options) if file else [_from_options(options, cluster.allocator)]
+        events = [JobSubmitted(job) for job in wanted]
+        if dry_run:
+            outcome = cluster.allocator.what_if(events)
+            actions: Sequence[Action] = outcome.actions
+        else:
+            actions = cluster.append(events, time.time())
+    if output == "json":
+        _output.print_json(
+            "cluster.submit",
+            {"jobs": [job.id for job in wanted], "dry_run": dry_run, "actions": [plain(action) for action in actions]},
+        )
+    else:
+        _print_actions(actions)
+    refused = [action for action in actions if isinstance(action, Refuse)]
+    if refused:
+        first = refused[0]
+        raise Refused(
+            f"{first.job} was refused: {first.reason.message}",
+            hint=f"try again in {first.retry_after:g} s, or leave --no-wait out: then it is queued",
+        )
+
+
+def _from_file(file: Path, options: dict[str, Any]) -> list[Any]:
+    given = [name for name, value in options.items() if value not in (None, False, ())]
+    if given:
+        raise UsageError(
+            f"both a file and --{given[0].rstrip('_').replace('_', '-')}",
+            hint="say everything about the jobs in the file",
+        )
+    root = load(file).only("jobs")
+    submissions = list(reading.jobs(root["jobs"]))
+    if any(one.at or one.duration is not None for one in submissions):
+        root["jobs"].refuse("`at`, `every` and `duration` belong into simulations", hint="leave them out here")
+    return [one.job for one in submissions]
+
+
+def _from_options(options: dict[str, Any], allocator: Allocator) -> Any:
+    """The options as the words that a file has, so that both are read and refused alike."""
+    queue = options["queue"]
+    if not queue:
+        names = [name for name in allocator.queues if not views.children(allocator, name)]
+        raise UsageError("whose quota is it charged to?", hint=f"name a queue with --queue: {', '.join(names[:8])}")
+    words: dict[str, Any] = {"queue": queue, "name": options["name"] or _new_name(queue, allocator)}
+    words |= {name: options[name] for name in SUBMIT_OPTIONS if options[name] is not None}
+    if options["ladder"]:
+        words["ladder"] = [part.strip() for part in options["ladder"].split(",")]
+    words |= {
+        key: list(options[name])
+        for key, name in (("pool", "pool"), ("type", "type_"), ("node", "node"))
+        if options[name]
+    }
+    if options["label"]:
+        pairs = [label.partition("=") for label in options["label"]]
+        if not all(sign and key for key, sign, _ in pairs):
+            raise UsageError(f"--label {options['label'][0]} has no value", hint="write --label KEY=VALUE")
+        words["labels"] = {key: value for key, _, value in pairs}
+    words |= {
+        "preemptible": not options["not_preemptible"],
+        "backfill": options["backfill"],
+        "wait": not options["no_wait"],
+    }
+    return reading.job(_item(words))
+
+
+def _new_name(queue: str, allocator: Allocator) -> str:
+    number = 1 + sum(view.job.queue == queue for view in allocator.jobs.values())
+    while f"{queue}-{number}" in allocator.jobs:
+        number += 1
+    return f"{queue}-{number}"
+
+
+def _item(value: Any, path: str = "") -> Item:
+    if isinstance(value, dict):
+        return Item({key: _item(one, key) for key, one in value.items()}, LINE, path)
+    if isinstance(value, list):
+        return Item([_item(one, path) for one in value], LINE, path)
+    return Item(value, LINE, path)
+
+
+@command.command(short_help="Say that jobs have finished.")
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@_stored
+def end(names: tuple[str, ...], store: Path | None) -> None:
+    """Say that jobs have finished by themselves and hold nothing any more."""
+    _about(names, store, JobEnded)
+
+
+@command.command(short_help="Take jobs back, running or waiting.")
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@_stored
+def cancel(names: tuple[str, ...], store: Path | None) -> None:
+    """Take jobs back: what waits is forgotten, what runs is to be stopped."""
+    _about(names, store, JobWithdrawn)
+
+
+def _about(names: tuple[str, ...], store: Path | None, kind: type[JobEnded] | type[JobWithdrawn]) -> None:
+    with _open(store, read_only=False) as cluster:
+        for name in names:
+            _known(name, cluster.allocator)
+        _print_actions(cluster.append([kind(name) for name in dict.fromkeys(names)], time.time()))
+
+
+def _known(job: str, allocator: Allocator) -> None:
+    if job not in allocator.jobs:
+        raise NoSuchJob(f"no job {job}", hint="`gpushare cluster jobs` lists them")
+
+
+def _print_actions(actions: Sequence[Action]) -> None:
+    for line in views.action_lines(actions):
+        click.echo(line)
+
+
+@command.command(short_help="Make a change, in the words of --what-if.")
+@click.argument("changes", metavar="CHANGE...", nargs=-1, required=True)
+@_stored
+def change(changes: tuple[str, ...], store: Path | None) -> None:
+    """Make changes to the cluster, all together: what `plan --what-if` would show happens.
+
+    \b
+    gpushare cluster change 'lose: dgx-1'
+    gpushare cluster change 'queue: {name: research, quota: 12}' 'queue: {name: product, quota: 4}'
+    gpushare cluster change 'break: {node: dgx-2, gpu: 3}'        mend: {node: dgx-2, gpu: 3}
+    gpushare cluster change 'change: {job: train-1, priority: 90}'
+    gpushare cluster change 'remove: students'
+    """
+    with _open(store, read_only=False) as cluster:
+        actions = cluster.append(_read_changes(changes, cluster.allocator), time.time())
+    click.echo("\n".join(views.action_lines(actions)) if actions else "changed; nothing follows from it")
+
+
+def _read_changes(changes: Sequence[str], allocator: Allocator) -> list[Event]:
+    events: list[Event] = []
+    for text in changes:
+        item = parse(text, "the change")
+        if not item.is_mapping():
+            raise FileError(f"{text!r} is not a change", hint="write 'lose: NODE' or 'end: JOB'")
+        events += scenario.read_events(item, allocator.queues)
+    return events
+
+
+# ---- why, and what if ---------------------------------------------------------------------------------
+
+
+@command.command(short_help="What runs where, who waits for what; and what would be if.")
+@click.option(
+    "--what-if",
+    "changes",
+    multiple=True,
+    metavar="CHANGE",
+    help="A change, in the words of a scenario's `when`: 'lose: dgx-1'. May be repeated; all come together.",
+)
+@_output.option("table", "json")
+@_stored
+def plan(changes: tuple[str, ...], output: str, store: Path | None) -> None:
+    """Show what runs where and who waits for what. With --what-if: what would follow from changes; nothing changes.
+
+    \b
+    gpushare cluster plan --what-if 'submit: {name: big, queue: research, gpus: 8}'
+    gpushare cluster plan --what-if 'queue: {name: research, quota: 12}' --what-if 'lose: dgx-1'
+    gpushare cluster plan --what-if 'end: [train-1, train-2]'
+    """
+    with _open(store) as cluster:
+        allocator = cluster.allocator
+        if not changes:
+            if output == "json":
+                _output.print_json("cluster.plan", views.plan_json(allocator))
+            else:
+                views.print_plan(allocator)
+            return
+        outcome = allocator.what_if(_read_changes(changes, allocator))
+        if output == "json":
+            _output.print_json("cluster.what_if", views.what_if_json(allocator, outcome))
+        else:
+            views.print_what_if(allocator, outcome)
+
+
+@command.command(short_help="Why a job waits or runs, and what would start it.")
+@click.argument("job")
+@_output.option("table", "json")
+@_stored
+def explain(job: str, output: str, store: Path | None) -> None:
+    """Say why a job waits or runs: the constraint that binds, its numbers, and the smallest change that helps."""
+    with _open(store) as cluster:
+        allocator = cluster.allocator
+        _known(job, allocator)
+        explanation = allocator.explain(job)
+        if output == "json":
+            _output.print_json("cluster.explain", plain(explanation))
+        else:
+            views.print_explanation(allocator, explanation, time.time())
+
+
+# ---- simulations --------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Play a scenario or a trace, and check what it says must follow.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--cluster", type=click.Path(path_type=Path), help="The nodes and queues for a trace.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw GPUs per queue to this .png or .svg."
+)
+@click.option(
+    "--most", type=click.IntRange(0), default=200, show_default=True, help="Show so many decisions of a trace."
+)
+@_output.option("text", "json")
+def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, output: str) -> int:
+    """Play a scenario (.yaml, .json) or a trace (.jsonl, .csv) on a clock of its own: what is decided when, GPUs per
+    queue over time, and whether everything followed that the scenario says must follow (exit code 1 if not).
+
+    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}.
+    """
+    if plot is not None:
+        from gpushare.cluster import plot as drawing
+
+        drawing.check(plot)
+    is_trace = file.suffix in (".jsonl", ".csv")
+    if is_trace != (cluster is not None):
+        if is_trace:
+            raise UsageError(f"{file} is a trace: where does it run?", hint="name nodes and queues with --cluster FILE")
+        raise UsageError("--cluster is for traces", hint=f"{file} says itself what there is, under `given`")
+    if is_trace:
+        assert cluster is not None
+        played = _trace(file, cluster)
+    else:
+        played = _scenario(file, text=output == "text")
+    if plot is not None:
+        drawing.draw(played.simulation.timeline, plot, played.title)
+    if output == "json":
+        _output.print_json("cluster.simulation", views.played_json(played))
+    else:
+        views.print_played(played, most=most if is_trace else 0)
+        if plot is not None:
+            click.echo(f"drawn to {plot}")
+    if played.failures:
+        number = views.count(len(played.failures), "thing")
+        raise GpushareError(
+            f"{number} did not follow as {file} says",
+            facts=[(failure.where, f"step {failure.step}, {failure.message}") for failure in played.failures],
+            code="scenario_failed",
+        )
+    return 0
+
+
+def _scenario(file: Path, *, text: bool) -> views.Played:
+    read = scenario.read(file)
+    if text:
+        click.echo(read.title)
+        if read.about:
+            click.echo(f"\n{views.wrapped(read.about)}")
+    on_step = views.StepPrinter() if text else None
+    simulation, failures = scenario.run(read, on_step=on_step)
+    return views.Played(read.title, simulation, failures)
+
+
+def _trace(file: Path, cluster: Path) -> views.Played:
+    jobs = reading.trace(file)
+    given = scenario.given(load(cluster))
+    simulation = scenario.begin(scenario.Scenario(file.stem, "", given, ()), check=False)
+    simulation.submit(jobs)
+    with _output.progress(f"simulating {len(jobs)} jobs") as advance:
+        simulation.finish(advance)
+    return views.Played(f"{file.name} on {cluster.name}", simulation, [])

@@ -1,0 +1,348 @@
+"""What `gpushare cluster` prints: tables, the lines of decisions, and the same as JSON."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpushare.cli import output as _output
+from gpushare.cli.output import Column
+from gpushare.cluster.codec import plain
+from gpushare.cluster.model import Action, Explanation, JobView, Place, Tasks, WhatIf
+from gpushare.cluster.quantity import MICRO, format_gpus
+from gpushare.cluster.scenario import Failure, Step
+from gpushare.cluster.simulation import VERBS, Simulation, describe
+from gpushare.quantity import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from gpushare.cluster.allocator import Allocator
+
+QUEUES = [
+    Column("QUEUE"),
+    Column("QUOTA", right=True),
+    Column("LIMIT", right=True),
+    Column("PRIORITY", right=True),
+    Column("HELD", right=True),
+    Column("SHARE", right=True),
+    Column("ASKED", right=True),
+    Column("RUNNING", right=True),
+    Column("WAITING", right=True),
+]
+NODES = [
+    Column("NODE"),
+    Column("POOL"),
+    Column("TYPE"),
+    Column("GPUS", right=True),
+    Column("MEMORY", right=True),
+    Column("WHOLE", right=True),
+    Column("PART", right=True),
+    Column("STATE"),
+]
+JOBS = [
+    Column("JOB"),
+    Column("QUEUE"),
+    Column("STATE"),
+    Column("PRIORITY", right=True),
+    Column("GPUS", right=True),
+    Column("TASKS", right=True),
+    Column("AGE", right=True),
+    Column("WHERE, OR WHY NOT", shrink=True),
+]
+WHAT_IF = [Column("QUEUE"), Column("NOW", right=True), Column("THEN", right=True)]
+
+
+# ---- tables -------------------------------------------------------------------------------------------
+
+
+def print_queues(allocator: Allocator, *, wide: bool) -> None:
+    shares = allocator.shares()
+    rows = []
+    for name, depth in _tree(allocator):
+        view, share = allocator.queues[name], shares[name]
+        row = [
+            "  " * depth + name,
+            _or_unlimited(view.queue.quota) + (" static" if view.queue.static else ""),
+            "-" if view.queue.cap is None else format_gpus(view.queue.cap),
+            str(view.queue.priority),
+            format_gpus(view.allocated),
+            format_gpus(share.share),
+            format_gpus(view.demand),
+            str(view.running),
+            str(view.pending),
+        ]
+        rows.append([*row, share.words] if wide else row)
+    _output.print_table([*QUEUES, Column("SHARE COMES FROM")] if wide else QUEUES, rows)
+    if wide:
+        for loan in allocator.loans():
+            lender = f"from {loan.lender}" if loan.lender else "that are promised to nobody"
+            click.echo(f"{loan.borrower} borrows {format_gpus(loan.amount)} {lender}")
+
+
+def queues_json(allocator: Allocator) -> dict[str, Any]:
+    shares = allocator.shares()
+    queues = [{**plain(view), "share": plain(shares[name])} for name, view in allocator.queues.items()]
+    return {"queues": queues, "loans": [plain(loan) for loan in allocator.loans()]}
+
+
+def print_nodes(allocator: Allocator) -> None:
+    rows = []
+    for name, view in allocator.nodes.items():
+        node = view.node
+        whole = [free for free in view.free if free == node.memory]
+        part = max((free for free in view.free if free < node.memory), default=0)
+        state = "lost" if not view.alive else f"{len(node.broken)} broken" if node.broken else "ok"
+        amounts = [str(node.gpus), format_bytes(node.memory), str(len(whole)), format_gpus(part * MICRO // node.memory)]
+        rows.append([name, node.pool, node.type or "-", *amounts, state])
+    _output.print_table(NODES, rows)
+
+
+def print_jobs(allocator: Allocator, names: Sequence[str]) -> None:
+    now = time.time()
+    _output.print_table(JOBS, [_job_row(name, allocator.jobs[name], now) for name in names])
+
+
+def _job_row(name: str, view: JobView, now: float) -> list[str]:
+    wanted = sum(tasks.top for tasks in view.job.tasks)
+    tasks = f"{len(view.places)}/{wanted}" if view.places or wanted > 1 else "-"
+    return [
+        name,
+        view.job.queue,
+        view.state,
+        str(view.job.priority) + ("" if view.job.preemptible else " fixed"),
+        format_gpus(view.charge) if view.charge else asked(view),
+        tasks,
+        format_duration(float(int(max(0.0, now - view.since)))).replace(" ", ""),
+        where(view.places) if view.places else view.reason.message,
+    ]
+
+
+def asked(view: JobView) -> str:
+    """What a job that holds nothing asks for: 2, 0.25, 8 x 40.0 GiB."""
+    return " + ".join(dict.fromkeys(_tasks_text(tasks) for tasks in view.job.tasks))
+
+
+def _tasks_text(tasks: Tasks) -> str:
+    if tasks.memory is not None:
+        each = f"{tasks.gpus} x {format_bytes(tasks.memory)}" if tasks.gpus > 1 else format_bytes(tasks.memory)
+    else:
+        each = format_gpus((MICRO if tasks.share is None else tasks.share) * tasks.gpus)
+    return each if tasks.top == 1 else f"{tasks.top} x {each}"
+
+
+def where(places: Sequence[Place]) -> str:
+    """The nodes and GPUs of a job's tasks: dgx-1 GPU 0,1."""
+    nodes: dict[str, list[int]] = {}
+    for place in places:
+        nodes.setdefault(place.node, []).extend(place.gpus)
+    shown = [f"{node} GPU {','.join(map(str, sorted(set(gpus))))}" for node, gpus in list(nodes.items())[:4]]
+    return "; ".join(shown) + (f" and {len(nodes) - 4} more nodes" if len(nodes) > 4 else "")
+
+
+# ---- plans --------------------------------------------------------------------------------------------
+
+
+def print_plan(allocator: Allocator) -> None:
+    capacity, held = _capacity(allocator), sum(view.charge for view in allocator.jobs.values())
+    states = Counter(view.state for view in allocator.jobs.values())
+    jobs = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "no jobs"
+    click.echo(f"{format_gpus(held)} of {format_gpus(capacity)} GPUs held; {jobs}\n")
+    print_queues(allocator, wide=False)
+    if allocator.jobs:
+        click.echo()
+        print_jobs(allocator, list(allocator.jobs))
+
+
+def plan_json(allocator: Allocator) -> dict[str, Any]:
+    return {
+        "capacity": _capacity(allocator),
+        **queues_json(allocator),
+        "jobs": [plain(view) for view in allocator.jobs.values()],
+        "next_wake": allocator.next_wake,
+    }
+
+
+def print_what_if(allocator: Allocator, outcome: WhatIf) -> None:
+    lines = list(action_lines(outcome.actions))
+    click.echo("\n".join(lines) if lines else "nothing would be decided")
+    now = {name: view.allocated for name, view in allocator.queues.items()}
+    rows = []
+    for name in dict.fromkeys([*now, *outcome.allocated]):
+        before, after = now.get(name), outcome.allocated.get(name)
+        if before != after:
+            rows.append([name, *("-" if amount is None else format_gpus(amount) for amount in (before, after))])
+    if rows:
+        click.echo()
+        _output.print_table(WHAT_IF, rows)
+
+
+def what_if_json(allocator: Allocator, outcome: WhatIf) -> dict[str, Any]:
+    return {
+        "actions": [plain(action) for action in outcome.actions],
+        "running": sorted(outcome.running),
+        "allocated": {
+            name: {"now": allocator.queues[name].allocated if name in allocator.queues else None, "then": amount}
+            for name, amount in outcome.allocated.items()
+        },
+    }
+
+
+def action_lines(actions: Sequence[Action]) -> Iterator[str]:
+    """Decisions, one a line; long runs of the same for the same are counted."""
+    shown = [(VERBS[type(action)], action.job, describe(action)) for action in actions]
+    width = max((len(job) for _, job, _ in shown), default=0)
+    for verb, job, text in shown:
+        yield f"{verb:<7} {job:<{min(width, 40)}}  {text}".rstrip()
+
+
+def print_explanation(allocator: Allocator, explanation: Explanation, now: float) -> None:
+    view = allocator.jobs[explanation.job]
+    age = format_duration(float(int(max(0.0, now - view.since))))
+    state = {"pending": f"has waited {age}", "starting": "is about to start", "running": f"has run for {age}"}
+    click.echo(f"job {explanation.job} of queue {view.job.queue} {state[explanation.state]}")
+    facts = [("asks for", f"{asked(view)} GPUs" if all(one.memory is None for one in view.job.tasks) else asked(view))]
+    if view.places:
+        facts.append(("holds", f"{format_gpus(view.charge)} GPUs: {where(view.places)}"))
+    facts.append(("because", explanation.reason.message))
+    facts += [
+        (label, text)
+        for label, text in explanation.reason.facts
+        if text and not _says(explanation.reason.message, text)
+    ]
+    facts.append((f"share of {view.job.queue}", allocator.shares()[view.job.queue].words))
+    width = max(len(label) for label, _ in facts)
+    for label, text in facts:
+        click.echo(f"  {label:<{width}}  {text}")
+    if explanation.change:
+        click.echo(f"hint: {explanation.change}")
+
+
+# ---- simulations --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    title: str
+    simulation: Simulation
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StepPrinter:
+    """Prints the decisions of each step of a scenario when it is over."""
+
+    shown: int = 0
+
+    def __call__(self, number: int, step: Step, simulation: Simulation) -> None:
+        click.echo(f"\n{number}. {step.title}" if step.title else f"\n{number}.")
+        timeline = simulation.timeline
+        lines = list(timeline.lines(since=self.shown))
+        self.shown = len(timeline.happenings)
+        for line in lines or ["nothing is decided"]:
+            click.echo(f"   {line}")
+
+
+def print_played(played: Played, *, most: int) -> None:
+    timeline = played.simulation.timeline
+    if most:
+        click.echo(f"{played.title}\n")
+        for line in timeline.lines(most=most):
+            click.echo(line)
+    click.echo()
+    for line in timeline.strips(plain=not _says_blocks()):
+        click.echo(line)
+    numbers = _summary(played)
+    counted = ", ".join(count(numbers[key], word) for key, word in SUMMARY)
+    used = f"; {timeline.used():.1%} of the GPU time used" if timeline.passed else ""
+    click.echo(f"\n{counted}{used}")
+
+
+SUMMARY = (
+    ("started", "start"),
+    ("evicted", "eviction"),
+    ("moved", "move"),
+    ("shrunk", "shrink"),
+    ("waiting", "job left waiting"),
+)
+
+
+def _summary(played: Played) -> dict[str, int]:
+    kinds = Counter(VERBS[type(action)] for _, action in played.simulation.actions)
+    waiting = sum(view.state == "pending" for view in played.simulation.allocator.jobs.values())
+    return {
+        "started": kinds["start"],
+        "evicted": kinds["evict"],
+        "moved": kinds["move"],
+        "shrunk": kinds["shrink"],
+        "refused": kinds["refuse"] + len(played.simulation.refused),
+        "waiting": waiting,
+    }
+
+
+def played_json(played: Played) -> dict[str, Any]:
+    timeline = played.simulation.timeline
+    return {
+        "title": played.title,
+        "failures": [plain(failure) for failure in played.failures],
+        "summary": {**_summary(played), "used": round(timeline.used(), 6), "end": timeline.end},
+        "actions": [{"time": time, **plain(action)} for time, action in played.simulation.actions],
+        "held": {name: list(zip(track.times, track.values, strict=True)) for name, track in timeline.queues.items()},
+    }
+
+
+# ---- words --------------------------------------------------------------------------------------------
+
+
+def count(number: int, noun: str) -> str:
+    if noun.startswith("job "):
+        return f"{number} job{'' if number == 1 else 's'}{noun[3:]}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _says(message: str, text: str) -> bool:
+    """Whether a sentence has this number or name in it."""
+    return re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", message) is not None
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 100)
+
+
+def children(allocator: Allocator, queue: str | None) -> list[str]:
+    return [name for name, view in allocator.queues.items() if view.queue.parent == queue]
+
+
+def _tree(allocator: Allocator, parent: str | None = None, depth: int = 0) -> Iterator[tuple[str, int]]:
+    """Queues below their parents, each with its depth."""
+    below: dict[str | None, list[str]] = {}
+    for name, view in allocator.queues.items():
+        below.setdefault(view.queue.parent, []).append(name)
+    stack = [(name, depth) for name in reversed(below.get(parent, []))]
+    while stack:
+        name, level = stack.pop()
+        yield name, level
+        stack += [(child, level + 1) for child in reversed(below.get(name, []))]
+
+
+def _or_unlimited(amount: int | None) -> str:
+    return "unlimited" if amount is None else format_gpus(amount)
+
+
+def _capacity(allocator: Allocator) -> int:
+    return sum(MICRO * (view.node.gpus - len(view.node.broken)) for view in allocator.nodes.values() if view.alive)
+
+
+def _says_blocks() -> bool:
+    """Whether the terminal or file takes block characters."""
+    try:
+        "▁█".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,120 @@
+"""Ageing: a job that lack of room has blocked for too long gets nodes reserved, and room collects there.
+
+At most one job has a reservation: of the classes of highest queue priority and then highest job priority, the one
+that has waited longest. Its queue must be entitled to the job: with nothing else running, job and queue would be
+within share at every level. The nodes are those on which the least is still missing, one for each place a task needs.
+Nobody else starts there, but jobs flagged `backfill`; these are stopped as soon as without them all is complete.
+
+So a gang starts at the latest when the jobs that ran on its nodes have ended: newcomers cannot overtake it for ever.
+"""
+
+from __future__ import annotations
+
+from gpushare.cluster.model import Code
+from gpushare.cluster.placement import forbidden
+from gpushare.cluster.state import JobClass, JobState
+from gpushare.cluster.turn import Turn
+from gpushare.cluster.victims import Bounds, Candidate, Search, Want, commit, wants_of
+
+
+def may_reserve(job: JobState, cls: JobClass) -> bool:
+    """Blocked by room alone, and entitled."""
+    if cls.gate is None or cls.gate.code not in (Code.NO_SPACE, Code.RESERVED) or cls.shape.backfill:
+        return False
+    return all(cls.charge <= queue.share for queue in job.queue.path) and forbidden(cls, cls.charge) is None
+
+
+def reserve(turn: Turn) -> None:
+    """Give the reservation to who has waited longest, and take it from who does not need it any more."""
+    state = turn.state
+    after = state.policy.reserve_after
+    if after is None:
+        return
+    holder = state.reserver
+    if holder is not None:
+        if not holder.places and holder.seq in state.by_seq and may_reserve(holder, holder.cls):
+            return
+        release(turn)
+    if turn.now < state.reserve_at:
+        return
+    best: tuple[tuple[int, int, float, int], JobState] | None = None
+    look_again = turn.now + after
+    for cls in state.classes.values():
+        if len(cls.pending) and cls.gate is not None and cls.gate.code in (Code.NO_SPACE, Code.RESERVED):
+            job = state.by_seq[cls.pending.first]
+            if turn.now < job.since + after:
+                look_again = min(look_again, job.since + after)
+                continue
+            look_again = min(look_again, turn.now + after / 10)  # it may be entitled later
+            if may_reserve(job, cls):
+                key = (-cls.queue.path[-1].spec.priority, -cls.priority, job.since, job.seq)
+                if best is None or key < best[0]:
+                    best = key, job
+    state.journal.set(state, "reserve_at", look_again)
+    if best is not None:
+        nodes = choose(turn, best[1])
+        if nodes:
+            state.journal.set(state, "reserver", best[1])
+            state.journal.set(state.space, "reserved", nodes)
+
+
+def release(turn: Turn) -> None:
+    """Nodes are for everybody again: whoever was held back by it tries again."""
+    state = turn.state
+    state.journal.set(state, "reserver", None)
+    state.journal.set(state.space, "reserved", 0)
+    for shape in state.shapes.values():
+        for name in ("full", "full_more"):
+            if getattr(shape, name):
+                state.journal.set(shape, name, False)
+        for cls in shape.classes:
+            for gate in (cls.gate, cls.more_gate):
+                if gate is not None and gate.code in (Code.NO_SPACE, Code.RESERVED):
+                    state.open(cls)
+
+
+def choose(turn: Turn, job: JobState) -> int:
+    """Nodes for all its tasks, as if only what cannot be stopped for it were there: the least missing first."""
+    state, shape = turn.state, job.cls.shape
+    wants: list[Want] = wants_of(job, shape.rungs - 1, False)
+    mask = state.space.mask(shape.selector)
+    nodes = 0
+    room: dict[int, int] = {}
+    order = sorted(state.space.among(mask), key=lambda node: (-node.whole, len(node.jobs), node.number))
+    for want in wants:
+        for node in order:
+            if want.need.on(node.memory) > node.memory:
+                continue
+            left = room.get(node.number, len(node.free) - len(node.spec.broken))
+            if left >= want.need.gpus:
+                room[node.number] = left - want.need.gpus
+                nodes |= 1 << node.number
+                break
+        else:
+            return 0
+    return nodes
+
+
+def complete(turn: Turn) -> bool:
+    """Start the holder of the reservation if only backfilling jobs are in its way; these are stopped."""
+    state = turn.state
+    job = state.reserver
+    if job is None or job.places or not state.backfills:
+        return False
+    shape = job.cls.shape
+    rung = shape.rungs - 1
+    found = {}
+    for seq in sorted(state.backfills):
+        cls = state.by_seq[seq].cls
+        if not cls.preemptible:
+            continue
+        found[cls] = Candidate((0, 0), 0, cls)
+    mark = state.mark()
+    search = Search(turn, job, wants_of(job, rung, False), rung, list(found.values()), Bounds())
+    search.mask = state.space.mask(shape.selector) & state.space.reserved
+    search.only = state.backfills
+    if not search.run():
+        state.undo(mark)
+        return False
+    commit(turn, job, search.placed, rung, search.taken, reclaimed=False, more=False, reason=Code.BACKFILL_OVER)
+    return True

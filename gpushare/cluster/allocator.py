@@ -1,0 +1,181 @@
+"""The allocator: `Allocator.handle(event, now)` returns actions. No clock, randomness or input and output in here.
+
+This file is the door: it makes an event, or several, one transaction, has it decided, and answers questions. What is
+behind it, in the order in which a decision needs it:
+
+    apply.py       what each event means for the state
+    shares.py      fair shares: exact weighted max-min
+    decide.py      in which order the ways to start jobs are tried
+    order.py       whose turn it is
+    placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
+    moves.py       room by moving others
+    elastic.py     room by shrinking others; growing back
+    victims.py     room by reclaim and preemption
+    ageing.py      reservations for who has waited too long
+    turn.py        what happens to a job                        state.py   the ledger      journal.py   undo
+    explain.py     why, and what would change it
+
+`validate()` checks every invariant and runs after every event of every test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gpushare.cluster import explain, views
+from gpushare.cluster.apply import apply, known
+from gpushare.cluster.decide import decide
+from gpushare.cluster.model import (
+    Action,
+    Event,
+    Explanation,
+    JobView,
+    JobWithdrawn,
+    Loan,
+    NodeView,
+    Policy,
+    QueueView,
+    Refuse,
+    Share,
+    Wait,
+    WhatIf,
+)
+from gpushare.cluster.state import State
+from gpushare.cluster.turn import Turn
+
+__all__ = ["Allocator"]
+
+
+class Allocator:
+    """One cluster. See model.py for what goes in and comes out."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self._state = State(self.policy)
+        self._now = 0.0
+        self._again = False
+
+    def handle(self, event: Event | Iterable[Event], now: float) -> list[Action]:
+        """What follows from the event, or from several that come together: all of them count, or if one is wrong none.
+
+        `now` never goes back; a smaller one counts as the last.
+        """
+        before = self._now
+        self._now = max(self._now, now)
+        try:
+            turn = self._turn(event if isinstance(event, Iterable) else (event,), hypothetical=False)
+        except BaseException:
+            self._now = before
+            self._undo()
+            raise
+        self._again = turn.again
+        self._state.journal.clear()
+        return turn.out
+
+    def _turn(self, events: Iterable[Event], *, hypothetical: bool = True) -> Turn:
+        self._sequence = self._state.sequence
+        turn = Turn(self._state, self._now, hypothetical=hypothetical)
+        for event in events:
+            apply(turn, event)
+        decide(turn)
+        self._answer(turn)
+        return turn
+
+    def _answer(self, turn: Turn) -> None:
+        """Tell those who came and did not start; forget those who do not want to wait."""
+        state = turn.state
+        refused = []
+        for job in turn.arrived:
+            if job.places or job.job.id not in state.jobs:
+                continue
+            gate = job.cls.gate
+            reason = gate if gate is not None else job.reason
+            if job.job.wait:
+                turn.out.append(Wait(job.job.id, reason))
+            else:
+                turn.out.append(Refuse(job.job.id, state.policy.retry_after, reason))
+                refused.append(job)
+        if refused:
+            for job in refused:
+                apply(turn, JobWithdrawn(job.job.id))
+            decide(turn)
+
+    def _undo(self) -> None:
+        state = self._state
+        state.journal.undo(0)
+        state.freed.clear()
+        state.dropped.clear()
+        state.dirty.clear()
+        state.sequence = self._sequence
+
+    # ---- questions -----------------------------------------------------------------------------------
+
+    def explain(self, job: str) -> Explanation:
+        """Why a job waits or runs. NoSuchJob if it is unknown."""
+        return explain.explain(self, known(self._state, job))
+
+    def what_if(self, changes: Iterable[Event]) -> WhatIf:
+        """What would happen after these events, and what time alone brings at once; the state is as before."""
+        try:
+            turn = self._turn(changes)
+            running = frozenset(name for name, job in self._state.jobs.items() if job.places)
+            allocated = {name: queue.allocated for name, queue in self._state.queues.items()}
+            return WhatIf(tuple(turn.out), running, allocated)
+        finally:
+            self._undo()
+
+    def shares(self) -> dict[str, Share]:
+        """By queue, in the order in which the queues came."""
+        return views.shares(self._state)
+
+    def loans(self) -> list[Loan]:
+        """Who borrows from whom."""
+        return views.loans(self._state)
+
+    @property
+    def next_wake(self) -> float | None:
+        """When time alone changes something: a protection or a hold ends, a job has waited long enough."""
+        return self._now if self._again else views.next_wake(self._state, self._now)
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def validate(self) -> None:
+        """Raise AssertionError if the state contradicts itself or an invariant."""
+        views.validate(self._state)
+
+    def dump(self) -> dict[str, Any]:
+        """The whole state as plain sorted data: equal states give equal dumps."""
+        return views.dump(self._state)
+
+    # ---- views ---------------------------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> Mapping[str, JobView]:
+        return _View(self._state.jobs, views.job)
+
+    @property
+    def queues(self) -> Mapping[str, QueueView]:
+        return _View(self._state.queues, views.queue)
+
+    @property
+    def nodes(self) -> Mapping[str, NodeView]:
+        return _View(self._state.space.by_name, views.node)
+
+
+class _View(Mapping[str, Any]):
+    """A dictionary of states, shown one by one as views."""
+
+    def __init__(self, states: Mapping[str, Any], show: Any) -> None:
+        self._states, self._show = states, show
+
+    def __getitem__(self, name: str) -> Any:
+        return self._show(self._states[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)

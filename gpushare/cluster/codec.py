@@ -1,0 +1,92 @@
+"""Events and actions as JSON: for the log on disk, and for `-o json`.
+
+Events are read back, so cattrs makes both directions from the very types; values equal to their default are left out,
+unknown fields are refused. Actions are only written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, get_origin
+
+import cattrs
+from cattrs.strategies import configure_tagged_union
+
+from gpushare.cluster.model import Action, Event, Place, Policy, Reason
+
+__all__ = ["decode_events", "decode_policy", "encode_actions", "encode_events", "encode_policy", "plain"]
+
+SETS: tuple[object, ...] = (frozenset,)
+
+
+@cache
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True)
+    # A set has no order, and equal events are to give equal text.
+    converter.register_unstructure_hook_func(lambda kind: get_origin(kind) in SETS, sorted)
+    # cattrs does not resolve the annotations of a NamedTuple.
+    converter.register_structure_hook(Place, _place)
+    configure_tagged_union(Event, converter, tag_name="event")
+    return converter
+
+
+def _place(value: Any, _: type[Place]) -> Place:
+    group, task, node, gpus, amount, charge = value
+    return Place(group, task, node, tuple(gpus), amount, charge)
+
+
+def encode_events(events: Sequence[Event]) -> str:
+    return _text(_converter().unstructure(list(events), list[Event]))
+
+
+def decode_events(text: str) -> list[Event]:
+    return _converter().structure(json.loads(text), list[Event])
+
+
+def encode_policy(policy: Policy) -> str:
+    return _text(_converter().unstructure(policy, Policy))
+
+
+def decode_policy(text: str) -> Policy:
+    return _converter().structure(json.loads(text), Policy)
+
+
+def encode_actions(actions: Sequence[Action]) -> str:
+    """What was decided, with the code of the reason alone: a better sentence is no other decision."""
+    return _text([_decided(action) for action in actions])
+
+
+def _decided(action: Action) -> list[Any]:
+    values = (value.code.value if isinstance(value, Reason) else value for value in action)
+    return [type(action).__name__.lower(), *values]
+
+
+def plain(value: Any) -> Any:
+    """A noun of the model as dicts, lists, strings and numbers, with all its fields."""
+    match value:
+        case Reason():
+            return {"code": value.code.value, "message": value.message, "data": plain(value.data)}
+        case Enum():
+            return value.value
+        case Mapping():
+            return {str(key): plain(one) for key, one in value.items()}
+        case frozenset() | set():
+            return sorted(plain(one) for one in value)
+        case list() | tuple() if not hasattr(value, "_asdict"):
+            return [plain(one) for one in value]
+        case tuple():
+            named = {key: plain(one) for key, one in value._asdict().items()}  # type: ignore[attr-defined]
+            kind = type(value).__name__.lower()
+            return {"action": kind, **named} if isinstance(value, Action) else named
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        case _:
+            return value
+
+
+def _text(tree: Any) -> str:
+    return json.dumps(tree, separators=(",", ":"), sort_keys=True)

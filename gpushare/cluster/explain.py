@@ -1,0 +1,285 @@
+"""Why a job waits, and the smallest change that would start it. Nothing here guesses.
+
+The constraint is the one that the allocator itself has found, looked for again with today's numbers. A change is only
+named if a turn in which it is made, undone afterwards, starts the job. Where one change uncovers the next constraint
+(a limit is raised, and now there is no room) they are taken together. What is tried, the smaller first:
+
+    limits, quotas    raised to what the job needs, along its queue's path
+    priority          just above the lowest that would make room by preemption in its own queue
+    quota             raised so that the job is in its queue's right and may reclaim
+    nodes             as many GPUs more as are missing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpushare.cluster import views
+from gpushare.cluster.model import (
+    Code,
+    Event,
+    Explanation,
+    JobChanged,
+    Node,
+    NodeAdded,
+    QueueChanged,
+    Reason,
+)
+from gpushare.cluster.placement import forbidden, forbidden_reason, why_no_room
+from gpushare.cluster.quantity import format_gpus
+from gpushare.cluster.state import JobState, QueueState, State
+from gpushare.cluster.turn import min_runtime
+from gpushare.cluster.victims import candidates_for_preempt, candidates_for_reclaim
+from gpushare.quantity import format_duration
+
+if TYPE_CHECKING:
+    from gpushare.cluster.allocator import Allocator
+
+STEPS = 4
+"""So many constraints behind each other are looked through."""
+
+
+def explain(allocator: Allocator, job: JobState) -> Explanation:
+    view = views.job(job)
+    name = job.job.id
+    if view.state == "running":
+        return Explanation(name, view.state, view.reason)
+    state = allocator._state
+    if view.state == "starting":
+        return Explanation(name, view.state, _ending(state, job))
+    reason = binding(state, job)
+    found = list(_options(allocator, job, reason))
+    (change, changes), others = (found[0], tuple(found[1:])) if found else (("", ()), ())
+    return Explanation(name, view.state, reason, tuple(_who(state, job, allocator.now)), changes, change, others)
+
+
+def binding(state: State, job: JobState) -> Reason:
+    """The constraint that keeps it, in today's numbers."""
+    cls = job.cls
+    broken = forbidden(cls, cls.charge)
+    if broken is not None:
+        return forbidden_reason(*broken, cls.charge)
+    if cls.gate is not None and cls.gate.code in (Code.LIMIT, Code.QUOTA):
+        return cls.gate
+    return why_no_room(state, cls, job)
+
+
+def _ending(state: State, job: JobState) -> Reason:
+    """It has its places and waits for those who still hold them."""
+    mine = {(place.node, gpu) for place in job.unstarted.values() for gpu in place.gpus}
+    names = [
+        name
+        for (name, _), places in sorted(state.leaving.items())
+        if name == job.job.id or any((place.node, gpu) in mine for place in places for gpu in place.gpus)
+    ]
+    return Reason(Code.ENDING, {"waits_for": tuple(dict.fromkeys(names))})
+
+
+# ---- who is in the way -----------------------------------------------------------------------------------
+
+
+def _who(state: State, job: JobState, now: float) -> Iterator[str]:
+    cls, queue = job.cls, job.queue
+    ahead = sum(1 for seq in cls.pending if seq < job.seq)
+    if ahead:
+        yield f"{ahead} equal jobs of {queue.name} are ahead of it"
+    after = queue.allocated + cls.charge
+    right = f"its share is {format_gpus(queue.share)}, its quota {_amount(queue.quota)}"
+    if after > queue.share and queue.quota is not None and after > queue.quota:
+        yield f"with it {queue.name} would hold {format_gpus(after)}; {right}: it may not take from others"
+    else:
+        yield f"with it {queue.name} would hold {format_gpus(after)}; {right}: it may take from those above theirs"
+        candidates, _ = candidates_for_reclaim(state, cls, cls.charge)
+        if not candidates:
+            yield "nobody from whom it may take is above share and quota"
+        for name in dict.fromkeys(one.cls.queue.name for one in candidates):
+            yield from _protected(state, state.queues[name], now)
+    lower = sum(len(one.cls.running) for one in candidates_for_preempt(cls)[0])
+    yield f"{lower} preemptible jobs of lower priority run in {queue.name}"
+
+
+def _amount(quota: int | None) -> str:
+    return "unlimited" if quota is None else format_gpus(quota)
+
+
+def _protected(state: State, queue: QueueState, now: float) -> Iterator[str]:
+    """What of a queue above its right can be taken."""
+    over = queue.allocated - max(queue.share, queue.quota or 0)
+    fixed = protected = free = 0
+    until = None
+    for cls in queue.classes.values():
+        for seq in cls.running:
+            job = state.by_seq[seq]
+            end = job.since + min_runtime(job)
+            if not cls.preemptible:
+                fixed += 1
+            elif end > now:
+                protected += 1
+                until = end if until is None else min(until, end)
+            else:
+                free += 1
+    parts = [f"{free} of its jobs can be stopped"] if free else ["none of its jobs can be stopped"]
+    if fixed:
+        parts.append(f"{fixed} are not preemptible")
+    if protected and until is not None:
+        parts.append(
+            f"{protected} are within their minimum run time, the first for {format_duration(until - now)} more"
+        )
+    yield f"{queue.name} is {format_gpus(max(0, over))} above its share: {', '.join(parts)}"
+
+
+# ---- what would change it --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _hypothesis(allocator: Allocator, changes: list[Event]) -> Iterator[None]:
+    """The state as it would be after these changes."""
+    try:
+        allocator._turn(changes)
+        yield
+    finally:
+        allocator._undo()
+
+
+def _options(allocator: Allocator, job: JobState, reason: Reason) -> Iterator[tuple[str, tuple[Event, ...]]]:
+    """Changes that start the job, each tried out."""
+    remedies: list[Remedy] = [_more_priority, _more_quota, _more_nodes]
+    if reason.code in (Code.LIMIT, Code.QUOTA):
+        remedies.insert(0, _none)
+    seen: set[tuple[Event, ...]] = set()
+    for remedy in remedies:
+        found = _follow(allocator, job, remedy)
+        if found is not None and found[1] not in seen:
+            seen.add(found[1])
+            yield found
+
+
+Remedy = Callable[[State, JobState], list[tuple[str, Event]]]
+
+
+def _follow(allocator: Allocator, job: JobState, remedy: Remedy) -> tuple[str, tuple[Event, ...]] | None:
+    """Lift limits and quotas as they come up, apply the remedy when it is room that is lacking."""
+    words: list[str] = []
+    changes: list[Event] = []
+    for _ in range(STEPS):
+        with _hypothesis(allocator, changes):
+            if job.places:
+                return ", and ".join(words), tuple(changes)
+            reason = binding(allocator._state, job)
+            over = reason.code in (Code.LIMIT, Code.QUOTA)
+            steps = _raise(job, reason) if over else remedy(allocator._state, job)
+        if not steps:
+            return None
+        for text, event in steps:
+            changes = [one for one in changes if not _same(one, event)]
+            if text:
+                words.append(text)
+            changes.append(event)
+    return None
+
+
+def _same(one: Event, other: Event) -> bool:
+    """Does the second replace the first?"""
+    if isinstance(one, QueueChanged) and isinstance(other, QueueChanged):
+        return one.queue.name == other.queue.name
+    return False
+
+
+def _none(*_: object) -> list[tuple[str, Event]]:
+    """Room is not what is lacking."""
+    return []
+
+
+def _raise(job: JobState, reason: Reason) -> list[tuple[str, Event]]:
+    """All limits and quotas on the path that the job would break, just as far as it needs."""
+    steps: list[tuple[str, Event]] = []
+    need = max(job.cls.charge, reason.data.get("need", 0))
+    for queue in job.queue.path:
+        spec, words = queue.spec, []
+        if queue.cap is not None and queue.allocated + need > queue.cap:
+            limit = queue.allocated + need
+            quota = limit if spec.static else spec.quota
+            spec = replace(spec, limit=None if spec.limit is None else max(limit, spec.limit), quota=quota)
+            what = "quota" if spec.static else "limit"
+            words.append(f"the {what} of {queue.name} from {format_gpus(queue.cap)} to {format_gpus(limit)}")
+        if not job.cls.preemptible and spec.quota is not None and queue.fixed + need > spec.quota:
+            quota = queue.fixed + need
+            limit_now = None if spec.limit is None else max(spec.limit, quota)
+            words.append(f"the quota of {queue.name} from {format_gpus(spec.quota)} to {format_gpus(quota)}")
+            spec = replace(spec, quota=quota, limit=limit_now)
+        if words:
+            steps.append((f"raise {' and '.join(words)}", QueueChanged(spec)))
+    return steps
+
+
+def _more_priority(_: State, job: JobState) -> list[tuple[str, Event]]:
+    """Just above the lowest priorities that run in its queue; the next call goes one step higher."""
+    lower = sorted(
+        cls.priority
+        for cls in job.queue.classes.values()
+        if cls.preemptible and len(cls.running) and cls.priority >= job.cls.priority
+    )
+    if not lower:
+        return []
+    return [
+        (f"give the job priority {lower[0] + 1} instead of {job.cls.priority}", JobChanged(job.job.id, lower[0] + 1))
+    ]
+
+
+def _more_quota(_: State, job: JobState) -> list[tuple[str, Event]]:
+    """So much that the job is in the right of its queue and of all above it."""
+    steps: list[tuple[str, Event]] = []
+    for queue in job.queue.path:
+        need = queue.allocated + job.cls.charge
+        if queue.quota is not None and queue.quota < need and (queue.cap is None or need <= queue.cap):
+            text = f"raise the quota of {queue.name} from {format_gpus(queue.quota)} to {format_gpus(need)}"
+            steps.append((text, QueueChanged(replace(queue.spec, quota=need))))
+    return steps
+
+
+def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
+    """For every task a block of its size: more than is missing at times, but never less."""
+    shape, selector = job.cls.shape, job.job.selector
+    if selector.nodes:
+        return []
+    memories = state.memories(shape)
+    memory = max(
+        [*memories, *(group.needs[-1].amount for group in shape.groups if group.needs[0].in_bytes)], default=80 * 2**30
+    )
+    steps: list[tuple[str, Event]] = []
+    number = len(state.space.nodes)
+    for group in shape.groups:
+        need = group.needs[-1]
+        mask = state.space.mask(selector)
+        room = 0
+        if need.whole and need.gpus:
+            room = sum((nodes & mask).bit_count() * (k // need.gpus) for k, nodes in enumerate(state.space.whole))
+        count = group.least - room if len(shape.groups) == 1 else group.least
+        if count <= 0 or not need.gpus:
+            continue
+        sizes = [len(node.free) for node in state.space.among(mask)]
+        size = max([need.gpus, *sizes])
+        per_node = size // need.gpus
+        while count > 0:
+            tasks = min(count, per_node)
+            count -= tasks
+            number += 1
+            node = Node(
+                f"new-{number}",
+                tasks * need.gpus,
+                memory,
+                selector.types[0] if selector.types else "",
+                selector.pools[0] if selector.pools else "default",
+                selector.labels,
+            )
+            steps.append((f"add a node with {node.gpus} GPUs", NodeAdded(node)))
+    if len(steps) > 3:
+        total = sum(event.node.gpus for _, event in steps if isinstance(event, NodeAdded))
+        steps = [
+            (f"add {len(steps)} nodes with {total} GPUs in all", steps[0][1]),
+            *(("", event) for _, event in steps[1:]),
+        ]
+    return steps

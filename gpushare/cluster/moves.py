@@ -1,0 +1,149 @@
+"""Consolidation: make room by moving running tasks, before anything is taken from anybody.
+
+A node on which some GPUs are missing for a task is cleared of the fewest movable tasks, and these are placed again
+elsewhere as if they were new. Nodes are tried in the order of the fewest moves, at most Policy.search_width of them
+for each task; if all that was moved finds a place, the job starts. Nobody loses anything but the restart: movable
+is what may also be evicted, so neither what is not preemptible nor what is within its minimum run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.placement import allowed_nodes, forbidden, place_task, take
+from gpushare.cluster.space import Need, NodeState, fit_on
+from gpushare.cluster.state import JobClass, JobState, State
+from gpushare.cluster.turn import Turn, spread
+from gpushare.cluster.victims import Bounds, Cost, Unit, Want, clear, evictable, more_charge, wants_of
+
+ANYBODY = Bounds()
+
+
+def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
+    """Start the job with the fewest moves, if moving alone makes room for it."""
+    state, shape = turn.state, cls.shape
+    if not state.policy.consolidate or shape.stuck == state.version:
+        return False
+    rung = job.rung if more else shape.rungs - 1
+    wants = wants_of(job, rung, more)
+    charge = more_charge(state, cls, wants) if more else cls.charge
+    if state.space.capacity - state.root.allocated < charge or forbidden(cls, charge) is not None:
+        return False
+    mark = state.mark()
+    search = _Search(turn, job, wants)
+    if not search.run() or forbidden(cls, sum(place.charge for place in search.placed)) is not None:
+        state.undo(mark)
+        if not more:
+            state.journal.set(shape, "stuck", state.version)
+        return False
+    search.placed.sort()
+    for mover, places in search.moved.items():
+        reason = Reason(Code.MOVED, {"for_job": job.job.id, "moves": sum(map(len, search.moved.values()))})
+        turn.moved(mover, places, job.job.id, reason)
+    why = Reason(
+        Code.MOVED, {"moves": sum(map(len, search.moved.values())), "moved": tuple(one.job.id for one in search.moved)}
+    )
+    if more:
+        turn.extend(job, search.placed, why)
+    else:
+        turn.begin(job, search.placed, rung, why)
+    return True
+
+
+class _Search:
+    def __init__(self, turn: Turn, job: JobState, wants: list[Want]) -> None:
+        self.turn = turn
+        self.state: State = turn.state
+        self.job = job
+        self.wants = wants
+        self.mask = allowed_nodes(turn.state, job)
+        self.placed: list[Place] = []
+        self.moved: dict[JobState, list[Place]] = {}
+        """Old places of what was moved."""
+
+    def run(self) -> bool:
+        if not self._could_suffice():
+            return False
+        for want in self.wants:
+            place = place_task(
+                self.state, self.job, want.group, want.task, want.need, self.mask, spread(self.job.queue)
+            )
+            if place is not None:
+                self.placed.append(place)
+            elif not self._clear_a_node(want):
+                return False
+        return bool(self.moved)
+
+    def _could_suffice(self) -> bool:
+        """Whole GPUs are only got by moving if so many are free somewhere, though scattered or in part."""
+        space = self.state.space
+        return space.capacity - self.state.root.allocated >= sum(
+            want.need.charge(2**50) for want in self.wants if want.need.whole
+        )
+
+    def _clear_a_node(self, want: Want) -> bool:
+        choices: list[tuple[Cost, int, list[Unit]]] = []
+        for node in self._promising(want.need):
+            found = clear(node, want.need, self._movable(node), ANYBODY)
+            if found is not None:
+                choices.append((found[0], node.number, found[1]))
+        choices.sort(key=lambda choice: choice[:2])
+        for _, number, units in choices:
+            mark = self.state.mark()
+            node = self.state.space.nodes[number]
+            if self._try(want, node, units):
+                for unit in units:
+                    self.moved.setdefault(unit.job, []).extend(unit.places)
+                return True
+            self.state.undo(mark)
+        return False
+
+    def _promising(self, need: Need) -> Iterator[NodeState]:
+        """Nodes on which the least is missing, at most so many as the policy says."""
+        space, left = self.state.space, self.state.policy.search_width
+        if need.whole:
+            sets = [space.whole[count] & self.mask for count in range(min(need.gpus, len(space.whole)) - 1, -1, -1)]
+        else:
+            shared = space.with_shared() & self.mask
+            sets = [shared, self.mask & space.alive & ~shared]
+        for nodes in sets:
+            for node in space.among(nodes):
+                if left <= 0:
+                    return
+                left -= 1
+                yield node
+
+    def _movable(self, node: NodeState) -> list[Unit]:
+        """Tasks on the node that may move, the smallest and newest first; none twice."""
+        units: list[Unit] = []
+        for seq in sorted(node.jobs, reverse=True):
+            job = self.state.by_seq[seq]
+            if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
+                continue
+            gone = {(place.group, place.task) for place in self.moved.get(job, ())}
+            for place in job.ordered:
+                if place.node == node.spec.name and (place.group, place.task) not in gone:
+                    units.append(Unit(job, [place], place.node, len(units)))
+        return units
+
+    def _try(self, want: Want, node: NodeState, units: list[Unit]) -> bool:
+        for unit in units:
+            self.turn.lift(unit.job, unit.places[0])
+        gpus = fit_on(node, want.need)
+        assert gpus is not None
+        place = take(self.state, self.job, want.group, want.task, want.need, node, gpus)
+        for unit in sorted(units, key=lambda unit: (-unit.charge, unit.rank)):
+            old, other = unit.places[0], unit.job
+            need = other.cls.shape.groups[old.group].needs[other.rung]
+            mask = allowed_nodes(self.state, other)
+            new = place_task(self.state, other, old.group, old.task, need, mask, spread(other.queue))
+            if new is None:
+                return False
+            self.state.pay(other, new.charge)
+            if new.charge > old.charge and any(
+                one.cap is not None and one.allocated > one.cap for one in other.queue.path
+            ):
+                return False
+        self.placed.append(place)
+        return True

@@ -1,0 +1,116 @@
+"""Whose turn it is: from the top of the tree down, the child whose job may come next, by
+
+    1. tier        with this job the queue is still within its quota (0), its share (1), or above both (2)
+    2. priority    the higher class
+    3. ratio       allocated with this job / share: weighted max-min, one job at a time
+    4. ratio       the same without the job
+    5. order       the queue that came first
+
+and in a leaf the job of the highest priority, gangs before further tasks of elastic jobs, the oldest first.
+
+The order is a heap per inner queue, built for the queues that have something to try. Starting a job changes the
+standing of its own path only, so only that is put in its place again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
+
+from gpushare.cluster.state import JobClass, QueueState
+
+WITHIN_QUOTA, WITHIN_SHARE, ABOVE = 0, 1, 2
+
+Rank = tuple[int, int, int, int, int]
+
+
+def standing(queue: QueueState, charge: int) -> Rank:
+    """The sort key of a queue whose next job costs so much."""
+    before = queue.allocated
+    after = before + charge
+    share = queue.share
+    tier = WITHIN_QUOTA if queue.quota is None or after <= queue.quota else WITHIN_SHARE if after <= share else ABOVE
+    divisor = share or 1
+    return tier, -queue.spec.priority, (after << 40) // divisor, (before << 40) // divisor, queue.order
+
+
+def next_class(leaf: QueueState) -> tuple[JobClass, bool] | None:
+    """The leaf's first class with an open gate, and whether it is a further task of an elastic job."""
+    best: tuple[int, bool, int, int] | None = None
+    found: JobClass | None = None
+    for cls in leaf.classes.values():
+        if cls.gate is None and len(cls.pending):
+            key = (-cls.priority, False, cls.pending.first, cls.number)
+        elif cls.more_gate is None and len(cls.short):
+            key = (-cls.priority, True, cls.short.first, cls.number)
+        else:
+            continue
+        if best is None or key < best:
+            best, found = key, cls
+    return None if best is None or found is None else (found, best[1])
+
+
+class Order:
+    """The queues that have something to try, in order."""
+
+    def __init__(self, leaves: Iterable[QueueState], highest_tier: int) -> None:
+        self.highest_tier = highest_tier
+        self.heaps: dict[QueueState, list[tuple[Rank, QueueState]]] = {}
+        self.heads: dict[QueueState, tuple[JobClass, bool, int]] = {}
+        """What each leaf would start next, and what that costs."""
+        levels: dict[int, dict[QueueState, None]] = {}
+        for leaf in leaves:
+            levels.setdefault(len(leaf.path), {})[leaf] = None
+        for depth in range(max(levels, default=0), 0, -1):
+            for queue in levels.get(depth, {}):
+                entry = self._entry(queue)
+                if entry is not None:
+                    parent = queue.parent
+                    assert parent is not None
+                    self.heaps.setdefault(parent, []).append(entry)
+                    levels.setdefault(depth - 1, {})[parent] = None
+            for parent in levels.get(depth - 1, {}):
+                heapify(self.heaps[parent]) if parent in self.heaps else None
+
+    def _entry(self, queue: QueueState) -> tuple[Rank, QueueState] | None:
+        """The queue's place in its parent's heap; None if it has nothing that may come now."""
+        if queue.children:
+            heap = self.heaps.get(queue)
+            if not heap:
+                return None
+            child = heap[0][1]
+            while child.children:
+                child = self.heaps[child][0][1]
+            charge = self.heads[child][2]
+        else:
+            head = next_class(queue)
+            if head is None:
+                self.heads.pop(queue, None)
+                return None
+            charge = head[0].charge
+            self.heads[queue] = (*head, charge)
+        rank = standing(queue, charge)
+        return None if rank[0] > self.highest_tier else (rank, queue)
+
+    def pop(self, root: QueueState) -> tuple[JobClass, bool] | None:
+        """The class whose turn it is; it stays until update() is told what came of it."""
+        heap = self.heaps.get(root)
+        if not heap:
+            return None
+        queue = heap[0][1]
+        while queue.children:
+            queue = self.heaps[queue][0][1]
+        head = self.heads[queue]
+        return head[0], head[1]
+
+    def update(self, leaf: QueueState) -> None:
+        """The first leaf has started its head, or its head is blocked."""
+        queue = leaf
+        while queue.parent is not None:
+            heap = self.heaps[queue.parent]
+            entry = self._entry(queue)
+            if entry is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, entry)
+            queue = queue.parent

@@ -1,0 +1,186 @@
+"""May a job start, and where: limits and quotas along its queue's path, then a place for every task of its gang.
+
+Everything here leaves the places occupied in the ledger (not yet paid for) or nothing changed.
+"""
+
+from __future__ import annotations
+
+from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.space import Need, NodeState
+from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State, TaskShape
+
+
+def forbidden(cls: JobClass, charge: int) -> tuple[Code, QueueState] | None:
+    """The limit, or for non-preemptible jobs the quota, that so much more would break; the nearest to the job."""
+    for queue in cls.queue.path:
+        if queue.cap is not None and queue.allocated + charge > queue.cap:
+            return Code.LIMIT, queue
+        if not cls.preemptible and queue.quota is not None and queue.fixed + charge > queue.quota:
+            return Code.QUOTA, queue
+    return None
+
+
+def forbidden_reason(code: Code, queue: QueueState, need: int) -> Reason:
+    if code is Code.LIMIT:
+        return Reason(code, {"queue": queue.name, "limit": queue.cap, "allocated": queue.allocated, "need": need})
+    return Reason(code, {"queue": queue.name, "quota": queue.quota, "allocated": queue.fixed, "need": need})
+
+
+def allowed_nodes(state: State, job: JobState) -> int:
+    """Nodes that it may use now: those that it selects, without those reserved for others."""
+    shape = job.cls.shape
+    mask = state.space.mask(shape.selector)
+    if state.space.reserved and not shape.backfill and job is not state.reserver:
+        mask &= ~state.space.reserved
+    return mask
+
+
+def place_gang(state: State, job: JobState, rung: int, mask: int, spread: bool) -> list[Place] | None:
+    """Places for all tasks that must start together."""
+    shape = job.cls.shape
+    need = shape.simple
+    if need is not None:
+        place = place_task(state, job, 0, 0, need, mask, spread)
+        return None if place is None else [place]
+    mark = state.mark()
+    places: list[Place] = []
+    for index in largest_first(shape, rung):
+        group = shape.groups[index]
+        if not place_more(state, job, index, group.needs[rung], 0, group.least, mask, spread, places):
+            state.undo(mark)
+            return None
+    places.sort()
+    return places
+
+
+def largest_first(shape: Shape, rung: int) -> list[int]:
+    """Groups in the order in which they are placed: large blocks are the hardest to find."""
+    if len(shape.groups) == 1:
+        return [0]
+    return sorted(
+        range(len(shape.groups)), key=lambda i: (-shape.groups[i].needs[rung].gpus, -weight(shape.groups[i], rung), i)
+    )
+
+
+def weight(group: TaskShape, rung: int) -> int:
+    need = group.needs[rung]
+    return need.amount if need.in_bytes else need.amount * 80 * 1024  # as if bytes of a common GPU, for an order only
+
+
+def place_more(
+    state: State,
+    job: JobState,
+    group: int,
+    need: Need,
+    first: int,
+    count: int,
+    mask: int,
+    spread: bool,
+    places: list[Place],
+) -> bool:
+    """Places for `count` equal tasks, appended to `places`; False at the first that finds none."""
+    for task in range(first, first + count):
+        place = place_task(state, job, group, task, need, mask, spread)
+        if place is None:
+            return False
+        places.append(place)
+    return True
+
+
+def place_task(state: State, job: JobState, group: int, task: int, need: Need, mask: int, spread: bool) -> Place | None:
+    found = state.space.find(need, mask, spread)
+    if found is None:
+        return None
+    return take(state, job, group, task, need, found[0], found[1])
+
+
+def take(
+    state: State, job: JobState, group: int, task: int, need: Need, node: NodeState, gpus: tuple[int, ...]
+) -> Place:
+    """Occupy these GPUs for one task."""
+    memory = node.memory
+    if need.whole:
+        place = Place(group, task, node.spec.name, gpus, memory, need.gpus * MICRO)
+    else:
+        place = Place(group, task, node.spec.name, gpus, need.on(memory), need.charge(memory))
+    state.occupy(job, place)
+    return place
+
+
+def place_within(
+    state: State, job: JobState, rung: int, mask: int, spread: bool
+) -> list[Place] | tuple[Code, QueueState] | None:
+    """The same, and paid for the queues allow it. Bytes may be too dear on small GPUs and not on larger ones."""
+    shape = job.cls.shape
+    masks = [mask]
+    if shape.by_bytes:
+        models = sorted(state.space.models.items())
+        larger = [nodes & mask for _, nodes in models]
+        masks += [sum(larger[i:]) for i in range(1, len(larger)) if sum(larger[i:])]
+    broken: tuple[Code, QueueState] | None = None
+    mark = state.mark()
+    for allowed in masks:
+        places = place_gang(state, job, rung, allowed, spread)
+        if places is None:
+            break
+        broken = forbidden(job.cls, sum(place.charge for place in places)) if shape.by_bytes else None
+        if broken is None:
+            return places
+        state.undo(mark)
+    return broken
+
+
+def no_space(state: State, shape: Shape, mask: int | None = None) -> Reason:
+    """Why there is no room: in numbers of what is asked for."""
+    space = state.space
+    mask = space.mask(shape.selector) if mask is None else mask
+    hardest = max(shape.groups, key=lambda group: (group.needs[-1].gpus, group.needs[-1].amount))
+    need = hardest.needs[-1]
+    tasks = {"tasks": shape.tasks} if shape.tasks > 1 else {}
+    least = (
+        {"share": need.amount}
+        if not need.in_bytes and need.amount < MICRO
+        else {"bytes": need.amount}
+        if need.in_bytes
+        else {}
+    )
+    return Reason(
+        Code.NO_SPACE,
+        {
+            "free": space.free_whole(mask) * MICRO,
+            "largest": space.largest(mask) * MICRO,
+            "need": need.gpus * MICRO,
+            **least,
+            **tasks,
+        },
+    )
+
+
+def largest_possible(state: State, shape: Shape) -> Reason | None:
+    """A reason why no node that it selects could ever hold one of its tasks; None if one can."""
+    for group in shape.groups:
+        need = group.needs[-1]
+        best = -1
+        for node in state.space.among(state.space.mask(shape.selector)):
+            working = len(node.free) - len(node.spec.broken)
+            if need.on(node.memory) <= node.memory:
+                best = max(best, working)
+            if working >= need.gpus and need.on(node.memory) <= node.memory:
+                break
+        else:
+            return Reason(Code.NO_NODE, {"need": f"{need.gpus} GPUs", "largest": f"{max(best, 0)} GPUs"})
+    return None
+
+
+def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
+    """No place was found: because there is none, because it is reserved, or because no node is large enough."""
+    shape = cls.shape
+    never = largest_possible(state, shape)
+    if never is not None:
+        return never
+    if state.space.reserved and not shape.backfill and state.reserver is not None and job is not state.reserver:
+        mask = state.space.mask(shape.selector)
+        if all(state.space.holds(group.needs[-1], group.least, mask) for group in shape.groups):
+            return Reason(Code.RESERVED, {"for_job": state.reserver.job.id})
+    return no_space(state, shape)

@@ -1,0 +1,117 @@
+"""Why the cluster allocator did what it did: a code and numbers first, a sentence last.
+
+A Reason is made for every action, a hundred thousand of them in a busy second, so it only holds the numbers; the
+sentence is put together when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gpushare.cluster.quantity import format_gpus
+from gpushare.quantity import format_duration
+
+
+class Code(StrEnum):
+    """Stable names: scripts read them. Each has its sentence in SENTENCES."""
+
+    FREE = "free"
+    """Started: there was room."""
+    MOVED = "moved"
+    """Room was made by moving others."""
+    SHRUNK = "shrunk"
+    """Room was made by shrinking elastic jobs."""
+    TAKEN = "taken"
+    """Room was made by stopping others."""
+    RECLAIM = "reclaim"
+    """A queue below its share takes back what others have above theirs."""
+    PREEMPT = "preempt"
+    """A job of higher priority in the same queue."""
+    BACKFILL_OVER = "backfill_over"
+    """The gang that the GPUs were reserved for is complete."""
+    GROWN = "grown"
+    """An elastic job gets back what it gave."""
+    NODE_LOST = "node_lost"
+    INCOMPLETE = "incomplete"
+    """A part of a gang was found running."""
+    WITHDRAWN = "withdrawn"
+
+    LIMIT = "limit"
+    """Waits: a queue's limit would be broken."""
+    QUOTA = "quota"
+    """Waits: non-preemptible jobs live within the quota."""
+    NO_SPACE = "no_space"
+    """Waits: nowhere is there a block that large, and the queue may not, or cannot, take from others."""
+    NO_NODE = "no_node"
+    """Waits: no node matches, or none that does is large enough."""
+    RESERVED = "reserved"
+    """Waits: there is room, but it is kept for a gang that has waited long enough."""
+    ENDING = "ending"
+    """Placed; starts when those whose GPUs it gets have ended."""
+    NOT_WAITING = "not_waiting"
+    """Could run, and runs or was never asked about."""
+
+
+SENTENCES: Mapping[Code, str] = {
+    Code.FREE: "there is room",
+    Code.MOVED: "room was made by moving {moves} running tasks",
+    Code.SHRUNK: "room was made by shrinking {shrunk}",
+    Code.TAKEN: "room was made by stopping {victims}",
+    Code.RECLAIM: "{for_queue} is below its share and takes back what {queue} has above its own",
+    Code.PREEMPT: "{for_job} has a higher priority ({for_priority} above {priority}) in {queue}",
+    Code.BACKFILL_OVER: "{for_job}, for which these GPUs were reserved, can start",
+    Code.GROWN: "there is room again for {share} of a GPU",
+    Code.NODE_LOST: "node {node} was lost",
+    Code.INCOMPLETE: "only a part of the gang was running",
+    Code.WITHDRAWN: "it was withdrawn",
+    Code.LIMIT: "the limit of {queue} is {limit}, {allocated} are in use and {need} more are needed",
+    Code.QUOTA: "the quota of {queue} is {quota}, non-preemptible jobs hold {allocated} and need {need} more",
+    Code.NO_SPACE: "{free} GPUs are free, the largest block is {largest}, {need} are needed",
+    Code.NO_NODE: "no node can hold it: {need} needed, the largest that matches has {largest}",
+    Code.RESERVED: "there is room, but it is reserved for {for_job}",
+    Code.ENDING: "starts when {waits_for} have ended",
+    Code.NOT_WAITING: "it does not wait",
+}
+
+AMOUNTS = frozenset({"limit", "quota", "allocated", "need", "share", "free", "largest", "over", "victim_share"})
+"""Names of numbers that are micro-GPUs, for people shown as GPUs."""
+SECONDS = frozenset({"until", "waited"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    code: Code
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The numbers (micro-GPU, seconds) and names, by stable names."""
+
+    @property
+    def message(self) -> str:
+        """One line, no full stop."""
+        shown = {name: show(name, value) for name, value in self.data.items()}
+        try:
+            return SENTENCES[self.code].format(**shown)
+        except KeyError:
+            return SENTENCES[self.code].split("{", maxsplit=1)[0].strip() or self.code.value
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """All numbers as (label, text), in the order in which they were found."""
+        return tuple((name.replace("_", " "), show(name, value)) for name, value in self.data.items())
+
+
+def show(name: str, value: Any) -> str:
+    """A number of a reason as people read it."""
+    if name in AMOUNTS and isinstance(value, int):
+        return format_gpus(value)
+    if name in SECONDS and isinstance(value, (int, float)):
+        return format_duration(float(value))
+    if isinstance(value, (tuple, list)):
+        return ", ".join(str(one) for one in value)
+    return str(value)
+
+
+THERE_IS_ROOM = Reason(Code.FREE)
+"""The reason of most starts, made once."""

@@ -1,0 +1,333 @@
+"""Free GPUs, indexed: which node is the best fit, without looking at the nodes.
+
+Sets of nodes are Python integers, bit i for node number i. They say the same whatever order things happened in,
+intersect with a selector's set in one operation, count with bit_count(), and the lowest bit is the tie-break: the
+node that came first.
+
+    whole[k]               nodes with exactly k GPUs that nobody uses
+    shared[memory][free]   nodes with GPUs of that size of which `free` bytes, not all and not none, are left
+
+A task of g whole GPUs goes to the smallest k >= g: that keeps whole nodes and large blocks free. For equal tasks
+this greedy choice is exact: a node with k free GPUs holds k // g of them whatever the order. A share of a GPU goes
+where the least is left over on a GPU that is shared already, else to a node with few free GPUs. `spread` chooses the
+opposite.
+
+Free bytes are those of the plan: a GPU promised to a job that waits for others to end is not free.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpushare.cluster.model import ANYWHERE, Node, Selector
+from gpushare.cluster.quantity import MICRO, bytes_of_share, charge_of_bytes
+
+BROKEN = -1
+"""In place of free bytes."""
+
+
+class Need(NamedTuple):
+    """What one task takes of each of its GPUs."""
+
+    gpus: int
+    amount: int
+    in_bytes: bool
+
+    def on(self, memory: int) -> int:
+        """Bytes of each GPU with so much memory."""
+        return self.amount if self.in_bytes else self.amount * memory // MICRO
+
+    def charge(self, memory: int) -> int:
+        """What the task costs (micro) on GPUs with so much memory."""
+        return self.gpus * (charge_of_bytes(self.amount, memory) if self.in_bytes else self.amount)
+
+    @property
+    def whole(self) -> bool:
+        return not self.in_bytes and self.amount == MICRO
+
+
+class NodeState:
+    """A node and what is free on it."""
+
+    __slots__ = ("alive", "claimed", "free", "jobs", "leaving", "memory", "number", "spec", "whole")
+
+    def __init__(self, number: int, spec: Node) -> None:
+        self.number = number
+        self.spec = spec
+        self.memory = spec.memory
+        self.alive = True
+        self.free = [BROKEN if i in spec.broken else spec.memory for i in range(spec.gpus)]
+        self.whole = spec.gpus - len(spec.broken)
+        self.jobs: dict[int, int] = {}
+        """Number of tasks here, by the job's sequence number."""
+        self.leaving: dict[int, int] = {}
+        """Bytes of GPUs that tasks told to stop still hold."""
+        self.claimed: dict[int, int] = {}
+        """Bytes of GPUs that tasks not yet started are promised."""
+
+
+class Space:
+    """All nodes and the index."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeState] = []
+        self.by_name: dict[str, NodeState] = {}
+        self.alive = 0
+        self.whole: list[int] = [0]
+        self.shared: dict[int, dict[int, int]] = {}
+        self.sizes: dict[int, list[int]] = {}
+        self.models: dict[int, int] = {}
+        """Nodes by the memory of their GPUs."""
+        self.capacity = 0
+        """Micro-GPUs that work."""
+        self.masks: dict[Selector, int] = {}
+        self.reserved = 0
+        """Nodes kept for gangs that have waited long enough."""
+
+    # ---- nodes ---------------------------------------------------------------------------------------
+
+    def link(self, node: NodeState) -> None:
+        """Into the index. Its inverse is unlink."""
+        bit = 1 << node.number
+        self.alive |= bit
+        node.alive = True
+        while len(self.whole) <= len(node.free):
+            self.whole.append(0)
+        self.whole[node.whole] |= bit
+        self.models[node.memory] = self.models.get(node.memory, 0) | bit
+        if node.memory not in self.sizes:
+            self.sizes[node.memory], self.shared[node.memory] = [], {}
+        for size in {free for free in node.free if 0 < free < node.memory}:
+            self._add_size(node, size)
+        self.capacity += MICRO * sum(free != BROKEN for free in node.free)
+        self.masks.clear()
+
+    def unlink(self, node: NodeState) -> None:
+        bit = 1 << node.number
+        self.alive &= ~bit
+        node.alive = False
+        self.whole[node.whole] &= ~bit
+        self.models[node.memory] &= ~bit
+        for size in {free for free in node.free if 0 < free < node.memory}:
+            self._remove_size(node, size)
+        self.capacity -= MICRO * sum(free != BROKEN for free in node.free)
+        self.masks.clear()
+
+    def mask(self, selector: Selector) -> int:
+        """The nodes that a selector allows."""
+        if selector is ANYWHERE or selector == ANYWHERE:
+            return self.alive
+        found = self.masks.get(selector)
+        if found is None:
+            found = 0
+            names = set(selector.nodes)
+            for node in self.nodes:
+                spec = node.spec
+                if (
+                    node.alive
+                    and (not names or spec.name in names)
+                    and (not selector.pools or spec.pool in selector.pools)
+                    and (not selector.types or spec.type in selector.types)
+                    and (not selector.labels or set(selector.labels) <= set(spec.labels))
+                ):
+                    found |= 1 << node.number
+            self.masks[selector] = found
+        return found
+
+    # ---- what is taken and given back ----------------------------------------------------------------
+
+    def take(self, node: NodeState, gpus: tuple[int, ...], amount: int) -> None:
+        """`amount` may be negative: then it is given back."""
+        free, memory = node.free, node.memory
+        if not node.alive:
+            for gpu in gpus:
+                free[gpu] -= amount
+            return
+        whole = node.whole
+        for gpu in gpus:
+            old = free[gpu]
+            new = free[gpu] = old - amount
+            if old == memory:
+                whole -= 1
+            elif old > 0 and old not in free:
+                self._remove_size(node, old)
+            if new == memory:
+                whole += 1
+            elif new > 0 and free.count(new) == 1:
+                self._add_size(node, new)
+        if whole != node.whole:
+            bit = 1 << node.number
+            self.whole[node.whole] ^= bit
+            self.whole[whole] ^= bit
+            node.whole = whole
+
+    def _add_size(self, node: NodeState, size: int) -> None:
+        table = self.shared[node.memory]
+        if size not in table:
+            insort(self.sizes[node.memory], size)
+            table[size] = 1 << node.number
+        else:
+            table[size] |= 1 << node.number
+
+    def _remove_size(self, node: NodeState, size: int) -> None:
+        table = self.shared[node.memory]
+        left = table[size] & ~(1 << node.number)
+        if left:
+            table[size] = left
+        else:
+            del table[size]
+            sizes = self.sizes[node.memory]
+            del sizes[bisect_left(sizes, size)]
+
+    # ---- finding -------------------------------------------------------------------------------------
+
+    def find(self, need: Need, mask: int, spread: bool = False) -> tuple[NodeState, tuple[int, ...]] | None:
+        """The best node and GPUs for one task."""
+        if need.gpus == 0:
+            allowed = self.alive & mask
+            return (self.nodes[lowest(allowed)], ()) if allowed else None
+        if need.whole:
+            return self._find_whole(need.gpus, mask, spread)
+        if need.gpus == 1:
+            return self._find_part(need, mask, spread)
+        return self._find_parts(need, mask, spread)
+
+    def _find_whole(self, gpus: int, mask: int, spread: bool) -> tuple[NodeState, tuple[int, ...]] | None:
+        whole = self.whole
+        blocks = range(len(whole) - 1, gpus - 1, -1) if spread else range(gpus, len(whole))
+        for count in blocks:
+            nodes = whole[count]
+            if nodes:
+                nodes &= mask
+                if nodes:
+                    node = self.nodes[(nodes & -nodes).bit_length() - 1]
+                    return node, whole_of(node, gpus)
+        return None
+
+    def _find_part(self, need: Need, mask: int, spread: bool) -> tuple[NodeState, tuple[int, ...]] | None:
+        if spread:
+            return self._on_fresh(need, mask, spread) or self._on_shared(need, mask, spread)
+        return self._on_shared(need, mask, spread) or self._on_fresh(need, mask, spread)
+
+    def _on_shared(self, need: Need, mask: int, spread: bool) -> tuple[NodeState, tuple[int, ...]] | None:
+        best: tuple[int, int, int] | None = None
+        for memory in sorted(self.models):
+            amount, sizes, table = need.on(memory), self.sizes[memory], self.shared[memory]
+            fitting = sizes[bisect_left(sizes, amount) :]
+            for size in reversed(fitting) if spread else fitting:
+                nodes = table[size] & mask
+                if nodes:
+                    over = (size - amount) * MICRO // memory
+                    if best is None or (over > best[0] if spread else over < best[0]):
+                        best = (over, lowest(nodes), size)
+                    break
+        if best is None:
+            return None
+        node = self.nodes[best[1]]
+        return node, (node.free.index(best[2]),)
+
+    def _on_fresh(self, need: Need, mask: int, spread: bool) -> tuple[NodeState, tuple[int, ...]] | None:
+        blocks = range(len(self.whole) - 1, 0, -1) if spread else range(1, len(self.whole))
+        for memory in sorted(self.models):
+            if need.on(memory) <= memory:
+                fresh = self.models[memory] & mask
+                for count in blocks:
+                    nodes = self.whole[count] & fresh
+                    if nodes:
+                        node = self.nodes[lowest(nodes)]
+                        return node, (node.free.index(memory),)
+        return None
+
+    def _find_parts(self, need: Need, mask: int, spread: bool) -> tuple[NodeState, tuple[int, ...]] | None:
+        """Parts of several GPUs: every node that has any of them free is looked at."""
+        best: tuple[int, int, int] | None = None
+        for node in self.among(mask & self.alive & ~self.whole[0] | mask & self.with_shared()):
+            gpus = parts_of(node, need)
+            if gpus is not None:
+                fresh = sum(node.free[gpu] == node.memory for gpu in gpus)
+                over = sum(node.free[gpu] for gpu in gpus)
+                cost = (-fresh, -over, node.number) if spread else (fresh, over, node.number)
+                if best is None or cost < best:
+                    best = cost
+        if best is None:
+            return None
+        node = self.nodes[best[2]]
+        gpus = parts_of(node, need)
+        assert gpus is not None
+        return node, gpus
+
+    def with_shared(self) -> int:
+        """Nodes that have a GPU in part free."""
+        nodes = 0
+        for table in self.shared.values():
+            for bits in table.values():
+                nodes |= bits
+        return nodes
+
+    def among(self, nodes: int) -> Iterator[NodeState]:
+        """The nodes of a set, in their order."""
+        while nodes:
+            bit = nodes & -nodes
+            yield self.nodes[bit.bit_length() - 1]
+            nodes ^= bit
+
+    def holds(self, need: Need, count: int, mask: int) -> bool:
+        """Might so many such tasks fit now? Exact for whole GPUs and for one task; else only a quick no."""
+        if need.gpus == 0 or count == 0:
+            return bool(self.alive & mask) or count == 0
+        if need.whole:
+            for block in range(need.gpus, len(self.whole)):
+                nodes = self.whole[block]
+                if nodes:
+                    count -= (nodes & mask).bit_count() * (block // need.gpus)
+                    if count <= 0:
+                        return True
+            return False
+        return self.find(need, mask) is not None
+
+    def largest(self, mask: int) -> int:
+        """GPUs of the largest free block of whole GPUs."""
+        for count in range(len(self.whole) - 1, 0, -1):
+            if self.whole[count] & mask:
+                return count
+        return 0
+
+    def free_whole(self, mask: int) -> int:
+        """Wholly free GPUs of these nodes."""
+        return sum(count * (nodes & mask).bit_count() for count, nodes in enumerate(self.whole))
+
+
+def lowest(nodes: int) -> int:
+    """Number of the first node of a set."""
+    return (nodes & -nodes).bit_length() - 1
+
+
+def whole_of(node: NodeState, count: int) -> tuple[int, ...]:
+    """The first `count` wholly free GPUs of a node that has them."""
+    memory, free = node.memory, node.free
+    if count == 1:
+        return (free.index(memory),)
+    return tuple([gpu for gpu, left in enumerate(free) if left == memory][:count])
+
+
+def parts_of(node: NodeState, need: Need) -> tuple[int, ...] | None:
+    """The GPUs of a node on which so much is left, those with the least left over first; None if too few."""
+    amount = need.on(node.memory)
+    fitting = sorted((left, gpu) for gpu, left in enumerate(node.free) if left >= amount)
+    if len(fitting) < need.gpus or amount > node.memory:
+        return None
+    return tuple(sorted(gpu for _, gpu in fitting[: need.gpus]))
+
+
+def fit_on(node: NodeState, need: Need) -> tuple[int, ...] | None:
+    """GPUs of this very node for one task, or None."""
+    if need.gpus == 0:
+        return ()
+    if need.whole:
+        return whole_of(node, need.gpus) if node.whole >= need.gpus else None
+    return parts_of(node, need)
+
+
+__all__ = ["BROKEN", "Need", "NodeState", "Space", "bytes_of_share", "fit_on", "lowest"]

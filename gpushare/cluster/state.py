@@ -1,0 +1,602 @@
+"""What the allocator knows: queues, jobs, classes of equal jobs, and the ledger of who holds what. No decisions.
+
+Jobs of one queue that differ in nothing but their names and arrivals are one JobClass with two ordered lists: those
+that wait, and those that run. If one of them cannot start, none can; so a class, not a job, carries the reason why
+it waits (its gate), and a hundred thousand waiting jobs cost as much as the few classes that they form.
+
+All changes go through the journalled operations of State, so each can be undone. The sums that every decision needs
+(allocated, demand) are kept along a queue's path to the top; `validate()` computes them again and compares.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpushare.cluster.journal import Journal
+from gpushare.cluster.model import Job, Place, Policy, Queue, Reason, Selector, Tasks
+from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.shares import NOTHING, Claim, Part, divide
+from gpushare.cluster.space import Need, NodeState, Space
+
+
+FOREVER = float("inf")
+
+NO_PLACES: dict[tuple[int, int], Place] = {}
+"""Of jobs that have none; never written to. A hundred thousand empty dictionaries would keep the collector busy."""
+
+
+class SeqList:
+    """Sequence numbers in rising order; cheap at both ends, where nearly all changes happen."""
+
+    __slots__ = ("head", "items")
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+        self.head = 0
+
+    def __len__(self) -> int:
+        return len(self.items) - self.head
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.items[self.head :])
+
+    def __contains__(self, seq: int) -> bool:
+        index = bisect_left(self.items, seq, self.head)
+        return index < len(self.items) and self.items[index] == seq
+
+    def newest_first(self) -> Iterator[int]:
+        """Of the list as it was when the iteration began."""
+        return iter(self.items[self.head :][::-1]) if len(self) < 64 else self._newest_first()
+
+    def _newest_first(self) -> Iterator[int]:
+        items = self.items
+        for index in range(len(items) - 1, self.head - 1, -1):
+            yield items[index]
+
+    @property
+    def first(self) -> int:
+        return self.items[self.head]
+
+    def add(self, seq: int) -> None:
+        items, head = self.items, self.head
+        if head == len(items):
+            items.clear()
+            items.append(seq)
+            self.head = 0
+        elif seq > items[-1]:
+            items.append(seq)
+        elif head and seq < items[head]:
+            self.head = head - 1
+            items[head - 1] = seq
+        else:
+            insort(items, seq, head)
+
+    def remove(self, seq: int) -> None:
+        items, head = self.items, self.head
+        if items[head] == seq:
+            self.head = head + 1
+            if self.head > 64 and self.head * 2 > len(items):
+                del items[: self.head]
+                self.head = 0
+        elif items[-1] == seq:
+            items.pop()
+        else:
+            index = bisect_left(items, seq, head)
+            assert items[index] == seq
+            del items[index]
+
+
+class QueueState:
+    """A queue and its sums, in micro-GPUs."""
+
+    __slots__ = (
+        "allocated",
+        "cap",
+        "children",
+        "classes",
+        "demand",
+        "divided",
+        "fixed",
+        "gated",
+        "granted",
+        "name",
+        "order",
+        "parent",
+        "part",
+        "path",
+        "quota",
+        "share",
+        "spec",
+        "weight",
+    )
+
+    def __init__(self, spec: Queue, order: int, parent: QueueState | None) -> None:
+        self.name = spec.name
+        self.order = order
+        self.parent = parent
+        self.children: dict[str, QueueState] = {}
+        self.path: tuple[QueueState, ...] = (self, *parent.path) if parent is not None and parent.parent else (self,)
+        """This queue and its ancestors, without the root that holds the top queues."""
+        self.allocated = 0
+        self.fixed = 0
+        """Of what is allocated, what non-preemptible jobs hold."""
+        self.demand = 0
+        self.share = 0
+        self.part: Part = NOTHING
+        self.divided = -1
+        """What its children were last given to divide; -1: their numbers have changed since."""
+        self.classes: dict[object, JobClass] = {}
+        self.gated: dict[JobClass, None] = {}
+        """Classes, here or below, that may wait because of this queue's limit or quota."""
+        self.granted = 0.0
+        """The minimum run time of its jobs: its own, else its parent's."""
+        self.adopt(spec)
+
+    def adopt(self, spec: Queue) -> None:
+        self.spec = spec
+        self.grant()
+        self.quota = spec.quota
+        self.cap = spec.cap
+        self.weight = (
+            spec.weight if spec.weight is not None else spec.quota if spec.quota is not None else 10**9 * MICRO
+        )
+
+    def grant(self) -> None:
+        inherited = self.parent.granted if self.parent is not None else 0.0
+        self.granted = inherited if self.spec.min_runtime is None else self.spec.min_runtime
+        for child in self.children.values():
+            child.grant()
+
+    @property
+    def useful(self) -> int:
+        """What it can use at most: its demand within its limit."""
+        return self.demand if self.cap is None or self.demand < self.cap else self.cap
+
+
+@dataclass(slots=True, frozen=True)
+class TaskShape:
+    """Tasks, worked out."""
+
+    least: int
+    top: int
+    needs: tuple[Need, ...]
+    """By rung."""
+
+
+class Shape:
+    """What placing a job depends on. Classes of different queues share it, and what is known about it."""
+
+    __slots__ = (
+        "backfill",
+        "by_bytes",
+        "cheapest",
+        "classes",
+        "elastic",
+        "full",
+        "full_more",
+        "groups",
+        "key",
+        "rungs",
+        "selector",
+        "simple",
+        "stuck",
+        "tasks",
+    )
+
+    def __init__(self, key: object, tasks: tuple[Tasks, ...], selector: Selector, backfill: bool) -> None:
+        self.key = key
+        rungs = max(len(one.rungs) for one in tasks)
+        self.rungs = rungs
+        self.groups = tuple(
+            TaskShape(
+                one.least,
+                one.top,
+                tuple(
+                    Need(one.gpus, one.rungs[min(rung, len(one.rungs) - 1)], one.memory is not None)
+                    for rung in range(rungs)
+                ),
+            )
+            for one in tasks
+        )
+        self.tasks = sum(group.least for group in self.groups)
+        self.elastic = any(group.top > group.least for group in self.groups)
+        self.selector = selector
+        self.backfill = backfill
+        self.simple = self.groups[0].needs[0] if self.tasks == 1 and len(self.groups) == 1 and rungs == 1 else None
+        """Its need, if it is one task without a choice."""
+        self.by_bytes = any(group.needs[0].in_bytes for group in self.groups)
+        self.cheapest = 0
+        """What a gang of it costs at least (micro), as its classes know it."""
+        self.full = False
+        """No room when last tried, and nothing that would help has been freed since."""
+        self.full_more = False
+        """The same for one further task of an elastic job."""
+        self.stuck = -1
+        """The version of the state for which moving others was found not to help."""
+        self.classes: dict[JobClass, None] = {}
+
+    def least_charge(self, memory: int, rung: int = 0) -> int:
+        """What the gang costs on GPUs with so much memory."""
+        return sum(group.least * group.needs[rung].charge(memory) for group in self.groups)
+
+    def top_charge(self, memory: int) -> int:
+        return sum(group.top * group.needs[0].charge(memory) for group in self.groups)
+
+
+class JobClass:
+    """Equal jobs of one queue."""
+
+    __slots__ = (
+        "charge",
+        "demand",
+        "gate",
+        "key",
+        "more_gate",
+        "number",
+        "pending",
+        "preemptible",
+        "priority",
+        "queue",
+        "running",
+        "shape",
+        "short",
+    )
+
+    def __init__(self, key: object, number: int, queue: QueueState, job: Job, shape: Shape) -> None:
+        self.key = key
+        self.number = number
+        self.queue = queue
+        self.priority = job.priority
+        self.preemptible = job.preemptible
+        self.shape = shape
+        self.pending = SeqList()
+        self.running = SeqList()
+        """Placed, whether their tasks have started or not."""
+        self.short = SeqList()
+        """Of those placed, elastic ones that have fewer tasks than they could."""
+        self.gate: Reason | None = None
+        """Why its first waiting job cannot start; None: not known, it must be tried."""
+        self.more_gate: Reason | None = None
+        """The same for the next task of its elastic jobs."""
+        self.charge = 0
+        """What one more of it would cost at least (micro), by the GPUs that there are."""
+        self.demand = 0
+        """What one asks for at most."""
+
+
+class JobState:
+    """A job."""
+
+    __slots__ = (
+        "attempt",
+        "backfill",
+        "changed",
+        "charge",
+        "cls",
+        "demand",
+        "evicted_in",
+        "job",
+        "min_runtime",
+        "places",
+        "queue",
+        "reason",
+        "rung",
+        "seq",
+        "since",
+        "started_in",
+        "unstarted",
+    )
+
+    def __init__(self, job: Job, seq: int, queue: QueueState, cls: JobClass, now: float) -> None:
+        self.job = job
+        self.seq = seq
+        self.queue = queue
+        self.cls = cls
+        self.places: dict[tuple[int, int], Place] = NO_PLACES
+        """By group and task; empty: it waits."""
+        self.unstarted: dict[tuple[int, int], Place] = NO_PLACES
+        """Those of its places that others have not yet left."""
+        self.charge = 0
+        self.demand = 0
+        self.attempt = 0
+        self.rung = 0
+        self.since = now
+        """When it was submitted or queued again, or started."""
+        self.changed = now
+        """When it was last shrunk, or started below its top rung."""
+        self.backfill = False
+        self.reason: Reason = THERE_IS_ROOM
+        self.started_in = -1
+        self.evicted_in = -1
+        """Turns."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.cls.shape
+
+    @property
+    def ordered(self) -> list[Place]:
+        return [self.places[key] for key in sorted(self.places)]
+
+    def count(self, group: int) -> int:
+        return sum(1 for one, _ in self.places if one == group)
+
+    @property
+    def complete(self) -> bool:
+        """Does all of its gang have places?"""
+        return all(self.count(index) >= group.least for index, group in enumerate(self.cls.shape.groups))
+
+    def extra(self) -> int:
+        """Tasks above the least."""
+        return len(self.places) - self.cls.shape.tasks if self.cls.shape.elastic else 0
+
+
+class State:
+    """Everything, and the journalled operations on it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.journal = Journal()
+        self.space = Space()
+        self.root = QueueState(Queue("", quota=None), -1, None)
+        self.queues: dict[str, QueueState] = {}
+        self.jobs: dict[str, JobState] = {}
+        self.by_seq: dict[int, JobState] = {}
+        self.classes: dict[object, JobClass] = {}
+        self.shapes: dict[object, Shape] = {}
+        self.sequence = 0
+        self.version = 0
+        """Rises with everything that is taken or given back."""
+        self.turn = 0
+        self.leaving: dict[tuple[str, int], tuple[Place, ...]] = {}
+        """Places that tasks told to stop still hold, by job and attempt."""
+        self.shrunk: dict[int, None] = {}
+        """Placed jobs below their top rung."""
+        self.ladders: dict[int, None] = {}
+        """Placed jobs that can still go down."""
+        self.starving: dict[JobClass, None] = {}
+        """Classes that wait although they are in their queue's right."""
+        self.protected_until = FOREVER
+        """When the first of the jobs that could not be victims, because they had just started, can be."""
+        self.reserve_at = -FOREVER
+        """No job can have waited long enough for a reservation before this time."""
+        self.full: dict[Shape, None] = {}
+        """Shapes with no room for them: see Shape.full."""
+        self.reserver: JobState | None = None
+        self.backfills: dict[int, None] = {}
+        self.waiting: dict[int, None] = {}
+        """Jobs with unstarted places."""
+        self.dirty: dict[QueueState, None] = {}
+        """Leaves with a class whose gate is open. Empty between turns."""
+        self.freed: list[NodeState] = []
+        self.dropped: list[QueueState] = []
+        """What was given back since gates were last looked at. Empty between turns."""
+
+    # ---- marks ---------------------------------------------------------------------------------------
+
+    def mark(self) -> tuple[int, int, int]:
+        return len(self.journal.entries), len(self.freed), len(self.dropped)
+
+    def undo(self, mark: tuple[int, int, int]) -> None:
+        self.journal.undo(mark[0])
+        del self.freed[mark[1] :]
+        del self.dropped[mark[2] :]
+
+    # ---- raw operations: their own inverses ------------------------------------------------------------
+
+    def enter(self, job: JobState, demand: int) -> None:
+        """A job that nobody knew."""
+        self.jobs[job.job.id] = job
+        self.by_seq[job.seq] = job
+        self._ask(job, demand)
+        self.journal.entries.append((self._forget, job, demand))
+
+    def _forget(self, job: JobState, demand: int) -> None:
+        del self.jobs[job.job.id]
+        del self.by_seq[job.seq]
+        self._ask(job, -demand)
+
+    def _pay(self, job: JobState, charge: int) -> None:
+        job.charge += charge
+        fixed = not job.cls.preemptible
+        for queue in job.queue.path:
+            queue.allocated += charge
+            if fixed:
+                queue.fixed += charge
+        self.root.allocated += charge
+
+    def _ask(self, job: JobState, demand: int) -> None:
+        """Demand bubbles up as what each level can use of it."""
+        job.demand += demand
+        self._bubble(job.queue, demand)
+
+    def _bubble(self, queue: QueueState, demand: int) -> None:
+        while demand:
+            before = queue.useful
+            queue.demand += demand
+            after = queue.useful
+            demand = after - before
+            parent = queue.parent
+            if parent is None:
+                return
+            # Who has less than it can use, before and after, does not move the water: its share and all others stay.
+            if demand and min(before, after) <= queue.share:
+                parent.divided = -1
+            queue = parent
+
+    def _occupy(self, job: JobState, place: Place) -> None:
+        node = self.space.by_name[place.node]
+        if place.gpus:
+            self.space.take(node, place.gpus, place.amount)
+        if job.places is NO_PLACES:
+            job.places = {}
+        job.places[place[0], place[1]] = place
+        node.jobs[job.seq] = node.jobs.get(job.seq, 0) + 1
+        self.version += 1
+
+    def _vacate(self, job: JobState, place: Place) -> None:
+        node = self.space.by_name[place.node]
+        if place.gpus:
+            self.space.take(node, place.gpus, -place.amount)
+        del job.places[place[0], place[1]]
+        left = node.jobs[job.seq] - 1
+        if left:
+            node.jobs[job.seq] = left
+        else:
+            del node.jobs[job.seq]
+        self.version += 1
+
+    def _claim(self, place: Place, times: int) -> None:
+        node = self.space.by_name[place.node]
+        for gpu in place.gpus:
+            node.claimed[gpu] = node.claimed.get(gpu, 0) + times * place.amount
+            if not node.claimed[gpu]:
+                del node.claimed[gpu]
+
+    def _hold(self, place: Place, times: int) -> None:
+        node = self.space.by_name[place.node]
+        for gpu in place.gpus:
+            node.leaving[gpu] = node.leaving.get(gpu, 0) + times * place.amount
+            if not node.leaving[gpu]:
+                del node.leaving[gpu]
+
+    # ---- journalled ----------------------------------------------------------------------------------
+
+    def pay(self, job: JobState, charge: int) -> None:
+        if charge:
+            self._pay(job, charge)
+            self.journal.entries.append((self._pay, job, -charge))
+            if charge < 0:
+                self.dropped.append(job.queue)
+
+    def ask(self, job: JobState, demand: int) -> None:
+        if demand:
+            self._ask(job, demand)
+            self.journal.entries.append((self._ask, job, -demand))
+
+    def occupy(self, job: JobState, place: Place) -> None:
+        self._occupy(job, place)
+        self.journal.entries.append((self._vacate, job, place))
+
+    def vacate(self, job: JobState, place: Place) -> None:
+        self._vacate(job, place)
+        self.journal.entries.append((self._occupy, job, place))
+        self.freed.append(self.space.by_name[place.node])
+
+    def claim(self, place: Place, times: int) -> None:
+        """The place is promised to a task that has not started (1), or no longer so (-1)."""
+        self._claim(place, times)
+        self.journal.entries.append((self._claim, place, -times))
+
+    def hold(self, place: Place, times: int) -> None:
+        """A task that was told to stop is still there (1), or no longer (-1)."""
+        self._hold(place, times)
+        self.journal.entries.append((self._hold, place, -times))
+
+    def enlist(self, seqs: SeqList, seq: int) -> None:
+        seqs.add(seq)
+        self.journal.entries.append((seqs.remove, seq))
+
+    def delist(self, seqs: SeqList, seq: int) -> None:
+        seqs.remove(seq)
+        self.journal.entries.append((seqs.add, seq))
+
+    def set_gate(self, cls: JobClass, more: bool, gate: Reason, queue: QueueState | None = None) -> None:
+        """Why the class's first waiting job, or (more) the next task of an elastic one, cannot start."""
+        self.journal.set(cls, "more_gate" if more else "gate", gate)
+        if queue is not None:
+            self.journal.put(queue.gated, cls, None)
+
+    def open(self, cls: JobClass) -> None:
+        """It must be tried again."""
+        if cls.gate is not None:
+            self.journal.set(cls, "gate", None)
+        if cls.more_gate is not None:
+            self.journal.set(cls, "more_gate", None)
+        if len(cls.pending) or len(cls.short):
+            self.dirty[cls.queue] = None
+
+    def adopt(self, queue: QueueState, spec: Queue) -> None:
+        """New numbers for a queue."""
+        self.journal.note(self._adopt, queue, queue.spec)
+        self._adopt(queue, spec)
+
+    def _adopt(self, queue: QueueState, spec: Queue) -> None:
+        before = queue.useful
+        queue.adopt(spec)
+        parent = queue.parent
+        assert parent is not None
+        parent.divided = -1
+        self._bubble(parent, queue.useful - before)
+
+    # ---- classes -------------------------------------------------------------------------------------
+
+    def class_of(self, job: Job, queue: QueueState) -> JobClass:
+        shape_key = (job.tasks, job.selector, job.backfill and job.preemptible)
+        key = (queue.name, job.priority, job.preemptible, shape_key)
+        cls = self.classes.get(key)
+        if cls is None:
+            shape = self.shapes.get(shape_key)
+            if shape is None:
+                shape = Shape(shape_key, job.tasks, job.selector, job.backfill and job.preemptible)
+                self.journal.put(self.shapes, shape_key, shape)
+            cls = JobClass(key, len(self.classes), queue, job, shape)
+            cls.charge = self.least_charge(shape)
+            cls.demand = self.demand_of(shape)
+            shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
+            self.journal.put(self.classes, key, cls)
+            self.journal.put(queue.classes, key, cls)
+            self.journal.put(shape.classes, cls, None)
+        return cls
+
+    def memories(self, shape: Shape) -> list[int]:
+        """The sizes of GPUs that it may run on, in rising order."""
+        mask = self.space.mask(shape.selector)
+        found = [memory for memory, nodes in sorted(self.space.models.items()) if nodes & mask]
+        if shape.by_bytes:
+            most = max(group.needs[-1].amount for group in shape.groups if group.needs[0].in_bytes)
+            found = [memory for memory in found if memory >= most]
+        return found
+
+    def least_charge(self, shape: Shape) -> int:
+        """Least cost of its gang: on the largest GPUs, on the last rung."""
+        memories = self.memories(shape)
+        return shape.least_charge(memories[-1] if memories else 80 * 2**30, shape.rungs - 1)
+
+    def demand_of(self, shape: Shape) -> int:
+        """What it would hold if it had all that it asks for."""
+        memories = self.memories(shape)
+        return shape.top_charge(memories[-1] if memories else 80 * 2**30)
+
+    # ---- shares --------------------------------------------------------------------------------------
+
+    def settle_shares(self) -> list[QueueState]:
+        """Divide again where something has changed; the queues whose share is another one now."""
+        changed: list[QueueState] = []
+        levels = [(self.root, self.space.capacity)]
+        while levels:
+            parent, total = levels.pop()
+            if parent.divided != total:
+                self._divide(parent, total, changed)
+            levels += [(child, child.share) for child in parent.children.values() if child.children]
+        return changed
+
+    def _divide(self, parent: QueueState, total: int, changed: list[QueueState]) -> None:
+        children = list(parent.children.values())
+        children.sort(key=_by_order)
+        claims = [Claim(child.quota, child.useful, child.weight, child.spec.priority) for child in children]
+        for child, part in zip(children, divide(total, claims), strict=True):
+            share = part.guaranteed + part.surplus
+            if part != child.part:
+                self.journal.set(child, "part", part)
+                if share != child.share:
+                    self.journal.set(child, "share", share)
+                    changed.append(child)
+        self.journal.set(parent, "divided", total)
+
+
+def _by_order(queue: QueueState) -> int:
+    return queue.order

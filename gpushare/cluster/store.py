@@ -1,0 +1,254 @@
+"""A cluster on disk: the log of its events, in SQLite.
+
+The log is the truth and the only thing that is written: the state is what the allocator makes of the events, and it
+makes the same of them every time. One row is one handing-in: the events that were decided on together, when, and the
+actions that followed. A row is there wholly or not at all, and once append() has returned it survives kill -9 and
+power cuts (WAL, synchronous=FULL). So nothing is lost, because what was answered is in the log; and nothing is there
+twice, because the allocator refuses a job that it has.
+
+On opening, the actions are decided again and compared with those in the log. If a newer version decides otherwise, what
+was carried out is not what the state says; that is an error, and never repaired silently.
+
+Several processes may use one file: each row is appended by a writer who has seen all rows before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.codec import decode_events, decode_policy, encode_actions, encode_events, encode_policy
+from gpushare.cluster.model import Action, Event, Policy, TimePassed
+from gpushare.errors import GpushareError
+
+__all__ = ["Row", "Store", "StoreError", "default_path"]
+
+APPLICATION = 0x67707573  # "gpus": so that `file` and we know one when we see it
+FORMAT = 1
+BUSY_SECONDS = 10.0
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE log (
+    seq INTEGER PRIMARY KEY,
+    time REAL NOT NULL,
+    events TEXT NOT NULL,
+    actions TEXT NOT NULL
+);
+"""
+
+
+class StoreError(GpushareError):
+    """The file cannot be used."""
+
+    code = "store"
+
+
+class Row(NamedTuple):
+    seq: int
+    time: float
+    events: list[Event]
+    actions: str
+    """JSON."""
+
+
+def default_path(environ: Mapping[str, str] | None = None) -> Path:
+    environ = os.environ if environ is None else environ
+    state = environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"
+    return base / "gpushare" / "cluster.db"
+
+
+class Store:
+    """An open log, and the allocator that has seen all of it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._connection = connection
+        self.policy = decode_policy(self._meta("policy"))
+        self.allocator = Allocator(self.policy)
+        self.seq = 0
+        """The last row that the allocator has seen."""
+        self.now = 0.0
+        self._catch_up_safely()
+
+    @classmethod
+    def create(cls, path: Path, policy: Policy | None = None) -> Store:
+        """A new log; one that is there already is an error. It appears under its name when it is whole."""
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            unfinished.unlink(missing_ok=True)
+            os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with _understood(path), contextlib.closing(_connect(unfinished, read_only=False)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(SCHEMA)
+                connection.execute("INSERT INTO meta VALUES ('policy', ?)", (encode_policy(policy or Policy()),))
+                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {FORMAT}")
+            os.link(unfinished, path)
+        except FileExistsError:
+            raise StoreError(
+                f"{path} exists already", hint="name another file with --store, or move this one"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"cannot make {path}: {error.strerror}", hint="name another file with --store") from None
+        finally:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool = False) -> Store:
+        if not path.exists():
+            raise StoreError(
+                f"there is no cluster in {path}",
+                hint="make one from a file of nodes and queues: `gpushare cluster apply FILE`",
+            )
+        with _understood(path):
+            connection = _connect(path, read_only=read_only)
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if application != APPLICATION:
+                raise StoreError(f"{path} is not a cluster of gpushare", hint="name another file with --store")
+            if version != FORMAT:
+                raise StoreError(
+                    f"{path} has format {version}, this gpushare reads {FORMAT}", hint="use the gpushare that wrote it"
+                )
+            return cls(path, connection, read_only=read_only)
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def append(self, events: Sequence[Event], now: float) -> list[Action]:
+        """Decide on events that come together, and keep both. If they are refused, nothing has changed."""
+        if self.read_only:
+            raise StoreError(f"{self.path} was opened for reading", hint="open it for writing")
+        try:
+            with _understood(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._catch_up()
+                # Clocks of different machines may disagree, the cluster's own does not go back.
+                now = max(now, self.now)
+                actions = self.allocator.handle(list(events), now)
+                self._connection.execute(
+                    "INSERT INTO log VALUES (?, ?, ?, ?)",
+                    (self.seq + 1, now, encode_events(events), encode_actions(actions)),
+                )
+                self._connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back()
+            refused = isinstance(error, GpushareError) and not isinstance(error, StoreError)
+            if not refused:  # the allocator may have seen what the disk has not
+                self._begin_again()
+            raise
+        self.seq += 1
+        self.now = now
+        return actions
+
+    def pass_time(self, now: float) -> list[Action]:
+        """What time alone has led to since the last event: holds that ended, jobs that have waited long enough."""
+        actions: list[Action] = []
+        last = None
+        while (wake := self.allocator.next_wake) is not None and wake <= now and wake != last:
+            last = wake
+            if self.read_only:
+                self.now = max(self.now, wake)
+                actions += self.allocator.handle(TimePassed(), self.now)
+            else:
+                actions += self.append([TimePassed()], wake)
+        return actions
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        query = "SELECT seq, time, events, actions FROM log WHERE seq > ? ORDER BY seq"
+        for seq, time, events, actions in self._connection.execute(query, (after,)):
+            yield Row(seq, time, decode_events(events), actions)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _begin_again(self) -> None:
+        self.allocator, self.seq, self.now = Allocator(self.policy), 0, 0.0
+        self._catch_up_safely()
+
+    def _catch_up_safely(self) -> None:
+        with _understood(self.path):
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Hand in the rows that others have appended, and see that they mean what they meant."""
+        for row in self.rows(self.seq):
+            if row.seq != self.seq + 1:
+                raise StoreError(f"{self.path}: row {self.seq + 1} of the log is missing", hint="restore a copy of it")
+            try:
+                actions = encode_actions(self.allocator.handle(row.events, row.time))
+            except GpushareError as error:
+                raise self._differs(row.seq, f"refused: {error.message}") from error
+            if actions != row.actions:
+                raise self._differs(row.seq, "decided otherwise")
+            self.seq, self.now = row.seq, row.time
+
+    def _differs(self, seq: int, how: str) -> StoreError:
+        return StoreError(
+            f"{self.path}: row {seq} of the log is {how} than it was when it was written",
+            hint="use the version of gpushare that wrote it, or make a new cluster",
+            code="log_differs",
+        )
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _meta(self, key: str) -> str:
+        with _understood(self.path):
+            found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            raise StoreError(f"{self.path}: {key} is missing", hint="restore a copy of it")
+        return str(found[0])
+
+
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    # Even a reader of a WAL file may have to make the -shm file, so it opens for writing unless it may not.
+    mode = "ro" if read_only and not os.access(path.parent, os.W_OK) else "rw"
+    name = path.absolute().as_uri() + f"?mode={mode}"
+    connection = sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.execute("PRAGMA synchronous = FULL")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+@contextlib.contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """What SQLite says, in our words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            hint = "another gpushare is writing to it; try again"
+        elif "not a database" in text or "malformed" in text:
+            hint = "name another file with --store, or restore a copy of this one"
+        elif "full" in text or "disk I/O" in text:
+            hint = "free some space there"
+        else:
+            hint = "see that it can be read and written"
+        raise StoreError(f"{path}: {text}", hint=hint) from error

@@ -1,0 +1,333 @@
+"""One turn: the state, the time, what has been decided so far; and the four things that can happen to a job.
+
+    begin    tasks get their places: the job starts, or starts once those whose places they were have ended
+    lift     a task is taken off its place, for now: part of a search
+    evict    jobs whose tasks were lifted for good wait again
+    resize   a job goes up or down its ladder where it is
+
+With Policy.endings == "reported" a place that was taken from a running task is *left*, not free: the new owner holds
+it in the ledger from the decision on, so nobody else can take it, and is started when it is empty. The order in which
+tasks end does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpushare.cluster.model import (
+    Action,
+    Code,
+    Grow,
+    Move,
+    Place,
+    Preempt,
+    Reason,
+    Shrink,
+    Start,
+    Stop,
+)
+from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.space import NodeState
+from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, State
+
+
+class Turn:
+    __slots__ = (
+        "again",
+        "arrived",
+        "blocked",
+        "everything",
+        "failed",
+        "hypothetical",
+        "now",
+        "number",
+        "out",
+        "partial",
+        "reported",
+        "state",
+        "touched",
+    )
+
+    def __init__(self, state: State, now: float, *, hypothetical: bool = False) -> None:
+        self.hypothetical = hypothetical
+        """It will be undone, so nothing may be forgotten of how."""
+        self.state = state
+        self.now = now
+        state.turn += 1
+        self.number = state.turn
+        self.out: list[Action] = []
+        self.reported = state.policy.endings == "reported"
+        self.again = False
+        """Something that was started in this very turn may have to go: decide once more."""
+        self.arrived: list[JobState] = []
+        """Jobs submitted in this turn."""
+        self.everything = False
+        """All that waits is to be looked at again, not only what this turn has touched."""
+        self.touched: dict[QueueState, None] = {}
+        """Leaves whose standing has changed: jobs started or stopped there, or the share is another."""
+        self.blocked: dict[JobClass, None] = {}
+        """Classes whose gate was closed in this turn."""
+        self.partial: list[JobState] = []
+        """Jobs restored with fewer tasks than their gang needs."""
+        self.failed: dict[tuple[JobClass, bool], int] = {}
+        """Classes for which no room could be made, and the version of the state for which that is so."""
+
+    # ---- begin ---------------------------------------------------------------------------------------
+
+    def begin(self, job: JobState, places: Sequence[Place], rung: int, reason: Reason, backfill: bool = False) -> None:
+        """The job, which waited, gets these places, which are occupied in the ledger already. It pays for them."""
+        state, cls = self.state, job.cls
+        journal = state.journal
+        charge = 0
+        for place in places:
+            charge += place.charge
+        state.pay(job, charge)
+        state.delist(cls.pending, job.seq)
+        state.enlist(cls.running, job.seq)
+        entries = journal.entries
+        self.touched[job.queue] = None
+        entries.append(
+            (_restore, job, job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
+        )
+        job.attempt += 1
+        job.rung = rung
+        job.since = job.changed = self.now
+        job.backfill = backfill
+        job.reason = reason
+        job.started_in = self.number
+        shape = cls.shape
+        if shape.elastic or shape.rungs > 1:
+            self._note_elastic(job)
+        if backfill:
+            journal.put(state.backfills, job.seq, None)
+        self._correct_demand(job)
+        if self.reported and self._must_wait(job, places):
+            self._claim(job, places)
+        else:
+            self.out.append(Start(job.job.id, job.attempt, tuple(places), rung, reason, backfill))
+
+    def extend(self, job: JobState, places: Sequence[Place], reason: Reason) -> None:
+        """An elastic job that runs gets further tasks."""
+        state = self.state
+        state.pay(job, sum(place.charge for place in places))
+        self.touched[job.queue] = None
+        self._note_elastic(job)
+        if self.reported and self._must_wait(job, places):
+            self._claim(job, places)
+        else:
+            self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
+
+    def _note_elastic(self, job: JobState) -> None:
+        """Keep the lists of those that could have more tasks, or a larger or smaller share."""
+        state, cls = self.state, job.cls
+        journal, shape, seq = state.journal, cls.shape, job.seq
+        short = bool(job.places) and len(job.places) < sum(group.top for group in shape.groups)
+        listed = seq in cls.short
+        if short and not listed:
+            state.enlist(cls.short, seq)
+        elif listed and not short:
+            state.delist(cls.short, seq)
+        for table, belongs in (
+            (state.shrunk, bool(job.places) and job.rung > 0),
+            (state.ladders, bool(job.places) and job.rung < shape.rungs - 1),
+        ):
+            if belongs and seq not in table:
+                journal.put(table, seq, None)
+            elif not belongs:
+                journal.drop(table, seq)
+
+    def _correct_demand(self, job: JobState) -> None:
+        """Bytes cost more on smaller GPUs than was expected: then that is what it asks for."""
+        if job.cls.shape.by_bytes and job.charge > job.demand:
+            self.state.ask(job, job.charge - job.demand)
+
+    # ---- places that others still hold -----------------------------------------------------------------
+
+    def _must_wait(self, job: JobState, places: Iterable[Place]) -> bool:
+        state = self.state
+        if any(name == job.job.id for name, _ in state.leaving):
+            return True
+        for place in places:
+            node = state.space.by_name[place.node]
+            if node.leaving:
+                for gpu in place.gpus:
+                    if not physically_free(node, gpu):
+                        return True
+        return False
+
+    def _claim(self, job: JobState, places: Iterable[Place]) -> None:
+        state = self.state
+        if job.unstarted is NO_PLACES:
+            job.unstarted = {}
+        for place in places:
+            state.journal.put(job.unstarted, (place.group, place.task), place)
+            state.claim(place, 1)
+        state.journal.put(state.waiting, job.seq, None)
+
+    def start_claimed(self) -> None:
+        """Start those whose places have become empty."""
+        state = self.state
+        for seq in sorted(state.waiting):
+            job = state.by_seq[seq]
+            places = [job.unstarted[key] for key in sorted(job.unstarted)]
+            for place in places:
+                state.claim(place, -1)
+            if self._must_wait(job, places):
+                for place in places:
+                    state.claim(place, 1)
+                continue
+            for key in list(job.unstarted):
+                state.journal.drop(job.unstarted, key)
+            state.journal.drop(state.waiting, seq)
+            if len(places) == len(job.places):
+                state.journal.set(job, "since", self.now)
+                state.journal.set(job, "started_in", self.number)
+            self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, job.reason, job.backfill))
+
+    def leave(self, job: JobState, places: Iterable[Place]) -> None:
+        """Tasks are told to stop; until that is reported their places are not empty."""
+        if not self.reported:
+            return
+        state = self.state
+        key = (job.job.id, job.attempt)
+        running = tuple(place for place in places if (place.group, place.task) not in job.unstarted)
+        for place in running:
+            state.hold(place, 1)
+        if running:
+            state.journal.put(state.leaving, key, (*state.leaving.get(key, ()), *running))
+
+    def unclaim(self, job: JobState, places: Iterable[Place]) -> None:
+        """Places that were never started are given up."""
+        state = self.state
+        for place in places:
+            key = (place.group, place.task)
+            if key in job.unstarted:
+                state.claim(place, -1)
+                state.journal.drop(job.unstarted, key)
+        if not job.unstarted:
+            state.journal.drop(state.waiting, job.seq)
+
+    # ---- lift, evict, move -----------------------------------------------------------------------------
+
+    def lift(self, job: JobState, place: Place) -> None:
+        self.state.vacate(job, place)
+        self.state.pay(job, -place.charge)
+
+    def put_back(self, job: JobState, place: Place) -> None:
+        self.state.occupy(job, place)
+        self.state.pay(job, place.charge)
+
+    def evicted(self, job: JobState, places: Sequence[Place], for_job: str, reason: Reason) -> None:
+        """These places, lifted already, are lost for good."""
+        self.leave(job, places)
+        whole = not job.places
+        self.out.append(Preempt(job.job.id, job.attempt, tuple(sorted(places)), whole, for_job, reason))
+        self.after_loss(job, reason)
+
+    def after_loss(self, job: JobState, reason: Reason) -> None:
+        """Some of its places are gone: it goes on with the rest, or waits again when there is none."""
+        state, cls = self.state, job.cls
+        if not job.places:
+            state.delist(cls.running, job.seq)
+            state.enlist(cls.pending, job.seq)
+            self.forget_run(job)
+            state.journal.set(job, "reason", reason)
+            state.journal.set(job, "since", self.now)
+            state.journal.set(job, "evicted_in", self.number)
+            state.open(cls)
+        elif cls.shape.elastic:
+            self._note_elastic(job)
+            state.open(cls)
+
+    def forget_run(self, job: JobState) -> None:
+        """Notes about a run that is over."""
+        state = self.state
+        if job.cls.shape.elastic or job.cls.shape.rungs > 1:
+            self._note_elastic(job)
+        if job.backfill:
+            state.journal.drop(state.backfills, job.seq)
+            state.journal.set(job, "backfill", False)
+
+    def moved(self, job: JobState, old: Sequence[Place], for_job: str, reason: Reason) -> None:
+        """These places, lifted already, have become others, which are occupied and paid for."""
+        keys = sorted((place.group, place.task) for place in old)
+        new = [job.places[key] for key in keys]
+        self.leave(job, old)
+        self.out.append(Move(job.job.id, job.attempt, tuple(sorted(old)), tuple(new), for_job, reason))
+        if self.reported:
+            self._claim(job, new)
+
+    def stop(self, job: JobState, reason: Reason, again: bool, gone: Iterable[Place] = ()) -> None:
+        """All of a placed job is stopped; `gone` are places that it has lost already with their node."""
+        places = job.ordered
+        started = [place for place in places if (place.group, place.task) not in job.unstarted]
+        self.leave(job, [place for place in started if place not in set(gone)])
+        self.unclaim(job, places)
+        for place in places:
+            self.lift(job, place)
+        if started or again:
+            self.out.append(Stop(job.job.id, job.attempt, tuple(started), again, reason))
+        if again:
+            self.after_loss(job, reason)
+
+    # ---- resize --------------------------------------------------------------------------------------
+
+    def resize(self, job: JobState, rung: int) -> None:
+        """Down or up the ladder in place; the caller has seen that there is room."""
+        state = self.state
+        places = job.ordered
+        for place in places:
+            self.lift(job, place)
+        for place in places:
+            need = job.shape.groups[place.group].needs[rung]
+            memory = state.space.by_name[place.node].memory
+            new = place._replace(amount=need.on(memory), charge=need.charge(memory))
+            self.put_back(job, new)
+            if (place.group, place.task) in job.unstarted:
+                state.claim(place, -1)
+                state.claim(new, 1)
+                state.journal.put(job.unstarted, (place.group, place.task), new)
+        state.journal.set(job, "rung", rung)
+        self._note_elastic(job)
+
+    def shrunk(self, job: JobState, for_job: str, reason: Reason) -> None:
+        self.state.journal.set(job, "changed", self.now)
+        self.out.append(Shrink(job.job.id, job.rung, tuple(job.ordered), for_job, reason))
+
+    def grown(self, job: JobState, reason: Reason) -> None:
+        self.state.journal.set(job, "changed", self.now)
+        self.out.append(Grow(job.job.id, job.rung, tuple(job.ordered), reason))
+
+
+def _restore(
+    job: JobState,
+    attempt: int,
+    rung: int,
+    since: float,
+    changed: float,
+    backfill: bool,
+    reason: Reason,
+    started_in: int,
+) -> None:
+    job.attempt, job.rung, job.since, job.changed = attempt, rung, since, changed
+    job.backfill, job.reason, job.started_in = backfill, reason, started_in
+
+
+def physically_free(node: NodeState, gpu: int) -> bool:
+    """Do the started tasks, those that leave and nobody else fit on the GPU? (Others than those just placed wait.)"""
+    return node.free[gpu] + node.claimed.get(gpu, 0) - node.leaving.get(gpu, 0) >= 0
+
+
+def min_runtime(job: JobState) -> float:
+    """Seconds that the job runs undisturbed: its own, or what its queue or the nearest ancestor grants."""
+    return max(job.job.min_runtime, job.queue.granted)
+
+
+def spread(queue: QueueState) -> bool:
+    for one in queue.path:
+        if one.spec.placement is not None:
+            return one.spec.placement == "spread"
+    return False
+
+
+__all__ = ["THERE_IS_ROOM", "Code", "Turn", "min_runtime", "physically_free", "spread"]

@@ -1,0 +1,280 @@
+"""What there is to see: shares, loans, jobs, queues, nodes; the next time to wake; and the check of every invariant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare.cluster.model import Code, JobView, Loan, NodeView, QueueView, Share
+from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.space import BROKEN, NodeState
+from gpushare.cluster.state import JobState, QueueState, State
+from gpushare.cluster.turn import min_runtime
+
+
+def job(one: JobState) -> JobView:
+    state = "pending" if not one.places else "starting" if len(one.unstarted) == len(one.places) else "running"
+    reason = one.cls.gate if not one.places and one.cls.gate is not None else one.reason
+    return JobView(
+        one.job,
+        state,  # type: ignore[arg-type]
+        one.attempt,
+        one.rung,
+        tuple(one.ordered),
+        one.since,
+        one.charge,
+        reason,
+        one.backfill,
+    )
+
+
+def queue(one: QueueState) -> QueueView:
+    pending = running = 0
+    leaves = [one]
+    while leaves:
+        leaf = leaves.pop()
+        leaves += leaf.children.values()
+        pending += sum(len(cls.pending) for cls in leaf.classes.values())
+        running += sum(len(cls.running) for cls in leaf.classes.values())
+    return QueueView(one.spec, one.allocated, one.fixed, one.demand, pending, running)
+
+
+def node(one: NodeState) -> NodeView:
+    return NodeView(
+        one.spec, tuple(max(0, left) for left in one.free) if one.alive else (0,) * len(one.free), one.alive
+    )
+
+
+# ---- shares and loans ----------------------------------------------------------------------------------
+
+
+def shares(state: State) -> dict[str, Share]:
+    state.settle_shares()
+    found = {}
+    for one in sorted(state.queues.values(), key=lambda one: one.order):
+        part, parent = one.part, one.parent
+        assert parent is not None
+        found[one.name] = Share(
+            queue=one.name,
+            share=one.share,
+            guaranteed=part.guaranteed,
+            surplus=part.surplus,
+            quota=one.quota,
+            cap=one.useful,
+            demand=one.demand,
+            allocated=one.allocated,
+            weight=one.weight,
+            weights=part.weights,
+            left=part.left,
+            capped=part.capped,
+            parent_share=state.space.capacity if parent is state.root else parent.share,
+        )
+    return found
+
+
+def loans(state: State) -> list[Loan]:
+    """Level by level: what queues hold above quota, matched with what their siblings leave unused of theirs.
+
+    GPUs are alike, so who lends to whom is a matter of proportion: each borrower owes each lender, and the pool of
+    what is promised to nobody, its part; what rounding leaves over goes to the first.
+    """
+    found: list[Loan] = []
+    levels = [state.root]
+    while levels:
+        parent = levels.pop(0)
+        children = sorted(parent.children.values(), key=lambda one: one.order)
+        levels += [child for child in children if child.children]
+        borrowed = [(child, child.allocated - child.quota) for child in children if child.quota is not None]
+        lent: list[tuple[str | None, int]] = [(child.name, -over) for child, over in borrowed if over < 0]
+        over = [(child.name, amount) for child, amount in borrowed if amount > 0]
+        total = sum(amount for _, amount in over)
+        spare = sum(amount for _, amount in lent)
+        if total > spare:
+            lent.append((None, total - spare))
+            spare = total
+        for name, amount in over:
+            parts = [amount * part // spare for _, part in lent]
+            for index in range(amount - sum(parts)):
+                parts[index] += 1
+            found += [Loan(name, lender, part) for (lender, _), part in zip(lent, parts, strict=True) if part]
+    return found
+
+
+# ---- time --------------------------------------------------------------------------------------------
+
+
+def next_wake(state: State, now: float) -> float | None:
+    times: list[float] = []
+    hold, after = state.policy.grow_hold, state.policy.reserve_after
+    times += [state.by_seq[seq].changed + hold for seq in state.shrunk]
+    waiting = False
+    for cls in state.classes.values():
+        if cls.gate is not None and len(cls.pending):
+            waiting = waiting or cls.gate.code not in (Code.QUOTA, Code.NO_NODE)
+            if after is not None and state.reserver is None and cls.gate.code is Code.NO_SPACE:
+                times.append(state.by_seq[cls.pending.first].since + after)
+    if waiting:
+        for cls in state.classes.values():
+            if cls.preemptible and len(cls.running):
+                granted = min_runtime(state.by_seq[cls.running.first])
+                if granted or any(state.by_seq[seq].job.min_runtime for seq in cls.running):
+                    times += [state.by_seq[seq].since + min_runtime(state.by_seq[seq]) for seq in cls.running]
+    return min((time for time in times if time > now), default=None)
+
+
+# ---- invariants --------------------------------------------------------------------------------------
+
+
+def validate(state: State) -> None:
+    """Every sum is computed again from the places of the jobs, every index from the nodes."""
+    _validate_nodes(state)
+    _validate_index(state)
+    _validate_queues(state)
+    _validate_jobs(state)
+    assert not state.dirty and not state.freed and not state.dropped, "something is left undecided"
+
+
+def _validate_nodes(state: State) -> None:
+    used: dict[tuple[str, int], int] = {}
+    charged: dict[tuple[str, int], int] = {}
+    tasks: dict[str, dict[int, int]] = {}
+    claimed: dict[tuple[str, int], int] = {}
+    for one in state.jobs.values():
+        for place in one.places.values():
+            tasks.setdefault(place.node, {})[one.seq] = tasks.get(place.node, {}).get(one.seq, 0) + 1
+            for gpu in place.gpus:
+                used[place.node, gpu] = used.get((place.node, gpu), 0) + place.amount
+                charged[place.node, gpu] = charged.get((place.node, gpu), 0) + place.charge // len(place.gpus)
+        for place in one.unstarted.values():
+            assert one.places[place.group, place.task] == place
+            for gpu in place.gpus:
+                claimed[place.node, gpu] = claimed.get((place.node, gpu), 0) + place.amount
+    leaving: dict[tuple[str, int], int] = {}
+    for places in state.leaving.values():
+        for place in places:
+            for gpu in place.gpus:
+                leaving[place.node, gpu] = leaving.get((place.node, gpu), 0) + place.amount
+    for node in state.space.nodes:
+        name = node.spec.name
+        if not node.alive:
+            assert not node.jobs and name not in tasks, f"{name} is lost and has jobs"
+            continue
+        assert node.jobs == tasks.get(name, {}), f"{name}: jobs"
+        for gpu, free in enumerate(node.free):
+            key = (name, gpu)
+            if gpu in node.spec.broken:
+                assert free == BROKEN and key not in used, f"{key} is broken and used"
+                continue
+            assert 0 <= free <= node.memory, f"{key}: {free} bytes free"
+            assert free == node.memory - used.get(key, 0), f"{key}: free"
+            assert charged.get(key, 0) <= MICRO, f"{key}: {charged[key]} micro-GPUs promised"
+            assert node.claimed.get(gpu, 0) == claimed.get(key, 0), f"{key}: claimed"
+            assert node.leaving.get(gpu, 0) == leaving.get(key, 0), f"{key}: leaving"
+            physical = used.get(key, 0) - claimed.get(key, 0) + leaving.get(key, 0)
+            assert physical <= node.memory, f"{key}: tasks that run and tasks that end do not fit together"
+
+
+def _validate_index(state: State) -> None:
+    space = state.space
+    alive, capacity = 0, 0
+    whole = [0] * len(space.whole)
+    shared: dict[int, dict[int, int]] = {}
+    for one in space.nodes:
+        if one.alive:
+            bit = 1 << one.number
+            alive |= bit
+            capacity += MICRO * sum(free != BROKEN for free in one.free)
+            assert one.whole == one.free.count(one.memory)
+            whole[one.whole] |= bit
+            for free in one.free:
+                if 0 < free < one.memory:
+                    table = shared.setdefault(one.memory, {})
+                    table[free] = table.get(free, 0) | bit
+    assert (space.alive, space.capacity, space.whole) == (alive, capacity, whole), "index"
+    assert {memory: table for memory, table in space.shared.items() if table} == shared, "index of shared GPUs"
+    for memory, table in space.shared.items():
+        assert space.sizes[memory] == sorted(table), "sizes"
+
+
+def _validate_queues(state: State) -> None:
+    held: dict[str, list[int]] = {name: [0, 0] for name in state.queues}
+    for one in state.jobs.values():
+        assert one.charge == sum(place.charge for place in one.places.values()), f"{one.job.id}: charge"
+        for queue in one.queue.path:
+            held[queue.name][0] += one.charge
+            held[queue.name][1] += 0 if one.cls.preemptible else one.charge
+    for name, queue in state.queues.items():
+        assert [queue.allocated, queue.fixed] == held[name], f"{name}: sums"
+        if queue.children:
+            demand = sum(child.useful for child in queue.children.values())
+        else:
+            demand = sum(one.demand for one in state.jobs.values() if one.queue is queue)
+        assert queue.demand == demand, f"{name}: demand"
+    _validate_shares(state)
+
+
+def _validate_shares(state: State) -> None:
+    kept = {name: (queue.share, queue.part.guaranteed) for name, queue in state.queues.items()}
+    totals = [(state.root, state.space.capacity)]
+    while totals:
+        parent, total = totals.pop()
+        children = list(parent.children.values())
+        assert sum(child.share for child in children) <= total, f"{parent.name}: shares exceed what there is"
+        for child in children:
+            assert child.share <= child.useful, f"{child.name}: share above limit or demand"
+            totals.append((child, child.share))
+        parent.divided = -1
+    state.settle_shares()
+    for name, queue in state.queues.items():
+        assert (queue.share, queue.part.guaranteed) == kept[name], f"{name}: its share was not divided again"
+    state.journal.clear()
+
+
+def _validate_jobs(state: State) -> None:
+    seqs: dict[int, str] = {}
+    for cls in state.classes.values():
+        for seq in cls.pending:
+            assert not state.by_seq[seq].places and state.by_seq[seq].cls is cls
+            seqs[seq] = "pending"
+        for seq in cls.running:
+            assert state.by_seq[seq].places and state.by_seq[seq].cls is cls and seq not in seqs
+            seqs[seq] = "running"
+        for seq in cls.short:
+            assert seqs[seq] == "running"
+        assert not len(cls.pending) or cls.gate is not None, "a class waits and does not know why"
+    assert sorted(seqs) == sorted(state.by_seq)
+    for one in state.jobs.values():
+        shape = one.cls.shape
+        if one.places:
+            for index, group in enumerate(shape.groups):
+                assert group.least <= one.count(index) <= group.top, f"{one.job.id}: a part of a gang runs"
+            listed = one.seq in one.cls.short
+            assert listed == (len(one.places) < sum(group.top for group in shape.groups)), f"{one.job.id}: short"
+            assert (one.seq in state.shrunk) == (one.rung > 0)
+        assert (one.seq in state.waiting) == bool(one.unstarted)
+        if one.backfill:
+            assert one.seq in state.backfills
+
+
+def dump(state: State) -> dict[str, Any]:
+    """Plain data, sorted."""
+    return {
+        "nodes": [(one.spec.name, one.alive, list(one.free), sorted(one.leaving.items())) for one in state.space.nodes],
+        "queues": [
+            (one.name, one.allocated, one.fixed, one.demand, one.share, repr(one.spec))
+            for one in sorted(state.queues.values(), key=lambda one: one.order)
+        ],
+        "jobs": [
+            (
+                *(one.seq, repr(one.job), one.attempt, one.rung, one.since, one.changed, one.backfill),
+                *(one.charge, one.demand, [tuple(place) for place in one.ordered], sorted(one.unstarted)),
+            )
+            for _, one in sorted(state.by_seq.items())
+        ],
+        "leaving": sorted((key, sorted(map(tuple, places))) for key, places in state.leaving.items()),
+        "reserved": (state.reserver.job.id if state.reserver else None, state.space.reserved),
+        "gates": sorted(
+            (str(cls.queue.name), cls.number, repr(cls.gate.code if cls.gate else None))
+            for cls in state.classes.values()
+            if len(cls.pending)
+        ),
+    }

@@ -1,0 +1,209 @@
+"""What a program can do about pressure: give back borrowed memory by itself, save its work, see how tight it is.
+
+    @gpushare.on_pressure
+    def shrink(pressure):                # memory that this job has borrowed is wanted back
+        return cache.drop(pressure.wanted)
+
+    gpushare.checkpoint_signal(signal.SIGUSR1)   # for a framework that saves its work on that signal
+    gpushare.checkpointed()              # from now on little is lost if this job must be stopped
+    gpushare.pressure()                  # what fraction of the time anybody has waited for memory
+
+All of it is safe in a program that is not under gpushare: then nobody calls, and nobody listens.
+
+The library in the process calls relieve(), on a thread of its own, when the driver's pools and the frameworks' caches
+were not enough (shim/preload/trim_hook.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpushare.errors import DaemonUnreachable, GpushareError
+
+__all__ = [
+    "GpuPressure",
+    "Pressure",
+    "Registration",
+    "StallTime",
+    "checkpoint_signal",
+    "checkpointed",
+    "on_pressure",
+    "pressure",
+    "relieve",
+]
+
+SIGNAL_PAUSE = 60.0
+"""A checkpoint takes its time: the signal for it is not sent again sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Why a callback is called."""
+
+    gpu: str
+    """UUID of the GPU on which memory is wanted back."""
+    index: int
+    """The same GPU's number in this process, as CUDA counts."""
+    wanted: int
+    """Bytes that are still wanted back; less helps too."""
+    seconds: float
+    """How long that is waited for. Memory that comes later helps too, if the job has not been stopped by then."""
+    reason: str
+    """One line for a log."""
+
+
+Callback = Callable[[Pressure], int | None]
+
+
+class Registration:
+    """A callback that is registered. Calling it calls the callback; cancel() takes it back."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+
+    def __call__(self, pressure: Pressure) -> int | None:
+        return self.callback(pressure)
+
+    def cancel(self) -> None:
+        """Never call it again. Does nothing the second time."""
+        with contextlib.suppress(ValueError):
+            _registrations.remove(self)
+
+
+_registrations: list[Registration] = []
+"""Changed and copied in single steps, which need no lock: one could be held when the process forks."""
+
+
+@dataclass
+class _Signal:
+    number: int | None = None
+    sent: float = float("-inf")
+
+
+_signal = _Signal()
+
+
+def on_pressure(callback: Callback) -> Registration:
+    """Register what gives back memory of this process; gpushare.on_pressure says more."""
+    registration = Registration(callback)
+    _registrations.append(registration)
+    return registration
+
+
+def checkpoint_signal(signum: int | None) -> None:
+    """Send this process a signal at pressure; gpushare.checkpoint_signal says more."""
+    if signum is not None:
+        import signal
+
+        if signum not in signal.valid_signals() or signum in (signal.SIGKILL, signal.SIGSTOP):
+            raise ValueError(f"{signum} is not a signal that a program can handle")
+    _signal.number, _signal.sent = signum, float("-inf")
+
+
+# ---- called by the library
+
+
+def relieve(wanted: Callable[[], int], gpu: str, index: int, seconds: float, reason: str) -> list[str]:
+    """Let the program give back memory until `wanted` says 0. Returns what went wrong; raises nothing of the program's.
+
+    What a callback says that it gives counts as given, even if it is not free yet.
+    """
+    problems: list[str] = []
+    until, promised = time.monotonic() + seconds, 0
+    for registration in list(_registrations):
+        still = wanted() - promised
+        if still <= 0:
+            return problems
+        reported = Pressure(gpu, index, still, max(0.0, until - time.monotonic()), reason)
+        try:
+            given = registration.callback(reported) or 0
+        except BaseException as error:  # the program goes on, whatever its callback does
+            problems.append(f"{_name(registration.callback)}: {type(error).__name__}: {error}")
+            continue
+        seen = still + promised - wanted()
+        promised += max(0, given - max(0, seen)) if isinstance(given, int) else 0
+    if wanted() > promised:
+        problems += _send_signal()
+    return problems
+
+
+def _name(callback: Callback) -> str:
+    return str(getattr(callback, "__qualname__", callback))
+
+
+def _send_signal() -> list[str]:
+    if _signal.number is None or time.monotonic() < _signal.sent + SIGNAL_PAUSE:
+        return []
+    import signal
+
+    if signal.getsignal(_signal.number) == signal.SIG_DFL:
+        return [f"signal {_signal.number} has no handler: it would end the program, and is not sent"]
+    _signal.sent = time.monotonic()
+    os.kill(os.getpid(), _signal.number)
+    return []
+
+
+# ---- asking and telling the daemon
+
+
+def checkpointed() -> bool:
+    """Say that the work is saved; gpushare.checkpointed says more."""
+    from gpushare.config import load_settings
+    from gpushare.locate import find
+    from gpushare.presence import Presence, presence
+
+    if presence() is Presence.ABSENT:
+        return False
+    try:
+        client = find(load_settings()).client()
+        client.checkpointed(os.environ.get("GPUSHARE_JOB") or client.find_job(str(os.getpid()))["id"])
+    except GpushareError:  # no daemon, an older one, a job that it does not know: saving is worth it all the same
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class StallTime:
+    """How much of the time somebody waited."""
+
+    avg10: float
+    """Share of the last 10 seconds, 0 to 1."""
+    avg60: float
+    avg300: float
+    total: float
+    """Seconds, since the daemon started."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPressure:
+    uuid: str
+    index: int
+    """As the daemon counts: NVML's order."""
+    some: StallTime
+    """At least one allocation within its job's request waited for memory that others held."""
+    full: StallTime
+    """Every job with a context there had one waiting, so that nobody could allocate."""
+
+
+def pressure() -> tuple[GpuPressure, ...]:
+    """How tight memory is on each GPU; gpushare.pressure says more."""
+    from gpushare.config import load_settings
+    from gpushare.locate import find
+
+    try:
+        found = find(load_settings()).client().pressure()
+    except DaemonUnreachable:
+        return ()
+    return tuple(
+        GpuPressure(
+            one["uuid"],
+            one["index"],
+            StallTime(*(one["some"][key] for key in ("avg10", "avg60", "avg300", "total"))),
+            StallTime(*(one["full"][key] for key in ("avg10", "avg60", "avg300", "total"))),
+        )
+        for one in found
+    )

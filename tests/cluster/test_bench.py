@@ -1,0 +1,94 @@
+"""The benchmark runs, and decides what the other schedulers decide on the same workloads.
+
+Its bars are for `make bench-cluster`: other tests run beside this one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "cluster.py"
+
+
+def load() -> ModuleType:
+    """By its path: `cluster` is also the name of this directory."""
+    spec = importlib.util.spec_from_file_location("benchmark_of_cluster", BENCHMARK)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+cluster = load()
+shapes = cluster.shapes
+
+
+def counts(shape):
+    allocator, waiting = cluster.prepare(shape)
+    actions = allocator.handle(waiting, cluster.NOW)
+    allocator.validate()
+    return cluster.Counts.of(actions, allocator)
+
+
+def test_pending_jobs_start() -> None:
+    found = counts(shapes.pending(10, 50))
+    assert (found.started, found.evicted, found.moved, found.waiting) == (50, 0, 0, 0)
+
+
+def test_a_gang_reclaims_as_much_as_it_needs() -> None:
+    found = counts(shapes.large_reclaim(10))
+    assert (found.started, found.evicted, found.moved) == (5, 40, 0)
+
+
+def test_every_job_of_the_owner_displaces_one() -> None:
+    found = counts(shapes.many_single(5))
+    assert (found.started, found.evicted, found.moved, found.waiting) == (40, 40, 0, 40)
+
+
+def test_the_gang_that_cannot_be_takes_nothing_and_is_told_why() -> None:
+    found = counts(shapes.unschedulable(20))
+    assert (found.started, found.evicted, found.moved, found.waiting) == (0, 0, 0, 1)
+    assert found.reasons
+
+
+def test_mixed_jobs_start_without_a_move() -> None:
+    found = counts(shapes.mixed(10, 40))
+    assert (found.started, found.evicted, found.moved) == (20, 0, 0)
+
+
+def test_whole_nodes_are_made_by_moving() -> None:
+    found = counts(shapes.fragmented(8))
+    assert (found.started, found.evicted) == (2, 0)
+    assert found.moved <= 4
+
+
+def test_workloads_in_simulated_time_all_end() -> None:
+    timed = cluster.kueue(cohorts=2, queues=5)
+    assert timed.jobs == 2 * 5 * 50
+    assert timed.ideal <= timed.makespan <= 1.3 * timed.ideal
+    assert timed.of_wanted >= 0.9
+
+
+def test_a_single_event(capsys) -> None:
+    measured = cluster.one_decision(lambda: shapes.huge(800, 800, 10), 1, lambda _: [])
+    assert 0 < measured.warm <= measured.p99
+    row = cluster.ROWS[0]
+    assert "W1" in cluster.line(row, measured)
+
+
+def test_the_curve(tmp_path, capsys, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(cluster, "CURVE", (80, 160))
+    cluster.curve(tmp_path / "c.svg")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["80", "160"]
+    assert "GPUs (and pending jobs)" in (tmp_path / "c.svg").read_text()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5e-6, "5 us"), (0.0123, "12.3 ms"), (3, "3.00 s"), (None, "-")])
+def test_times(seconds: float | None, text: str) -> None:
+    assert cluster.shown(seconds) == text

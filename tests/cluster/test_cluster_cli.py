@@ -1,0 +1,347 @@
+"""gpushare cluster, as a stranger uses it: a file, a few jobs, the plan, why, what if; and what is said to mistakes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cluster"
+CLUSTER = """
+nodes:
+  - {name: "n{}", count: 2, gpus: 4, memory: 80Gi, type: H100, labels: {rack: r1}}
+queues:
+  - name: lab
+    quota: 8
+    queues:
+      - {name: a, quota: 5}
+      - {name: b, quota: 3, priority: 1}
+"""
+
+
+class Shell:
+    """`gpushare cluster ...` in one process, with a store of its own."""
+
+    def __init__(self, directory: Path, capsys) -> None:
+        self.directory, self.capsys = directory, capsys
+        self.out = self.err = ""
+
+    def __call__(self, line: str, *, code: int = 0, **names: object) -> str:
+        words = shlex.split(line.format(dir=self.directory, **names))
+        found = main(["cluster", *words])
+        self.out, self.err = self.capsys.readouterr()
+        assert found == code, f"{line}: {found}\n{self.out}\n{self.err}"
+        return self.out
+
+    def json(self, line: str, **names: object) -> dict:
+        return json.loads(self(f"{line} -o json", **names))
+
+    def refused(self, line: str, *, code: int = 2) -> str:
+        self(line, code=code)
+        assert self.out == ""
+        return self.err
+
+
+@pytest.fixture
+def sh(tmp_path, monkeypatch, capsys) -> Shell:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    return Shell(tmp_path, capsys)
+
+
+@pytest.fixture
+def cluster(sh) -> Shell:
+    sh("apply {dir}/cluster.yaml")
+    return sh
+
+
+def states(sh: Shell) -> dict[str, str]:
+    return {view["job"]["id"]: view["state"] for view in sh.json("jobs")["jobs"]}
+
+
+# ---- the way of a stranger ----------------------------------------------------------------------------
+
+
+def test_from_a_file_to_an_answer(sh) -> None:
+    out = sh("apply {dir}/cluster.yaml")
+    assert "2 nodes, 3 new queues, 0 changed queues" in out
+    assert str(sh.directory / "state" / "gpushare" / "cluster.db") in out
+    assert "start" in sh("submit --queue a --gpus 4 --name first")
+    sh("submit -q a --gpus 3 --name second")
+    sh("submit -q b --gpus 0.5 --tasks 2 --name halves")
+    out = sh("submit -q a --gpus 4 --name third")
+    assert out.startswith("wait")
+    assert states(sh) == {"first": "running", "second": "running", "halves": "running", "third": "pending"}
+    plan = sh("plan")
+    assert plan.splitlines()[0] == "8 of 8 GPUs held; 1 pending, 3 running"
+    assert "third" in plan
+    why = sh("explain third")
+    assert why.startswith("job third of queue a has waited")
+    assert "because" in why
+    assert "start" in sh("plan --what-if 'end: first'")
+    assert states(sh)["first"] == "running", "what if changes nothing"
+    assert "third" in sh("end first")
+    assert states(sh) == {"second": "running", "halves": "running", "third": "running"}
+    sh("cancel third halves")
+    assert states(sh) == {"second": "running"}
+
+
+def test_the_cluster_of_the_examples(sh) -> None:
+    assert "3 nodes, 5 new queues" in sh("apply {path}", path=EXAMPLES / "cluster.yaml")
+    sh("submit -q students --gpus 4 --name ours")
+    sh("submit -q students --gpus 1 --name more")
+    assert "limit" in sh("explain more")
+    assert states(sh) == {"ours": "running", "more": "pending"}
+
+
+def test_a_queue_takes_back_its_quota_and_says_from_whom(cluster) -> None:
+    for n in range(8):
+        cluster(f"submit -q a --gpus 1 --name a-{n}")
+    assert "a borrows 3" in cluster("queues -o wide")
+    out = cluster("submit -q b --gpus 2 --name mine")
+    verbs = [line.split()[0] for line in out.splitlines()]
+    assert verbs.count("evict") == 2
+    assert "start" in verbs
+    held = {view["queue"]["name"]: view["allocated"] for view in cluster.json("queues")["queues"]}
+    assert held == {"lab": 8_000_000, "a": 6_000_000, "b": 2_000_000}
+
+
+def test_apply_again_changes_what_the_file_changes(cluster) -> None:
+    assert "is as" in cluster("apply {dir}/cluster.yaml")
+    (cluster.directory / "cluster.yaml").write_text(CLUSTER.replace("quota: 5", "quota: 4") + "  - {name: new}\n")
+    assert "0 nodes, 1 new queue, 1 changed queue" in cluster("apply {dir}/cluster.yaml")
+    assert "new" in cluster("queues")
+
+
+def test_dry_run_submits_nothing(cluster) -> None:
+    assert "start" in cluster("submit -q a --gpus 2 --dry-run")
+    assert cluster.json("jobs") == {"schema": "gpushare.cluster.jobs/1", "jobs": []}
+
+
+def test_jobs_from_a_file(cluster) -> None:
+    (cluster.directory / "jobs.yaml").write_text("jobs:\n  - {name: 'j-{}', count: 3, queue: a, gpus: 1}\n")
+    answer = cluster.json("submit {dir}/jobs.yaml")
+    assert answer["jobs"] == ["j-1", "j-2", "j-3"]
+    assert [action["action"] for action in answer["actions"]] == ["start"] * 3
+    assert "both a file and --gpus" in cluster.refused("submit {dir}/jobs.yaml --gpus 1")
+
+
+def test_every_word_of_a_job(cluster) -> None:
+    line = "submit -q a --name j --memory 20Gi --limit 40Gi --gpus 2 --tasks 2 --min 1 --priority 7 --min-runtime 5m"
+    cluster(f"{line} --not-preemptible --type H100 --node n1 --label rack=r1 --pool default --backfill")
+    (view,) = cluster.json("jobs")["jobs"]
+    job = view["job"]
+    assert (job["priority"], job["preemptible"], job["min_runtime"], job["backfill"]) == (7, False, 300, True)
+    assert job["selector"] == {"pools": ["default"], "types": ["H100"], "labels": [["rack", "r1"]], "nodes": ["n1"]}
+    tasks = job["tasks"][0]
+    assert (tasks["least"], tasks["most"], tasks["gpus"]) == (1, 2, 2)
+    assert (tasks["memory"], tasks["limit"]) == (20 * 2**30, 40 * 2**30)
+    assert {place["node"] for place in view["places"]} == {"n1"}
+    cluster("submit -q b --name ladder --ladder 1.0,0.7,0.4")
+    assert cluster.json("jobs --queue b")["jobs"][0]["job"]["tasks"][0]["ladder"] == [700_000, 400_000]
+
+
+def test_no_wait_is_refused_with_the_time_to_come_again(cluster) -> None:
+    cluster("submit -q a --gpus 4 --tasks 2 --name all")
+    cluster("submit -q a --gpus 1 --name now --no-wait", code=1)
+    assert "now was refused" in cluster.err
+    assert "try again in 3 s" in cluster.err
+    assert list(states(cluster)) == ["all"]
+
+
+@pytest.mark.parametrize("view", ["queues", "nodes", "jobs", "plan", "explain j"])
+def test_every_view_is_json_too(cluster, view: str) -> None:
+    cluster("submit -q a --name j")
+    answer = cluster.json(view)
+    assert answer["schema"].startswith("gpushare.cluster.")
+    assert cluster(view)
+
+
+def test_what_if_as_json(cluster) -> None:
+    answer = cluster.json("plan --what-if 'submit: {{name: x, queue: a, gpus: 2}}' --what-if 'lose: n1'")
+    assert answer["allocated"]["a"] == {"now": 0, "then": 2_000_000}
+    assert "x" in answer["running"]
+    changed = cluster("plan --what-if 'queue: {{name: a, quota: 2}}'")
+    assert "nothing would be decided" in changed
+
+
+def test_a_change_does_what_what_if_shows(cluster) -> None:
+    cluster("submit -q a --gpus 4 --tasks 2 --name wide")
+    shown = cluster("plan --what-if 'lose: n1'").splitlines()
+    done = cluster("change 'lose: n1'").splitlines()
+    assert done == shown[: len(done)]
+    assert "lost" in cluster("nodes")
+    assert states(cluster) == {"wide": "pending"}
+    assert "start" in cluster("change 'node: {{name: n1, gpus: 4, memory: 80Gi, type: H100}}'")
+    assert "nothing follows" in cluster("change 'queue: {{name: c, quota: 1}}' 'queue: {{name: a, quota: 4}}'")
+    cluster("change 'remove: c'")
+    assert [view["queue"]["name"] for view in cluster.json("queues")["queues"]] == ["lab", "a", "b"]
+    assert "a" in cluster.refused("change 'remove: a'")
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("submit --gpus 1", 2, "name a queue with --queue: a, b"),
+        ("submit -q none", 2, "none"),
+        ("submit -q lab", 2, "lab"),
+        ("submit -q a --gpus lots", 2, "the command line: gpus: cannot read 'lots' as a number of GPUs"),
+        ("submit -q a --gpus 1.5", 2, "share: 0.75, gpus: 2"),
+        ("submit -q a --gpus 0.5 --limit 0.2", 2, "limit"),
+        ("submit -q a --memory 4096", 2, "4096Mi"),
+        ("submit -q a --share 0.5 --memory 4Gi", 2, "share"),
+        ("submit -q a --label rack", 2, "KEY=VALUE"),
+        ("submit -q a --quota 3", 2, "no such option"),
+        ("explain nobody", 5, "`gpushare cluster jobs` lists them"),
+        ("end nobody", 5, "no job nobody"),
+        ("cancel", 2, "missing argument"),
+        ("jobs --queue none", 2, "there are lab, a, b"),
+        ("plan --what-if 'break it'", 2, "is not a change"),
+        ("change 'break it'", 2, "is not a change"),
+        ("change 'lose: n9'", 2, "n9"),
+        ("plan --what-if 'loose: n1'", 2, "did you mean lose?"),
+        ("plan --what-if 'lose: n9'", 2, "n9"),
+        ("plan --what-if 'wait: 3s'", 2, "unknown key 'wait'"),
+        ("apply {dir}/none.yaml", 2, "No such file"),
+        ("simulate {dir}/none.yaml", 2, "No such file"),
+        ("simulate {dir}/x.csv", 2, "--cluster FILE"),
+        ("queues --store {dir}/none.db", 1, "gpushare cluster apply FILE"),
+    ],
+)
+def test_mistakes_get_the_way_out_and_change_nothing(cluster, line: str, code: int, words: str) -> None:
+    before = cluster.json("plan")
+    err = cluster.refused(line, code=code)
+    assert err.startswith("gpushare: ")
+    assert "hint: " in err
+    assert words in err
+    assert cluster.json("plan") == before
+
+
+def test_without_a_cluster_the_first_step_is_said(sh) -> None:
+    for line in ("queues", "nodes", "jobs", "plan", "submit -q a", "explain j", "end j"):
+        assert "gpushare cluster apply FILE" in sh.refused(line, code=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodes: [{name: n, gpus: 2}, {name: n, gpus: 2}]", "nodes: n stands twice"),
+        ("queues: [{name: q, quota: 3, limit: 1}]", "limit"),
+        ("queues: [{name: q, parent: none}]", "none"),
+        ("queues: [{name: q, quotta: 3}]", "did you mean quota?"),
+        ("nodes: [{name: n, gpus: 2, memory: 80}]", "80Mi"),
+        ("policy: {reserve: 3s}", "did you mean reserve_after?"),
+        ("jobs: [{name: j, queue: q, on: n}]", "has no jobs"),
+        ("nodes: [{name: n, count: 2, gpus: 2}]", "{} becomes the number"),
+        ("nodes: [{name: n, gpus: 2000}]", "1024"),
+    ],
+)
+def test_a_bad_cluster_file_makes_no_cluster(sh, text: str, words: str) -> None:
+    (sh.directory / "bad.yaml").write_text(text)
+    err = sh.refused("apply {dir}/bad.yaml")
+    assert words in err
+    assert "hint: " in err
+    assert not (sh.directory / "state" / "gpushare" / "cluster.db").exists()
+
+
+def test_a_policy_is_for_ever(cluster) -> None:
+    (cluster.directory / "other.yaml").write_text("policy: {grow_hold: 3s}\n")
+    assert "made with another" in cluster.refused("apply {dir}/other.yaml")
+
+
+# ---- simulations --------------------------------------------------------------------------------------
+
+
+def test_a_scenario_is_told_step_by_step(sh) -> None:
+    out = sh("simulate {path}", path=EXAMPLES / "a8-quick-start.yaml")
+    assert out.startswith("Run:ai's quick start")
+    assert "evict" in out
+    assert "team-a  2" in out
+    assert "1 eviction" in out
+    with_time = sh("simulate {path}", path=EXAMPLES / "a6-ladder.yaml")
+    assert "idle  |" in with_time
+    assert "of the GPU time used" in with_time
+
+
+def test_a_scenario_that_goes_otherwise_fails(sh) -> None:
+    text = (EXAMPLES / "a8-quick-start.yaml").read_text().replace("evicted: [a1]", "evicted: [a2]")
+    (sh.directory / "wrong.yaml").write_text(text)
+    sh("simulate {dir}/wrong.yaml", code=1)
+    assert "1 thing did not follow" in sh.err
+    assert "wrong.yaml:20" in sh.err
+    assert "evicted: a1 (a1 too; not a2)" in sh.err
+
+
+def test_a_scenario_as_json(sh) -> None:
+    answer = sh.json("simulate {path}", path=EXAMPLES / "a8-quick-start.yaml")
+    assert answer["summary"]["evicted"] == 1
+    assert answer["failures"] == []
+    assert {name: track[-1][1] for name, track in answer["held"].items()} == {"team-a": 2_000_000, "team-b": 2_000_000}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_trace(sh, kind: str) -> None:
+    jobs = [{"at": f"{n}s", "name": f"j{n}", "queue": "ab"[n % 2], "gpus": "2", "duration": "10s"} for n in range(12)]
+    lines = [json.dumps(job) for job in jobs]
+    if kind == "csv":
+        lines = [",".join(jobs[0]), *(",".join(job.values()) for job in jobs)]
+    (sh.directory / f"t.{kind}").write_text("\n".join(lines) + "\n")
+    out = sh(f"simulate {{dir}}/t.{kind} --cluster {{dir}}/cluster.yaml --most 5")
+    assert "... and" in out
+    assert "0 jobs left waiting" in out
+    answer = sh.json(f"simulate {{dir}}/t.{kind} --cluster {{dir}}/cluster.yaml")
+    assert answer["summary"]["started"] == 12
+    assert answer["summary"]["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("t.csv", "at,name,queue\n0,j,a,3\n", "t.csv:2: 4 values for 3 columns"),
+        ("t.csv", "name,queue,gpuss\nj,a,1\n", "did you mean gpus?"),
+        ("t.jsonl", '{"name": "j"}\n', "t.jsonl:1: queue is missing"),
+        ("t.jsonl", '{"name": "j", "queue": "a"}\n{"name"\n', "t.jsonl:2: not JSON"),
+        ("t.jsonl", "\n", "has no jobs"),
+    ],
+)
+def test_a_bad_trace_is_named_by_line(sh, name: str, text: str, words: str) -> None:
+    (sh.directory / name).write_text(text)
+    err = sh.refused(f"simulate {{dir}}/{name} --cluster {{dir}}/cluster.yaml")
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("steps: []", "given is missing"),
+        ("given: {}\nsteps: [{then: {helt: {a: 1}}}]", "did you mean held?"),
+        ("given: {}\nsteps: [{when: [{sumbit: {}}]}]", "did you mean submit?"),
+        ("given: {}\nsteps: [{when: [{wait: 1s, end: j}]}]", "2 actions in one entry"),
+        ("given: {}\nsteps: [{when: [{wait: soon}]}]", "cannot read 'soon'"),
+        ("given: {}\nsteps: [{when: [{lose: n}]}]", "n"),
+        ("given: {queues: [{name: a}]}\nsteps: [{then: {held: {b: 1}}}]", "no b here"),
+        ("given: {queues: [{name: a}], jobs: [{name: j, queue: a, on: n}]}", "no room on n"),
+    ],
+)
+def test_a_bad_scenario_is_named_by_line(sh, text: str, words: str) -> None:
+    (sh.directory / "bad.yaml").write_text(text)
+    sh("simulate {dir}/bad.yaml", code=2)
+    assert words in sh.err
+    assert "bad.yaml" in sh.err
+    assert "hint: " in sh.err
+
+
+def test_a_plot(sh) -> None:
+    pytest.importorskip("matplotlib")
+    out = sh("simulate {path} --plot {dir}/p.svg", path=EXAMPLES / "a8-quick-start.yaml")
+    assert "drawn to" in out
+    assert "team-a" in (sh.directory / "p.svg").read_text()
+    assert "PNG or SVG" in sh.refused("simulate {dir}/cluster.yaml --plot {dir}/p.gif")

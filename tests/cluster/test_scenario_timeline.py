@@ -1,0 +1,114 @@
+"""A run as text and as a picture."""
+
+from __future__ import annotations
+
+import builtins
+
+import pytest
+
+from gpushare.cluster import plot
+from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.timeline import Happening, Timeline, moment_text
+from gpushare.errors import GpushareError, UsageError
+
+
+def line(*, end: int = 10) -> Timeline:
+    """a holds 2 of 4 for half of the time, then b all of them."""
+    run = Timeline()
+    run.record(0, {"a": 2 * MICRO, "b": 0}, 4 * MICRO)
+    run.note(Happening(0, "start", "a-1", "a", "on n1"))
+    run.note(Happening(0, "start", "a-2", "a", ""))
+    run.record(5, {"a": 0, "b": 4 * MICRO}, 4 * MICRO)
+    run.note(Happening(5, "evict", "a-1", "a", "for b-1"))
+    run.record(end, {"a": 0, "b": 0}, 4 * MICRO)
+    return run
+
+
+def test_use_and_means() -> None:
+    run = line()
+    assert run.used() == pytest.approx((2 * 5 + 4 * 5) / 40)
+    assert run.mean("a") == pytest.approx(1)
+    assert run.mean("b") == pytest.approx(2)
+
+
+def test_only_changes_are_kept() -> None:
+    run = Timeline()
+    run.record(0, {"a": 1, "b": 2}, 4)
+    run.record(7, {"a": 1}, 4)
+    run.record(9, {"a": 2}, 4)
+    run.record(9, {"a": 3}, 4)
+    assert (run.queues["a"].times, run.queues["a"].values) == ([0, 9], [1, 3])
+    assert [run.held("idle", time) for time in (0, 8, 9, 100)] == [1, 1, -1, -1]
+    assert [run.held("b", time) for time in (-1, 0, 50)] == [0, 2, 2]
+
+
+def test_the_decisions_one_a_line() -> None:
+    assert list(line().lines()) == [
+        "0s  start     a-1  on n1",
+        "    start     a-2",
+        "5s  evict     a-1  for b-1",
+    ]
+    assert list(line().lines(most=1))[-1].endswith("... and 2 more")
+
+
+def test_a_strip_for_each_queue() -> None:
+    strips = list(line().strips(plain=True))
+    assert strips[0] == "a     |" + "=" * 24 + " " * 24 + "|  0"
+    assert strips[1] == "b     |" + " " * 24 + "@" * 24 + "|  0"
+    assert strips[2] == "idle  |" + "=" * 24 + " " * 24 + "|  4"
+    assert strips[3].split() == ["0s", "10s"]
+
+
+def test_a_little_shows() -> None:
+    run = Timeline()
+    run.record(0, {"a": 1}, 100 * MICRO)
+    run.record(1, {"a": 0}, 100 * MICRO)
+    assert "." in next(run.strips(plain=True))
+    assert list(Timeline().strips()) == []
+    assert Timeline().used() == 0
+
+
+def test_moments() -> None:
+    assert [moment_text(n) for n in (0, 0.0015, 90, 3600)] == ["0s", "2ms", "1m30s", "1h"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture(tmp_path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    first, second = tmp_path / f"first.{suffix}", tmp_path / f"second.{suffix}"
+    plot.check(first)
+    for path in (first, second):
+        plot.draw(line(), path, "two queues")
+    assert first.read_bytes()[:4] == (b"\x89PNG" if suffix == "png" else b"<?xm")
+    assert first.read_bytes() == second.read_bytes()
+    if suffix == "svg":
+        assert "two queues" in first.read_text()
+
+
+def test_many_queues_are_drawn_together(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    run = Timeline()
+    for moment in range(3):
+        run.record(moment, {f"q{n}": (n + moment) * MICRO for n in range(50)}, 5000 * MICRO)
+    plot.draw(run, tmp_path / "many.svg", "many")
+
+
+def test_what_is_no_picture_is_refused_before_the_run(tmp_path) -> None:
+    with pytest.raises(UsageError, match="PNG or SVG"):
+        plot.check(tmp_path / "x.jpeg")
+    with pytest.raises(UsageError, match="not a directory"):
+        plot.check(tmp_path / "none" / "x.png")
+
+
+def test_without_matplotlib_the_way_out_is_said(tmp_path, monkeypatch) -> None:
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(GpushareError) as caught:
+        plot.check(tmp_path / "x.png")
+    assert "gpushare[plot]" in caught.value.hint

@@ -1,0 +1,107 @@
+"""Memory past the account: it is seen at the next sample, named, and charged to whom it belongs."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.tale import spec, start, used
+from gpushare.reasons import Code
+from gpushared.state import MIB, Policy
+from property.world import World, mib
+
+GIB = 1024 * MIB
+
+
+def node(on_breach: str = "deny") -> World:
+    return World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300), on_breach=on_breach))
+
+
+def told(world: World, job: str) -> list[str]:
+    return [record.event for record in world.node.story(job)]
+
+
+def test_a_static_program_of_a_job_is_charged_to_it() -> None:
+    world = node()
+    a = start(world, "A", "4Gi", "8Gi")
+    job = world.programs[a].job
+    world.escape(job, "GPU-0", 3 * GIB)
+    world.wait(1.0)
+    gpu = world.node.gpus["GPU-0"]
+    assert world.node.state.usage(world.node.jobs[job], "GPU-0") >= 3 * GIB + mib(300)
+    assert gpu.unmanaged == 0
+    (line,) = [record for record in world.node.story(job) if record.event == "stray"]
+    assert "static[" in line.text
+    assert "3.0 GiB of GPU 0" in line.text
+    world.allocate(a, "GPU-0", 5 * GIB)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+    world.allocate(a, "GPU-0", 4 * GIB)
+    assert used(world, a) >= 4 * GIB
+    assert "breach" not in told(world, job), "it is within its limit"
+
+
+def test_it_is_forgotten_when_the_driver_no_longer_shows_it() -> None:
+    world = node()
+    a = start(world, "A", "4Gi", "8Gi")
+    job = world.programs[a].job
+    pid = world.escape(job, "GPU-0", 3 * GIB)
+    del world.strays[pid]
+    world.wait(1.1)
+    assert world.node.state.usage(world.node.jobs[job], "GPU-0") == mib(300)
+    assert set(world.node.jobs[job].processes) == {a}
+
+
+def test_to_warn_only_leaves_it_outside() -> None:
+    world = node("warn")
+    a = start(world, "A", "4Gi", "8Gi")
+    job = world.programs[a].job
+    world.escape(job, "GPU-0", 3 * GIB)
+    assert world.node.gpus["GPU-0"].unmanaged == 3 * GIB
+    assert world.node.state.usage(world.node.jobs[job], "GPU-0") == mib(300)
+    assert told(world, job).count("stray") == 1
+    world.wait(5.0)
+    assert told(world, job).count("stray") == 1, "said once"
+
+
+@pytest.mark.parametrize(("on_breach", "killed"), [("deny", 0), ("kill", 1)])
+def test_a_job_far_above_its_limit(on_breach: str, killed: int) -> None:
+    world = node(on_breach)
+    a = start(world, "A", "2Gi", "2Gi")
+    job = world.programs[a].job
+    world.programs[a].contexts["GPU-0"] = mib(300) + 4 * GIB  # what it uses without having asked
+    world.wait(0.9)
+    (line,) = [record for record in world.node.story(job) if record.event == "breach"]
+    assert line.text.startswith("python[")
+    assert "more of GPU 0 than the job's limit" in line.text
+    world.wait(3.0)
+    assert len(world.killed) == killed
+    if killed:
+        assert world.killed[0].reason.code is Code.BREACH
+    else:
+        world.allocate(a, "GPU-0", mib(1))
+        assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+    assert world.node.counters.breaches == 1
+
+
+def test_a_strange_context_is_not_expected_of_the_next_one() -> None:
+    world = node()
+    a = start(world, "A", "4Gi", "14Gi")
+    world.wait(4.0)
+    world.programs[a].contexts["GPU-0"] = 6 * GIB
+    world.wait(4.0)
+    b = start(world, "B", "4Gi", "8Gi")
+    assert world.node.gpus["GPU-0"].shares[b].overhead == mib(300)
+
+
+def test_a_lowered_limit_is_no_breach() -> None:
+    from gpushare.quantity import Quantity
+    from gpushared.events import BudgetChanged
+
+    world = node("kill")
+    job = world.submit(spec("A", "1Gi", "8Gi"))
+    a = world.join(job)
+    world.attach(a, "GPU-0")
+    world.allocate(a, "GPU-0", 6 * GIB)
+    world.send(BudgetChanged(job, limit=Quantity.parse("2Gi")))
+    world.wait(5.0)
+    assert not world.killed
+    assert world.node.counters.breaches == 0

@@ -1,0 +1,154 @@
+"""gpushare.relief: the program's callbacks and signals, and what they do where there is no gpushare."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+import gpushare
+from gpushare import relief
+from gpushare.relief import Pressure, relieve
+
+ME = ("GPU-1", 0)
+
+
+class Gpu:
+    """Bytes that are wanted, and callbacks that give some."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.seen: list[tuple[str, Pressure]] = []
+
+    def __call__(self) -> int:
+        return max(0, self.wanted)
+
+    def gives(self, name: str, size: int, says: int | None = None) -> relief.Registration:
+        def give(pressure: Pressure) -> int | None:
+            self.seen.append((name, pressure))
+            self.wanted -= size
+            return says
+
+        return gpushare.on_pressure(give)
+
+    @property
+    def called(self) -> list[str]:
+        return [name for name, _ in self.seen]
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(relief, "_registrations", [])
+    monkeypatch.setattr(relief, "_signal", relief._Signal())
+    yield
+
+
+def test_callbacks_in_order_until_it_is_enough():
+    gpu = Gpu(100)
+    gpu.gives("a", 60), gpu.gives("b", 40), gpu.gives("c", 1)
+    assert relieve(gpu, *ME, 2.0, "why") == []
+    assert gpu.called == ["a", "b"]
+    assert [pressure.wanted for _, pressure in gpu.seen] == [100, 40]
+    (first, second) = (pressure for _, pressure in gpu.seen)
+    assert (first.gpu, first.index, first.reason) == ("GPU-1", 0, "why")
+    assert 2.0 >= first.seconds >= second.seconds > 1.5
+
+
+def test_what_is_promised_for_later_counts():
+    gpu = Gpu(100)
+    gpu.gives("slow", 0, says=70), gpu.gives("b", 30, says=30), gpu.gives("c", 1)
+    assert relieve(gpu, *ME, 2.0, "why") == []
+    assert gpu.called == ["slow", "b"]
+    assert gpu.seen[1][1].wanted == 30
+
+
+def test_what_is_free_already_does_not_count_twice():
+    gpu = Gpu(100)
+    gpu.gives("a", 50, says=50), gpu.gives("b", 50, says=50), gpu.gives("c", 0)
+    relieve(gpu, *ME, 2.0, "why")
+    assert gpu.called == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_an_exception_is_a_text_and_the_next_has_its_turn(error):
+    gpu = Gpu(10)
+
+    @gpushare.on_pressure
+    def broken(pressure: Pressure) -> None:
+        raise error
+
+    gpu.gives("b", 10)
+    (problem,) = relieve(gpu, *ME, 2.0, "why")
+    assert "broken" in problem and type(error).__name__ in problem
+    assert gpu.called == ["b"]
+
+
+def test_a_registration_is_the_function_still_and_can_be_taken_back():
+    gpu = Gpu(10)
+    one = gpu.gives("a", 1, says=5)
+    pressure = Pressure("GPU-1", 0, 10, 1.0, "why")
+    assert one(pressure) == 5
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        pressure.wanted = 0  # type: ignore[misc]
+    one.cancel()
+    one.cancel()
+    relieve(gpu, *ME, 1.0, "why")
+    assert gpu.called == ["a"], "by our own call"
+
+
+def test_the_same_callback_twice_is_two_registrations():
+    gpu = Gpu(10)
+    first, second = (gpushare.on_pressure(lambda _: gpu.seen.append(("x", _))) for _ in range(2))
+    first.cancel()
+    relieve(gpu, *ME, 1.0, "why")
+    assert len(gpu.seen) == 1
+    second.cancel()
+
+
+@pytest.fixture
+def received() -> Iterator[list[int]]:
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_signal_comes_last_and_once_a_minute(received, monkeypatch):
+    gpu = Gpu(10)
+    gpu.gives("a", 10)
+    gpushare.checkpoint_signal(signal.SIGUSR1)
+    relieve(gpu, *ME, 1.0, "why")
+    assert received == [], "the callback was enough"
+    gpu.wanted = 100
+    assert relieve(gpu, *ME, 1.0, "why") == [] and relieve(gpu, *ME, 1.0, "why") == []
+    assert received == [signal.SIGUSR1]
+    monkeypatch.setattr(relief, "SIGNAL_PAUSE", 0.0)
+    relieve(gpu, *ME, 1.0, "why")
+    gpushare.checkpoint_signal(None)
+    relieve(Gpu(5), *ME, 1.0, "why")
+    assert len(received) == 2
+
+
+def test_a_signal_without_a_handler_is_not_sent():
+    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+    gpushare.checkpoint_signal(signal.SIGUSR2)
+    (problem,) = relieve(Gpu(5), *ME, 1.0, "why")
+    assert "handler" in problem
+
+
+@pytest.mark.parametrize("number", [0, -1, 32, 1000, signal.SIGKILL, signal.SIGSTOP])
+def test_signals_that_nobody_can_handle_are_refused(number):
+    with pytest.raises(ValueError, match="not a signal"):
+        gpushare.checkpoint_signal(number)
+
+
+def test_where_there_is_no_gpushare_nothing_happens(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("GPUSHARE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GPUSHARE_SOCKET", str(tmp_path / "nobody" / "api.sock"))
+    assert gpushare.checkpointed() is False
+    assert gpushare.pressure() == ()
