@@ -96,6 +96,41 @@ typedef struct {
     unsigned int decUtil;
 } nvmlProcessUtilizationSample_t;
 
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+
+#define nvmlEventTypeDoubleBitEccError 0x2ull
+#define nvmlEventTypeXidCriticalError  0x8ull
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType;
+    unsigned long long eventData; /* of an Xid: its number */
+    unsigned int gpuInstanceId;
+    unsigned int computeInstanceId;
+} nvmlEventData_t;
+
+enum { NVML_MEMORY_ERROR_TYPE_CORRECTED = 0, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1 };
+enum { NVML_VOLATILE_ECC = 0, NVML_AGGREGATE_ECC = 1 };
+
+#define NVML_FI_DEV_GET_GPU_RECOVERY_ACTION 230
+#define NVML_VALUE_TYPE_UNSIGNED_INT        1
+
+typedef struct {
+    unsigned int fieldId;
+    unsigned int scopeId;
+    long long timestamp;
+    long long latencyUsec;
+    int valueType;
+    nvmlReturn_t nvmlReturn;
+    union {
+        double dVal;
+        int siVal;
+        unsigned int uiVal;
+        unsigned long long ullVal;
+        signed long long sllVal;
+    } value;
+} nvmlFieldValue_t;
+
 typedef struct {
     unsigned long long timeStamp;
     unsigned int pid;
@@ -135,41 +170,6 @@ typedef struct {
     unsigned int version;
     char branch[80];
 } nvmlSystemDriverBranchInfo_t;
-
-typedef struct nvmlEventSet_st *nvmlEventSet_t;
-
-#define nvmlEventTypeDoubleBitEccError 0x2ull
-#define nvmlEventTypeXidCriticalError  0x8ull
-
-typedef struct {
-    nvmlDevice_t device;
-    unsigned long long eventType;
-    unsigned long long eventData; /* of an Xid: its number */
-    unsigned int gpuInstanceId;
-    unsigned int computeInstanceId;
-} nvmlEventData_t;
-
-enum { NVML_MEMORY_ERROR_TYPE_CORRECTED = 0, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1 };
-enum { NVML_VOLATILE_ECC = 0, NVML_AGGREGATE_ECC = 1 };
-
-#define NVML_FI_DEV_GET_GPU_RECOVERY_ACTION 230
-#define NVML_VALUE_TYPE_UNSIGNED_INT        1
-
-typedef struct {
-    unsigned int fieldId;
-    unsigned int scopeId;
-    long long timestamp;
-    long long latencyUsec;
-    int valueType;
-    nvmlReturn_t nvmlReturn;
-    union {
-        double dVal;
-        int siVal;
-        unsigned int uiVal;
-        unsigned long long ullVal;
-        signed long long sllVal;
-    } value;
-} nvmlFieldValue_t;
 
 #ifndef NVML_ABI_TYPES_ONLY
 #pragma GCC visibility push(default)

@@ -123,12 +123,13 @@ class Faults:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Nobody waits meanwhile, and what is waited for is gathered anew afterwards."""
+        """Nobody waits meanwhile, and all GPUs are listened to afterwards."""
         with self._lock:
             self._forget()
             self._lost.clear()
             self._failed = False
             yield
+            self._register()
 
     def _wait(self, timeout: float) -> Fault | None:
         try:
@@ -136,8 +137,9 @@ class Faults:
         except nv.NVMLError_Timeout:
             return None
         except nv.NVMLError as error:
-            # It does not say which GPU. Whoever looks finds out, and the lost one is not waited for any more.
-            self._forget()
+            # It does not say which GPU. Whoever looks finds out, and the lost one is not waited for any more. What the
+            # others report is kept from now on, although nobody waits for a moment.
+            self._register()
             self._failed = True
             return Fault(tuple(self._whole())) if error.value == nv.NVML_ERROR_GPU_IS_LOST else None
         return Fault(self._named(event.device), int(event.eventData) if event.eventType == XID else None)

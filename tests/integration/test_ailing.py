@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from integration.node import GIB, Node, wait_for
 
 OFTEN = '[daemon]\nhealth_interval = "0.2s"\n'
@@ -20,7 +22,7 @@ def test_a_job_on_a_lost_gpu_is_told_and_the_next_goes_to_the_other(two_gpus: No
     a.alloc(GIB)
     assert node.job("A")["gpus"][0]["index"] == 0
     befall(node, "gpu0 xid 79")
-    wait_for(lambda: node.gpu(0)["health"]["state"] == "lost", "the daemon to hear of it")
+    wait_for(lambda: "Xid 79" in str(node.gpu(0)["health"]), "the daemon to hear of it")
     assert a.try_(f"alloc {GIB}")[0] == "error"
 
     b = node.puppet("B", "--request", "4Gi")
@@ -38,7 +40,8 @@ def test_a_job_on_a_lost_gpu_is_told_and_the_next_goes_to_the_other(two_gpus: No
     assert 'state="lost"} 1.0' in node.metrics()
     a.end()
     told = a.errors()
-    assert told.count("gpushare: GPU 0 is lost: Xid 79, it has fallen off the bus") == 1
+    # Once, by whichever came first: the report of the driver, or a question that it no longer answered.
+    assert len(re.findall("^gpushare: GPU 0 is lost: (Xid 79, )?it has fallen off the bus$", told, re.MULTILINE)) == 1
     assert "started again it gets another GPU" in told
     assert b.end() == 0
 
