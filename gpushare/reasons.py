@@ -34,6 +34,8 @@ class Code(StrEnum):
     """request > limit, or an amount that makes no sense."""
     POLICY = "policy"
     """The administrator's settings do not allow it to this user."""
+    DRIVER_FAILED = "driver_failed"
+    """There is room by the account and by NVML, and the driver still says out-of-memory."""
     RECLAIM = "reclaim"
     """Borrowed memory is wanted back by its owner."""
     BREACH = "breach"

@@ -65,6 +65,7 @@ enum gs_hello_flags {
 
 enum gs_ask_flags {
     GS_ASK_DRIVER_FAILED = 1, /* the credit was there, but the driver said out-of-memory: look again, ask NVML */
+    GS_ASK_FAILED_AGAIN = 2,  /* beside it: also after that. Nothing is asked for; it is to be counted */
 };
 
 /* GPUSHARE_ON_RECLAIM, gentlest first. */

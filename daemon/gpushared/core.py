@@ -482,7 +482,11 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
     if process is None or share is None:
         turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
         return
-    state.jobs[process.job].active_at = turn.now
+    job = state.jobs[process.job]
+    job.active_at = turn.now
+    if event.again:
+        lending.count_failed_driver(turn, event, job)
+        return
     size = -(-event.size // measure.UNIT) * measure.UNIT
     ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now)
     ask.driver_failed, ask.allocation = event.driver_failed, event.allocation

@@ -206,6 +206,8 @@ class CreditAsked(Event):
     """It had the credit, but the driver said out-of-memory."""
     allocation: int = 0
     """What the program wanted to allocate in all, for messages: at least `size`."""
+    again: bool = False
+    """And said so again after the GPU was looked at: nothing is asked for, it is to be counted."""
 
 
 @dataclass(frozen=True, slots=True)

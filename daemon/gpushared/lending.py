@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason
 from gpushared import health, reclaim
+from gpushared.events import CreditAsked
 from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
 from gpushared.state import Ask, Gpu, Job, Share
 from gpushared.turn import Turn
@@ -250,6 +251,26 @@ def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
     turn.emit(Denied(ask.id, ask.process, gpu.id, reason))
     turn.record_reason("denied", reason, job=job, gpu=gpu.id)
     return True
+
+
+def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
+    """The account and NVML agree that there is room, and the driver does not: memory in too small pieces, or a fault of
+    its own. Within the request that is a guarantee that was not kept."""
+    gpu = turn.state.gpus[event.gpu]
+    within = turn.state.usage(job, gpu.id) <= job.bounds[gpu.id].request
+    if within:
+        violations = turn.state.counters.violations
+        violations["driver"] = violations.get("driver", 0) + 1
+    amount = format_bytes(max(event.size, event.allocation))
+    reason = Reason(
+        Code.DRIVER_FAILED,
+        f"the driver cannot allocate {amount} on GPU {gpu.index}, although there is room",
+        (("request", "within it: its guarantee is not kept" if within else "above it"),),
+        "its memory may be in too small pieces: PyTorch has expandable_segments:True for that",
+        {"asked": max(event.size, event.allocation), "job": job.id, "within": within},
+    )
+    turn.emit(Denied(event.ask, event.process, gpu.id, reason))
+    turn.record_reason("denied", reason, job=job, gpu=gpu.id)
 
 
 # ---- what the refused user reads -------------------------------------------------------------------

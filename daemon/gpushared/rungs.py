@@ -59,6 +59,7 @@ def stop(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
 
 def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
     grace = victim.spec.grace if victim.spec.grace is not None else turn.policy.grace
+    grace = min(grace, max(0.0, claim.deadline - turn.now - turn.policy.teardown))
     reason = _why(turn, gpu, victim, claim, grace)
     already = next((one for one in victim.reclaims.values() if one.rung >= Rung.TERM), None)
     deadline = already.deadline if already else turn.now + grace

@@ -34,7 +34,7 @@ HELLO, WELCOME, ATTACH = int(lib.GS_HELLO), int(lib.GS_WELCOME), int(lib.GS_ATTA
 ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
 TRIMMED = int(lib.GS_TRIMMED)
 OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
-DRIVER_FAILED = int(lib.GS_ASK_DRIVER_FAILED)
+DRIVER_FAILED, FAILED_AGAIN = int(lib.GS_ASK_DRIVER_FAILED), int(lib.GS_ASK_FAILED_AGAIN)
 
 BACKLOG = 256
 """Who finds it full waits for a place in the order of coming; a longer queue would only be a longer wait."""
@@ -461,8 +461,8 @@ class ShimServer:
 
         ask = self.shell.next_ask(answer)
         connection.asks[ask] = seq
-        failed, allocation = bool(body.flags & DRIVER_FAILED), body.allocation
-        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, allocation))
+        failed, again, allocation = bool(body.flags & DRIVER_FAILED), bool(body.flags & FAILED_AGAIN), body.allocation
+        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, allocation, again))
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line

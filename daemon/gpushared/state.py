@@ -42,6 +42,8 @@ class Policy:
     """The longest that a claim waits for caches to be given back before anybody is stopped; a process that has not
     begun after half of it is not waited for."""
     grace: float = 5.0
+    teardown: float = 2.0
+    """What the driver may need to return the memory of the killed: a grace ends so long before the claim's patience."""
     last_rung: str = "kill"
     """How far a reclaim may go: revoke, trim, term or kill."""
     poll: float = 0.02

@@ -273,6 +273,12 @@ bool gs_account_driver_failed(struct gs_gpu *gpu, uint32_t units) {
     return answer.status == GS_OK;
 }
 
+void gs_account_driver_failed_again(struct gs_gpu *gpu, uint32_t units) {
+    struct gs_answer answer;
+    if (!gpu->own)
+        ask(gpu, units, units, GS_ASK_DRIVER_FAILED | GS_ASK_FAILED_AGAIN, &answer);
+}
+
 /* ---- what a program is told ----------------------------------------------------------------------- */
 
 static uint64_t visible(uint64_t limit, uint64_t request, uint64_t total) {

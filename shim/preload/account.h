@@ -43,6 +43,9 @@ static inline bool gs_account_reserve(struct gs_gpu *gpu, uint32_t units) {
 /* The credit was there, but the driver said out-of-memory. true: it is worth another try. */
 bool gs_account_driver_failed(struct gs_gpu *gpu, uint32_t units);
 
+/* That try has failed too: the program gets its out-of-memory error, and the daemon counts a broken guarantee. */
+void gs_account_driver_failed_again(struct gs_gpu *gpu, uint32_t units);
+
 /* What a program is told: the total, and what it could get now; bytes. */
 uint64_t gs_account_total(const struct gs_gpu *gpu);
 uint64_t gs_account_free(const struct gs_gpu *gpu);

@@ -6,8 +6,12 @@
 struct gs_table gs_pointers;
 
 bool gs_charge_ask_again(struct gs_charge *charge) {
-    if (charge->place.gpu == NULL || charge->retried)
+    if (charge->place.gpu == NULL)
         return false;
+    if (charge->retried) {
+        gs_account_driver_failed_again(charge->place.gpu, charge->units);
+        return false;
+    }
     charge->retried = true;
     return gs_account_driver_failed(charge->place.gpu, charge->units);
 }
