@@ -13,7 +13,7 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.events import BudgetChanged, CreditAsked, GpuFound, ProcessJoined
+from gpushared.events import AskCancelled, BudgetChanged, CreditAsked, GpuFound, ProcessJoined
 from gpushared.state import MIB, Policy
 from property.world import Program, Waiting, World, mib
 
@@ -157,6 +157,30 @@ def test_nobody_is_stopped_beside_one_whose_grace_is_too_long(world: World) -> N
     world.allocate(b, "GPU-0", 13 * GIB)
     world.wait(40.0)
     assert not world.killed or not world.refusals, "stopped in vain"
+
+
+@pytest.mark.xfail(strict=True, reason="a job stays on the kill rung while a process that came after the kill is there")
+def test_a_process_that_joins_a_killed_job_is_no_gift(world: World) -> None:
+    """One process does not die at once; before it is gone its launcher has started another one."""
+    a = start(world, "A", "none", "max", grace=1.0)
+    world.allocate(a, "GPU-0", 13 * GIB)
+    world.programs[a].stubborn = world.ever_stubborn = True
+    b = start(world, "B", "8Gi", "8Gi")
+    ask = world.allocate(b, "GPU-0", 4 * GIB)
+    world.wait(2.0)
+    assert len(world.killed) == 1
+    assert ask is not None
+    del world.waiting[ask]
+    world.send(AskCancelled(ask))
+    late = world.join(world.programs[a].job)
+    world.attach(late, "GPU-0")
+    world.programs[a].stubborn = False
+    world.wait(1.0)
+    assert a not in world.programs
+    world.allocate(late, "GPU-0", 13 * GIB)
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(40.0)
+    assert used(world, b) == 7 * GIB, "what the late process has borrowed can be had back"
 
 
 def test_two_claims_are_one_shortfall(world: World) -> None:

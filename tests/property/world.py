@@ -51,7 +51,7 @@ from gpushared.instructions import (
     Trim,
     WakeAt,
 )
-from gpushared.state import MIB, Bounds, Policy
+from gpushared.state import MIB, Bounds, Policy, Rung
 
 UNIT = 512
 
@@ -344,6 +344,8 @@ class World:
             job = self.node.jobs[one.job]
             bounds = job.bounds.get(gpu)
             asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
+            if gpu in job.reclaims and job.reclaims[gpu].rung is Rung.KILL:
+                continue  # it was made to go; that some of it does not is another story
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
                 continue
             assert self.loan(one.job, gpu) == 0 or bounds.limit == bounds.request, "stopped before all were asked"
