@@ -58,6 +58,7 @@ from gpushared.instructions import (
     JobClosed,
     JobQueued,
     JobRefused,
+    Kill,
     Persist,
     Publish,
     Record,
@@ -370,6 +371,8 @@ def _process_joined(turn: Turn, event: ProcessJoined) -> None:
     turn.state.processes[event.process] = Process(event.process, job.id, event.pid, event.command, turn.now)
     job.processes.add(event.process)
     turn.record("joined", f"{event.command or 'a process'}[{event.pid}] joins", job=job, pid=event.pid)
+    if job.killed is not None:
+        turn.emit(Kill(job.id, (event.process,), job.killed))  # the job is over, and nobody starts in it any more
 
 
 def _process_restored(turn: Turn, event: ProcessRestored) -> None:

@@ -13,7 +13,7 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.events import BudgetChanged, CreditAsked, GpuFound, ProcessJoined
+from gpushared.events import AskCancelled, BudgetChanged, CreditAsked, GpuFound, ProcessJoined
 from gpushared.state import MIB, Policy
 from property.world import Program, Waiting, World, mib
 
@@ -28,7 +28,7 @@ ROWS = [
     ("a victim ignores SIGTERM", "integration/test_lending::test_a_borrower_that_does_nothing_is_killed_and_told_why"),
     ("a victim cannot be killed", f"{HERE}::test_after_one_that_cannot_be_killed_comes_the_next"),
     ("a victim with a longer grace than a claim can wait", f"{HERE}::test_a_long_grace_does_not_break_a_guarantee"),
-    ("a victim is stopped", "integration/test_corner_cases::test_a_stopped_program_is_killed_when_its_grace_is_over"),
+    ("a victim is stopped", "integration/test_real_corner_cases::test_a_stopped_program_is_killed_when_its_grace_is_over"),
     ("a claim larger than all loans", "core/test_story::test_nobody_is_killed_when_killing_cannot_help"),
     ("two owners claim at once", f"{HERE}::test_two_claims_are_one_shortfall"),
     ("a borrower wants more", "core/test_story::test_a_loan_never_evicts_anyone"),
@@ -41,8 +41,8 @@ ROWS = [
     ("the shim is taken away", "hosts/test_outside::test_a_program_that_escaped_its_job"),
     ("another PID namespace", "hosts/test_namespaces::test_the_daemon_names_and_kills_the_right_process"),
     ("fork after cuInit", "shim/test_shim_daemon::test_a_forked_child_is_not_its_parent"),
-    ("fork, and the parent is killed", "integration/test_corner_cases::test_a_child_holds_nothing_of_its_dead_parent"),
-    ("exec", "integration/test_corner_cases::test_exec_gives_everything_back"),
+    ("fork, and the parent is killed", "integration/test_real_corner_cases::test_a_child_holds_nothing_of_its_dead_parent"),
+    ("exec", "integration/test_real_corner_cases::test_exec_gives_everything_back"),
     ("exec, and a slow driver", f"{HERE}::test_what_was_before_exec_is_not_the_new_programs"),
     ("a process dies without cleaning up", "hosts/test_kill_anywhere::test_a_kill_at_any_instruction"),
     ("a context is destroyed", "shim/test_shim_families::test_the_end_of_a_context_credits_what_was_in_it"),
@@ -154,6 +154,29 @@ def test_nobody_is_stopped_beside_one_whose_grace_is_too_long(world: World) -> N
     world.allocate(b, "GPU-0", 13 * GIB)
     world.wait(40.0)
     assert not world.killed or not world.refusals, "stopped in vain"
+
+
+def test_a_process_that_joins_a_killed_job_is_no_gift(world: World) -> None:
+    """One process does not die at once; before it is gone its launcher has started another one."""
+    a = start(world, "A", "none", "max", grace=1.0)
+    world.allocate(a, "GPU-0", 13 * GIB)
+    world.programs[a].stubborn = world.ever_stubborn = True
+    b = start(world, "B", "8Gi", "8Gi")
+    ask = world.allocate(b, "GPU-0", 4 * GIB)
+    world.wait(2.0)
+    assert len(world.killed) == 1
+    assert ask is not None
+    del world.waiting[ask]
+    world.send(AskCancelled(ask))
+    late = world.join(world.programs[a].job)
+    world.attach(late, "GPU-0")
+    world.programs[a].stubborn = False
+    world.wait(1.0)
+    assert a not in world.programs
+    assert late not in world.programs, "the job is over: who starts in it now goes with it"
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    assert used(world, b) >= 7 * GIB
 
 
 def test_two_claims_are_one_shortfall(world: World) -> None:

@@ -15,7 +15,7 @@ from toolchain import PROGRAMS, SHIM, compile_program, need, package_libraries
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREAD = ("-fsanitize=thread", "-Wno-tsan")
 SANITIZERS = pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["address", "thread"])
-MEMORY = ("common_pool", "common_settings", "cuda_arena", "cuda_share", "cuda_heap")
+MEMORY = ("common_pool", "common_health", "common_settings", "cuda_arena", "cuda_share", "cuda_heap")
 
 # These answer a sanitizer's own look-ups before it has started, so they cannot call into it.
 DOORS = ("entry.c", "loader.c")

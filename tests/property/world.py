@@ -59,7 +59,7 @@ from gpushared.instructions import (
     Trim,
     WakeAt,
 )
-from gpushared.state import MIB, Bounds, Policy
+from gpushared.state import MIB, Bounds, Policy, Rung
 from gpushared.xids import of_xid
 
 UNIT = 512
@@ -186,7 +186,9 @@ class World:
                 self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.terminated.append(instruction)
             case Kill():
-                if instruction.reason.code is Code.BREACH:
+                if instruction.job in {earlier.job for earlier in self.killed}:
+                    pass  # to one that has joined since: the job is over
+                elif instruction.reason.code is Code.BREACH:
                     self._check_breach(instruction.job, str(instruction.reason.data["gpu"]))
                 else:
                     self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
@@ -403,8 +405,8 @@ class World:
             job = self.node.jobs[one.job]
             bounds = job.bounds.get(gpu)
             asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
-            if any(other.doomed for other in self.programs.values() if other.job == one.job):
-                continue  # killed already, and it does not go
+            if gpu in job.reclaims and job.reclaims[gpu].rung is Rung.KILL:
+                continue  # it was made to go; that some of it does not is another story
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
                 continue
             assert self.loan(one.job, gpu) == 0 or bounds.limit == bounds.request, "stopped before all were asked"
