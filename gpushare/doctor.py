@@ -198,6 +198,17 @@ def check_escaped(surroundings: Surroundings) -> Finding:
     return Finding("warn", "; ".join(dict.fromkeys(found))) if found else Finding("ok", "none")
 
 
+def check_health(surroundings: Surroundings) -> Finding:
+    """What the daemon knows of the GPUs' health: the worst decides."""
+    gpus = surroundings.client.status()["gpus"]
+    found = [(gpu["index"], one) for gpu in gpus for one in gpu["health"]["ailments"]]
+    if not found:
+        return Finding("ok", f"{len(gpus)} GPU{' is' if len(gpus) == 1 else 's are'} well")
+    detail = "; ".join(f"GPU {index} is {one['state']}: {one['text']}" for index, one in found)
+    hint = "; ".join(dict.fromkeys(one["hint"] for _, one in found))
+    return Finding("warn" if all(one["state"] == "degraded" for _, one in found) else "fail", detail, hint)
+
+
 def check_variables(surroundings: Surroundings) -> Finding:
     settings = surroundings.settings
     settings.budget()
@@ -242,7 +253,7 @@ def check_glibc(_: Surroundings) -> Finding:
         return Finding(
             "warn",
             f"{detail}: gpushare.enable() cannot work here",
-            "start notebooks with `gpushare run`, or with a kernel of `gpushare kernel`: these need another library",
+            "start notebooks with `gpushare run`, or a kernel made by `gpushare kernel`: these need another library",
         )
     return Finding("ok", detail)
 
@@ -276,6 +287,7 @@ CHECKS = (
         check_escaped,
         "link them to the driver dynamically, or reckon with them by hand",
     ),
+    Check("GS13", "health of the GPUs", check_health, "see `gpushare status`"),
 )
 
 
