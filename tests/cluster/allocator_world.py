@@ -210,7 +210,9 @@ class World:
             if taste.ladders and kind < 0.12:
                 groups.append(Tasks(least, most, 1, share=MICRO, ladder=(gpus(0.7), gpus(0.4))))
             elif taste.bytes and kind < 0.3:
-                groups.append(Tasks(least, most, random.choice([1, 1, 2]), memory=random.choice([5, 10, 20, 40, 60]) * GIB))
+                groups.append(
+                    Tasks(least, most, random.choice([1, 1, 2]), memory=random.choice([5, 10, 20, 40, 60]) * GIB)
+                )
             elif kind < 0.55:
                 share = gpus(random.choice([0.1, 0.2, 0.25, 0.3, 0.5, 0.5, 0.9]))
                 groups.append(Tasks(least, most, random.choice([1, 1, 1, 2]), share=share))
