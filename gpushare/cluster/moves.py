@@ -25,6 +25,9 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     state, shape = turn.state, cls.shape
     if not state.policy.consolidate or shape.stuck == state.version:
         return False
+    free = state.space.capacity - state.root.allocated
+    if not free or (not more and free < cls.charge):
+        return False
     rung = job.rung if more else shape.rungs - 1
     wants = wants_of(job, rung, more)
     charge = more_charge(state, cls, wants) if more else cls.charge

@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from gpushare.cluster.journal import Journal
 from gpushare.cluster.model import Job, Place, Policy, Queue, Reason, Selector, Tasks
@@ -112,7 +111,7 @@ class QueueState:
         "quota",
         "share",
         "spec",
-        "standings",
+        "standing",
         "weight",
     )
 
@@ -133,15 +132,15 @@ class QueueState:
         self.classes: dict[object, JobClass] = {}
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
-        self.standings: dict[Any, Any] = {}
-        """Its places in the order of its siblings, by what its next job costs: see order.py."""
+        self.standing: tuple[int, int, int, tuple[int, int, int, int, int]] | None = None
+        """Its place in the order of its siblings, and for which numbers that is so: see order.py."""
         self.granted = 0.0
         """The minimum run time of its jobs: its own, else its parent's."""
         self.adopt(spec)
 
     def adopt(self, spec: Queue) -> None:
         self.spec = spec
-        self.standings = {}
+        self.standing = None
         self.grant()
         self.quota = spec.quota
         self.cap = spec.cap

@@ -278,6 +278,7 @@ class Search:
         self.bounds = bounds
         self.mask = allowed_nodes(self.state, job)
         self.spread = spread(job.queue)
+        self.caps = [(queue, queue.cap) for queue in job.queue.path if queue.cap is not None]
         self.placed: list[Place] = []
         self.taken: list[Unit] = []
         self.before: dict[QueueState, int] = {}
@@ -294,13 +295,17 @@ class Search:
 
     def run(self) -> bool:
         """Find victims, stage by stage."""
-        if self._too_little():
+        if len(self.wants) > 1 and self._too_little():
             return False
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
         for stage in sorted({one.stage for one in self.candidates}):
             mark = self.state.mark()
-            if self._single(stage) or self._many(stage):
+            # Who goes alone makes room that nobody else could have made, so there is nothing to put back.
+            if self._single(stage):
+                if self._holds():
+                    return True
+            elif self._many(stage):
                 self._fill_back()
                 if self._holds():
                     return True
@@ -512,9 +517,7 @@ class Search:
 
     def _ceilings(self) -> Iterator[tuple[QueueState, int]]:
         """What queues may hold at most with the job: by their limits, and by the rules of reclaim."""
-        for queue in self.job.queue.path:
-            if queue.cap is not None:
-                yield queue, queue.cap
+        yield from self.caps
         for queue, ceiling, _ in self.bounds.ceilings:
             if any(not within(unit.job.queue, queue) for unit in self.taken):
                 yield queue, ceiling
@@ -631,7 +634,12 @@ def gain(before: dict[QueueState, int], queues: Iterable[QueueState], coming: di
 
 def _newest(candidates: Iterable[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
     """The jobs of one queue's classes: lowest priority first, then newest first."""
-    for _, group in groupby(sorted(candidates, key=_candidate_order), key=lambda one: one.stage):
+    listed = list(candidates)
+    if len(listed) == 1:
+        for seq in listed[0].cls.running.newest_first():
+            yield by_seq[seq]
+        return
+    for _, group in groupby(sorted(listed, key=_candidate_order), key=lambda one: one.stage):
         for seq in merge(*(one.cls.running.newest_first() for one in group), reverse=True):
             yield by_seq[seq]
 
