@@ -181,6 +181,8 @@ def start(turn: Turn, highest_tier: int) -> None:
     while (head := order.pop(root)) is not None:
         cls, more = head
         if not (is_more_open(cls) if more else is_open(cls)):
+            if all_closed(state):
+                break
             order.update(cls.queue)  # another queue has had the last room
             continue
         if not attempt(turn, cls, more) and all_closed(state):
@@ -351,15 +353,17 @@ def _to_consider(turn: Turn) -> list[JobClass]:
     if turn.everything:
         return list(state.classes.values())
     found = dict(turn.blocked)
-    if state.starving and any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves()):
-        for cls in list(state.starving):
-            if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
-                state.journal.drop(state.starving, cls)
-            else:
-                found[cls] = None
+    over = any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
+    for cls in list(state.starving) if over else ():
+        if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
+            state.journal.drop(state.starving, cls)
+        else:
+            found[cls] = None
     for leaf in turn.touched:
+        right = leaf.share if leaf.quota is None or leaf.share > leaf.quota else leaf.quota
         for cls in leaf.classes.values():
-            if len(cls.pending) or len(cls.short):
+            entitled = leaf.quota is None or leaf.allocated + cls.charge <= right
+            if (cls.pending and (leaf.mixed or (over and entitled))) or cls.short:
                 found[cls] = None
     free = state.space.capacity - state.root.allocated
     if free:

@@ -61,8 +61,10 @@ def next_class(leaf: QueueState) -> tuple[JobClass, bool] | None:
     best: tuple[int, bool, int, int] | None = None
     found: JobClass | None = None
     for cls in leaf.classes.values():
-        if cls.pending and is_open(cls):
-            key = (-cls.priority, False, cls.pending.first, cls.number)
+        gate, seqs = cls.gate, cls.pending
+        # is_open() and len(), written out: a thousand queues are asked at every event.
+        if seqs.head < len(seqs.items) and (gate is None or (not cls.shape.full and gate.code in ROOM)):
+            key = (-cls.priority, False, seqs.items[seqs.head], cls.number)
         elif cls.short and is_more_open(cls):
             key = (-cls.priority, True, cls.short.first, cls.number)
         else:

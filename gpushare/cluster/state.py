@@ -104,6 +104,7 @@ class QueueState:
         "fixed",
         "gated",
         "granted",
+        "mixed",
         "name",
         "order",
         "parent",
@@ -130,6 +131,8 @@ class QueueState:
         self.divided = -1
         """What its children were last given to divide; -1: their numbers have changed since."""
         self.classes: dict[object, JobClass] = {}
+        self.mixed = False
+        """Its jobs have not all the same priority, or had not."""
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
         self.standing: tuple[int, int, int, tuple[int, int, int, int, int]] | None = None
@@ -561,6 +564,7 @@ class State:
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
             self.journal.put(self.classes, key, cls)
+            queue.mixed = queue.mixed or any(one.priority != cls.priority for one in queue.classes.values())
             self.journal.put(queue.classes, key, cls)
             self.journal.put(shape.classes, cls, None)
         return cls
