@@ -26,6 +26,7 @@ from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.moves import consolidate, could_consolidate
 from gpushare.cluster.order import ABOVE, ROOM, WITHIN_SHARE, Order, is_more_open, is_open, standing
 from gpushare.cluster.placement import (
+    Want,
     allowed_nodes,
     forbidden,
     forbidden_reason,
@@ -99,12 +100,12 @@ def complete_gang(turn: Turn, job: JobState) -> None:
         group = shape.groups[index]
         taken = {task for one, task in job.places if one == index}
         for task in [task for task in range(group.top) if task not in taken][: max(0, group.least - len(taken))]:
-            place = place_task(state, job, index, task, group.needs[job.rung], mask, apart)
+            place = place_task(state, job, Want(index, task, group.needs[job.rung]), mask, apart)
             while place is None and extra:
                 gone = extra.pop()
                 turn.lift(job, gone)
                 turn.evicted(job, [gone], job.job.id, Reason(Code.INCOMPLETE))
-                place = place_task(state, job, index, task, group.needs[job.rung], mask, apart)
+                place = place_task(state, job, Want(index, task, group.needs[job.rung]), mask, apart)
             if place is not None:
                 placed.append(place)
     enough = all(job.count(index) >= group.least for index, group in enumerate(shape.groups))
@@ -272,7 +273,7 @@ def _attempt_more(turn: Turn, cls: JobClass) -> bool:
         found = state.space.find(want.need, mask, apart)
         if found is not None:
             mark = state.mark()
-            place = take(state, job, want.group, want.task, want.need, *found)
+            place = take(state, job, want, *found)
             broken = forbidden(cls, place.charge)
             if broken is None:
                 turn.extend(job, [place], THERE_IS_ROOM)

@@ -86,9 +86,8 @@ class Turn:
         state.enlist(cls.running, job.seq)
         entries = journal.entries
         self.touched[job.queue] = None
-        entries.append(
-            (_restore, job, job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
-        )
+        kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
+        entries.append((_restore, job, kept))
         job.attempt += 1
         job.rung = rung
         job.since = job.changed = self.now
@@ -301,18 +300,8 @@ class Turn:
         self.out.append(Grow(job.job.id, job.rung, tuple(job.ordered), reason))
 
 
-def _restore(
-    job: JobState,
-    attempt: int,
-    rung: int,
-    since: float,
-    changed: float,
-    backfill: bool,
-    reason: Reason,
-    started_in: int,
-) -> None:
-    job.attempt, job.rung, job.since, job.changed = attempt, rung, since, changed
-    job.backfill, job.reason, job.started_in = backfill, reason, started_in
+def _restore(job: JobState, kept: tuple[int, int, float, float, bool, Reason, int]) -> None:
+    job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in = kept
 
 
 def physically_free(node: NodeState, gpu: int) -> bool:

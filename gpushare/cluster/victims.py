@@ -11,9 +11,10 @@ Why it ends (no ping-pong)
     Shares depend on demand, quotas and nodes, not on what runs (shares.py). Let, over the queues of one level,
     PhiD = sum of min(allocated, quota) and PhiS = sum of min(allocated, share). A reclaim is done only if (PhiD, PhiS)
     of every level at which it moves something from one queue to another rises in lexicographic order, on the final
-    set of victims. (One exception, for quotas: PhiD may stay as it is when a queue that gets its quota displaces a
-    job so large that its own queue cannot have it back within quota: so it does not come back either.) Starting a job where there is room lowers neither. Both are bounded integers, so with demands
+    set of victims. Starting a job where there is room lowers neither. Both are bounded integers, so with demands
     unchanged reclaims come to an end, and v, evicted for j, cannot evict j in return: that would lower what has risen.
+    One exception, for quotas: PhiD may stay as it is when a queue that gets its quota displaces a job so large that
+    its own queue cannot have it back within quota: that job cannot evict in return either.
     Preemption raises the priorities of what a queue runs, in lexicographic order, and needs no share at all.
 
 Which victims
@@ -31,24 +32,16 @@ from itertools import combinations, groupby
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import allowed_nodes, forbidden, largest_first, place_task, take
+from gpushare.cluster.placement import Want, allowed_nodes, forbidden, largest_first, place_task, take
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import BROKEN, Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState, State
-from gpushare.cluster.turn import Turn, min_runtime, spread
+from gpushare.cluster.turn import Turn, spread
 
-FOREVER_MUCH = 10**18
+ENDLESS = 10**18
 
 EXHAUSTIVE = 10
 """Up to so many victims on a node all sets of them are compared."""
-
-
-class Want(NamedTuple):
-    """One task that needs a place."""
-
-    group: int
-    task: int
-    need: Need
 
 
 def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
@@ -108,13 +101,15 @@ class Bounds:
     def __init__(self) -> None:
         self.of: dict[QueueState, tuple[tuple[QueueState, int], ...]] = {}
         """By leaf: the queues of its path that must stay above a bound before each victim."""
+        self.leaves: list[tuple[tuple[int, ...], QueueState]] = []
+        """Leaves that may be taken from, each with its place in the order."""
         self.ceilings: list[tuple[QueueState, int, bool]] = []
         """The job's queue and its ancestors: with the job, each may hold so much if victims are taken outside of it;
         whether that is its quota."""
 
     def room(self, leaf: QueueState) -> int:
         """How far it is above its bounds; the last victim may take more."""
-        return min((queue.allocated - bound for queue, bound in self.of.get(leaf, ())), default=FOREVER_MUCH)
+        return min((queue.allocated - bound for queue, bound in self.of.get(leaf, ())), default=ENDLESS)
 
     def could_free(self, units: Iterable[Unit]) -> int:
         """No more than so much (micro) can be had from these."""
@@ -147,11 +142,8 @@ class Bounds:
 # ---- who may be taken from -----------------------------------------------------------------------------
 
 
-def reclaimable(
-    state: State, leaf: QueueState, charge: int
-) -> tuple[list[tuple[tuple[object, ...], QueueState]], Bounds]:
-    """Leaves that must give to this one, each with its place in the order, and their bounds."""
-    found: list[tuple[tuple[object, ...], QueueState]] = []
+def reclaimable(leaf: QueueState, charge: int) -> Bounds:
+    """Leaves that must give to this one, and how far."""
     bounds = Bounds()
     in_quota = in_share = True
     inside = 0
@@ -162,23 +154,22 @@ def reclaimable(
         in_share = in_share and after <= mine.share
         if not in_quota and not in_share:
             break
-        ceiling = mine.share if not in_quota else 10**18 if mine.quota is None else mine.quota
+        ceiling = mine.share if not in_quota else ENDLESS if mine.quota is None else mine.quota
         bounds.ceilings.append((mine, ceiling, in_quota))
         parent = mine.parent
         assert parent is not None
         for other in parent.children.values():
             if other is not mine:
-                inside += _over(other, in_quota, (), (), found, bounds)
-    found.sort(key=lambda entry: entry[0])
-    return found, bounds
+                inside += _over(other, in_quota, (), (), bounds)
+    bounds.leaves.sort(key=lambda entry: entry[0])
+    return bounds
 
 
 def _over(
     queue: QueueState,
     quota_alone: bool,
-    key: tuple[object, ...],
+    key: tuple[int, ...],
     chain: tuple[tuple[QueueState, int], ...],
-    found: list[tuple[tuple[object, ...], QueueState]],
     bounds: Bounds,
 ) -> int:
     """Find the leaves below a queue, as far as all on the way are above their bound; what they hold at most to take."""
@@ -190,9 +181,9 @@ def _over(
     key = (*key, queue.spec.priority, -_ratio(queue, queue.allocated), queue.order)
     chain = (*chain, (queue, bound))
     if queue.children:
-        return sum(_over(child, quota_alone, key, chain, found, bounds) for child in queue.children.values())
+        return sum(_over(child, quota_alone, key, chain, bounds) for child in queue.children.values())
     bounds.of[queue] = chain
-    found.append((key, queue))
+    bounds.leaves.append((key, queue))
     return queue.allocated
 
 
@@ -210,16 +201,16 @@ class Candidate(NamedTuple):
     cls: JobClass
 
 
-def candidates_for_reclaim(state: State, cls: JobClass, charge: int) -> tuple[list[Candidate], Bounds]:
-    leaves, bounds = reclaimable(state, cls.queue, charge)
+def candidates_for_reclaim(cls: JobClass, charge: int) -> tuple[list[Candidate], Bounds]:
+    bounds = reclaimable(cls.queue, charge)
     top = _full_ancestor(cls, charge)
     found = []
-    for standing, (key, leaf) in enumerate(leaves):
+    for standing, (key, leaf) in enumerate(bounds.leaves):
         if top is not None and not within(leaf, top):
             continue
         for victim in leaf.classes.values():
             if victim.preemptible and len(victim.running):
-                found.append(Candidate((key[0], victim.priority), standing, victim))  # type: ignore[arg-type]
+                found.append(Candidate((key[0], victim.priority), standing, victim))
     found.sort(key=_candidate_order)
     return found, bounds
 
@@ -267,13 +258,12 @@ class Search:
     """One attempt to make room for one job by taking from candidates. Changes the ledger; the caller undoes it."""
 
     def __init__(
-        self, turn: Turn, job: JobState, wants: list[Want], rung: int, candidates: list[Candidate], bounds: Bounds
+        self, turn: Turn, job: JobState, wants: list[Want], candidates: list[Candidate], bounds: Bounds
     ) -> None:
         self.turn = turn
         self.state = turn.state
         self.job = job
         self.wants = wants
-        self.rung = rung
         self.candidates = candidates
         self.bounds = bounds
         self.mask = allowed_nodes(self.state, job)
@@ -359,7 +349,7 @@ class Search:
         self._take([Unit(job, [place], place.node, 0)])
         gpus = fit_on(node, want.need)
         assert gpus is not None
-        self.placed.append(take(self.state, self.job, want.group, want.task, want.need, node, gpus))
+        self.placed.append(take(self.state, self.job, want, node, gpus))
         return True
 
     def _least_excess(self, stage: tuple[int, int], charge: int) -> int:
@@ -451,7 +441,7 @@ class Search:
         return room >= len(self.wants)
 
     def _place_free(self, want: Want) -> bool:
-        place = place_task(self.state, self.job, want.group, want.task, want.need, self.mask, self.spread)
+        place = place_task(self.state, self.job, want, self.mask, self.spread)
         if place is None:
             return False
         self.placed.append(place)
@@ -483,7 +473,7 @@ class Search:
             self._take(found[1])
             gpus = fit_on(node, want.need)
             assert gpus is not None
-            self.placed.append(take(self.state, self.job, want.group, want.task, want.need, node, gpus))
+            self.placed.append(take(self.state, self.job, want, node, gpus))
             heappush(heap, (found[0], number, -1))
             return True
         return False
@@ -763,12 +753,13 @@ def _greedy_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Boun
             ((unit, sum(place.amount for place in unit.here if gpu in place.gpus)) for unit in units),
             key=lambda entry: (-entry[1], entry[0].rank),
         )
+        room = left
         for unit, held in on_gpu:
-            if left >= amount or not held:
+            if room >= amount or not held:
                 break
             mine.append(unit)
-            left += held
-        if left >= amount:
+            room += held
+        if room >= amount:
             by_gpu.append((len(mine), gpu, mine))
     by_gpu.sort(key=lambda entry: entry[:2])
     for _, _, mine in by_gpu[: need.gpus]:
@@ -791,15 +782,15 @@ def reclaim(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     rung = job.rung if more else shape.rungs - 1
     wants = wants_of(job, rung, more)
     charge = more_charge(turn.state, cls, wants) if more else cls.charge
-    candidates, bounds = candidates_for_reclaim(turn.state, cls, charge)
-    return _take_from(turn, job, wants, rung, candidates, bounds, more)
+    candidates, bounds = candidates_for_reclaim(cls, charge)
+    return _take_from(turn, job, wants, candidates, bounds, rung=rung, more=more)
 
 
 def preempt(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Make room by stopping jobs of lower priority in the same queue; start it."""
     candidates, bounds = candidates_for_preempt(cls)
     rung = job.rung if more else cls.shape.rungs - 1
-    return _take_from(turn, job, wants_of(job, rung, more), rung, candidates, bounds, more)
+    return _take_from(turn, job, wants_of(job, rung, more), candidates, bounds, rung=rung, more=more)
 
 
 def more_charge(state: State, cls: JobClass, wants: Sequence[Want]) -> int:
@@ -808,13 +799,20 @@ def more_charge(state: State, cls: JobClass, wants: Sequence[Want]) -> int:
 
 
 def _take_from(
-    turn: Turn, job: JobState, wants: list[Want], rung: int, candidates: list[Candidate], bounds: Bounds, more: bool
+    turn: Turn,
+    job: JobState,
+    wants: list[Want],
+    candidates: list[Candidate],
+    bounds: Bounds,
+    *,
+    rung: int,
+    more: bool,
 ) -> bool:
     if not candidates or not wants:
         return False
     state = turn.state
     mark = state.mark()
-    search = Search(turn, job, wants, rung, candidates, bounds)
+    search = Search(turn, job, wants, candidates, bounds)
     if not search.run():
         state.undo(mark)
         return False

@@ -1,4 +1,4 @@
-"""Worked examples that others have published, with exact numbers: who runs, who waits, how many were evicted or moved."""
+"""Worked examples that others have published, with exact numbers: who runs, who waits, who was evicted or moved."""
 
 from __future__ import annotations
 
