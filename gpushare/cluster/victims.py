@@ -285,11 +285,11 @@ class Search:
 
     def run(self) -> bool:
         """Find victims, stage by stage."""
-        if len(self.wants) > 1 and self._too_little():
-            return False
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
         for stage in sorted({one.stage for one in self.candidates}):
+            if self._too_little(stage):
+                continue
             mark = self.state.mark()
             # Who goes alone makes room that nobody else could have made, so there is nothing to put back.
             if self._single(stage):
@@ -303,19 +303,30 @@ class Search:
             self.placed, self.taken = [], []
         return False
 
-    def _too_little(self) -> bool:
-        """All that is free and all that could be taken are less than what is needed."""
-        state = self.state
-        got = state.space.capacity - state.root.allocated
+    def _too_little(self, stage: tuple[int, int]) -> bool:
+        """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
+        state, charge = self.state, self._charge()
+        held: dict[QueueState, int] = {}
         most: dict[QueueState, int] = {}
         for one in self.candidates:
-            sample = state.by_seq[one.cls.running.first]
-            most[one.cls.queue] = max(most.get(one.cls.queue, 0), sample.charge, one.cls.demand)
-        for leaf, largest in most.items():
+            if one.stage <= stage:
+                cls = one.cls
+                charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first].charge)
+                held[cls.queue] = held.get(cls.queue, 0) + len(cls.running) * charged
+                most[cls.queue] = max(most.get(cls.queue, 0), charged)
+        got = 0
+        for leaf, total in held.items():
             room = self.bounds.room(leaf)
             if room > 0:
-                got += min(leaf.allocated - leaf.fixed, room + largest - 1)
-        return got < self._charge()
+                got += min(total, room + most[leaf] - 1)
+        if state.space.capacity - state.root.allocated + got < charge:
+            return True
+        if any(queue.allocated + charge - cap > got for queue, cap in self.caps):
+            return True
+        need = self.wants[0].need
+        if len(self.wants) > 1 or not need.whole:
+            return False
+        return state.space.largest(self.mask) * MICRO + got < need.gpus * MICRO
 
     # ---- one victim is enough ----------------------------------------------------------------------
 
