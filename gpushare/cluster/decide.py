@@ -331,14 +331,14 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
     success = False
     while heap:
         _, _, cls, more = heappop(heap)
-        if turn.failed.get((cls, more)) == state.version or not _waits(turn, cls, more):
+        if turn.failed.get((cls, more)) == turn.situation(cls.queue) or not _waits(turn, cls, more):
             continue
         if make_room_for(turn, cls, more):
             success = True
             _settle(turn)
             line_up(cls, more)
         else:
-            turn.failed[cls, more] = state.version
+            turn.failed[cls, more] = turn.situation(cls.queue)
             if cls not in state.starving and _entitled(turn, cls, more):
                 state.journal.put(state.starving, cls, None)
     return success

@@ -36,6 +36,7 @@ class Turn:
         "again",
         "arrived",
         "blocked",
+        "commits",
         "everything",
         "failed",
         "hypothetical",
@@ -69,8 +70,10 @@ class Turn:
         """Classes whose gate was closed in this turn."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
-        self.failed: dict[tuple[JobClass, bool], int] = {}
-        """Classes for which no room could be made, and the version of the state for which that is so."""
+        self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
+        """Classes for which no room could be made, and the situation in which that was so."""
+        self.commits: dict[QueueState, int] = {}
+        """How often something was started or stopped for good below a top queue; below the root: anywhere."""
 
     # ---- begin ---------------------------------------------------------------------------------------
 
@@ -86,6 +89,7 @@ class Turn:
         state.enlist(cls.running, job.seq)
         entries = journal.entries
         self.touched[job.queue] = None
+        self._note_commit(job.queue)
         kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
         entries.append((_restore, job, kept))
         job.attempt += 1
@@ -110,11 +114,26 @@ class Turn:
         state = self.state
         state.pay(job, sum(place.charge for place in places))
         self.touched[job.queue] = None
+        self._note_commit(job.queue)
         self._note_elastic(job)
         if self.reported and self._must_wait(job, places):
             self._claim(job, places)
         else:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
+
+    def _note_commit(self, queue: QueueState) -> None:
+        commits = self.commits
+        root, top = self.state.root, queue.path[-1]
+        commits[root] = commits.get(root, 0) + 1
+        commits[top] = commits.get(top, 0) + 1
+
+    def situation(self, queue: QueueState) -> tuple[int, int]:
+        """What has been tried for a queue in vain need not be tried again while this is the same.
+
+        Within a department only what happens there matters, and whether anything was given back anywhere.
+        """
+        top = queue.path[-1]
+        return self.commits.get(top if top.children else self.state.root, 0), self.state.root.allocated
 
     def _note_elastic(self, job: JobState) -> None:
         """Keep the lists of those that could have more tasks, or a larger or smaller share."""
@@ -221,6 +240,7 @@ class Turn:
     def evicted(self, job: JobState, places: Sequence[Place], for_job: str, reason: Reason) -> None:
         """These places, lifted already, are lost for good."""
         self.leave(job, places)
+        self._note_commit(job.queue)
         whole = not job.places
         self.out.append(Preempt(job.job.id, job.attempt, tuple(sorted(places)), whole, for_job, reason))
         self.after_loss(job, reason)
