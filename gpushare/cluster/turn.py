@@ -116,7 +116,8 @@ class Turn:
         self.touched[job.queue] = None
         self._note_commit(job.queue)
         self._note_elastic(job)
-        if self.reported and self._must_wait(job, places):
+        # While its gang waits for others to end, what comes later waits with it.
+        if self.reported and (job.unstarted or self._must_wait(job, places)):
             self._claim(job, places)
         else:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
