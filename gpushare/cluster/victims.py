@@ -273,8 +273,8 @@ class Search:
         self.taken: list[Unit] = []
         self.before: dict[QueueState, int] = {}
         """What queues on the paths of the job and of victims held."""
-        self.holders: dict[NodeState, list[tuple[int, JobState, Unit | None]]] = {}
-        """By node, who could go: rank, job, and of those that go as a whole the unit."""
+        self.holders: dict[NodeState, list[Unit]] = {}
+        """By node, who could go as a whole; of elastic jobs what goes is worked out when it is needed."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
 
@@ -419,13 +419,13 @@ class Search:
             if not self._evictable(job):
                 continue
             if len(job.places) == 1:
-                (place,) = job.places.values()
-                entry = (rank, job, Unit(job, [place], place.node, rank))
-                self.holders.setdefault(by_name[place.node], []).append(entry)
+                places = tuple(job.places.values())
+                name = places[0].node
+                self.holders.setdefault(by_name[name], []).append(Unit(job, places, name, rank))
                 continue
-            for name in sorted({place.node for place in job.places.values()}):
-                unit = None if job.cls.shape.elastic else Unit(job, job.ordered, name, rank)
-                self.holders.setdefault(by_name[name], []).append((rank, job, unit))
+            places = tuple(job.ordered)
+            for name in sorted({place.node for place in places}):
+                self.holders.setdefault(by_name[name], []).append(Unit(job, places, name, rank))
 
     def _could_suffice(self) -> bool:
         """With all of them gone, would there be room? For whole GPUs only; else yes."""
@@ -442,11 +442,10 @@ class Search:
             if not self.mask >> node.number & 1:
                 continue
             freed = [0] * len(node.free)
-            for _, job, _ in jobs:
-                for place in job.places.values():
-                    if place.node == node.spec.name:
-                        for gpu in place.gpus:
-                            freed[gpu] += place.amount
+            for unit in jobs:
+                for place in unit.here:
+                    for gpu in place.gpus:
+                        freed[gpu] += place.amount
             whole = sum(left + more == node.memory for left, more in zip(node.free, freed, strict=True))
             room += whole // need.gpus - node.whole // need.gpus
         return room >= len(self.wants)
@@ -493,7 +492,7 @@ class Search:
         """The best set of victims that makes room for one such task on the node."""
         spare = list(self._units(node, extras_first=True))
         found = clear(node, need, spare, self.bounds)
-        if any(unit is None and job.extra() for _, job, unit in self.holders[node]):
+        if any(unit.job.extra() for unit in self.holders[node]):
             core = list(self._units(node, extras_first=False))
             other = clear(node, need, core, self.bounds)
             if other is not None and (found is None or other[0][:2] < found[0][:2]):
@@ -502,10 +501,10 @@ class Search:
 
     def _units(self, node: NodeState, *, extras_first: bool) -> Iterator[Unit]:
         """What is still there of those who could go."""
-        for rank, job, unit in self.holders[node]:
-            if unit is None:
-                yield from units_on(job, node, rank, extras_first=extras_first)
-            elif job.places:
+        for unit in self.holders[node]:
+            if unit.job.cls.shape.elastic:
+                yield from units_on(unit.job, node, unit.rank, extras_first=extras_first)
+            elif unit.job.places:
                 yield unit
 
     # ---- limits ----------------------------------------------------------------------------------
