@@ -8,6 +8,7 @@ Interface, version 1 (changes are noted here)::
     allocator.what_if([QueueChanged(queue)])          # what would happen; nothing changes
     allocator.shares()                                # each queue's fair share as the sum that it comes from
     allocator.loans()                                 # who borrows from whom
+    allocator.limit("job-7", place)                   # bytes that its tasks may use at most
     allocator.next_wake                               # hand in TimePassed() at this time, if nothing comes before
     allocator.validate()                              # raises if an invariant is broken
 

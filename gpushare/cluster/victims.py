@@ -511,6 +511,9 @@ class Search:
 
     def _charge(self) -> int:
         """What the job will pay, as far as it is known."""
+        if len(self.wants) == 1:
+            need = self.wants[0].need
+            return self.placed[0].charge if self.placed else need.charge(self.state.space.nodes[0].memory)
         if self.placed:
             return sum(place.charge for place in self.placed)
         return sum(want.need.charge(self.state.space.nodes[0].memory) for want in self.wants)

@@ -404,8 +404,12 @@ class World:
             if isinstance(action, Preempt) and action.for_job == for_job and self.jobs[action.job].queue == queue:
                 units = [place.charge for place in action.places]
                 if action.whole:
-                    least = sum(tasks.least for tasks in self.jobs[action.job].tasks)
-                    units = [*units[least:], sum(units[:least])]
+                    units, core = [], 0
+                    for group, tasks in enumerate(self.jobs[action.job].tasks):
+                        mine = [place.charge for place in action.places if place.group == group]
+                        core += sum(mine[: tasks.least])
+                        units += mine[tasks.least :]
+                    units.append(core)
                 total += sum(units)
                 largest = max(largest, *units)
         assert self.held(queue) - (total - largest) > self.queues[queue].quota, "a victim in quota"
