@@ -12,6 +12,9 @@ Interface, version 1 (changes are noted here)::
     allocator.next_wake                               # hand in TimePassed() at this time, if nothing comes before
     allocator.validate()                              # raises if an invariant is broken
 
+Since version 1 was written down: Explanation.who and .others, Allocator.limit(), Allocator.now; a JobRestored with a
+part of its gang is completed or stopped instead of refused; Code.TAKEN and Code.INCOMPLETE.
+
 Quantities are integers: micro-GPUs (`quantity.gpus(0.5) == 500_000`) and bytes. Times are seconds of any clock that
 does not go back; only their differences matter.
 

@@ -34,6 +34,7 @@ from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, St
 class Turn:
     __slots__ = (
         "again",
+        "all_commits",
         "arrived",
         "blocked",
         "commits",
@@ -73,7 +74,9 @@ class Turn:
         self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
         """Classes for which no room could be made, and the situation in which that was so."""
         self.commits: dict[QueueState, int] = {}
-        """How often something was started or stopped for good below a top queue; below the root: anywhere."""
+        """How often something was started or stopped for good below a top queue ..."""
+        self.all_commits = 0
+        """... and anywhere."""
 
     # ---- begin ---------------------------------------------------------------------------------------
 
@@ -123,10 +126,9 @@ class Turn:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
 
     def _note_commit(self, queue: QueueState) -> None:
-        commits = self.commits
-        root, top = self.state.root, queue.path[-1]
-        commits[root] = commits.get(root, 0) + 1
+        commits, top = self.commits, queue.path[-1]
         commits[top] = commits.get(top, 0) + 1
+        self.all_commits += 1
 
     def situation(self, queue: QueueState) -> tuple[int, int]:
         """What has been tried for a queue in vain need not be tried again while this is the same.
@@ -134,7 +136,7 @@ class Turn:
         Within a department only what happens there matters, and whether anything was given back anywhere.
         """
         top = queue.path[-1]
-        return self.commits.get(top if top.children else self.state.root, 0), self.state.root.allocated
+        return self.commits.get(top, 0) if top.children else self.all_commits, self.state.root.allocated
 
     def _note_elastic(self, job: JobState) -> None:
         """Keep the lists of those that could have more tasks, or a larger or smaller share."""

@@ -287,8 +287,13 @@ class Search:
         """Find victims, stage by stage."""
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
-        for stage in sorted({one.stage for one in self.candidates}):
-            if self._too_little(stage):
+        stages = sorted({one.stage for one in self.candidates})
+        for index, stage in enumerate(stages):
+            if index == 1:
+                self._gather(stages[-1])
+                if not self._could_suffice():
+                    return False
+            if not self._surely() and self._too_little(stage):
                 continue
             mark = self.state.mark()
             # Who goes alone makes room that nobody else could have made, so there is nothing to put back.
@@ -302,6 +307,12 @@ class Search:
             self.state.undo(mark)
             self.placed, self.taken = [], []
         return False
+
+    def _surely(self) -> bool:
+        """One task, and all who could go are alike and large enough: nearly always the first of them will do."""
+        if len(self.wants) > 1 or len(self.candidates) > 1:
+            return False
+        return self.state.by_seq[self.candidates[0].cls.running.first].charge >= self._charge()
 
     def _too_little(self, stage: tuple[int, int]) -> bool:
         """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
@@ -441,12 +452,8 @@ class Search:
         for node, jobs in self.holders.items():
             if not self.mask >> node.number & 1:
                 continue
-            freed = [0] * len(node.free)
-            for unit in jobs:
-                for place in unit.here:
-                    for gpu in place.gpus:
-                        freed[gpu] += place.amount
-            whole = sum(left + more == node.memory for left, more in zip(node.free, freed, strict=True))
+            # At most: a GPU that two of them share is counted twice.
+            whole = min(len(node.free), node.whole + sum(unit.freed for unit in jobs))
             room += whole // need.gpus - node.whole // need.gpus
         return room >= len(self.wants)
 
@@ -848,14 +855,21 @@ def commit(
     by_job: dict[JobState, list[Place]] = {}
     for unit in taken:
         by_job.setdefault(unit.job, []).extend(unit.places)
+    name, mine = job.job.id, job.queue
     for victim, places in by_job.items():
-        data: dict[str, object] = {"queue": victim.queue.name, "for_job": job.job.id}
         if reclaimed:
-            data |= {"for_queue": job.queue.name, "allocated": job.queue.allocated, "share": job.queue.share}
-            data |= {"victim_share": victim.queue.share}
+            data = {
+                "queue": victim.queue.name,
+                "for_job": name,
+                "for_queue": mine.name,
+                "allocated": mine.allocated,
+                "share": mine.share,
+                "victim_share": victim.queue.share,
+            }
+            turn.evicted(victim, places, name, Reason(Code.RECLAIM, data))
         else:
-            data |= {"priority": victim.cls.priority, "for_priority": job.cls.priority}
-        turn.evicted(victim, places, job.job.id, Reason(Code.RECLAIM if reclaimed else reason, data))
+            priorities = {"priority": victim.cls.priority, "for_priority": job.cls.priority}
+            turn.evicted(victim, places, name, Reason(reason, {"queue": mine.name, "for_job": name, **priorities}))
     why = Reason(Code.TAKEN, {"victims": tuple(one.job.id for one in by_job)})
     placed.sort()
     if more:
