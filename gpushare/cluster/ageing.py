@@ -14,7 +14,7 @@ from gpushare.cluster.model import Code
 from gpushare.cluster.placement import forbidden
 from gpushare.cluster.state import JobClass, JobState
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.victims import Bounds, Candidate, Search, Want, commit, wants_of
+from gpushare.cluster.victims import Bounds, Candidate, Search, commit, wants_of
 
 
 def may_reserve(job: JobState, cls: JobClass) -> bool:
@@ -76,7 +76,7 @@ def release(turn: Turn) -> None:
 def choose(turn: Turn, job: JobState) -> int:
     """Nodes for all its tasks, as if only what cannot be stopped for it were there: the least missing first."""
     state, shape = turn.state, job.cls.shape
-    wants: list[Want] = wants_of(job, shape.rungs - 1, False)
+    wants = wants_of(job, shape.rungs - 1, False)
     mask = state.space.mask(shape.selector)
     nodes = 0
     room: dict[int, int] = {}
@@ -110,7 +110,7 @@ def complete(turn: Turn) -> bool:
             continue
         found[cls] = Candidate((0, 0), 0, cls)
     mark = state.mark()
-    search = Search(turn, job, wants_of(job, rung, False), rung, list(found.values()), Bounds())
+    search = Search(turn, job, wants_of(job, rung, False), list(found.values()), Bounds())
     search.mask = state.space.mask(shape.selector) & state.space.reserved
     search.only = state.backfills
     if not search.run():

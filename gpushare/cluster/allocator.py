@@ -34,6 +34,7 @@ from gpushare.cluster.model import (
     JobWithdrawn,
     Loan,
     NodeView,
+    Place,
     Policy,
     QueueView,
     Refuse,
@@ -143,6 +144,10 @@ class Allocator:
     @property
     def now(self) -> float:
         return self._now
+
+    def limit(self, job: str, place: Place) -> int:
+        """Bytes that a task of the job may use of each of its GPUs at most: its own limit, or its queue's default."""
+        return views.limit(known(self._state, job), place, self._state.space.by_name[place.node].memory)
 
     def validate(self) -> None:
         """Raise AssertionError if the state contradicts itself or an invariant."""

@@ -314,8 +314,8 @@ def enter(turn: Turn, spec: Job) -> JobState:
     seq = state.sequence
     state.sequence = seq + 1
     job = JobState(spec, seq, queue, cls, turn.now)
-    attempts = [attempt for name, attempt in state.leaving if name == spec.id] if state.leaving else ()
-    job.attempt = max(attempts, default=0)
+    if state.leaving:
+        job.attempt = max((attempt for name, attempt in state.leaving if name == spec.id), default=0)
     state.enter(job, state.demand_of(cls.shape) if cls.shape.by_bytes else cls.demand)
     return job
 

@@ -26,6 +26,7 @@ from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.moves import consolidate, could_consolidate
 from gpushare.cluster.order import ABOVE, ROOM, WITHIN_SHARE, Order, is_more_open, is_open, standing
 from gpushare.cluster.placement import (
+    Want,
     allowed_nodes,
     forbidden,
     forbidden_reason,
@@ -99,12 +100,12 @@ def complete_gang(turn: Turn, job: JobState) -> None:
         group = shape.groups[index]
         taken = {task for one, task in job.places if one == index}
         for task in [task for task in range(group.top) if task not in taken][: max(0, group.least - len(taken))]:
-            place = place_task(state, job, index, task, group.needs[job.rung], mask, apart)
+            place = place_task(state, job, Want(index, task, group.needs[job.rung]), mask, apart)
             while place is None and extra:
                 gone = extra.pop()
                 turn.lift(job, gone)
                 turn.evicted(job, [gone], job.job.id, Reason(Code.INCOMPLETE))
-                place = place_task(state, job, index, task, group.needs[job.rung], mask, apart)
+                place = place_task(state, job, Want(index, task, group.needs[job.rung]), mask, apart)
             if place is not None:
                 placed.append(place)
     enough = all(job.count(index) >= group.least for index, group in enumerate(shape.groups))
@@ -181,6 +182,8 @@ def start(turn: Turn, highest_tier: int) -> None:
     while (head := order.pop(root)) is not None:
         cls, more = head
         if not (is_more_open(cls) if more else is_open(cls)):
+            if all_closed(state):
+                break
             order.update(cls.queue)  # another queue has had the last room
             continue
         if not attempt(turn, cls, more) and all_closed(state):
@@ -270,7 +273,7 @@ def _attempt_more(turn: Turn, cls: JobClass) -> bool:
         found = state.space.find(want.need, mask, apart)
         if found is not None:
             mark = state.mark()
-            place = take(state, job, want.group, want.task, want.need, *found)
+            place = take(state, job, want, *found)
             broken = forbidden(cls, place.charge)
             if broken is None:
                 turn.extend(job, [place], THERE_IS_ROOM)
@@ -328,14 +331,14 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
     success = False
     while heap:
         _, _, cls, more = heappop(heap)
-        if turn.failed.get((cls, more)) == state.version or not _waits(turn, cls, more):
+        if turn.failed.get((cls, more)) == turn.situation(cls.queue) or not _waits(turn, cls, more):
             continue
         if make_room_for(turn, cls, more):
             success = True
             _settle(turn)
             line_up(cls, more)
         else:
-            turn.failed[cls, more] = state.version
+            turn.failed[cls, more] = turn.situation(cls.queue)
             if cls not in state.starving and _entitled(turn, cls, more):
                 state.journal.put(state.starving, cls, None)
     return success
@@ -351,15 +354,17 @@ def _to_consider(turn: Turn) -> list[JobClass]:
     if turn.everything:
         return list(state.classes.values())
     found = dict(turn.blocked)
-    if state.starving and any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves()):
-        for cls in list(state.starving):
-            if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
-                state.journal.drop(state.starving, cls)
-            else:
-                found[cls] = None
+    over = any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
+    for cls in list(state.starving) if over else ():
+        if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
+            state.journal.drop(state.starving, cls)
+        else:
+            found[cls] = None
     for leaf in turn.touched:
+        right = leaf.share if leaf.quota is None or leaf.share > leaf.quota else leaf.quota
         for cls in leaf.classes.values():
-            if len(cls.pending) or len(cls.short):
+            entitled = leaf.quota is None or leaf.allocated + cls.charge <= right
+            if (cls.pending and (leaf.mixed or (over and entitled))) or cls.short:
                 found[cls] = None
     free = state.space.capacity - state.root.allocated
     if free:

@@ -9,11 +9,11 @@ far as there is room that no waiting job can use: highest priority first, oldest
 from __future__ import annotations
 
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import allowed_nodes, forbidden, take
+from gpushare.cluster.placement import Want, allowed_nodes, forbidden, take
 from gpushare.cluster.space import NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.victims import Want, more_charge, reclaimable, wants_of
+from gpushare.cluster.victims import more_charge, reclaimable, wants_of
 
 
 def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
@@ -49,7 +49,7 @@ def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
 def _givers(turn: Turn, cls: JobClass, job: JobState, charge: int) -> list[JobState]:
     """Who may be shrunk for it, in order."""
     state = turn.state
-    others = {queue for _, queue in reclaimable(state, cls.queue, charge)[0]}
+    others = {queue for _, queue in reclaimable(cls.queue, charge).leaves}
     found = [
         giver
         for giver in (state.by_seq[seq] for seq in state.ladders)
@@ -73,7 +73,7 @@ class _Search:
         for want in self.wants:
             found = self.state.space.find(want.need, mask)
             if found is not None:
-                self.placed.append(take(self.state, self.job, want.group, want.task, want.need, *found))
+                self.placed.append(take(self.state, self.job, want, *found))
             elif not self._squeeze(want, mask):
                 return False
         return bool(self.shrunk)
@@ -99,7 +99,7 @@ class _Search:
         self.shrunk.update(dict.fromkeys(changed))
         gpus = fit_on(node, want.need)
         assert gpus is not None
-        self.placed.append(take(self.state, self.job, want.group, want.task, want.need, node, gpus))
+        self.placed.append(take(self.state, self.job, want, node, gpus))
         return True
 
     def _on(self, want: Want, node: NodeState) -> list[JobState] | None:

@@ -92,7 +92,7 @@ def _who(state: State, job: JobState, now: float) -> Iterator[str]:
         yield f"with it {queue.name} would hold {format_gpus(after)}; {right}: it may not take from others"
     else:
         yield f"with it {queue.name} would hold {format_gpus(after)}; {right}: it may take from those above theirs"
-        candidates, _ = candidates_for_reclaim(state, cls, cls.charge)
+        candidates, _ = candidates_for_reclaim(cls, cls.charge)
         if not candidates:
             yield "nobody from whom it may take is above share and quota"
         for name in dict.fromkeys(one.cls.queue.name for one in candidates):

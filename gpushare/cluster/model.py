@@ -8,8 +8,12 @@ Interface, version 1 (changes are noted here)::
     allocator.what_if([QueueChanged(queue)])          # what would happen; nothing changes
     allocator.shares()                                # each queue's fair share as the sum that it comes from
     allocator.loans()                                 # who borrows from whom
+    allocator.limit("job-7", place)                   # bytes that its tasks may use at most
     allocator.next_wake                               # hand in TimePassed() at this time, if nothing comes before
     allocator.validate()                              # raises if an invariant is broken
+
+Since version 1 was written down: Explanation.who and .others, Allocator.limit(), Allocator.now; a JobRestored with a
+part of its gang is completed or stopped instead of refused; Code.TAKEN and Code.INCOMPLETE.
 
 Quantities are integers: micro-GPUs (`quantity.gpus(0.5) == 500_000`) and bytes. Times are seconds of any clock that
 does not go back; only their differences matter.

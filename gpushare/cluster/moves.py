@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import allowed_nodes, forbidden, place_task, take
+from gpushare.cluster.placement import Want, allowed_nodes, forbidden, place_task, take
 from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, State
 from gpushare.cluster.turn import Turn, spread
-from gpushare.cluster.victims import Bounds, Cost, Unit, Want, clear, evictable, more_charge, wants_of
+from gpushare.cluster.victims import Bounds, Cost, Unit, clear, evictable, more_charge, wants_of
 
 ANYBODY = Bounds()
 
@@ -24,6 +24,9 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Start the job with the fewest moves, if moving alone makes room for it."""
     state, shape = turn.state, cls.shape
     if not state.policy.consolidate or shape.stuck == state.version:
+        return False
+    free = state.space.capacity - state.root.allocated
+    if not free or (not more and free < cls.charge):
         return False
     rung = job.rung if more else shape.rungs - 1
     wants = wants_of(job, rung, more)
@@ -79,9 +82,7 @@ class _Search:
         if not self._could_suffice():
             return False
         for want in self.wants:
-            place = place_task(
-                self.state, self.job, want.group, want.task, want.need, self.mask, spread(self.job.queue)
-            )
+            place = place_task(self.state, self.job, want, self.mask, spread(self.job.queue))
             if place is not None:
                 self.placed.append(place)
             elif not self._clear_a_node(want):
@@ -145,12 +146,12 @@ class _Search:
             self.turn.lift(unit.job, unit.places[0])
         gpus = fit_on(node, want.need)
         assert gpus is not None
-        place = take(self.state, self.job, want.group, want.task, want.need, node, gpus)
+        place = take(self.state, self.job, want, node, gpus)
         for unit in sorted(units, key=lambda unit: (-unit.charge, unit.rank)):
             old, other = unit.places[0], unit.job
             need = other.cls.shape.groups[old.group].needs[other.rung]
             mask = allowed_nodes(self.state, other)
-            new = place_task(self.state, other, old.group, old.task, need, mask, spread(other.queue))
+            new = place_task(self.state, other, Want(old.group, old.task, need), mask, spread(other.queue))
             if new is None:
                 return False
             self.state.pay(other, new.charge)

@@ -30,12 +30,11 @@ ROOM = frozenset({Code.NO_SPACE, Code.RESERVED, Code.NO_NODE})
 
 def standing(queue: QueueState, charge: int) -> Rank:
     """The sort key of a queue whose next job costs so much; kept until the queue's numbers change."""
-    known = queue.standings
-    if known.get("allocated") != queue.allocated or known.get("share") != queue.share:
-        queue.standings = known = {"allocated": queue.allocated, "share": queue.share}
-    rank = known.get(charge)
-    if rank is None:
-        rank = known[charge] = _standing(queue, charge)
+    kept = queue.standing
+    if kept is not None and kept[0] == charge and kept[1] == queue.allocated and kept[2] == queue.share:
+        return kept[3]
+    rank = _standing(queue, charge)
+    queue.standing = (charge, queue.allocated, queue.share, rank)
     return rank
 
 
@@ -62,8 +61,10 @@ def next_class(leaf: QueueState) -> tuple[JobClass, bool] | None:
     best: tuple[int, bool, int, int] | None = None
     found: JobClass | None = None
     for cls in leaf.classes.values():
-        if cls.pending and is_open(cls):
-            key = (-cls.priority, False, cls.pending.first, cls.number)
+        gate, seqs = cls.gate, cls.pending
+        # is_open() and len(), written out: a thousand queues are asked at every event.
+        if seqs.head < len(seqs.items) and (gate is None or (not cls.shape.full and gate.code in ROOM)):
+            key = (-cls.priority, False, seqs.items[seqs.head], cls.number)
         elif cls.short and is_more_open(cls):
             key = (-cls.priority, True, cls.short.first, cls.number)
         else:

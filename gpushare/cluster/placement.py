@@ -5,10 +5,20 @@ Everything here leaves the places occupied in the ledger (not yet paid for) or n
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State, TaskShape
+
+
+class Want(NamedTuple):
+    """One task that needs a place."""
+
+    group: int
+    task: int
+    need: Need
 
 
 def forbidden(cls: JobClass, charge: int) -> tuple[Code, QueueState] | None:
@@ -41,15 +51,18 @@ def place_gang(state: State, job: JobState, rung: int, mask: int, spread: bool) 
     shape = job.cls.shape
     need = shape.simple
     if need is not None:
-        place = place_task(state, job, 0, 0, need, mask, spread)
+        place = place_task(state, job, Want(0, 0, need), mask, spread)
         return None if place is None else [place]
     mark = state.mark()
     places: list[Place] = []
     for index in largest_first(shape, rung):
         group = shape.groups[index]
-        if not place_more(state, job, index, group.needs[rung], 0, group.least, mask, spread, places):
-            state.undo(mark)
-            return None
+        for task in range(group.least):
+            place = place_task(state, job, Want(index, task, group.needs[rung]), mask, spread)
+            if place is None:
+                state.undo(mark)
+                return None
+            places.append(place)
     places.sort()
     return places
 
@@ -68,42 +81,18 @@ def weight(group: TaskShape, rung: int) -> int:
     return need.amount if need.in_bytes else need.amount * 80 * 1024  # as if bytes of a common GPU, for an order only
 
 
-def place_more(
-    state: State,
-    job: JobState,
-    group: int,
-    need: Need,
-    first: int,
-    count: int,
-    mask: int,
-    spread: bool,
-    places: list[Place],
-) -> bool:
-    """Places for `count` equal tasks, appended to `places`; False at the first that finds none."""
-    for task in range(first, first + count):
-        place = place_task(state, job, group, task, need, mask, spread)
-        if place is None:
-            return False
-        places.append(place)
-    return True
+def place_task(state: State, job: JobState, want: Want, mask: int, spread: bool) -> Place | None:
+    found = state.space.find(want.need, mask, spread)
+    return None if found is None else take(state, job, want, *found)
 
 
-def place_task(state: State, job: JobState, group: int, task: int, need: Need, mask: int, spread: bool) -> Place | None:
-    found = state.space.find(need, mask, spread)
-    if found is None:
-        return None
-    return take(state, job, group, task, need, found[0], found[1])
-
-
-def take(
-    state: State, job: JobState, group: int, task: int, need: Need, node: NodeState, gpus: tuple[int, ...]
-) -> Place:
+def take(state: State, job: JobState, want: Want, node: NodeState, gpus: tuple[int, ...]) -> Place:
     """Occupy these GPUs for one task."""
-    memory = node.memory
+    memory, need = node.memory, want.need
     if need.whole:
-        place = Place(group, task, node.spec.name, gpus, memory, need.gpus * MICRO)
+        place = Place(want.group, want.task, node.spec.name, gpus, memory, need.gpus * MICRO)
     else:
-        place = Place(group, task, node.spec.name, gpus, need.on(memory), need.charge(memory))
+        place = Place(want.group, want.task, node.spec.name, gpus, need.on(memory), need.charge(memory))
     state.occupy(job, place)
     return place
 

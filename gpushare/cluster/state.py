@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from gpushare.cluster.journal import Journal
 from gpushare.cluster.model import Job, Place, Policy, Queue, Reason, Selector, Tasks
@@ -105,6 +104,7 @@ class QueueState:
         "fixed",
         "gated",
         "granted",
+        "mixed",
         "name",
         "order",
         "parent",
@@ -112,7 +112,7 @@ class QueueState:
         "quota",
         "share",
         "spec",
-        "standings",
+        "standing",
         "weight",
     )
 
@@ -131,17 +131,19 @@ class QueueState:
         self.divided = -1
         """What its children were last given to divide; -1: their numbers have changed since."""
         self.classes: dict[object, JobClass] = {}
+        self.mixed = False
+        """Its jobs have not all the same priority, or had not."""
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
-        self.standings: dict[Any, Any] = {}
-        """Its places in the order of its siblings, by what its next job costs: see order.py."""
+        self.standing: tuple[int, int, int, tuple[int, int, int, int, int]] | None = None
+        """Its place in the order of its siblings, and for which numbers that is so: see order.py."""
         self.granted = 0.0
         """The minimum run time of its jobs: its own, else its parent's."""
         self.adopt(spec)
 
     def adopt(self, spec: Queue) -> None:
         self.spec = spec
-        self.standings = {}
+        self.standing = None
         self.grant()
         self.quota = spec.quota
         self.cap = spec.cap
@@ -562,6 +564,7 @@ class State:
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
             self.journal.put(self.classes, key, cls)
+            queue.mixed = queue.mixed or any(one.priority != cls.priority for one in queue.classes.values())
             self.journal.put(queue.classes, key, cls)
             self.journal.put(shape.classes, cls, None)
         return cls

@@ -34,8 +34,10 @@ from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, St
 class Turn:
     __slots__ = (
         "again",
+        "all_commits",
         "arrived",
         "blocked",
+        "commits",
         "everything",
         "failed",
         "hypothetical",
@@ -69,8 +71,12 @@ class Turn:
         """Classes whose gate was closed in this turn."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
-        self.failed: dict[tuple[JobClass, bool], int] = {}
-        """Classes for which no room could be made, and the version of the state for which that is so."""
+        self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
+        """Classes for which no room could be made, and the situation in which that was so."""
+        self.commits: dict[QueueState, int] = {}
+        """How often something was started or stopped for good below a top queue ..."""
+        self.all_commits = 0
+        """... and anywhere."""
 
     # ---- begin ---------------------------------------------------------------------------------------
 
@@ -86,9 +92,9 @@ class Turn:
         state.enlist(cls.running, job.seq)
         entries = journal.entries
         self.touched[job.queue] = None
-        entries.append(
-            (_restore, job, job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
-        )
+        self._note_commit(job.queue)
+        kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
+        entries.append((_restore, job, kept))
         job.attempt += 1
         job.rung = rung
         job.since = job.changed = self.now
@@ -111,11 +117,26 @@ class Turn:
         state = self.state
         state.pay(job, sum(place.charge for place in places))
         self.touched[job.queue] = None
+        self._note_commit(job.queue)
         self._note_elastic(job)
-        if self.reported and self._must_wait(job, places):
+        # While its gang waits for others to end, what comes later waits with it.
+        if self.reported and (job.unstarted or self._must_wait(job, places)):
             self._claim(job, places)
         else:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
+
+    def _note_commit(self, queue: QueueState) -> None:
+        commits, top = self.commits, queue.path[-1]
+        commits[top] = commits.get(top, 0) + 1
+        self.all_commits += 1
+
+    def situation(self, queue: QueueState) -> tuple[int, int]:
+        """What has been tried for a queue in vain need not be tried again while this is the same.
+
+        Within a department only what happens there matters, and whether anything was given back anywhere.
+        """
+        top = queue.path[-1]
+        return self.commits.get(top, 0) if top.children else self.all_commits, self.state.root.allocated
 
     def _note_elastic(self, job: JobState) -> None:
         """Keep the lists of those that could have more tasks, or a larger or smaller share."""
@@ -222,6 +243,7 @@ class Turn:
     def evicted(self, job: JobState, places: Sequence[Place], for_job: str, reason: Reason) -> None:
         """These places, lifted already, are lost for good."""
         self.leave(job, places)
+        self._note_commit(job.queue)
         whole = not job.places
         self.out.append(Preempt(job.job.id, job.attempt, tuple(sorted(places)), whole, for_job, reason))
         self.after_loss(job, reason)
@@ -301,18 +323,8 @@ class Turn:
         self.out.append(Grow(job.job.id, job.rung, tuple(job.ordered), reason))
 
 
-def _restore(
-    job: JobState,
-    attempt: int,
-    rung: int,
-    since: float,
-    changed: float,
-    backfill: bool,
-    reason: Reason,
-    started_in: int,
-) -> None:
-    job.attempt, job.rung, job.since, job.changed = attempt, rung, since, changed
-    job.backfill, job.reason, job.started_in = backfill, reason, started_in
+def _restore(job: JobState, kept: tuple[int, int, float, float, bool, Reason, int]) -> None:
+    job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in = kept
 
 
 def physically_free(node: NodeState, gpu: int) -> bool:

@@ -11,9 +11,10 @@ Why it ends (no ping-pong)
     Shares depend on demand, quotas and nodes, not on what runs (shares.py). Let, over the queues of one level,
     PhiD = sum of min(allocated, quota) and PhiS = sum of min(allocated, share). A reclaim is done only if (PhiD, PhiS)
     of every level at which it moves something from one queue to another rises in lexicographic order, on the final
-    set of victims. (One exception, for quotas: PhiD may stay as it is when a queue that gets its quota displaces a
-    job so large that its own queue cannot have it back within quota: so it does not come back either.) Starting a job where there is room lowers neither. Both are bounded integers, so with demands
+    set of victims. Starting a job where there is room lowers neither. Both are bounded integers, so with demands
     unchanged reclaims come to an end, and v, evicted for j, cannot evict j in return: that would lower what has risen.
+    One exception, for quotas: PhiD may stay as it is when a queue that gets its quota displaces a job so large that
+    its own queue cannot have it back within quota: that job cannot evict in return either.
     Preemption raises the priorities of what a queue runs, in lexicographic order, and needs no share at all.
 
 Which victims
@@ -31,24 +32,16 @@ from itertools import combinations, groupby
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import allowed_nodes, forbidden, largest_first, place_task, take
+from gpushare.cluster.placement import Want, allowed_nodes, forbidden, largest_first, place_task, take
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import BROKEN, Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState, State
-from gpushare.cluster.turn import Turn, min_runtime, spread
+from gpushare.cluster.turn import Turn, spread
 
-FOREVER_MUCH = 10**18
+ENDLESS = 10**18
 
 EXHAUSTIVE = 10
 """Up to so many victims on a node all sets of them are compared."""
-
-
-class Want(NamedTuple):
-    """One task that needs a place."""
-
-    group: int
-    task: int
-    need: Need
 
 
 def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
@@ -108,13 +101,15 @@ class Bounds:
     def __init__(self) -> None:
         self.of: dict[QueueState, tuple[tuple[QueueState, int], ...]] = {}
         """By leaf: the queues of its path that must stay above a bound before each victim."""
+        self.leaves: list[tuple[tuple[int, ...], QueueState]] = []
+        """Leaves that may be taken from, each with its place in the order."""
         self.ceilings: list[tuple[QueueState, int, bool]] = []
         """The job's queue and its ancestors: with the job, each may hold so much if victims are taken outside of it;
         whether that is its quota."""
 
     def room(self, leaf: QueueState) -> int:
         """How far it is above its bounds; the last victim may take more."""
-        return min((queue.allocated - bound for queue, bound in self.of.get(leaf, ())), default=FOREVER_MUCH)
+        return min((queue.allocated - bound for queue, bound in self.of.get(leaf, ())), default=ENDLESS)
 
     def could_free(self, units: Iterable[Unit]) -> int:
         """No more than so much (micro) can be had from these."""
@@ -147,11 +142,8 @@ class Bounds:
 # ---- who may be taken from -----------------------------------------------------------------------------
 
 
-def reclaimable(
-    state: State, leaf: QueueState, charge: int
-) -> tuple[list[tuple[tuple[object, ...], QueueState]], Bounds]:
-    """Leaves that must give to this one, each with its place in the order, and their bounds."""
-    found: list[tuple[tuple[object, ...], QueueState]] = []
+def reclaimable(leaf: QueueState, charge: int) -> Bounds:
+    """Leaves that must give to this one, and how far."""
     bounds = Bounds()
     in_quota = in_share = True
     inside = 0
@@ -162,23 +154,22 @@ def reclaimable(
         in_share = in_share and after <= mine.share
         if not in_quota and not in_share:
             break
-        ceiling = mine.share if not in_quota else 10**18 if mine.quota is None else mine.quota
+        ceiling = mine.share if not in_quota else ENDLESS if mine.quota is None else mine.quota
         bounds.ceilings.append((mine, ceiling, in_quota))
         parent = mine.parent
         assert parent is not None
         for other in parent.children.values():
             if other is not mine:
-                inside += _over(other, in_quota, (), (), found, bounds)
-    found.sort(key=lambda entry: entry[0])
-    return found, bounds
+                inside += _over(other, in_quota, (), (), bounds)
+    bounds.leaves.sort(key=lambda entry: entry[0])
+    return bounds
 
 
 def _over(
     queue: QueueState,
     quota_alone: bool,
-    key: tuple[object, ...],
+    key: tuple[int, ...],
     chain: tuple[tuple[QueueState, int], ...],
-    found: list[tuple[tuple[object, ...], QueueState]],
     bounds: Bounds,
 ) -> int:
     """Find the leaves below a queue, as far as all on the way are above their bound; what they hold at most to take."""
@@ -190,9 +181,9 @@ def _over(
     key = (*key, queue.spec.priority, -_ratio(queue, queue.allocated), queue.order)
     chain = (*chain, (queue, bound))
     if queue.children:
-        return sum(_over(child, quota_alone, key, chain, found, bounds) for child in queue.children.values())
+        return sum(_over(child, quota_alone, key, chain, bounds) for child in queue.children.values())
     bounds.of[queue] = chain
-    found.append((key, queue))
+    bounds.leaves.append((key, queue))
     return queue.allocated
 
 
@@ -210,16 +201,16 @@ class Candidate(NamedTuple):
     cls: JobClass
 
 
-def candidates_for_reclaim(state: State, cls: JobClass, charge: int) -> tuple[list[Candidate], Bounds]:
-    leaves, bounds = reclaimable(state, cls.queue, charge)
+def candidates_for_reclaim(cls: JobClass, charge: int) -> tuple[list[Candidate], Bounds]:
+    bounds = reclaimable(cls.queue, charge)
     top = _full_ancestor(cls, charge)
     found = []
-    for standing, (key, leaf) in enumerate(leaves):
+    for standing, (key, leaf) in enumerate(bounds.leaves):
         if top is not None and not within(leaf, top):
             continue
         for victim in leaf.classes.values():
             if victim.preemptible and len(victim.running):
-                found.append(Candidate((key[0], victim.priority), standing, victim))  # type: ignore[arg-type]
+                found.append(Candidate((key[0], victim.priority), standing, victim))
     found.sort(key=_candidate_order)
     return found, bounds
 
@@ -267,23 +258,23 @@ class Search:
     """One attempt to make room for one job by taking from candidates. Changes the ledger; the caller undoes it."""
 
     def __init__(
-        self, turn: Turn, job: JobState, wants: list[Want], rung: int, candidates: list[Candidate], bounds: Bounds
+        self, turn: Turn, job: JobState, wants: list[Want], candidates: list[Candidate], bounds: Bounds
     ) -> None:
         self.turn = turn
         self.state = turn.state
         self.job = job
         self.wants = wants
-        self.rung = rung
         self.candidates = candidates
         self.bounds = bounds
         self.mask = allowed_nodes(self.state, job)
         self.spread = spread(job.queue)
+        self.caps = [(queue, queue.cap) for queue in job.queue.path if queue.cap is not None]
         self.placed: list[Place] = []
         self.taken: list[Unit] = []
         self.before: dict[QueueState, int] = {}
         """What queues on the paths of the job and of victims held."""
-        self.holders: dict[NodeState, list[tuple[int, JobState, Unit | None]]] = {}
-        """By node, who could go: rank, job, and of those that go as a whole the unit."""
+        self.holders: dict[NodeState, list[Unit]] = {}
+        """By node, who could go as a whole; of elastic jobs what goes is worked out when it is needed."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
 
@@ -294,13 +285,22 @@ class Search:
 
     def run(self) -> bool:
         """Find victims, stage by stage."""
-        if self._too_little():
-            return False
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
-        for stage in sorted({one.stage for one in self.candidates}):
+        stages = sorted({one.stage for one in self.candidates})
+        for index, stage in enumerate(stages):
+            if index == 1:
+                self._gather(stages[-1])
+                if not self._could_suffice():
+                    return False
+            if not self._surely() and self._too_little(stage):
+                continue
             mark = self.state.mark()
-            if self._single(stage) or self._many(stage):
+            # Who goes alone makes room that nobody else could have made, so there is nothing to put back.
+            if self._single(stage):
+                if self._holds():
+                    return True
+            elif self._many(stage):
                 self._fill_back()
                 if self._holds():
                     return True
@@ -308,19 +308,36 @@ class Search:
             self.placed, self.taken = [], []
         return False
 
-    def _too_little(self) -> bool:
-        """All that is free and all that could be taken are less than what is needed."""
-        state = self.state
-        got = state.space.capacity - state.root.allocated
+    def _surely(self) -> bool:
+        """One task, and all who could go are alike and large enough: nearly always the first of them will do."""
+        if len(self.wants) > 1 or len(self.candidates) > 1:
+            return False
+        return self.state.by_seq[self.candidates[0].cls.running.first].charge >= self._charge()
+
+    def _too_little(self, stage: tuple[int, int]) -> bool:
+        """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
+        state, charge = self.state, self._charge()
+        held: dict[QueueState, int] = {}
         most: dict[QueueState, int] = {}
         for one in self.candidates:
-            sample = state.by_seq[one.cls.running.first]
-            most[one.cls.queue] = max(most.get(one.cls.queue, 0), sample.charge, one.cls.demand)
-        for leaf, largest in most.items():
+            if one.stage <= stage:
+                cls = one.cls
+                charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first].charge)
+                held[cls.queue] = held.get(cls.queue, 0) + len(cls.running) * charged
+                most[cls.queue] = max(most.get(cls.queue, 0), charged)
+        got = 0
+        for leaf, total in held.items():
             room = self.bounds.room(leaf)
             if room > 0:
-                got += min(leaf.allocated - leaf.fixed, room + largest - 1)
-        return got < self._charge()
+                got += min(total, room + most[leaf] - 1)
+        if state.space.capacity - state.root.allocated + got < charge:
+            return True
+        if any(queue.allocated + charge - cap > got for queue, cap in self.caps):
+            return True
+        need = self.wants[0].need
+        if len(self.wants) > 1 or not need.whole:
+            return False
+        return state.space.largest(self.mask) * MICRO + got < need.gpus * MICRO
 
     # ---- one victim is enough ----------------------------------------------------------------------
 
@@ -354,7 +371,7 @@ class Search:
         self._take([Unit(job, [place], place.node, 0)])
         gpus = fit_on(node, want.need)
         assert gpus is not None
-        self.placed.append(take(self.state, self.job, want.group, want.task, want.need, node, gpus))
+        self.placed.append(take(self.state, self.job, want, node, gpus))
         return True
 
     def _least_excess(self, stage: tuple[int, int], charge: int) -> int:
@@ -413,13 +430,13 @@ class Search:
             if not self._evictable(job):
                 continue
             if len(job.places) == 1:
-                (place,) = job.places.values()
-                entry = (rank, job, Unit(job, [place], place.node, rank))
-                self.holders.setdefault(by_name[place.node], []).append(entry)
+                places = tuple(job.places.values())
+                name = places[0].node
+                self.holders.setdefault(by_name[name], []).append(Unit(job, places, name, rank))
                 continue
-            for name in sorted({place.node for place in job.places.values()}):
-                unit = None if job.cls.shape.elastic else Unit(job, job.ordered, name, rank)
-                self.holders.setdefault(by_name[name], []).append((rank, job, unit))
+            places = tuple(job.ordered)
+            for name in sorted({place.node for place in places}):
+                self.holders.setdefault(by_name[name], []).append(Unit(job, places, name, rank))
 
     def _could_suffice(self) -> bool:
         """With all of them gone, would there be room? For whole GPUs only; else yes."""
@@ -435,18 +452,13 @@ class Search:
         for node, jobs in self.holders.items():
             if not self.mask >> node.number & 1:
                 continue
-            freed = [0] * len(node.free)
-            for _, job, _ in jobs:
-                for place in job.places.values():
-                    if place.node == node.spec.name:
-                        for gpu in place.gpus:
-                            freed[gpu] += place.amount
-            whole = sum(left + more == node.memory for left, more in zip(node.free, freed, strict=True))
+            # At most: a GPU that two of them share is counted twice.
+            whole = min(len(node.free), node.whole + sum(unit.freed for unit in jobs))
             room += whole // need.gpus - node.whole // need.gpus
         return room >= len(self.wants)
 
     def _place_free(self, want: Want) -> bool:
-        place = place_task(self.state, self.job, want.group, want.task, want.need, self.mask, self.spread)
+        place = place_task(self.state, self.job, want, self.mask, self.spread)
         if place is None:
             return False
         self.placed.append(place)
@@ -478,7 +490,7 @@ class Search:
             self._take(found[1])
             gpus = fit_on(node, want.need)
             assert gpus is not None
-            self.placed.append(take(self.state, self.job, want.group, want.task, want.need, node, gpus))
+            self.placed.append(take(self.state, self.job, want, node, gpus))
             heappush(heap, (found[0], number, -1))
             return True
         return False
@@ -487,7 +499,7 @@ class Search:
         """The best set of victims that makes room for one such task on the node."""
         spare = list(self._units(node, extras_first=True))
         found = clear(node, need, spare, self.bounds)
-        if any(unit is None and job.extra() for _, job, unit in self.holders[node]):
+        if any(unit.job.extra() for unit in self.holders[node]):
             core = list(self._units(node, extras_first=False))
             other = clear(node, need, core, self.bounds)
             if other is not None and (found is None or other[0][:2] < found[0][:2]):
@@ -496,25 +508,26 @@ class Search:
 
     def _units(self, node: NodeState, *, extras_first: bool) -> Iterator[Unit]:
         """What is still there of those who could go."""
-        for rank, job, unit in self.holders[node]:
-            if unit is None:
-                yield from units_on(job, node, rank, extras_first=extras_first)
-            elif job.places:
+        for unit in self.holders[node]:
+            if unit.job.cls.shape.elastic:
+                yield from units_on(unit.job, node, unit.rank, extras_first=extras_first)
+            elif unit.job.places:
                 yield unit
 
     # ---- limits ----------------------------------------------------------------------------------
 
     def _charge(self) -> int:
         """What the job will pay, as far as it is known."""
+        if len(self.wants) == 1:
+            need = self.wants[0].need
+            return self.placed[0].charge if self.placed else need.charge(self.state.space.nodes[0].memory)
         if self.placed:
             return sum(place.charge for place in self.placed)
         return sum(want.need.charge(self.state.space.nodes[0].memory) for want in self.wants)
 
     def _ceilings(self) -> Iterator[tuple[QueueState, int]]:
         """What queues may hold at most with the job: by their limits, and by the rules of reclaim."""
-        for queue in self.job.queue.path:
-            if queue.cap is not None:
-                yield queue, queue.cap
+        yield from self.caps
         for queue, ceiling, _ in self.bounds.ceilings:
             if any(not within(unit.job.queue, queue) for unit in self.taken):
                 yield queue, ceiling
@@ -631,7 +644,12 @@ def gain(before: dict[QueueState, int], queues: Iterable[QueueState], coming: di
 
 def _newest(candidates: Iterable[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
     """The jobs of one queue's classes: lowest priority first, then newest first."""
-    for _, group in groupby(sorted(candidates, key=_candidate_order), key=lambda one: one.stage):
+    listed = list(candidates)
+    if len(listed) == 1:
+        for seq in listed[0].cls.running.newest_first():
+            yield by_seq[seq]
+        return
+    for _, group in groupby(sorted(listed, key=_candidate_order), key=lambda one: one.stage):
         for seq in merge(*(one.cls.running.newest_first() for one in group), reverse=True):
             yield by_seq[seq]
 
@@ -755,12 +773,13 @@ def _greedy_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Boun
             ((unit, sum(place.amount for place in unit.here if gpu in place.gpus)) for unit in units),
             key=lambda entry: (-entry[1], entry[0].rank),
         )
+        room = left
         for unit, held in on_gpu:
-            if left >= amount or not held:
+            if room >= amount or not held:
                 break
             mine.append(unit)
-            left += held
-        if left >= amount:
+            room += held
+        if room >= amount:
             by_gpu.append((len(mine), gpu, mine))
     by_gpu.sort(key=lambda entry: entry[:2])
     for _, _, mine in by_gpu[: need.gpus]:
@@ -783,15 +802,15 @@ def reclaim(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     rung = job.rung if more else shape.rungs - 1
     wants = wants_of(job, rung, more)
     charge = more_charge(turn.state, cls, wants) if more else cls.charge
-    candidates, bounds = candidates_for_reclaim(turn.state, cls, charge)
-    return _take_from(turn, job, wants, rung, candidates, bounds, more)
+    candidates, bounds = candidates_for_reclaim(cls, charge)
+    return _take_from(turn, job, wants, candidates, bounds, rung=rung, more=more)
 
 
 def preempt(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Make room by stopping jobs of lower priority in the same queue; start it."""
     candidates, bounds = candidates_for_preempt(cls)
     rung = job.rung if more else cls.shape.rungs - 1
-    return _take_from(turn, job, wants_of(job, rung, more), rung, candidates, bounds, more)
+    return _take_from(turn, job, wants_of(job, rung, more), candidates, bounds, rung=rung, more=more)
 
 
 def more_charge(state: State, cls: JobClass, wants: Sequence[Want]) -> int:
@@ -800,13 +819,20 @@ def more_charge(state: State, cls: JobClass, wants: Sequence[Want]) -> int:
 
 
 def _take_from(
-    turn: Turn, job: JobState, wants: list[Want], rung: int, candidates: list[Candidate], bounds: Bounds, more: bool
+    turn: Turn,
+    job: JobState,
+    wants: list[Want],
+    candidates: list[Candidate],
+    bounds: Bounds,
+    *,
+    rung: int,
+    more: bool,
 ) -> bool:
     if not candidates or not wants:
         return False
     state = turn.state
     mark = state.mark()
-    search = Search(turn, job, wants, rung, candidates, bounds)
+    search = Search(turn, job, wants, candidates, bounds)
     if not search.run():
         state.undo(mark)
         return False
@@ -829,14 +855,21 @@ def commit(
     by_job: dict[JobState, list[Place]] = {}
     for unit in taken:
         by_job.setdefault(unit.job, []).extend(unit.places)
+    name, mine = job.job.id, job.queue
     for victim, places in by_job.items():
-        data: dict[str, object] = {"queue": victim.queue.name, "for_job": job.job.id}
         if reclaimed:
-            data |= {"for_queue": job.queue.name, "allocated": job.queue.allocated, "share": job.queue.share}
-            data |= {"victim_share": victim.queue.share}
+            data = {
+                "queue": victim.queue.name,
+                "for_job": name,
+                "for_queue": mine.name,
+                "allocated": mine.allocated,
+                "share": mine.share,
+                "victim_share": victim.queue.share,
+            }
+            turn.evicted(victim, places, name, Reason(Code.RECLAIM, data))
         else:
-            data |= {"priority": victim.cls.priority, "for_priority": job.cls.priority}
-        turn.evicted(victim, places, job.job.id, Reason(Code.RECLAIM if reclaimed else reason, data))
+            priorities = {"priority": victim.cls.priority, "for_priority": job.cls.priority}
+            turn.evicted(victim, places, name, Reason(reason, {"queue": mine.name, "for_job": name, **priorities}))
     why = Reason(Code.TAKEN, {"victims": tuple(one.job.id for one in by_job)})
     placed.sort()
     if more:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare.cluster.model import Code, JobView, Loan, NodeView, QueueView, Share
-from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.model import Code, JobView, Loan, NodeView, Place, QueueView, Share
+from gpushare.cluster.quantity import MICRO, bytes_of_share
 from gpushare.cluster.space import BROKEN, NodeState
 from gpushare.cluster.state import JobState, QueueState, State, parts
 from gpushare.cluster.turn import min_runtime
@@ -25,6 +25,19 @@ def job(one: JobState) -> JobView:
         reason,
         one.backfill,
     )
+
+
+def limit(one: JobState, place: Place, memory: int) -> int:
+    """The job's own limit, else the default of the nearest queue that has one, else the request; never above the
+    least maximum on the path, nor below the request."""
+    tasks, path = one.job.tasks[place.group], one.queue.path
+    default = next((queue.spec.default_limit for queue in path if queue.spec.default_limit is not None), None)
+    if tasks.limit is not None:
+        found = tasks.limit if tasks.memory is not None else bytes_of_share(tasks.limit, memory)
+    else:
+        found = place.amount if default is None else bytes_of_share(default, memory)
+    most = [bytes_of_share(queue.spec.max_limit, memory) for queue in path if queue.spec.max_limit is not None]
+    return max(place.amount, min([found, memory, *most]))
 
 
 def queue(one: QueueState) -> QueueView:

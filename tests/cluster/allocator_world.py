@@ -93,6 +93,7 @@ class World:
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Running] = {}
         self.leaving: dict[tuple[str, int], list] = {}
+        self.begun: dict[tuple[str, int], float] = {}
         self.claimed: set[str] = set()
         """Jobs that somebody was evicted for and that have not started yet."""
         self.queues: dict[str, Queue] = {}
@@ -336,7 +337,7 @@ class World:
     def obey(self, actions) -> None:
         evicted: Counter[str] = Counter()
         checked: set[tuple[str, str]] = set()
-        for action in actions:
+        for index, action in enumerate(actions):
             self.seen[type(action).__name__] += 1
             if isinstance(action, Preempt):
                 evicted[action.job] += action.whole
@@ -346,7 +347,7 @@ class World:
                     queue = self.jobs[action.job].queue
                     if (action.for_job, queue) not in checked:
                         checked.add((action.for_job, queue))
-                        self._check_bound(action.for_job, queue, actions)
+                        self._check_bound(action.for_job, queue, actions[index:])
                 pair = (action.for_job, action.job)
                 assert (action.job, action.for_job) not in self.pairs, f"{pair} was the other way round before"
                 if action.reason.code is not Code.BACKFILL_OVER:
@@ -366,6 +367,7 @@ class World:
                         self._put(action.job, place)
             elif isinstance(action, Start):
                 self._start(action)
+                checked = {pair for pair in checked if pair[0] != action.job}
             elif isinstance(action, (Shrink, Grow)):
                 self.running[action.job].places = {(place.group, place.task): place for place in action.places}
             elif isinstance(action, Refuse):
@@ -397,11 +399,17 @@ class World:
         """Before each victim, the largest last, the queue was above its quota."""
         total = largest = 0
         for action in actions:
+            if isinstance(action, Start) and action.job == for_job:
+                break
             if isinstance(action, Preempt) and action.for_job == for_job and self.jobs[action.job].queue == queue:
                 units = [place.charge for place in action.places]
                 if action.whole:
-                    least = sum(tasks.least for tasks in self.jobs[action.job].tasks)
-                    units = [*units[least:], sum(units[:least])]
+                    units, core = [], 0
+                    for group, tasks in enumerate(self.jobs[action.job].tasks):
+                        mine = [place.charge for place in action.places if place.group == group]
+                        core += sum(mine[: tasks.least])
+                        units += mine[tasks.least :]
+                    units.append(core)
                 total += sum(units)
                 largest = max(largest, *units)
         assert self.held(queue) - (total - largest) > self.queues[queue].quota, "a victim in quota"
@@ -458,7 +466,9 @@ class World:
         assert action.job in self.jobs, "a start of a job that nobody wants"
         one = self.running.get(action.job)
         if one is None:
-            one = self.running[action.job] = Running(action.attempt, self.now)
+            # All of its tasks may have been on the move: then it is the same run.
+            since = self.begun.setdefault((action.job, action.attempt), self.now)
+            one = self.running[action.job] = Running(action.attempt, since)
         assert one.attempt == action.attempt
         assert not any(name == action.job for name, _ in self.leaving), "its last attempt is still there"
         for place in action.places:

@@ -1,4 +1,4 @@
-"""Worked examples that others have published, with exact numbers: who runs, who waits, how many were evicted or moved."""
+"""Worked examples that others have published, with exact numbers: who runs, who waits, who was evicted or moved."""
 
 from __future__ import annotations
 
@@ -326,6 +326,32 @@ def test_requests_are_packed_and_limits_are_not() -> None:
     fifth = stage.job("q", 0.25, limit=0.8)
     assert stage.running() == four
     assert stage.waiting() == [fifth]
+
+
+def test_limits_come_from_the_job_or_its_queues() -> None:
+    stage = Stage({"n": 8})
+    stage.queue("d", 8, max_limit=gpus(0.9))
+    stage.queue("q", 8, parent="d", default_limit=gpus(0.8))
+    stage.queue("plain", 8, parent="d")
+    limits = []
+    for queue, more in (("q", {}), ("q", {"limit": 0.5}), ("plain", {}), ("plain", {"limit": 0.9})):
+        name = stage.job(queue, 0.25, **more)
+        limits.append(stage.allocator.limit(name, stage.place(name)) / (80 * GIB))
+    assert limits == pytest.approx([0.8, 0.5, 0.25, 0.9])
+    name = stage.job("q", memory=16 * GIB)
+    assert stage.allocator.limit(name, stage.place(name)) == 64 * GIB
+
+
+def test_who_borrows_from_whom() -> None:
+    stage = Stage({"n": 8})
+    for name, quota in (("a", 2), ("b", 2), ("c", 3)):
+        stage.queue(name, quota)
+    for _ in range(6):
+        stage.job("a")
+    stage.job("b")
+    assert stage.allocator.loans() == [("a", "b", gpus(1)), ("a", "c", gpus(3))]
+    stage.job("a")
+    assert stage.allocator.loans() == [("a", "b", gpus(1)), ("a", "c", gpus(3)), ("a", None, gpus(1))]
 
 
 def test_a_limit_below_the_request_is_an_error() -> None:

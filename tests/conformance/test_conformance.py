@@ -35,9 +35,17 @@ def test_the_invariants_hold_in_every_case(result) -> None:
     assert [miss for miss in result.misses if miss.level == "invariants"] == []
 
 
-def test_every_difference_is_on_purpose_and_every_exception_needed(result) -> None:
-    lines, good = run.report(result, run.read_exceptions(run.EXCEPTIONS))
+def test_every_difference_is_listed_and_everything_listed_differs(result) -> None:
+    listed = (run.read_exceptions(run.EXCEPTIONS, kind) for kind in ("exception", "open"))
+    lines, good = run.report(result, *listed)
     assert good, "\n".join(lines)
+
+
+def test_nothing_is_open() -> None:
+    """Where the other scheduler is right by our own rules. An entry is removed when ours gets there."""
+    still_open = run.read_exceptions(run.EXCEPTIONS, "open")
+    if still_open:
+        pytest.xfail("; ".join(f"{case}: {reason}" for case, (_, reason) in still_open.items()))
 
 
 def test_no_more_evictions_in_all(result) -> None:
@@ -50,14 +58,16 @@ def test_exceptions_have_reasons() -> None:
         assert len(reason) > 30, case
 
 
-def test_a_miss_without_an_exception_is_reported() -> None:
-    result = run.Score(cases=2, misses=[run.Miss("c1", "running", "+x"), run.Miss("c2", "queues", "q")])
-    lines, good = run.report(result, {"c1": (frozenset({"running"}), "why"), "c3": (frozenset({"queues"}), "why")})
-    assert not good
-    assert "queues: c2\n    q" in "\n".join(lines)
-    assert "c3: queues is as theirs: no exception is needed" in lines
-    assert "running    0/2  (1 differ on purpose)" in lines
-    assert run.report(run.Score(), {}) == (
-        [f"{level:<10} 0/0" + ("  ours 0, theirs 0" if level == "evictions" else "") for level in run.LEVELS],
-        True,
+def test_what_is_listed_must_differ_and_what_differs_must_be_listed() -> None:
+    misses = [run.Miss("c1", "running", "+x"), run.Miss("c2", "queues", "q"), run.Miss("c4", "queues", "q")]
+    running, queues = frozenset({"running"}), frozenset({"queues"})
+    lines, good = run.report(
+        run.Score(4, misses=misses), {"c1": (running, "a"), "c3": (queues, "b")}, {"c4": (queues, "c")}
     )
+    assert not good
+    text = "\n".join(lines)
+    assert "queues: c2\n    q" in text
+    assert "c3: queues is as theirs: it need not be listed" in text
+    assert "running    0/4  (1 differ on purpose)" in lines
+    assert "queues     0/4  (1 open)" in lines
+    assert run.report(run.Score(), {}, {})[1]
