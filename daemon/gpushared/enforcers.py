@@ -36,8 +36,8 @@ class Enforcer(Protocol):
     def publish(self, process: int, gpu: str, figures: Published) -> None:
         """Tell the process where it stands, so that it need not ask."""
 
-    def trim(self, process: int, gpu: str, size: int) -> None:
-        """Ask the process to free what its allocators only keep, up to this size."""
+    def trim(self, process: int, gpu: str, size: int, within: float) -> None:
+        """Ask the process to free what its allocators only keep, up to this size, within so many seconds."""
 
     def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
         """Where those that can be asked to trim are with the last one."""
@@ -129,10 +129,10 @@ class ShimEnforcer:
         if overhead is not None:
             page.account.charge(index, overhead)
 
-    def trim(self, process: int, gpu: str, size: int) -> None:
+    def trim(self, process: int, gpu: str, size: int, within: float) -> None:
         page = self.pages.get(process)
         if page is not None and gpu in page.lines:
-            page.ask_trim(gpu, units(size))
+            page.ask_trim(gpu, units(size), int(within * 1000))
 
     def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
         found = {}

@@ -142,6 +142,8 @@ class Trim(Instruction):
     processes: tuple[int, ...]
     gpu: str
     size: int
+    within: float
+    """Seconds."""
     reason: Reason
 
 

@@ -173,13 +173,14 @@ class Page:
                 taken.append((gpu, seen))
         return taken
 
-    def ask_trim(self, gpu: str, wanted: int) -> None:
+    def ask_trim(self, gpu: str, wanted: int, within_ms: int) -> None:
         """Ask for so many units of this GPU. What was asked of others stays, as long as it is not done."""
         page = self._struct
         if page.trim_done == page.trim_asked:
             for line in self.lines.values():
                 line.trim_units = 0
         self.lines[gpu].trim_units = wanted
+        page.trim_ms = min(within_ms, MAX_UNITS)
         lib.gs_ask_trim(page)
 
     def trim_seen(self) -> TrimSeen | None:

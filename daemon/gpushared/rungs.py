@@ -28,7 +28,7 @@ def trim(turn: Turn, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
     _step_on(turn, gpu, job, claim, _Step(Rung.TRIM, turn.now + turn.policy.trim, reason))
     job.trimmed_at[gpu.id] = turn.now
     turn.state.counters.trims += 1
-    turn.emit(Trim(job.id, tuple(sorted(share.process for share in shares)), gpu.id, size, reason))
+    turn.emit(Trim(job.id, tuple(sorted(share.process for share in shares)), gpu.id, size, turn.policy.trim, reason))
     owner = turn.state.jobs[claim.job].spec.name
     text = f"asked to trim its caches: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}"
     turn.record_reason("trim", reason, text, job=job, gpu=gpu.id)

@@ -232,7 +232,7 @@ class Shell:
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:
-            self.enforcer.trim(process, wish.gpu, wish.size)
+            self.enforcer.trim(process, wish.gpu, wish.size, wish.within)
 
     def trimmed(self, client: Client) -> None:
         """The process has ended a trim: whoever waits for its memory should not have to wait for the next look."""

@@ -28,7 +28,10 @@ ROWS = [
     ("a victim ignores SIGTERM", "integration/test_lending::test_a_borrower_that_does_nothing_is_killed_and_told_why"),
     ("a victim cannot be killed", f"{HERE}::test_after_one_that_cannot_be_killed_comes_the_next"),
     ("a victim with a longer grace than a claim can wait", f"{HERE}::test_a_long_grace_does_not_break_a_guarantee"),
-    ("a victim is stopped", "integration/test_real_corner_cases::test_a_stopped_program_is_killed_when_its_grace_is_over"),
+    (
+        "a victim is stopped",
+        "integration/test_real_corner_cases::test_a_stopped_program_is_killed_when_its_grace_is_over",
+    ),
     ("a claim larger than all loans", "core/test_story::test_nobody_is_killed_when_killing_cannot_help"),
     ("two owners claim at once", f"{HERE}::test_two_claims_are_one_shortfall"),
     ("a borrower wants more", "core/test_story::test_a_loan_never_evicts_anyone"),
@@ -41,7 +44,10 @@ ROWS = [
     ("the shim is taken away", "hosts/test_outside::test_a_program_that_escaped_its_job"),
     ("another PID namespace", "hosts/test_namespaces::test_the_daemon_names_and_kills_the_right_process"),
     ("fork after cuInit", "shim/test_shim_daemon::test_a_forked_child_is_not_its_parent"),
-    ("fork, and the parent is killed", "integration/test_real_corner_cases::test_a_child_holds_nothing_of_its_dead_parent"),
+    (
+        "fork, and the parent is killed",
+        "integration/test_real_corner_cases::test_a_child_holds_nothing_of_its_dead_parent",
+    ),
     ("exec", "integration/test_real_corner_cases::test_exec_gives_everything_back"),
     ("exec, and a slow driver", f"{HERE}::test_what_was_before_exec_is_not_the_new_programs"),
     ("a process dies without cleaning up", "hosts/test_kill_anywhere::test_a_kill_at_any_instruction"),
