@@ -56,7 +56,7 @@ from gpushare.cluster.quantity import MICRO
 
 LONG_AGO = 0.0
 NOW = 100_000.0
-WARM_EVENTS = 200
+WARM_EVENTS = 1000
 
 
 # ---- a shape as events --------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ from gpushare.quantity import format_duration
 if TYPE_CHECKING:
     from gpushare.cluster.allocator import Allocator
 
-STEPS = 4
-"""So many constraints behind each other are looked through."""
+STEPS = 16
+"""So many constraints behind each other are looked through, and others that come first and take what is added."""
 
 
 def explain(allocator: Allocator, job: JobState) -> Explanation:
@@ -170,7 +170,8 @@ def _follow(allocator: Allocator, job: JobState, remedy: Remedy) -> tuple[str, t
                 return ", and ".join(words), tuple(changes)
             reason = binding(allocator._state, job)
             over = reason.code in (Code.LIMIT, Code.QUOTA)
-            steps = _raise(job, reason) if over else remedy(allocator._state, job)
+            # A quota may be too small only for the dear places that are free: then it is cheaper ones that lack.
+            steps = (_raise(job, reason) if over else []) or remedy(allocator._state, job)
         if not steps:
             return None
         for text, event in steps:

@@ -43,8 +43,13 @@ def _standing(queue: QueueState, charge: int) -> Rank:
     after = before + charge
     share = queue.share
     tier = WITHIN_QUOTA if queue.quota is None or after <= queue.quota else WITHIN_SHARE if after <= share else ABOVE
-    divisor = share or 1
-    return tier, -queue.spec.priority, (after << 40) // divisor, (before << 40) // divisor, queue.order
+    return tier, -queue.spec.priority, ratio(after, share), ratio(before, share), queue.order
+
+
+def ratio(allocated: int, share: int) -> int:
+    """How full a queue is, to a 65,536th. Finer, the millionths that rounding gives to one of equal queues would
+    decide, and a cluster twice as large would run other jobs."""
+    return ((allocated << 16) + (share >> 1)) // share if share else allocated << 40
 
 
 def is_open(cls: JobClass) -> bool:

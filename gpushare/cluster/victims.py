@@ -32,6 +32,7 @@ from itertools import combinations, groupby
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.order import ratio
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, largest_first, place_task, take
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import BROKEN, Need, NodeState, fit_on
@@ -178,7 +179,7 @@ def _over(
     bound = queue.quota if quota_alone else max(queue.quota, queue.share)
     if queue.allocated <= bound:
         return 0
-    key = (*key, queue.spec.priority, -_ratio(queue, queue.allocated), queue.order)
+    key = (*key, queue.spec.priority, -ratio(queue.allocated, queue.share), queue.order)
     chain = (*chain, (queue, bound))
     if queue.children:
         return sum(_over(child, quota_alone, key, chain, bounds) for child in queue.children.values())
@@ -392,7 +393,15 @@ class Search:
             first = next(jobs, None)
             if first is not None:
                 heap.append(
-                    (found[0].stage[0], -_ratio(leaf, leaf.allocated), -leaf.order, leaf.allocated, first, leaf, jobs)
+                    (
+                        found[0].stage[0],
+                        -ratio(leaf.allocated, leaf.share),
+                        -leaf.order,
+                        leaf.allocated,
+                        first,
+                        leaf,
+                        jobs,
+                    )
                 )
         heapify(heap)
         while heap:
@@ -403,7 +412,7 @@ class Search:
             if after is None:
                 heappop(heap)
             else:
-                heapreplace(heap, (group, -_ratio(leaf, left - charge), order, left - charge, after, leaf, jobs))
+                heapreplace(heap, (group, -ratio(left - charge, leaf.share), order, left - charge, after, leaf, jobs))
 
     # ---- several ---------------------------------------------------------------------------------
 
@@ -652,11 +661,6 @@ def _newest(candidates: Iterable[Candidate], by_seq: Mapping[int, JobState]) -> 
     for _, group in groupby(sorted(listed, key=_candidate_order), key=lambda one: one.stage):
         for seq in merge(*(one.cls.running.newest_first() for one in group), reverse=True):
             yield by_seq[seq]
-
-
-def _ratio(queue: QueueState, allocated: int) -> int:
-    """How far a queue that holds so much is over its share."""
-    return (allocated << 40) // queue.share if queue.share else allocated << 80
 
 
 def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -> list[Unit]:

@@ -171,7 +171,7 @@ def test_questions_leave_no_trace(seed) -> None:
         before = world.allocator.dump()
         name = random.choice(sorted(world.queues))
         more = replace(world.queues[name], quota=gpus(random.randint(0, 9)), limit=None, static=False)
-        world.allocator.what_if([QueueChanged(more), NodeAdded(Node("another", 4)), JobSubmitted(world.new_job())])
+        world.allocator.what_if([QueueChanged(more), NodeAdded(Node("another", 4)), small(world, random)])
         if world.jobs:
             ended = random.choice(sorted(world.jobs))
             world.allocator.what_if([JobEnded(ended)])
@@ -185,6 +185,10 @@ def test_questions_leave_no_trace(seed) -> None:
             twin.handle(event, now)
         told = len(world.log)
         assert twin.dump() == before
+
+
+def small(world: World, random: Random) -> JobSubmitted:
+    return JobSubmitted(Job("small", random.choice(world.leaves), (Tasks(share=gpus(0.1)),)))
 
 
 @pytest.mark.parametrize("seed", SEEDS[:12])
