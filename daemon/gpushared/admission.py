@@ -121,14 +121,14 @@ def no_room(state: State, spec: JobSpec, gpus: list[Gpu]) -> Reason:
     where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"
     return Reason(
         Code.NOT_ADMITTED,
-        f"no room for a request of {_said(spec.request, gpus)} {where}",
+        f"no room for a request of {said(spec.request, gpus)} {where}",
         tuple(facts),
         f"request at most {most // 2**20}Mi, or queue for room with --wait" if most else "queue for room with --wait",
         data,
     )
 
 
-def _said(request: Quantity, gpus: list[Gpu]) -> str:
+def said(request: Quantity, gpus: list[Gpu]) -> str:
     if request.kind is Kind.BYTES:
         return format_bytes(request.value)
     return f"{request} ({format_bytes(request.resolve(gpus[0].total))})"

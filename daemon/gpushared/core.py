@@ -668,7 +668,7 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         priority=job.spec.priority if event.priority is None else event.priority,
     )
     turn.emit(BudgetSet(job.id, _after_change(turn, job)))
-    turn.record("changed", f"request {request}, limit {limit}, priority {job.spec.priority}", job=job)
+    turn.record_reason("changed", _changed(job), job=job)
     turn.emit(Persist())
     for id in changed:
         state.note_excess(job, id)
@@ -676,6 +676,13 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         lending.settle(turn, state.gpus[id])
         turn.emit(Publish(id))
     _admit_waiting(turn)
+
+
+def _changed(job: Job) -> Reason:
+    spec = job.spec
+    bounds = {id: {"request": one.request, "limit": one.limit} for id, one in job.bounds.items()}
+    message = f"its budget is now: request {spec.request}, limit {spec.limit}, priority {spec.priority}"
+    return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
 
 
 def _after_change(turn: Turn, job: Job) -> str:

@@ -22,7 +22,7 @@ from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason
 from gpushared import health, reclaim
 from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
-from gpushared.state import Ask, Gpu, Job, Share
+from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
 UNIT = 512
@@ -167,6 +167,7 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     if not ask.short:
         ask.short = True
         turn.state.counters.claims += 1
+        turn.record_reason("claim_waits", _claim_waits(gpu, ask, room), job=job, gpu=gpu.id)
     return False
 
 
@@ -237,7 +238,8 @@ def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
     rung = str(ask.rung)
     met = turn.state.counters.claims_met
     met[rung] = met.get(rung, 0) + 1
-    text = f"claim of {format_bytes(ask.wanted)} met after {waited:.2f} s, by {rung}"
+    how = "with nobody asked" if ask.rung is Rung.REVOKE else f"by {rung}"
+    text = f"claim of {format_bytes(ask.wanted)} on GPU {gpu.index} met after {waited:.2f} s, {how}"
     turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
 
 
@@ -252,7 +254,15 @@ def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
     return True
 
 
-# ---- what the refused user reads -------------------------------------------------------------------
+# ---- what those who wait, or are refused, read -----------------------------------------------------
+
+
+def _claim_waits(gpu: Gpu, ask: Ask, room: Room) -> Reason:
+    """For its story; who holds what meanwhile is said in waits.py."""
+    free = max(0, room.available)
+    what = f"to open a context ({format_bytes(ask.wanted)})" if ask.attach else f"for {format_bytes(ask.wanted)}"
+    text = f"waits {what} on GPU {gpu.index}, within its request, of which {format_bytes(free)} are free"
+    return Reason(Code.CLAIM_WAITS, text, data={"asked": ask.wanted, "free": free, "job": ask.job})
 
 
 def _what(gpu: Gpu, ask: Ask) -> str:

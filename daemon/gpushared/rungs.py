@@ -44,7 +44,8 @@ def trim_over(turn: Turn, gpu: Gpu, job: Job, *, answered: bool) -> None:
     if answered:
         text = f"trimming gave {format_bytes(got)} of GPU {gpu.index} back in {format_duration(seconds)}"
     else:
-        text = f"no answer to the trim within {format_duration(seconds)}; {format_bytes(got)} came back"
+        what = f"{format_bytes(got)} of GPU {gpu.index}"
+        text = f"no answer to the trim within {format_duration(seconds)}; {what} came back"
     turn.record("trimmed", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, seconds=seconds, answered=answered)
 
 
@@ -67,7 +68,13 @@ def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
         turn.state.counters.terms += 1
         turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
     owner = turn.state.jobs[claim.job].spec.name
-    text = f"asked with SIGTERM to give back: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}"
+    loan = format_bytes(turn.state.loan(victim, gpu.id))
+    text = (
+        f"asked with SIGTERM to give back: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}, of which this"
+        f" job has {loan} on loan; it is stopped in {format_duration(max(0.0, deadline - turn.now))} otherwise"
+    )
+    if turn.policy.last_rung == "term":
+        text = text.partition(";")[0]
     turn.record_reason("term", reason, text, job=victim, gpu=gpu.id)
 
 
@@ -80,7 +87,11 @@ def kill(turn: Turn, gpu: Gpu, victim: Job) -> None:
     victim.killed = reason
     turn.state.counters.kills += 1
     turn.emit(Kill(victim.id, tuple(sorted(victim.processes)), reason))
-    text = f"killed: its grace is over, and {format_bytes(turn.state.loan(victim, gpu.id))} of its loan are needed"
+    owner = turn.state.jobs.get(victim.reclaims[gpu.id].owner)
+    grace = float(reason.data["grace"])  # type: ignore[arg-type]
+    why = f"its grace of {format_duration(grace)} is over" if grace else "it wants no notice"
+    loan = format_bytes(turn.state.loan(victim, gpu.id))
+    text = f"killed: {why}, and its loan of {loan} is needed by {owner.spec.name if owner else 'its owner'}"
     turn.record_reason("kill", reason, text, job=victim, gpu=gpu.id)
 
 
@@ -106,8 +117,10 @@ def gone(turn: Turn, gpu: Gpu, victim: Job) -> None:
     if reclaim is None or reclaim.rung is Rung.TRIM:
         return
     rung = str(reclaim.rung)
-    text = f"{format_bytes(reclaim.loan)} on loan came back by {rung}"
     seconds = turn.now - reclaim.since
+    how = "it was killed" if reclaim.rung is Rung.KILL else "it ended when asked to"
+    loan = f"its loan of {format_bytes(reclaim.loan)} on GPU {gpu.index}"
+    text = f"{loan} came back after {format_duration(seconds)}: {how}"
     turn.record(
         "reclaimed",
         text,
@@ -140,7 +153,7 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
             "used",
             f"{format_bytes(usage)}, of which {format_bytes(request)} guaranteed and {format_bytes(loan)} on loan",
         ),
-        ("grace", format_duration(grace)),
+        ("grace", format_duration(grace) if grace else "none: it wants no notice"),
     )
     data = {
         "owner": owner.id,
@@ -155,5 +168,6 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
         "grace": grace,
     }
     message = f"borrowed memory of GPU {gpu.index} is wanted back by its owner"
-    hint = "ask for more with --request, or free memory on SIGTERM to go on"
+    way_out = "free memory on SIGTERM to go on" if grace else "have notice first with --on-reclaim term,kill"
+    hint = f"ask for more with --request, or {way_out}"
     return Reason(Code.RECLAIM, message, facts, hint, data)
