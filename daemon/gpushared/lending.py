@@ -220,7 +220,13 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         state.change(share, credit=spare, overhead=room.need)
         turn.emit(Attached(ask.id, ask.process, gpu.id, room.need, spare))
         job = state.jobs[ask.job]
-        turn.record("attached", f"a context opens on GPU {gpu.index}", job=job, gpu=gpu.id, overhead=room.need)
+        turn.record(
+            "attached",
+            f"a context opens on GPU {gpu.index} ({format_bytes(room.need)})",
+            job=job,
+            gpu=gpu.id,
+            overhead=room.need,
+        )
     else:
         assert share is not None  # core.py takes credit asks of attached processes only
         size = 0 if ask.driver_failed else room.need + spare
@@ -300,7 +306,7 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
     if gpu.returning:
         holders.append(f"on its way back {format_bytes(gpu.returning_total)}")
     free = max(0, room.available)
-    what = f"{_what(gpu, ask)}: {format_bytes(free)} free, and this job's request is used up"
+    what = f"{_what(gpu, ask)}: it is above this job's request, and {format_bytes(free)} are free"
     facts = [
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", " · ".join(holders) or "nothing by others"),

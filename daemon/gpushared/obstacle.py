@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpushare.quantity import format_bytes
+from gpushare.quantity import format_bytes, format_duration
 from gpushared import health
 from gpushared.state import Ask, Gpu, State
 
@@ -21,7 +21,7 @@ WAY_OUT = {
     "returning": "the driver has to return it: see `dmesg` if that takes long",
     "capacity": "end a job on this GPU, or lower its request with `gpushare set`",
     "unmanaged": "`gpushare ps -o wide` names those programs: end them, or start them with `gpushare run`",
-    "protected": "wait until that time is over, or end it",
+    "protected": "try again when that time is over",
     "policy": "whoever runs this node sets the rule; else a job on this GPU must free memory or end",
     "grace": "whoever runs this node may set a claim timeout that is longer than all graces",
 }
@@ -37,7 +37,7 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, str]:
     killed = [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is not None]
     if killed:
         usage = format_bytes(state.usage(killed[0], gpu.id))
-        return "unkillable", f"{killed[0].spec.name} was killed and does not go, and {usage} with it"
+        return "unkillable", f"{killed[0].spec.name} was killed and does not go: {usage} with it"
     if gpu.returning:
         text = f"{format_bytes(gpu.returning_total)} of exited programs that the driver has not returned"
         return "returning", text
@@ -51,7 +51,8 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, str]:
     if protected:
         loan = format_bytes(sum(state.loan(job, gpu.id) for job in protected))
         names = " and ".join(job.spec.name for job in protected)
-        return "protected", f"{names}, with {loan} on loan, within the minimum run time"
+        over = format_duration(round(max(job.since + job.spec.min_run_time for job in protected) - now, 1))
+        return "protected", f"{loan} on loan to {names}, within the minimum run time, which is over in {over}"
     if state.policy.last_rung != "kill":
         return "policy", f"the settings of this node, by which a reclaim ends with {state.policy.last_rung}"
     return "grace", "borrowers that are still within their grace"

@@ -54,7 +54,7 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     _note_unkillable(turn, gpu)
     pursued, shortfall = _feasible(turn, gpu, claims)
     if pursued is None or shortfall <= 0:
-        why = "it would not be enough" if pursued is None else "the memory came from elsewhere"
+        why = "all loans together would not be enough" if pursued is None else "the memory came from elsewhere"
         for job in asked:
             rungs.relieve(turn, gpu, job, why)
         return

@@ -24,13 +24,17 @@ def trim(turn: Turn, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
     shares = [share for share in turn.state.shares_of(job, gpu.id) if share.trim is not None]
     for share in shares:
         share.trim = TrimSeen(begun=False, done=False)
-    reason = replace(_why(turn, gpu, job, claim, turn.policy.trim), hint="nothing is lost: only caches are asked for")
+    reason = _why(turn, gpu, job, claim, turn.policy.trim)
+    facts = (*reason.facts[:-1], ("within", format_duration(turn.policy.trim)))
+    reason = replace(reason, facts=facts, hint="nothing is lost: only caches are asked for")
     _step_on(turn, gpu, job, claim, _Step(Rung.TRIM, turn.now + turn.policy.trim, reason))
     job.trimmed_at[gpu.id] = turn.now
     turn.state.counters.trims += 1
     turn.emit(Trim(job.id, tuple(sorted(share.process for share in shares)), gpu.id, size, reason))
     owner = turn.state.jobs[claim.job].spec.name
-    text = f"asked to trim its caches: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}"
+    what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
+    loan = format_bytes(turn.state.loan(job, gpu.id))
+    text = f"asked to trim its caches: {owner} wants {what}, of which this job has {loan} on loan"
     turn.record_reason("trim", reason, text, job=job, gpu=gpu.id)
 
 
@@ -105,7 +109,8 @@ def relieve(turn: Turn, gpu: Gpu, job: Job, why: str) -> None:
         return  # nobody has been told anything that would have to be taken back
     got = max(0, reclaim.loan - turn.state.loan(job, gpu.id))
     turn.state.counters.relieved += 1
-    text = f"gave {format_bytes(got)} of GPU {gpu.index} back and runs on: {why}"
+    gave = f"gave {format_bytes(got)} of GPU {gpu.index} back" if got else f"keeps its loan on GPU {gpu.index}"
+    text = f"{gave} and runs on: {why}"
     turn.record("relieved", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, rung="term")
     reason = Reason(Code.RECLAIM, f"nothing more is asked back: {why}", data={"got": got})
     turn.emit(Notify(job.id, "relieved", reason))

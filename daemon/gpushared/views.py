@@ -243,7 +243,9 @@ class Views:
     def story(self, entry: Entry) -> list[api.Record]:
         """The core forgets a job's story with the job; the node's records outlive it for a while."""
         own = self.shell.core.story(entry.id)
-        return _records(own or [one for one in self.shell.core.records if one.job == entry.id])
+        noted = [one for one in self.shell.core.records if one.job == entry.id]
+        before = [one for one in noted if one.time < own[0].time] if own else noted  # it queued
+        return _records([*before, *own])
 
     def records(self, viewer: Viewer) -> list[api.Record]:
         return self.readable(self.shell.core.records, viewer)

@@ -53,7 +53,7 @@ def _of_claim(state: State, gpu: Gpu, ask: Ask, now: float) -> Reason:
     asked = [other for other in gpu.on_rung.values() if other is not job]
     facts = [
         ("free", format_bytes(max(0, gpu.free))),
-        ("held", ", ".join(_holders(state, gpu, but=job)) or "nothing by others"),
+        ("held", " · ".join(_holders(state, gpu, but=job)) or "nothing by others"),
         *(("asked", _asked(state.policy, other, other.reclaims[gpu.id], now)) for other in asked),
         ("at most", f"{_span(ask.deadline - now)} more; then the call fails"),
     ]
@@ -85,13 +85,16 @@ def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> str:
     """What a borrower has been told, and what comes next."""
     who, ago = job.spec.name, f"{_span(now - one.since)} ago"
     if one.killed_at is not None:
-        return f"{who} was killed {_span(now - one.killed_at)} ago, and its memory is on its way back"
+        what = "does not go" if one.given_up else "its memory is on its way back"
+        return f"{who} was killed {_span(now - one.killed_at)} ago, and {what}"
     if one.rung is Rung.TRIM:
         if one.trimmed:
             return f"{who} was asked to trim its caches {ago}, and has given what it could"
         return f"{who} was asked to trim its caches {ago}, and has {_span(one.deadline - now)} to answer"
-    then = f"is killed in {_span(one.deadline - now)}" if policy.last_rung == "kill" else "is not killed on this node"
-    return f"{who} was asked with SIGTERM {ago}, and {then} unless it gives back"
+    told = f"{who} was asked with SIGTERM {ago}"
+    if policy.last_rung != "kill":
+        return f"{told}; nobody is killed on this node"
+    return f"{told}, and is killed in {_span(one.deadline - now)} unless it gives back"
 
 
 def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> tuple[str, str]:
@@ -105,7 +108,7 @@ def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> t
         missing = max(0, ask.need - max(0, gpu.free))
         last = max(job.reclaims[gpu.id].deadline for job in told)
         kill = state.policy.last_rung == "kill"
-        when = f", or is stopped in {_span(last - now)}" if kill else ""
+        when = f", or has been stopped, in {_span(last - now)} at the latest" if kill else ""
         return "grace", f"it goes on when {_names(told)} gives {format_bytes(missing)} back{when}"
     if trims and any(not job.reclaims[gpu.id].trimmed for job in trims):
         return "trim", f"it goes on when the caches of {_names(trims)} have come back; nobody is stopped before that"
@@ -138,7 +141,7 @@ def _of_submission(state: State, one: Submission, now: float) -> Reason:
     if isinstance(found, Reason):
         hint = "it starts when jobs that hold requests end, or lower them with `gpushare set JOB --request`"
     else:
-        hint = "there is room for it, which those ahead of it come first for"
+        hint = "there is room for it, and those ahead of it come first"
     return Reason(Code.NOT_ADMITTED, message, tuple(facts), hint, {"waited": now - one.since, "ahead": len(ahead)})
 
 

@@ -45,7 +45,7 @@ from property.world import World, mib
 GIB = 1024 * MIB
 GOLDEN = Path(__file__).with_name("messages.txt")
 SOURCES = Path(gpushared.__file__).parent
-NOTERS = ("record", "record_reason", "record_of_user")
+NOTERS = ("record", "record_reason", "record_of_user", "record_of_submission")
 
 
 @dataclass
@@ -318,6 +318,12 @@ def _(tale: Tale) -> None:
 def _(tale: Tale) -> None:
     tale.world.submit(spec("train", "1Gi", "1Gi", reservation="night"))
     tale.told("JobRefused")
+    mine = tale.world.reserve(spec("mine", "2Gi", "max"))
+    start(tale.world, "serve", "13Gi", "13Gi")
+    tale.world.submit(spec("late", "4Gi", "4Gi", reservation=mine), wait=60.0)
+    tale.told("JobQueued")
+    tale.world.send(ReservationEnded(str(mine)))
+    tale.story_of("queued", "refused")
 
 
 # ---- refused memory --------------------------------------------------------------------------------
@@ -670,6 +676,7 @@ def _(tale: Tale) -> None:
 @story("a limit below what is in use")
 def _(tale: Tale) -> None:
     a = tale.borrower()
+    tale.world.wait(1.0)
     tale.world.send(BudgetChanged(tale.world.programs[a].job, limit=Quantity.parse("5Gi")))
     tale.story_of("changed")
     tale.show(tale.heard.notes[-1])
@@ -767,7 +774,7 @@ def _(tale: Tale) -> None:
         replace(killed, outcome={**outcome, "killed": reclaimed}),
         replace(killed, outcome={**outcome, "killed": {**reclaimed, "grace": 0.0, "owner": None, "owner_user": None}}),
         replace(killed, outcome={**outcome, "killed": breach}),
-        replace(killed, killed_notice=kill.reason.message),
+        replace(killed, killed_notice=kill.reason.render()),
         replace(killed, by_kernel=True),
         killed,
     ):
