@@ -166,14 +166,25 @@ class Status(TypedDict):
     jobs: list[Job]
 
 
+class Waiting(TypedDict):
+    """A claim that is not met yet, or a job in the queue: an error's shape, for what may become one."""
+
+    job: str
+    name: str
+    gpu: str | None  # None: queues for any
+    since: float
+    until: float  # then it is refused
+    code: str  # claim_waits, not_admitted
+    message: str
+    facts: list[list[str]]
+    hint: str | None
+    data: dict[str, Any]
+
+
 class Story(TypedDict):
     job: Job
     story: list[Record]
-
-
-class Explanation(TypedDict):
-    gpus: list[Gpu]
-    records: list[Record]
+    waiting: list[Waiting]
 
 
 class Records(TypedDict):
@@ -196,6 +207,13 @@ class GpuPressure(TypedDict):
 
 class Pressure(TypedDict):
     gpus: list[GpuPressure]
+
+
+class Explanation(TypedDict):
+    gpus: list[Gpu]
+    waiting: list[Waiting]
+    pressure: list[GpuPressure]
+    records: list[Record]
 
 
 class ReservedGpu(TypedDict):

@@ -60,7 +60,8 @@ def closing_words(ending: Ending) -> str | None:
     if killed:
         return _reclaimed(ending.program, killed)
     if ending.killed_notice is not None:
-        return render(f"{ending.killed_notice} (exit {KILLED})")
+        what, *more = ending.killed_notice.splitlines() or ["no reason was given"]
+        return "\n".join([render(f"{ending.program} was stopped (exit {KILLED}): {what}"), *more])
     if ending.signal != signal.SIGKILL:
         return None
     if ending.by_kernel:
@@ -84,12 +85,13 @@ def _reclaimed(program: str, killed: Killed) -> str:
             f" borrowed {format_bytes(killed['loan'])}",
         ),
     ]
+    way_out = "free memory on SIGTERM within the grace" if grace else "have notice first with --on-reclaim term,kill"
     if killed["reason"]:
         facts.append(("reason", killed["reason"]))
     return render(
         f"{program} was stopped to return borrowed memory (exit {KILLED})",
         facts,
-        hint="ask for more with --request, or free memory on SIGTERM within the grace",
+        hint=f"ask for more with --request, or {way_out}",
     )
 
 

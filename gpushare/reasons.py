@@ -41,7 +41,9 @@ class Code(StrEnum):
     BREACH = "breach"
     """The job uses memory past its account, more than its limit."""
     CLAIM_WAITS = "claim_waits"
+    """Within the request, and waited for: borrowers have it, or it is on its way back."""
     BUDGET_CHANGED = "budget_changed"
+    """Of a running job, by its user or an administrator."""
     WAIT_OVER = "wait_over"
     """Queued for admission as long as it was ready to wait."""
 

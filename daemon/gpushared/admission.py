@@ -78,7 +78,7 @@ def place(
         and unrequested(state, gpu, inside=inside) >= bounds[gpu.id].request
     ]
     if len(fitting) < spec.gpus:
-        return no_room(state, spec, allowed)
+        return no_room(state, spec, allowed, inside=inside)
 
     def order(gpu: Gpu) -> tuple[int, int, int, int]:
         request = bounds[gpu.id].request
@@ -89,15 +89,19 @@ def place(
     return {gpu.id: bounds[gpu.id] for gpu in chosen}
 
 
-def no_room(state: State, spec: JobSpec, gpus: list[Gpu]) -> Reason:
+def no_room(
+    state: State, spec: JobSpec, gpus: list[Gpu], *, but: Job | None = None, inside: Reservation | None = None
+) -> Reason:
     """A refusal with the numbers and who holds them."""
     facts = []
     data: dict[str, object] = {}
     most = 0
     for gpu in gpus:
-        left = max(0, unrequested(state, gpu))
+        left = max(0, unrequested(state, gpu, but, inside))
         most = max(most, left)
-        holders = sorted(state.owners(gpu.id), key=lambda job: -job.bounds[gpu.id].request)
+        holders = sorted(
+            (job for job in state.owners(gpu.id) if job is not but), key=lambda job: -job.bounds[gpu.id].request
+        )
         held = [
             f"{job.spec.name} ({job.spec.user}) {format_bytes(job.bounds[gpu.id].request)}"
             for job in holders
@@ -106,7 +110,7 @@ def no_room(state: State, spec: JobSpec, gpus: list[Gpu]) -> Reason:
         held += [
             f"reserved as {one.spec.name} ({one.spec.user}) {format_bytes(state.remainder(one, gpu.id))}"
             for one in state.reservations.values()
-            if state.remainder(one, gpu.id)
+            if one is not inside and state.remainder(one, gpu.id)
         ]
         if gpu.unmanaged:
             held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
@@ -121,14 +125,14 @@ def no_room(state: State, spec: JobSpec, gpus: list[Gpu]) -> Reason:
     where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"
     return Reason(
         Code.NOT_ADMITTED,
-        f"no room for a request of {_said(spec.request, gpus)} {where}",
+        f"no room for a request of {said(spec.request, gpus)} {where}",
         tuple(facts),
         f"request at most {most // 2**20}Mi, or queue for room with --wait" if most else "queue for room with --wait",
         data,
     )
 
 
-def _said(request: Quantity, gpus: list[Gpu]) -> str:
+def said(request: Quantity, gpus: list[Gpu]) -> str:
     if request.kind is Kind.BYTES:
         return format_bytes(request.value)
     return f"{request} ({format_bytes(request.resolve(gpus[0].total))})"
@@ -143,7 +147,8 @@ def candidates(state: State, spec: JobSpec) -> list[Gpu] | Reason:
     unknown = [device for device in spec.devices if device not in state.gpus]
     if unknown:
         known = tuple((f"GPU {gpu.index}", gpu.id) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index))
-        return Reason(Code.NO_SUCH_GPU, f"no GPU {unknown[0]} on this node", known, "CUDA_VISIBLE_DEVICES names it")
+        hint = "CUDA_VISIBLE_DEVICES names it: name one that is there, or unset it"
+        return Reason(Code.NO_SUCH_GPU, f"no GPU {unknown[0]} on this node", known, hint)
     return [state.gpus[device] for device in dict.fromkeys(spec.devices)]
 
 
@@ -154,10 +159,14 @@ def _position(spec: JobSpec, gpu: Gpu) -> int:
 
 def _too_few(spec: JobSpec, allowed: list[Gpu]) -> Reason:
     count = len(allowed)
-    whose = "this node has" if spec.devices is None else "CUDA_VISIBLE_DEVICES names"
+    whose, more = "this node has", ""
+    if spec.devices is not None:
+        whose, more = "CUDA_VISIBLE_DEVICES names", ", or name more of them"
     return Reason(
         Code.TOO_LARGE,
         f"asked for {spec.gpus} GPUs, {whose} {count}",
+        (),
+        f"ask for at most {count} with --gpus{more}" if count else "see `gpushare status`",
         data={"asked": spec.gpus, "gpus": count},
     )
 

@@ -228,11 +228,20 @@ class Api:
             raise NotPermitted(
                 f"job {entry.id} belongs to {entry.spec.user}", hint="its user and administrators read its story"
             )
-        return web.json_response({"job": self.views.job(entry, viewer), "story": self.views.story(entry)})
+        shown = self.views.job(entry, viewer)
+        waiting = self.views.waiting(viewer, entry.id)
+        return web.json_response({"job": shown, "story": self.views.story(entry), "waiting": waiting})
 
     async def get_explain(self, request: web.Request) -> web.Response:
         viewer = self._viewer(request)
-        return web.json_response({"gpus": self.views.gpus(viewer), "records": self.views.records(viewer)})
+        return web.json_response(
+            {
+                "gpus": self.views.gpus(viewer),
+                "waiting": self.views.waiting(viewer),
+                "pressure": self.views.pressure(),
+                "records": self.views.records(viewer),
+            }
+        )
 
     async def get_records(self, request: web.Request) -> web.StreamResponse:
         """What has happened; with ?follow=1 also what happens, a line each, until the caller hangs up."""
@@ -250,10 +259,7 @@ class Api:
 
     async def get_pressure(self, request: web.Request) -> web.Response:
         self._caller(request)
-        core, now = self.shell.core, time.monotonic()
-        gpus = sorted(core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
-        shown = [{"uuid": gpu.id, "index": gpu.index, **core.pressure(gpu.id, now)} for gpu in gpus]
-        return web.json_response({"gpus": shown})
+        return web.json_response({"gpus": self.views.pressure()})
 
     async def get_metrics(self, request: web.Request) -> web.Response:
         from gpushared.metrics import CONTENT_TYPE, render

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpushare.quantity import Quantity, format_bytes
+from gpushare.quantity import Quantity, format_bytes, format_duration
 from gpushare.reasons import Code, Reason
 from gpushared import admission, health, lending, measure, notes, reserving, rungs
 from gpushared.events import (
@@ -81,6 +81,9 @@ from gpushared.state import (
 from gpushared.turn import Turn
 
 __all__ = ["NodeState", "Published"]
+
+A_YEAR = 365 * 24 * 3600.0
+"""Who is ready to wait longer waits for ever."""
 
 
 class NodeState:
@@ -229,6 +232,7 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
     inside = reserving.of_job(turn, event.spec)
     if isinstance(inside, Reason):
         turn.emit(JobRefused(event.job, inside))
+        turn.record_of_submission("refused", inside, event.job, event.spec)
         return
     ahead = [waiting for waiting in state.queue.values() if waiting.spec.priority >= event.spec.priority]
     found = admission.place(state, event.spec, (), inside) if event.spec.gpus else {}
@@ -237,7 +241,8 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
     elif ahead and inside is None and _overtakes(turn, ahead, found):
         # What is free belongs to those who wait: large requests would never get in otherwise.
         facts = tuple((f"{waiting.spec.name}", f"waits for {waiting.spec.request}") for waiting in ahead[:4])
-        reason = Reason(Code.NOT_ADMITTED, f"{len(ahead)} jobs queue for room already", facts, "queue with --wait")
+        message = f"{len(ahead)} jobs queue for room already" if len(ahead) > 1 else "a job queues for room already"
+        reason = Reason(Code.NOT_ADMITTED, message, facts, "queue behind them with --wait")
         _queue_or_refuse(turn, event, reason)
     else:
         _admit(turn, event.job, event.spec, found, turn.now)
@@ -246,27 +251,32 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
 def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
     if event.wait is None or reason.code is not Code.NOT_ADMITTED:
         turn.emit(JobRefused(event.job, reason))
-        turn.record_reason("refused", reason)
+        turn.record_of_submission("refused", reason, event.job, event.spec)
         return
+    patience = f", or is refused in {format_duration(event.wait)}" if event.wait < A_YEAR else ""
+    reason = replace(reason, hint=f"it starts when there is room for it{patience}")
     until = turn.now + event.wait
     turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now, until)
     turn.emit(JobQueued(event.job, reason))
-    turn.record_reason("queued", reason)
+    turn.record_of_submission("queued", reason, event.job, event.spec)
 
 
 def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
     job = Job(id, spec, since, dict(bounds))
     turn.state.add_job(job)
     turn.emit(JobAdmitted(id, tuple(bounds)))
-    where = ", ".join(
-        f"GPU {turn.state.gpus[gpu].index} ({format_bytes(one.request)} requested, limit {format_bytes(one.limit)})"
-        for gpu, one in bounds.items()
-    )
-    turn.record("admitted", f"admitted on {where or 'each GPU that it opens'}", job=job)
+    turn.record("admitted", f"admitted on {_places(turn.state, bounds) or 'each GPU that it opens'}", job=job)
     turn.emit(Persist())
     for gpu in bounds:
         turn.emit(Publish(gpu))
     return job
+
+
+def _places(state: State, bounds: Mapping[str, Bounds]) -> str:
+    return ", ".join(
+        f"GPU {state.gpus[gpu].index} ({format_bytes(one.request)} requested, limit {format_bytes(one.limit)})"
+        for gpu, one in bounds.items()
+    )
 
 
 def _overtakes(turn: Turn, ahead: Iterable[Submission], found: Mapping[str, Bounds]) -> bool:
@@ -301,13 +311,14 @@ def _admit_waiting(turn: Turn) -> None:
             # No GPU is left that it could wait for: they are lost, or have become too small.
             del state.queue[waiting.job]
             turn.emit(JobRefused(waiting.job, found))
-            turn.record_reason("refused", found)
+            turn.record_of_submission("refused", found, waiting.job, waiting.spec)
         elif turn.now >= waiting.until:
             del state.queue[waiting.job]
             message = f"queued for room as long as it was ready to wait: {found.message}"
-            reason = replace(found, code=Code.WAIT_OVER, message=message)
+            hint = "request less, or wait longer with --wait"
+            reason = replace(found, code=Code.WAIT_OVER, message=message, hint=hint)
             turn.emit(JobRefused(waiting.job, reason))
-            turn.record_reason("refused", reason)
+            turn.record_of_submission("refused", reason, waiting.job, waiting.spec)
         else:
             ahead.append(waiting)
 
@@ -469,7 +480,7 @@ def _bounds_for(turn: Turn, job: Job, gpu: Gpu) -> Reason | None:
         return found
     for id, bounds in found.items():
         turn.state.bind(job, id, bounds)
-    turn.record("admitted", f"admitted on GPU {gpu.index}", job=job, gpu=gpu.id)
+    turn.record("admitted", f"admitted on {_places(turn.state, found)}", job=job, gpu=gpu.id)
     turn.emit(Persist())
     return None
 
@@ -659,7 +670,10 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
             if not gpu.health.admits:
                 found = health.none_left([gpu], 1)
             elif found.request > room:
-                found = admission.no_room(state, replace(job.spec, request=request, gpus=1), [gpu])
+                found = admission.no_room(
+                    state, replace(job.spec, request=request, gpus=1), [gpu], but=job, inside=inside
+                )
+                found = replace(found, hint=f"raise it to at most {max(0, room) // 2**20}Mi, or when one of these ends")
         if isinstance(found, Reason):
             turn.emit(BudgetRefused(job.id, found))
             return
@@ -675,7 +689,7 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         priority=job.spec.priority if event.priority is None else event.priority,
     )
     turn.emit(BudgetSet(job.id, _after_change(turn, job)))
-    turn.record("changed", f"request {request}, limit {limit}, priority {job.spec.priority}", job=job)
+    turn.record_reason("changed", _changed(job), job=job)
     turn.emit(Persist())
     for id in changed:
         state.note_excess(job, id)
@@ -683,6 +697,13 @@ def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
         lending.settle(turn, state.gpus[id])
         turn.emit(Publish(id))
     _admit_waiting(turn)
+
+
+def _changed(job: Job) -> Reason:
+    spec = job.spec
+    bounds = {id: {"request": one.request, "limit": one.limit} for id, one in job.bounds.items()}
+    message = f"its budget is now: request {spec.request}, limit {spec.limit}, priority {spec.priority}"
+    return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
 
 
 def _after_change(turn: Turn, job: Job) -> str:

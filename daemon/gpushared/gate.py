@@ -63,7 +63,8 @@ class Gate:
         own = sum(1 for entry in self._shell.book.live() if entry.spec.uid == spec.uid)
         most = self._shell.doors.most_jobs(spec.uid)
         if most is not None and own >= most:
-            return Reason(Code.POLICY, f"{spec.user} has {own} jobs, more than this daemon can keep of one user")
+            message = f"{spec.user} has {own} jobs, as many as this daemon can keep of one user"
+            return Reason(Code.POLICY, message, hint="end one of them first: `gpushare ps` lists them")
         return rules.admit(self._config().rules, who, spec, self._totals(spec.devices), own)
 
     def change(self, entry: Entry, event: BudgetChanged) -> BudgetChanged | Reason:

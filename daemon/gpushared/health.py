@@ -117,7 +117,7 @@ def none_left(gpus: list[Gpu], wanted: int) -> Reason:
     if len(gpus) == 1:
         (gpu,) = gpus
         worst = gpu.health.ailments[0]
-        message = f"GPU {gpu.index} is {gpu.health.condition}: {worst.text}; no job is started on it"
+        message = f"GPU {gpu.index} is {gpu.health.condition}: {worst.text}; nothing new is admitted on it"
         return Reason(Code.GPU_UNHEALTHY, message, (), worst.hint, data)
     usable = len(gpus) - len(out)
     message = f"asked for {wanted} GPU{'' if wanted == 1 else 's'}, and {usable or 'none'} of these can be used"

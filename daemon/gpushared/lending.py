@@ -23,7 +23,7 @@ from gpushare.reasons import Code, Reason
 from gpushared import health, reclaim
 from gpushared.events import CreditAsked
 from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
-from gpushared.state import Ask, Gpu, Job, Share
+from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
 UNIT = 512
@@ -168,6 +168,7 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     if not ask.short:
         ask.short = True
         turn.state.counters.claims += 1
+        turn.record_reason("claim_waits", _claim_waits(gpu, ask, room), job=job, gpu=gpu.id)
     return False
 
 
@@ -220,7 +221,13 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         state.change(share, credit=spare, overhead=room.need)
         turn.emit(Attached(ask.id, ask.process, gpu.id, room.need, spare))
         job = state.jobs[ask.job]
-        turn.record("attached", f"a context opens on GPU {gpu.index}", job=job, gpu=gpu.id, overhead=room.need)
+        turn.record(
+            "attached",
+            f"a context opens on GPU {gpu.index} ({format_bytes(room.need)})",
+            job=job,
+            gpu=gpu.id,
+            overhead=room.need,
+        )
     else:
         assert share is not None  # core.py takes credit asks of attached processes only
         size = 0 if ask.driver_failed else room.need + spare
@@ -238,7 +245,8 @@ def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
     rung = str(ask.rung)
     met = turn.state.counters.claims_met
     met[rung] = met.get(rung, 0) + 1
-    text = f"claim of {format_bytes(ask.wanted)} met after {waited:.2f} s, by {rung}"
+    how = "with nobody asked" if ask.rung is Rung.REVOKE else f"by {rung}"
+    text = f"claim of {format_bytes(ask.wanted)} on GPU {gpu.index} met after {waited:.2f} s, {how}"
     turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
 
 
@@ -273,7 +281,15 @@ def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
     turn.record_reason("denied", reason, job=job, gpu=gpu.id)
 
 
-# ---- what the refused user reads -------------------------------------------------------------------
+# ---- what those who wait, or are refused, read -----------------------------------------------------
+
+
+def _claim_waits(gpu: Gpu, ask: Ask, room: Room) -> Reason:
+    """For its story; who holds what meanwhile is said in waits.py."""
+    free = max(0, room.available)
+    what = f"to open a context ({format_bytes(ask.wanted)})" if ask.attach else f"for {format_bytes(ask.wanted)}"
+    text = f"waits {what} on GPU {gpu.index}, within its request, of which {format_bytes(free)} are free"
+    return Reason(Code.CLAIM_WAITS, text, data={"asked": ask.wanted, "free": free, "job": ask.job})
 
 
 def _what(gpu: Gpu, ask: Ask) -> str:
@@ -311,7 +327,7 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
     if gpu.returning:
         holders.append(f"on its way back {format_bytes(gpu.returning_total)}")
     free = max(0, room.available)
-    what = f"{_what(gpu, ask)}: {format_bytes(free)} free, and this job's request is used up"
+    what = f"{_what(gpu, ask)}: it is above this job's request, and {format_bytes(free)} are free"
     facts = [
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", " · ".join(holders) or "nothing by others"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpushare.quantity import format_bytes
+from gpushare.quantity import format_bytes, format_duration
 from gpushared import breach, health
 from gpushared.events import MemorySampled
 from gpushared.instructions import Publish, Revoke
@@ -110,7 +110,8 @@ def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
     if 0 < measured <= turn.policy.overhead_most and turn.state.overheads.get(gpu.name) != measured:
         turn.state.overheads[gpu.name] = measured
         job = turn.state.jobs[share.job]
-        turn.record("overhead", f"a context costs {format_bytes(measured)}", job=job, gpu=gpu.id, overhead=measured)
+        text = f"a context costs {format_bytes(measured)} on {gpu.name}"
+        turn.record("overhead", text, job=job, gpu=gpu.id, overhead=measured)
 
 
 def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
@@ -132,7 +133,7 @@ def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
 def _record_returned(turn: Turn, gpu: Gpu, entry: Returning) -> None:
     seconds = turn.now - entry.since
     job = turn.state.jobs.get(entry.job)
-    text = f"{format_bytes(entry.amount)} of GPU {gpu.index} returned by the driver"
+    text = f"{format_bytes(entry.amount)} of GPU {gpu.index} returned by the driver after {format_duration(seconds)}"
     turn.record("returned", text, job=job, gpu=gpu.id, amount=entry.amount, seconds=seconds)
 
 
@@ -153,6 +154,8 @@ def set_unmanaged(turn: Turn, gpu: Gpu, amount: int) -> None:
     amount = -(-amount // UNIT) * UNIT
     if abs(amount - gpu.unmanaged) >= NOTICEABLE:
         text = f"{format_bytes(amount)} of GPU {gpu.index} used outside gpushare"
+        if not amount:
+            text = f"nothing of GPU {gpu.index} is used outside gpushare any more"
         turn.record("unmanaged", text, gpu=gpu.id, amount=amount)
     gpu.unmanaged = amount
 

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
-from gpushared import health, planner, rungs
+from gpushared import obstacle, planner, rungs
 from gpushared.state import Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
@@ -54,7 +54,7 @@ def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
     _note_unkillable(turn, gpu)
     pursued, shortfall = _feasible(turn, gpu, claims)
     if pursued is None or shortfall <= 0:
-        why = "it would not be enough" if pursued is None else "the memory came from elsewhere"
+        why = "all loans together would not be enough" if pursued is None else "the memory came from elsewhere"
         for job in asked:
             rungs.relieve(turn, gpu, job, why)
         return
@@ -291,33 +291,12 @@ def _note_unkillable(turn: Turn, gpu: Gpu) -> None:
 
 def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
     """A claim that could not be met: counted by what stood in the way."""
-    cause, text = _obstacle(turn, gpu)
+    found = obstacle.of(turn.state, gpu, ask, turn.now)
     violations = turn.state.counters.violations
-    violations[cause] = violations.get(cause, 0) + 1
+    violations[found.cause] = violations.get(found.cause, 0) + 1
     waited = turn.now - ask.since
-    facts = (("in the way", text), ("waited", format_duration(waited)))
-    data = {"asked": ask.wanted, "cause": cause, "waited": waited, "job": ask.job}
-    what = f"cannot allocate {format_bytes(ask.wanted)} on GPU {gpu.index}, although it is within this job's request"
-    return Reason(Code.CLAIM_TIMED_OUT, what, facts, "see `gpushare status` and `gpushare doctor`", data)
-
-
-def _obstacle(turn: Turn, gpu: Gpu) -> tuple[str, str]:
-    killed = [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is not None]
-    if killed:
-        return "unkillable", f"{killed[0].spec.name} was killed and does not go"
-    if gpu.returning:
-        return (
-            "returning",
-            f"{format_bytes(gpu.returning_total)} of exited programs that the driver has not returned",
-        )
-    shrunk = health.obstacle(gpu)
-    if shrunk is not None:
-        return shrunk
-    if gpu.unmanaged:
-        return "unmanaged", f"{format_bytes(gpu.unmanaged)} used outside gpushare"
-    waiting = [job for job in turn.state.owners(gpu.id) if turn.now - job.since < job.spec.min_run_time]
-    if waiting:
-        return "protected", f"{waiting[0].spec.name} is within its minimum run time"
-    if turn.policy.last_rung != "kill":
-        return "policy", f"the settings of this node, by which a reclaim ends with {turn.policy.last_rung}"
-    return "grace", "borrowers that are still within their grace"
+    facts = (("in the way", found.text), ("waited", format_duration(waited)))
+    data = {"asked": ask.wanted, "cause": found.cause, "waited": waited, "job": ask.job}
+    what = "open a context" if ask.attach else f"allocate {format_bytes(ask.wanted)}"
+    message = f"cannot {what} on GPU {gpu.index}, although it is within this job's request"
+    return Reason(Code.CLAIM_TIMED_OUT, message, facts, found.way_out, data)

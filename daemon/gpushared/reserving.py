@@ -28,29 +28,36 @@ def ask(turn: Turn, event: ReservationAsked) -> None:
     reason = _objection(turn, event)
     found = reason or admission.place(state, replace(spec, limit=Quantity(Kind.MAX, 0, "max")))
     if isinstance(found, Reason):
+        if found.code is Code.NOT_ADMITTED:
+            found = replace(found, hint="reserve less, or when one of these ends")
         turn.emit(ReservationRefused(event.reservation, found))
-        turn.record_reason("refused", found)
+        turn.record_of_user(spec.uid, "refused", f"no reservation {spec.name} for {spec.user}: {found.message}")
         return
     until = None if event.lasting is None else turn.now + event.lasting
     amounts = {gpu: bounds.request for gpu, bounds in found.items()}
     state.reservations[event.reservation] = Reservation(event.reservation, spec, amounts, turn.now, until)
     turn.emit(ReservationMade(event.reservation, tuple(amounts)))
-    where = ", ".join(f"{format_bytes(amount)} of GPU {state.gpus[gpu].index}" for gpu, amount in amounts.items())
+    where = _places(turn, state.reservations[event.reservation])
     lasting = "until it is released" if event.lasting is None else f"for {format_duration(event.lasting)}"
     turn.record_of_user(spec.uid, "reserved", f"{spec.user} reserves {where} as {spec.name}, {lasting}")
     turn.emit(Persist())
 
 
+def _places(turn: Turn, one: Reservation) -> str:
+    found = ((turn.state.gpus[gpu], amount) for gpu, amount in one.amounts.items())
+    return ", ".join(f"{format_bytes(amount)} of GPU {gpu.index}" for gpu, amount in found)
+
+
 def _objection(turn: Turn, event: ReservationAsked) -> Reason | None:
     spec = event.spec
     if spec.request.kind is Kind.NONE or (spec.request.kind is Kind.BYTES and spec.request.value == 0):
-        return Reason(Code.BAD_BUDGET, "a reservation of nothing", hint="say how much with --request")
+        return Reason(Code.BAD_BUDGET, "a reservation of nothing", hint="say how much: `gpushare reserve 4Gi`")
     same = [one for one in turn.state.reservations.values() if one.spec.uid == spec.uid and one.spec.name == spec.name]
     if same:
         return Reason(
             Code.BAD_BUDGET,
             f"there is a reservation {spec.name} already",
-            hint=f"`gpushare release {spec.name}` ends it",
+            hint=f"`gpushare release {spec.name}` ends it; or give another --name",
         )
     return None
 
@@ -87,7 +94,8 @@ def end_those_over(turn: Turn) -> bool:
 
 def _over(turn: Turn, gone: Reservation, how: str) -> None:
     turn.emit(ReservationOver(gone.id))
-    turn.record_of_user(gone.spec.uid, "released", f"the reservation {gone.spec.name} of {gone.spec.user} is {how}")
+    text = f"the reservation {gone.spec.name} of {gone.spec.user} is {how}: {_places(turn, gone)}"
+    turn.record_of_user(gone.spec.uid, "released", text)
     turn.emit(Persist())
 
 

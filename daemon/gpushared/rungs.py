@@ -24,13 +24,17 @@ def trim(turn: Turn, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
     shares = [share for share in turn.state.shares_of(job, gpu.id) if share.trim is not None]
     for share in shares:
         share.trim = TrimSeen(begun=False, done=False)
-    reason = replace(_why(turn, gpu, job, claim, turn.policy.trim), hint="nothing is lost: only caches are asked for")
+    reason = _why(turn, gpu, job, claim, turn.policy.trim)
+    facts = (*reason.facts[:-1], ("within", format_duration(turn.policy.trim)))
+    reason = replace(reason, facts=facts, hint="nothing is lost: only caches are asked for")
     _step_on(turn, gpu, job, claim, _Step(Rung.TRIM, turn.now + turn.policy.trim, reason))
     job.trimmed_at[gpu.id] = turn.now
     turn.state.counters.trims += 1
     turn.emit(Trim(job.id, tuple(sorted(share.process for share in shares)), gpu.id, size, turn.policy.trim, reason))
     owner = turn.state.jobs[claim.job].spec.name
-    text = f"asked to trim its caches: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}"
+    what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
+    loan = format_bytes(turn.state.loan(job, gpu.id))
+    text = f"asked to trim its caches: {owner} wants {what}, of which this job has {loan} on loan"
     turn.record_reason("trim", reason, text, job=job, gpu=gpu.id)
 
 
@@ -44,7 +48,8 @@ def trim_over(turn: Turn, gpu: Gpu, job: Job, *, answered: bool) -> None:
     if answered:
         text = f"trimming gave {format_bytes(got)} of GPU {gpu.index} back in {format_duration(seconds)}"
     else:
-        text = f"no answer to the trim within {format_duration(seconds)}; {format_bytes(got)} came back"
+        what = f"{format_bytes(got)} of GPU {gpu.index}"
+        text = f"no answer to the trim within {format_duration(seconds)}; {what} came back"
     turn.record("trimmed", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, seconds=seconds, answered=answered)
 
 
@@ -68,7 +73,13 @@ def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
         turn.state.counters.terms += 1
         turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
     owner = turn.state.jobs[claim.job].spec.name
-    text = f"asked with SIGTERM to give back: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}"
+    loan = format_bytes(turn.state.loan(victim, gpu.id))
+    text = (
+        f"asked with SIGTERM to give back: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}, of which this"
+        f" job has {loan} on loan; it is stopped in {format_duration(max(0.0, deadline - turn.now))} otherwise"
+    )
+    if turn.policy.last_rung == "term":
+        text = text.partition(";")[0]
     turn.record_reason("term", reason, text, job=victim, gpu=gpu.id)
 
 
@@ -81,7 +92,11 @@ def kill(turn: Turn, gpu: Gpu, victim: Job) -> None:
     victim.killed = reason
     turn.state.counters.kills += 1
     turn.emit(Kill(victim.id, tuple(sorted(victim.processes)), reason))
-    text = f"killed: its grace is over, and {format_bytes(turn.state.loan(victim, gpu.id))} of its loan are needed"
+    owner = turn.state.jobs.get(victim.reclaims[gpu.id].owner)
+    grace = float(reason.data["grace"])  # type: ignore[arg-type]
+    why = f"its grace of {format_duration(grace)} is over" if grace else "it wants no notice"
+    loan = format_bytes(turn.state.loan(victim, gpu.id))
+    text = f"killed: {why}, and its loan of {loan} is needed by {owner.spec.name if owner else 'its owner'}"
     turn.record_reason("kill", reason, text, job=victim, gpu=gpu.id)
 
 
@@ -95,7 +110,8 @@ def relieve(turn: Turn, gpu: Gpu, job: Job, why: str) -> None:
         return  # nobody has been told anything that would have to be taken back
     got = max(0, reclaim.loan - turn.state.loan(job, gpu.id))
     turn.state.counters.relieved += 1
-    text = f"gave {format_bytes(got)} of GPU {gpu.index} back and runs on: {why}"
+    gave = f"gave {format_bytes(got)} of GPU {gpu.index} back" if got else f"keeps its loan on GPU {gpu.index}"
+    text = f"{gave} and runs on: {why}"
     turn.record("relieved", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, rung="term")
     reason = Reason(Code.RECLAIM, f"nothing more is asked back: {why}", data={"got": got})
     turn.emit(Notify(job.id, "relieved", reason))
@@ -107,8 +123,10 @@ def gone(turn: Turn, gpu: Gpu, victim: Job) -> None:
     if reclaim is None or reclaim.rung is Rung.TRIM:
         return
     rung = str(reclaim.rung)
-    text = f"{format_bytes(reclaim.loan)} on loan came back by {rung}"
     seconds = turn.now - reclaim.since
+    how = "it was killed" if reclaim.rung is Rung.KILL else "it ended when asked to"
+    loan = f"its loan of {format_bytes(reclaim.loan)} on GPU {gpu.index}"
+    text = f"{loan} came back after {format_duration(seconds)}: {how}"
     turn.record(
         "reclaimed",
         text,
@@ -141,7 +159,7 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
             "used",
             f"{format_bytes(usage)}, of which {format_bytes(request)} guaranteed and {format_bytes(loan)} on loan",
         ),
-        ("grace", format_duration(grace)),
+        ("grace", format_duration(grace) if grace else "none: it wants no notice"),
     )
     data = {
         "owner": owner.id,
@@ -156,5 +174,6 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
         "grace": grace,
     }
     message = f"borrowed memory of GPU {gpu.index} is wanted back by its owner"
-    hint = "ask for more with --request, or free memory on SIGTERM to go on"
+    way_out = "free memory on SIGTERM to go on" if grace else "have notice first with --on-reclaim term,kill"
+    hint = f"ask for more with --request, or {way_out}"
     return Reason(Code.RECLAIM, message, facts, hint, data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpushare.reasons import Reason
+from gpushared.events import JobSpec
 from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory
 from gpushared.state import Gpu, Job, Policy, State
 
@@ -45,9 +46,12 @@ class Turn:
 
     def record_of_user(self, uid: int, event: str, text: str) -> None:
         """The same of what is a user's and no job's."""
-        record = Record(self.now, event, None, text, {}, uid=uid)
-        self.out.append(Log(record))
-        keep(self.state.records, record)
+        self._note(Record(self.now, event, None, text, {}, uid=uid))
+
+    def record_of_submission(self, event: str, reason: Reason, job: str, spec: JobSpec) -> None:
+        """The same of a job that has no place yet, and may never have one."""
+        facts = {"code": reason.code.value, **reason.data}
+        self._note(Record(self.now, event, None, reason.message, facts, job, spec.name, spec.uid))
 
     def record_reason(
         self, event: str, reason: Reason, text: str = "", *, job: Job | None = None, gpu: str | None = None
@@ -59,10 +63,13 @@ class Turn:
         record = Record(self.now, event, gpu, text, facts)
         if job is not None:
             record = Record(self.now, event, gpu, text, facts, job.id, job.spec.name, job.spec.uid)
-        self.out.append(Log(record))
-        keep(self.state.records, record)
+        self._note(record)
         if job is not None:
             keep(job.story, record)
+
+    def _note(self, record: Record) -> None:
+        self.out.append(Log(record))
+        keep(self.state.records, record)
 
 
 def keep(records: list[Record], record: Record) -> None:

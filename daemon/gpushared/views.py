@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpushare import api
-from gpushared import health
+from gpushared import health, waits
 from gpushared.core import NodeState
 from gpushared.instructions import Record
 from gpushared.jobs import Entry
@@ -207,12 +207,45 @@ class Views:
             "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and not hidden],
         }
 
+    # ---- waiting -----------------------------------------------------------------------------------
+
+    def waiting(self, viewer: Viewer, job: str | None = None) -> list[api.Waiting]:
+        """What waits, as far as the viewer may read about it; of one job, if one is named."""
+        now, offset = time.monotonic(), clock_offset()
+        found = waits.all_of(self.shell.core.state, now)
+        return [
+            {
+                "job": one.job,
+                "name": one.name,
+                "gpu": one.gpu,
+                "since": one.since + offset,
+                "until": one.until + offset,
+                "code": one.reason.code.value,
+                "message": one.reason.message,
+                "facts": [list(fact) for fact in one.reason.facts],
+                "hint": one.reason.hint,
+                "data": dict(one.reason.data),
+            }
+            for one in found
+            if job in (None, one.job) and (viewer.reveal == "name" or viewer.may_see(one.uid))
+        ]
+
+    def pressure(self) -> list[api.GpuPressure]:
+        core, now = self.shell.core, time.monotonic()
+        found: list[api.GpuPressure] = []
+        for gpu in sorted(core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id)):
+            stalls = core.pressure(gpu.id, now)
+            found.append({"uuid": gpu.id, "index": gpu.index, **stalls})  # type: ignore[typeddict-item]
+        return found
+
     # ---- records -----------------------------------------------------------------------------------
 
     def story(self, entry: Entry) -> list[api.Record]:
         """The core forgets a job's story with the job; the node's records outlive it for a while."""
         own = self.shell.core.story(entry.id)
-        return _records(own or [one for one in self.shell.core.records if one.job == entry.id])
+        noted = [one for one in self.shell.core.records if one.job == entry.id]
+        before = [one for one in noted if one.time < own[0].time] if own else noted  # it queued
+        return _records([*before, *own])
 
     def records(self, viewer: Viewer) -> list[api.Record]:
         return self.readable(self.shell.core.records, viewer)

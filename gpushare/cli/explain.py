@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
-from gpushare.api import Explanation, Record, Story
+from gpushare.api import Explanation, GpuPressure, Outcome, Record, Story, Waiting
 from gpushare.cli import output as _output
 from gpushare.cli.status import ailments
 from gpushare.config import load_settings
 from gpushare.locate import find
-from gpushare.quantity import format_bytes
+from gpushare.quantity import format_bytes, format_duration
+
+LAST = 20
+"""Records beside what is so now."""
 
 
 @click.command(short_help="Say why memory is short, or what happened to a job.")
@@ -43,13 +46,46 @@ def _print_now(explanation: Explanation) -> None:
         )
         for line in ailments(gpu, hints=True):
             click.echo(f"  {line}")
-    _print_records(explanation["records"], "nobody waits for memory", names=True)
+        for one in explanation["pressure"]:
+            if one["uuid"] == gpu["uuid"] and one["some"]["total"]:
+                click.echo(f"  {_stalls(one)}")
+    click.echo()
+    _print_waiting(explanation["waiting"], "nobody waits for memory")
+    if explanation["records"]:
+        click.echo("\nthe last of what has happened (more of it: `gpushare events -n 1000`)")
+        _print_records(explanation["records"][-LAST:], names=True)
+
+
+def _stalls(one: GpuPressure) -> str:
+    """Linux' pressure stall information, in a sentence: `some` is the time in which anybody waited."""
+    some, full = one["some"], one["full"]
+    lately = f"{some['avg10']:.0%} of the last 10 s, {some['avg300']:.0%} of the last 5 min"
+    text = f"owners have waited {format_duration(round(some['total'], 2))} for it in all: {lately}"
+    return text + (
+        f"; for {format_duration(round(full['total'], 2))} nobody had anything else" if full["total"] else ""
+    )
+
+
+def _print_waiting(waiting: list[Waiting], none: str | None) -> None:
+    if not waiting and none:
+        click.echo(none)
+    for one in waiting:
+        click.echo(one["message"])
+        width = max((len(label) for label, _ in one["facts"]), default=0)
+        for label, text in one["facts"]:
+            click.echo(f"  {label:<{width}}  {text}")
+        if one["hint"]:
+            click.echo(f"hint: {one['hint']}")
 
 
 def _print_story(story: Story) -> None:
     job = story["job"]
     click.echo(f"job {job['name']} ({job['id']}) of {job['user']}: {job['state']}")
     for gpu in job["gpus"]:
+        if job["state"] == "ended":
+            bounds = f"request {format_bytes(gpu['request'])}, limit {format_bytes(gpu['limit'])}"
+            click.echo(f"  GPU {gpu['index']}  used {format_bytes(gpu['peak'])} at most; {bounds}")
+            continue
         loan = f", {format_bytes(gpu['loan'])} of it on loan" if gpu["loan"] else ""
         click.echo(
             f"  GPU {gpu['index']}  uses {format_bytes(gpu['usage'])}{loan}; request {format_bytes(gpu['request'])},"
@@ -57,13 +93,32 @@ def _print_story(story: Story) -> None:
         )
         if gpu["health"] != "ok":
             click.echo(f"  GPU {gpu['index']}  is {gpu['health']}; `gpushare status` says why")
-    _print_records(story["story"], "nothing is recorded")
-
-
-def _print_records(records: list[Record], none: str, *, names: bool = False) -> None:
+    if job["outcome"] is not None:
+        click.echo(f"  {_ending(job['outcome'])}")
+    if story["waiting"]:
+        click.echo()
+        _print_waiting(story["waiting"], None)
     click.echo()
-    if not records:
-        click.echo(none)
+    if not story["story"]:
+        click.echo("nothing is recorded")
+    _print_records(story["story"])
+
+
+def _ending(outcome: Outcome) -> str:
+    lasted = format_duration(round(outcome["duration"], 1))
+    killed = outcome["killed"]
+    if killed is not None and killed["code"] == "breach":
+        return f"stopped after {lasted}: {killed['reason']}"
+    if killed is not None:
+        owner = "/".join(part for part in (killed["owner_user"], killed["owner"]) if part) or "its owner"
+        owed, got = format_bytes(killed["asked"]), format_bytes(killed["got"])
+        return f"stopped after {lasted} to return borrowed memory: {owed} owed to {owner}, {got} returned"
+    if outcome["signal"] is not None:
+        return f"ended after {lasted} by signal {outcome['signal']}"
+    return f"ended after {lasted}" + (f", exit {outcome['exit_code']}" if outcome["exit_code"] is not None else "")
+
+
+def _print_records(records: list[Record], *, names: bool = False) -> None:
     for record in records:
         first, *more = record["text"].splitlines() or [""]
         whose = f"{record['name']}: " if record["name"] and names else ""

@@ -47,6 +47,7 @@ class FakeDaemon:
         self.killed: dict | None = None  # goes into the outcome of the next job that ends
         self.garbage: bytes | None = None  # answers everything
         self.records: list[dict] = []
+        self.waiting: list[dict] = []
         self.note = "nothing is asked back"
         self.unmanaged = 0
         self.outsiders: list[dict[str, object]] = []
@@ -123,7 +124,7 @@ class FakeDaemon:
                 daemon = {"version": "0.1.0", "uptime": 200.0, "jobs": len(self.jobs)}
                 return 200, {"daemon": daemon, "gpus": self._gpus(), "jobs": list(self.jobs.values())}
             case "GET", ["explain"]:
-                return 200, {"gpus": self._gpus(), "records": self.records}
+                return 200, {"gpus": self._gpus(), "waiting": self.waiting, "pressure": [], "records": self.records}
             case _, ["jobs", name, *rest]:
                 job = self._find(name)
                 return self._on_job(method, job, rest, body) if job else (404, _error("no_such_job", f"no job {name}"))
@@ -134,7 +135,7 @@ class FakeDaemon:
             case "GET", []:
                 return 200, job
             case "GET", ["story"]:
-                return 200, {"job": job, "story": self.records}
+                return 200, {"job": job, "story": self.records, "waiting": self.waiting}
             case "PUT", ["main"]:
                 self.mains[job["id"]] = body["pid"]
                 return 200, job

@@ -166,7 +166,7 @@ def test_a_job_that_opens_a_sick_gpu_by_itself_is_told_why_not(world: World) -> 
     xid(world, 140)
     world.attach(process, "GPU-0")
     (refused,) = world.refusals
-    assert refused.reason.message == "GPU 0 is sick: Xid 140, unrecovered ECC error; no job is started on it"
+    assert refused.reason.message == "GPU 0 is sick: Xid 140, unrecovered ECC error; nothing new is admitted on it"
 
 
 def test_a_guarantee_is_not_raised_on_a_sick_gpu(world: World) -> None:

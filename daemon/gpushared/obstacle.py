@@ -1,0 +1,58 @@
+"""What stands in the way of a claim: a word for programs and counters, a text for people, and what would help."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpushare.quantity import format_bytes, format_duration
+from gpushared import health
+from gpushared.state import Ask, Gpu, State
+
+
+class Obstacle(NamedTuple):
+    cause: str
+    """Stable: a label in the metrics."""
+    text: str
+    way_out: str
+
+
+WAY_OUT = {
+    "unkillable": "its processes hang in the driver: see `dmesg`; the machine may have to be restarted",
+    "returning": "the driver has to return it: see `dmesg` if that takes long",
+    "capacity": "end a job on this GPU, or lower its request with `gpushare set`",
+    "unmanaged": "`gpushare ps -o wide` names those programs: end them, or start them with `gpushare run`",
+    "protected": "try again when that time is over",
+    "policy": "whoever runs this node sets the rule; else a job on this GPU must free memory or end",
+    "grace": "whoever runs this node may set a claim timeout that is longer than all graces",
+}
+
+
+def of(state: State, gpu: Gpu, ask: Ask, now: float) -> Obstacle:
+    """The first that is found, the worst first."""
+    cause, text = _find(state, gpu, ask, now)
+    return Obstacle(cause, text, WAY_OUT[cause])
+
+
+def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, str]:
+    killed = [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is not None]
+    if killed:
+        usage = format_bytes(state.usage(killed[0], gpu.id))
+        return "unkillable", f"{killed[0].spec.name} was killed and does not go: {usage} with it"
+    if gpu.returning:
+        text = f"{format_bytes(gpu.returning_total)} of exited programs that the driver has not returned"
+        return "returning", text
+    shrunk = health.obstacle(gpu)
+    if shrunk is not None:
+        return shrunk
+    if gpu.unmanaged:
+        return "unmanaged", f"{format_bytes(gpu.unmanaged)} used outside gpushare"
+    borrowers = [job for job in state.owners(gpu.id) if job.id != ask.job and state.loan(job, gpu.id)]
+    protected = [job for job in borrowers if now - job.since < job.spec.min_run_time]
+    if protected:
+        loan = format_bytes(sum(state.loan(job, gpu.id) for job in protected))
+        names = " and ".join(job.spec.name for job in protected)
+        over = format_duration(round(max(job.since + job.spec.min_run_time for job in protected) - now, 1))
+        return "protected", f"{loan} on loan to {names}, within the minimum run time, which is over in {over}"
+    if state.policy.last_rung != "kill":
+        return "policy", f"the settings of this node, by which a reclaim ends with {state.policy.last_rung}"
+    return "grace", "borrowers that are still within their grace"
