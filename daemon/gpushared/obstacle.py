@@ -23,7 +23,7 @@ WAY_OUT = {
     "unmanaged": "`gpushare ps -o wide` names those programs: end them, or start them with `gpushare run`",
     "protected": "try again when that time is over",
     "policy": "whoever runs this node sets the rule; else a job on this GPU must free memory or end",
-    "grace": "whoever runs this node may set a claim timeout that is longer than all graces",
+    "late": "try again: nothing keeps them any more",
 }
 
 
@@ -55,4 +55,4 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, str]:
         return "protected", f"{loan} on loan to {names}, within the minimum run time, which is over in {over}"
     if state.policy.last_rung != "kill":
         return "policy", f"the settings of this node, by which a reclaim ends with {state.policy.last_rung}"
-    return "grace", "borrowers that are still within their grace"
+    return "late", "borrowers that could be asked only just now"

@@ -156,12 +156,9 @@ class Checks(Cast):
             return self.truth.unmanaged_during(ask.gpu, ask.began - 1.0, now)
         if cause == "returning":
             return self.stage.teardown >= 1000 * CLAIM_TIMEOUT / 2
-        if cause == "protected":
+        if cause in {"protected", "late"}:
             young = (job for job in self.truth.jobs.values() if job.name != ask.job and ask.gpu in job.bounds)
             return any(job.protected and ask.began - job.since < job.protected for job in young)
-        if cause == "grace":
-            here = [job for job in self.truth.jobs.values() if ask.gpu in job.bounds]
-            return any(job.grace > CLAIM_TIMEOUT - 2.5 for job in here)
         return False
 
     def _sweep(self) -> None:

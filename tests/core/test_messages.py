@@ -31,6 +31,7 @@ from gpushared.events import (
     AttachAsked,
     BudgetChanged,
     Checkpointed,
+    CreditAsked,
     MemorySampled,
     ReservationEnded,
 )
@@ -40,7 +41,7 @@ from gpushared.jobs import killed_facts
 from gpushared.rules import Who
 from gpushared.state import MIB, Policy
 from gpushared.turn import Turn
-from property.world import World, mib
+from property.world import Waiting, World, mib
 
 GIB = 1024 * MIB
 GOLDEN = Path(__file__).with_name("messages.txt")
@@ -549,19 +550,30 @@ def _(tale: Tale) -> None:
     tale.told("Denied")
 
 
-@story("in vain: the borrower's grace is longer than the owner's patience")
+@story("in vain: who has borrowed may be asked only when it is too late")
 def _(tale: Tale) -> None:
-    tale.world.ever_protected = True
-    tale.borrower(grace=3600.0)
+    tale.borrower(min_run_time=29.99, on_reclaim=("term", "kill"))
     tale.owner()
     tale.world.wait(31.0)
+    tale.told("Denied")
+
+
+@story("in vain: there is room, and the driver says no")
+def _(tale: Tale) -> None:
+    """The shim has tried once more, and reports that it was for nothing."""
+    world = tale.world
+    process = start(world, "serve", "8Gi", "8Gi")
+    ask = world.next_id()
+    world.waiting[ask] = Waiting(process, "GPU-0", 0, world.now, attach=False)
+    world._check_denial = lambda *_: None  # no shortage of memory is what it is refused for
+    world.send(CreditAsked(ask, process, "GPU-0", GIB, driver_failed=True, allocation=GIB, again=True))
     tale.told("Denied")
 
 
 @story("in vain: not even a context can be opened")
 def _(tale: Tale) -> None:
     tale.world.ever_protected = True
-    tale.borrower(size=13 * GIB, grace=3600.0)
+    tale.borrower(size=13 * GIB, min_run_time=3600.0)
     tale.world.occupy("GPU-0", 3 * GIB)
     job = tale.world.submit(spec("serve", "1Gi", "1Gi"))
     tale.world.ever_foreign = True
