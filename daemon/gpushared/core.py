@@ -569,6 +569,8 @@ def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
     if gpu is None:
         return
     measure.take_sample(turn, gpu, event)
+    for job in turn.state.owners(gpu.id):
+        _close_if_over(turn, job)  # its last program was a static one, which only the sample shows to have gone
     for ask in gpu.asks.values():
         ask.sampled = True
     lending.settle(turn, gpu)
