@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason
+from gpushared import rungs
 from gpushared.events import MemorySampled
 from gpushared.instructions import Kill, Notify
 from gpushared.state import Gpu, Job, Process, Share
@@ -63,6 +64,9 @@ def _drop(turn: Turn, share: Share) -> None:
     state = turn.state
     state.drop_share(share)
     process = state.processes[share.process]
+    job, gpu = state.jobs[share.job], state.gpus[share.gpu]
+    if not state.has_share(job, gpu.id):
+        rungs.gone(turn, gpu, job)
     if not process.shares:
         state.jobs[process.job].processes.discard(process.id)
         del state.processes[process.id]

@@ -6,6 +6,8 @@ This file says what each event means; the decisions are in the modules that it c
     lending.py     who gets credit, who waits, who is refused
     reclaim.py     how a claim's shortfall comes back from borrowers
     planner.py     whose loan it is that must come back
+    obstacle.py    what stands in the way of a claim
+    waits.py       who waits for what, and what would end it
     measure.py     what NVML corrects
     health.py      what follows from a GPU's health
 
@@ -576,6 +578,8 @@ def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
     if gpu is None:
         return
     measure.take_sample(turn, gpu, event)
+    for job in turn.state.owners(gpu.id):
+        _close_if_over(turn, job)  # its last program was a static one, which only the sample shows to have gone
     for ask in gpu.asks.values():
         ask.sampled = True
     lending.settle(turn, gpu)

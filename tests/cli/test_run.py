@@ -339,7 +339,8 @@ def test_the_cause_is_told_even_if_the_daemon_died_with_the_job(start, fake):
     fake.stop()
     os.kill(pid, signal.SIGKILL)
     assert process.wait(10) == 137
-    assert process.stderr.read() == "gpushare: stopped to return 5.0 GiB to bob/nb-2 (exit 137)\n"
+    said = process.stderr.read()
+    assert said == f"gpushare: sleep[{pid}] was stopped (exit 137): stopped to return 5.0 GiB to bob/nb-2\n"
 
 
 def test_a_killed_job_that_takes_its_time_is_not_registered_again(start, fake):

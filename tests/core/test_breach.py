@@ -105,3 +105,34 @@ def test_a_lowered_limit_is_no_breach() -> None:
     world.wait(5.0)
     assert not world.killed
     assert world.node.counters.breaches == 0
+
+
+def test_a_killed_job_whose_last_program_was_a_static_one_is_off_the_ladder_when_it_has_gone() -> None:
+    world = node()
+    a = start(world, "A", "1Gi", "8Gi", on_reclaim=("kill",))
+    job = world.programs[a].job
+    world.escape(job, "GPU-0", 6 * GIB)
+    world.wait(1.0)
+    world.exit(a)
+    b = start(world, "B", "12Gi", "12Gi")
+    world.allocate(b, "GPU-0", 11 * GIB)
+    assert [one.job for one in world.killed] == [job]
+    world.wait(1.1)
+    assert used(world, b) == 11 * GIB
+    assert "reclaimed" in told(world, job)
+    assert not world.node.gpus["GPU-0"].on_rung
+    world.end(job)
+    world.node.validate()
+
+
+def test_a_job_is_over_when_the_last_static_program_has_gone_after_its_wrapper() -> None:
+    world = node()
+    a = start(world, "A", "1Gi", "8Gi")
+    job = world.programs[a].job
+    pid = world.escape(job, "GPU-0", 2 * GIB)
+    world.exit(a)
+    world.end(job)
+    assert job in world.node.jobs, "its memory is still charged to it"
+    del world.strays[pid]
+    world.wait(1.1)
+    assert job not in world.node.jobs
