@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from gpushare.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -40,10 +43,21 @@ def test_commands_exist(command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_options_of_run_exist() -> None:
-    done = subprocess.run([sys.executable, "-m", "gpushare", "run", "--help"], cwd=ROOT, capture_output=True, text=True)
-    for option in set(re.findall(r"(?<![-|])(--[a-z]+)", README)) - {"--check"}:
-        assert option in done.stdout, option
+def options_of(command: click.Command) -> set[str]:
+    """Of the command and of all below it."""
+    found = {name for param in command.params for name in param.opts}
+    context = click.Context(command)
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        below = command.get_command(context, name)
+        assert below is not None
+        found |= options_of(below)
+    return found
+
+
+def test_options_exist() -> None:
+    known = options_of(cli) | {"--check-config"}  # gpushared's
+    for option in set(re.findall(r"(?<![-|\w])(--[a-z][a-z-]*)", README)):
+        assert option in known, option
 
 
 def test_links_lead_somewhere() -> None:
