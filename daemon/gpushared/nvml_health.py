@@ -98,6 +98,8 @@ class Faults:
         """whole: of each GPU and MIG instance the physical GPU, by UUID."""
         self._whole = whole
         self._lock = threading.Lock()
+        self._pause_wanted = threading.Event()
+        """A lock is not fair: the waiting thread, which has it nearly all the time, steps back by itself."""
         self._set: Any = None
         self._watched: dict[int, str] = {}
         """Physical GPUs by the address of their handles, which is how an event names them."""
@@ -107,6 +109,8 @@ class Faults:
 
     def wait(self, timeout: float) -> Fault | None:
         """What was reported within so many seconds, if anything. With nothing to wait for it just takes as long."""
+        while self._pause_wanted.is_set():
+            time.sleep(0.001)
         if not self._failed:
             with self._lock:
                 if self._set is None or set(self._watched.values()) != set(self._whole().values()) - self._lost:
@@ -124,7 +128,9 @@ class Faults:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Nobody waits meanwhile, and all GPUs are listened to afterwards."""
+        self._pause_wanted.set()
         with self._lock:
+            self._pause_wanted.clear()
             self._forget()
             self._lost.clear()
             self._failed = False

@@ -100,6 +100,8 @@ static long kernel(long number, ...) {
     switch (number) {
     case SYS_socket:
         return new_file();
+    case SYS_setsockopt:
+        return 0;
     case SYS_connect:
         return left == 0 ? -ECONNREFUSED : 0;
     case SYS_sendmsg:
@@ -113,13 +115,14 @@ static long kernel(long number, ...) {
 }
 
 #undef GS_CALL
-#define WIDE(argument)                     ((long)(argument))
-#define GS_CALL_1(n)                       kernel(n, 0L, 0L, 0L, 0L, 0L, 0L)
-#define GS_CALL_2(n, a)                    kernel(n, WIDE(a), 0L, 0L, 0L, 0L, 0L)
-#define GS_CALL_3(n, a, b)                 kernel(n, WIDE(a), WIDE(b), 0L, 0L, 0L, 0L)
-#define GS_CALL_4(n, a, b, c)              kernel(n, WIDE(a), WIDE(b), WIDE(c), 0L, 0L, 0L)
-#define GS_PICK(_1, _2, _3, _4, name, ...) name
-#define GS_CALL(...)      GS_PICK(__VA_ARGS__, GS_CALL_4, GS_CALL_3, GS_CALL_2, GS_CALL_1, )(__VA_ARGS__)
+#define WIDE(argument)                             ((long)(argument))
+#define GS_CALL_1(n)                               kernel(n, 0L, 0L, 0L, 0L, 0L, 0L)
+#define GS_CALL_2(n, a)                            kernel(n, WIDE(a), 0L, 0L, 0L, 0L, 0L)
+#define GS_CALL_3(n, a, b)                         kernel(n, WIDE(a), WIDE(b), 0L, 0L, 0L, 0L)
+#define GS_CALL_4(n, a, b, c)                      kernel(n, WIDE(a), WIDE(b), WIDE(c), 0L, 0L, 0L)
+#define GS_CALL_6(n, a, b, c, d, e)                kernel(n, WIDE(a), WIDE(b), WIDE(c), WIDE(d), WIDE(e), 0L)
+#define GS_PICK(_1, _2, _3, _4, _5, _6, name, ...) name
+#define GS_CALL(...)      GS_PICK(__VA_ARGS__, GS_CALL_6, , GS_CALL_4, GS_CALL_3, GS_CALL_2, GS_CALL_1, )(__VA_ARGS__)
 #define gs_sleep_us(time) ((void)(time)) /* the daemon of a run does not come back later */
 
 #include "client.c"
