@@ -59,10 +59,15 @@ def could_consolidate(turn: Turn, job: JobState) -> bool:
     state, shape = turn.state, job.cls.shape
     if not state.policy.consolidate or shape.stuck == state.version:
         return False
+    situation = (state.version, state.space.reserved, job)
+    if turn.movable.get(shape) == situation:
+        return True
     mark = state.mark()
     found = _Search(turn, job, wants_of(job, shape.rungs - 1, False)).run()
     state.undo(mark)
-    if not found:
+    if found:
+        turn.movable[shape] = situation
+    else:
         state.journal.set(shape, "stuck", state.version)
     return found
 
@@ -135,8 +140,8 @@ class _Search:
             job = self.state.by_seq[seq]
             if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
                 continue
-            gone = {(place.group, place.task) for place in self.moved.get(job, ())}
-            for place in job.ordered:
+            gone = {(place.group, place.task) for place in self.moved[job]} if job in self.moved else ()
+            for place in job.ordered if len(job.places) > 1 else job.places.values():
                 if place.node == node.spec.name and (place.group, place.task) not in gone:
                     units.append(Unit(job, [place], place.node, len(units)))
         return units

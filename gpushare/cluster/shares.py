@@ -117,6 +117,7 @@ def raise_level(amount: int, wants: Sequence[int], weights: Sequence[int]) -> tu
         give = gives[i] = left * weights[i] // total
         over -= give
     if over and rest:
-        for i in sorted(rest, key=lambda i: (-(left * weights[i] % total), i))[:over]:
+        remainders = sorted([(-(left * weights[i] % total), i) for i in rest])
+        for _, i in remainders[:over]:
             gives[i] += 1
     return gives, left, total

@@ -28,7 +28,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, State
+from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, Shape, State
 
 
 class Turn:
@@ -41,6 +41,7 @@ class Turn:
         "everything",
         "failed",
         "hypothetical",
+        "movable",
         "now",
         "number",
         "out",
@@ -73,6 +74,8 @@ class Turn:
         """Jobs restored with fewer tasks than their gang needs."""
         self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
         """Classes for which no room could be made, and the situation in which that was so."""
+        self.movable: dict[Shape, tuple[int, int, JobState]] = {}
+        """Shapes for which moving others would make room; the version, the reservation and the job tried with."""
         self.commits: dict[QueueState, int] = {}
         """How often something was started or stopped for good below a top queue ..."""
         self.all_commits = 0

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
@@ -276,6 +276,8 @@ class Search:
         """What queues on the paths of the job and of victims held."""
         self.holders: dict[NodeState, list[Unit]] = {}
         """By node, who could go as a whole; of elastic jobs what goes is worked out when it is needed."""
+        self.gathered: dict[tuple[int, int], dict[NodeState, list[Unit]]] = {}
+        """The same by stage: each begins from the same state."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
 
@@ -387,6 +389,10 @@ class Search:
         for one in self.candidates:
             if one.stage <= stage:
                 leaves.setdefault(one.cls.queue, []).append(one)
+        if len(leaves) == 1:
+            for found in leaves.values():
+                yield from _newest(found, by_seq)
+            return
         heap = []
         for leaf, found in leaves.items():
             jobs = _newest(found, by_seq)
@@ -433,7 +439,11 @@ class Search:
 
     def _gather(self, stage: tuple[int, int]) -> None:
         """Who could go, by node, the best victims first."""
-        self.holders = {}
+        kept = self.gathered.get(stage)
+        if kept is not None:
+            self.holders = kept
+            return
+        self.holders = self.gathered[stage] = {}
         by_name = self.state.space.by_name
         for rank, job in enumerate(self._in_order(stage)):
             if not self._evictable(job):
@@ -651,16 +661,17 @@ def gain(before: dict[QueueState, int], queues: Iterable[QueueState], coming: di
     return quota, share
 
 
-def _newest(candidates: Iterable[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
-    """The jobs of one queue's classes: lowest priority first, then newest first."""
-    listed = list(candidates)
-    if len(listed) == 1:
-        for seq in listed[0].cls.running.newest_first():
+def _newest(candidates: Sequence[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
+    """The jobs of one queue's classes, which come in order: lowest priority first, then newest first."""
+    begin = 0
+    while begin < len(candidates):
+        stage, end = candidates[begin].stage, begin + 1
+        while end < len(candidates) and candidates[end].stage == stage:
+            end += 1
+        lists = [one.cls.running.newest_first() for one in candidates[begin:end]]
+        for seq in merge(*lists, reverse=True) if len(lists) > 1 else lists[0]:
             yield by_seq[seq]
-        return
-    for _, group in groupby(sorted(listed, key=_candidate_order), key=lambda one: one.stage):
-        for seq in merge(*(one.cls.running.newest_first() for one in group), reverse=True):
-            yield by_seq[seq]
+        begin = end
 
 
 def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -> list[Unit]:

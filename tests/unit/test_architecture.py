@@ -76,6 +76,7 @@ ALLOWED_IN_CLUSTER = {
     "gc",  # paused while a turn is decided; it reads and writes nothing outside of the process
     "heapq",
     "itertools",
+    "operator",
     "typing",
     "gpushare.errors",
     "gpushare.quantity",
