@@ -19,6 +19,9 @@ from gpushare.cluster.victims import Bounds, Cost, Unit, clear, evictable, more_
 
 ANYBODY = Bounds()
 
+Choice = tuple[Cost, int, list[Unit]]
+"""A node's number, who would have to leave it, and what that costs."""
+
 
 def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Start the job with the fewest moves, if moving alone makes room for it."""
@@ -59,15 +62,10 @@ def could_consolidate(turn: Turn, job: JobState) -> bool:
     state, shape = turn.state, job.cls.shape
     if not state.policy.consolidate or shape.stuck == state.version:
         return False
-    situation = (state.version, state.space.reserved, job)
-    if turn.movable.get(shape) == situation:
-        return True
     mark = state.mark()
     found = _Search(turn, job, wants_of(job, shape.rungs - 1, False)).run()
     state.undo(mark)
-    if found:
-        turn.movable[shape] = situation
-    else:
+    if not found:
         state.journal.set(shape, "stuck", state.version)
     return found
 
@@ -102,13 +100,7 @@ class _Search:
         )
 
     def _clear_a_node(self, want: Want) -> bool:
-        choices: list[tuple[Cost, int, list[Unit]]] = []
-        for node in self._promising(want.need):
-            found = clear(node, want.need, self._movable(node), ANYBODY)
-            if found is not None:
-                choices.append((found[0], node.number, found[1]))
-        choices.sort(key=lambda choice: choice[:2])
-        for _, number, units in choices:
+        for _, number, units in self._choices(want.need):
             mark = self.state.mark()
             node = self.state.space.nodes[number]
             if self._try(want, node, units):
@@ -117,6 +109,24 @@ class _Search:
                 return True
             self.state.undo(mark)
         return False
+
+    def _choices(self, need: Need) -> list[Choice]:
+        """Nodes that could be cleared and of whom, the cheapest first."""
+        key = (need, self.mask)
+        if not self.placed and not self.job.places:
+            # Nothing has been changed yet: another search of this turn may have seen the same.
+            version, kept = self.turn.choices.get(key, (-1, []))
+            if version == self.state.version:
+                return kept
+        choices: list[Choice] = []
+        for node in self._promising(need):
+            found = clear(node, need, self._movable(node), ANYBODY)
+            if found is not None:
+                choices.append((found[0], node.number, found[1]))
+        choices.sort(key=lambda choice: choice[:2])
+        if not self.placed and not self.job.places:
+            self.turn.choices[key] = self.state.version, choices
+        return choices
 
     def _promising(self, need: Need) -> Iterator[NodeState]:
         """Nodes on which the least is missing, at most so many as the policy says."""
