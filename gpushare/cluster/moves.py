@@ -146,14 +146,18 @@ class _Search:
     def _movable(self, node: NodeState) -> list[Unit]:
         """Tasks on the node that may move, the smallest and newest first; none twice."""
         units: list[Unit] = []
+        name = node.spec.name
         for seq in sorted(node.jobs, reverse=True):
             job = self.state.by_seq[seq]
             if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
                 continue
-            gone = {(place.group, place.task) for place in self.moved[job]} if job in self.moved else ()
-            for place in job.ordered if len(job.places) > 1 else job.places.values():
-                if place.node == node.spec.name and (place.group, place.task) not in gone:
-                    units.append(Unit(job, [place], place.node, len(units)))
+            if len(job.places) == 1 and job not in self.moved:
+                units.append(Unit(job, list(job.places.values()), name, len(units)))
+                continue
+            gone = {(place.group, place.task) for place in self.moved.get(job, ())}
+            for place in job.ordered:
+                if place.node == name and (place.group, place.task) not in gone:
+                    units.append(Unit(job, [place], name, len(units)))
         return units
 
     def _try(self, want: Want, node: NodeState, units: list[Unit]) -> bool:
