@@ -18,7 +18,7 @@ Nothing else is tried again, which is why an event costs what it changes and not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from gpushare.cluster import ageing, elastic
@@ -320,14 +320,17 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
     serial = count()
     heap: list[tuple[object, int, JobClass, bool]] = []
 
-    def line_up(cls: JobClass, more: bool) -> None:
-        if _waits(turn, cls, more) and (_entitled(turn, cls, more) or not entitled):
-            heappush(heap, (_place_in_line(cls, more), next(serial), cls, more))
+    def line_up(cls: JobClass, more: bool) -> bool:
+        if not _waits(turn, cls, more) or (entitled and not _entitled(turn, cls, more)):
+            return False
+        heap.append((_place_in_line(cls, more), next(serial), cls, more))
+        return True
 
     for cls in _to_consider(turn):
         line_up(cls, False)
-        if len(cls.short):
+        if cls.short:
             line_up(cls, True)
+    heapify(heap)
     success = False
     while heap:
         _, _, cls, more = heappop(heap)
@@ -336,7 +339,8 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
         if make_room_for(turn, cls, more):
             success = True
             _settle(turn)
-            line_up(cls, more)
+            if line_up(cls, more):
+                heappush(heap, heap.pop())
         else:
             turn.failed[cls, more] = turn.situation(cls.queue)
             if cls not in state.starving and _entitled(turn, cls, more):
@@ -390,12 +394,15 @@ def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:
 
 def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
     """Blocked, and by something that taking from others may change."""
-    gate = cls.more_gate if more else cls.gate
-    if gate is None or gate.code in (Code.QUOTA, Code.NO_NODE) or not (cls.short if more else cls.pending):
+    gate, seqs, full = (
+        (cls.more_gate, cls.short, cls.shape.full_more) if more else (cls.gate, cls.pending, cls.shape.full)
+    )
+    if gate is None or seqs.head >= len(seqs.items):
         return False
-    if is_more_open(cls) if more else is_open(cls):
+    code = gate.code
+    if code is Code.QUOTA or code is Code.NO_NODE or (not full and code in ROOM):  # is_open(), written out
         return False
-    job = _first(turn, cls, more)
+    job = turn.state.by_seq[seqs.items[seqs.head]]
     if job.evicted_in == turn.number:
         turn.again = True
         return False
@@ -430,5 +437,7 @@ def make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
         return True
     if _entitled(turn, cls, more) and reclaim(turn, cls, job, more):
         return True
-    lower = any(one.priority < cls.priority and len(one.running) for one in cls.queue.classes.values())
+    lower = cls.queue.mixed and any(
+        one.priority < cls.priority and len(one.running) for one in cls.queue.classes.values()
+    )
     return lower and preempt(turn, cls, job, more)

@@ -19,6 +19,9 @@ from gpushare.cluster.victims import Bounds, Cost, Unit, clear, evictable, more_
 
 ANYBODY = Bounds()
 
+Choice = tuple[Cost, int, list[Unit]]
+"""A node's number, who would have to leave it, and what that costs."""
+
 
 def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Start the job with the fewest moves, if moving alone makes room for it."""
@@ -97,13 +100,7 @@ class _Search:
         )
 
     def _clear_a_node(self, want: Want) -> bool:
-        choices: list[tuple[Cost, int, list[Unit]]] = []
-        for node in self._promising(want.need):
-            found = clear(node, want.need, self._movable(node), ANYBODY)
-            if found is not None:
-                choices.append((found[0], node.number, found[1]))
-        choices.sort(key=lambda choice: choice[:2])
-        for _, number, units in choices:
+        for _, number, units in self._choices(want.need):
             mark = self.state.mark()
             node = self.state.space.nodes[number]
             if self._try(want, node, units):
@@ -112,6 +109,24 @@ class _Search:
                 return True
             self.state.undo(mark)
         return False
+
+    def _choices(self, need: Need) -> list[Choice]:
+        """Nodes that could be cleared and of whom, the cheapest first."""
+        key = (need, self.mask)
+        if not self.placed and not self.job.places:
+            # Nothing has been changed yet: another search of this turn may have seen the same.
+            version, kept = self.turn.choices.get(key, (-1, []))
+            if version == self.state.version:
+                return kept
+        choices: list[Choice] = []
+        for node in self._promising(need):
+            found = clear(node, need, self._movable(node), ANYBODY)
+            if found is not None:
+                choices.append((found[0], node.number, found[1]))
+        choices.sort(key=lambda choice: choice[:2])
+        if not self.placed and not self.job.places:
+            self.turn.choices[key] = self.state.version, choices
+        return choices
 
     def _promising(self, need: Need) -> Iterator[NodeState]:
         """Nodes on which the least is missing, at most so many as the policy says."""
@@ -131,14 +146,18 @@ class _Search:
     def _movable(self, node: NodeState) -> list[Unit]:
         """Tasks on the node that may move, the smallest and newest first; none twice."""
         units: list[Unit] = []
+        name = node.spec.name
         for seq in sorted(node.jobs, reverse=True):
             job = self.state.by_seq[seq]
             if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
                 continue
+            if len(job.places) == 1 and job not in self.moved:
+                units.append(Unit(job, list(job.places.values()), name, len(units)))
+                continue
             gone = {(place.group, place.task) for place in self.moved.get(job, ())}
             for place in job.ordered:
-                if place.node == node.spec.name and (place.group, place.task) not in gone:
-                    units.append(Unit(job, [place], place.node, len(units)))
+                if place.node == name and (place.group, place.task) not in gone:
+                    units.append(Unit(job, [place], name, len(units)))
         return units
 
     def _try(self, want: Want, node: NodeState, units: list[Unit]) -> bool:

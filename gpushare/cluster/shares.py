@@ -98,9 +98,11 @@ def share_out(
 def raise_level(amount: int, wants: Sequence[int], weights: Sequence[int]) -> tuple[list[int], int, int]:
     """Weighted max-min of an amount; also what was left for the unsatisfied, and the sum of their weights."""
     gives = [0] * len(wants)
-    # Shifted so far that quotients of any two different fractions of such numbers differ.
     order = [i for i, weight in enumerate(weights) if weight > 0]
-    ratios = [(want << 96) // weight if weight > 0 else 0 for want, weight in zip(wants, weights, strict=True)]
+    ratios: Sequence[int] = wants
+    if len(set(weights)) > 1:
+        # Shifted so far that quotients of any two different fractions of such numbers differ.
+        ratios = [(want << 96) // weight if weight > 0 else 0 for want, weight in zip(wants, weights, strict=True)]
     order.sort(key=ratios.__getitem__)
     left, total = amount, sum(weights)
     satisfied = 0
@@ -117,6 +119,7 @@ def raise_level(amount: int, wants: Sequence[int], weights: Sequence[int]) -> tu
         give = gives[i] = left * weights[i] // total
         over -= give
     if over and rest:
-        for i in sorted(rest, key=lambda i: (-(left * weights[i] % total), i))[:over]:
+        remainders = sorted([(-(left * weights[i] % total), i) for i in rest])
+        for _, i in remainders[:over]:
             gives[i] += 1
     return gives, left, total

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gpushare.cluster.journal import Journal
 from gpushare.cluster.model import Job, Place, Policy, Queue, Reason, Selector, Tasks
@@ -607,7 +608,8 @@ class State:
         shares, _, _ = share_out(
             total,
             [child.quota for child in children],
-            [child.useful for child in children],
+            # QueueState.useful, written out: one arrival divides again for a thousand queues.
+            [child.demand if child.cap is None or child.demand < child.cap else child.cap for child in children],
             [child.weight for child in children],
             [child.spec.priority for child in children],
         )
@@ -630,5 +632,4 @@ def parts(state: State) -> dict[str, Part]:
     return found
 
 
-def _by_order(queue: QueueState) -> int:
-    return queue.order
+_by_order = attrgetter("order")

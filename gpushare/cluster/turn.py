@@ -13,6 +13,7 @@ tasks end does not matter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from gpushare.cluster.model import (
     Action,
@@ -27,7 +28,7 @@ from gpushare.cluster.model import (
     Stop,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.space import NodeState
+from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, State
 
 
@@ -37,6 +38,7 @@ class Turn:
         "all_commits",
         "arrived",
         "blocked",
+        "choices",
         "commits",
         "everything",
         "failed",
@@ -73,6 +75,8 @@ class Turn:
         """Jobs restored with fewer tasks than their gang needs."""
         self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
         """Classes for which no room could be made, and the situation in which that was so."""
+        self.choices: dict[tuple[Need, int], tuple[int, list[Any]]] = {}
+        """What moving others could clear for a need on a set of nodes, and the version of the state for which it is."""
         self.commits: dict[QueueState, int] = {}
         """How often something was started or stopped for good below a top queue ..."""
         self.all_commits = 0

@@ -28,7 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
-from itertools import combinations, groupby
+from itertools import combinations
+from operator import attrgetter
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
@@ -40,6 +41,8 @@ from gpushare.cluster.state import JobClass, JobState, QueueState, State
 from gpushare.cluster.turn import Turn, spread
 
 ENDLESS = 10**18
+
+_by_rank = attrgetter("rank")
 
 EXHAUSTIVE = 10
 """Up to so many victims on a node all sets of them are compared."""
@@ -110,7 +113,10 @@ class Bounds:
 
     def room(self, leaf: QueueState) -> int:
         """How far it is above its bounds; the last victim may take more."""
-        return min((queue.allocated - bound for queue, bound in self.of.get(leaf, ())), default=ENDLESS)
+        room = ENDLESS
+        for queue, bound in self.of.get(leaf, ()):
+            room = min(room, queue.allocated - bound)
+        return room
 
     def could_free(self, units: Iterable[Unit]) -> int:
         """No more than so much (micro) can be had from these."""
@@ -127,6 +133,8 @@ class Bounds:
 
     def permit(self, units: Iterable[Unit]) -> bool:
         """Can these be taken one after the other, the largest last?"""
+        if not self.of:
+            return True
         sums: dict[QueueState, tuple[int, int]] = {}
         for unit in units:
             for queue, _ in self.of.get(unit.job.queue, ()):
@@ -276,6 +284,8 @@ class Search:
         """What queues on the paths of the job and of victims held."""
         self.holders: dict[NodeState, list[Unit]] = {}
         """By node, who could go as a whole; of elastic jobs what goes is worked out when it is needed."""
+        self.gathered: dict[tuple[int, int], dict[NodeState, list[Unit]]] = {}
+        """The same by stage: each begins from the same state."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
 
@@ -318,27 +328,28 @@ class Search:
     def _too_little(self, stage: tuple[int, int]) -> bool:
         """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
         state, charge = self.state, self._charge()
-        held: dict[QueueState, int] = {}
-        most: dict[QueueState, int] = {}
+        needed = charge - (state.space.capacity - state.root.allocated)
+        for queue, cap in self.caps:
+            needed = max(needed, queue.allocated + charge - cap)
+        need = self.wants[0].need
+        if len(self.wants) == 1 and need.whole:
+            needed = max(needed, (need.gpus - state.space.largest(self.mask)) * MICRO)
+        held: dict[QueueState, tuple[int, int, int]] = {}
+        """By leaf: what its classes hold, the most that one job of them does, and what can be had of it."""
+        got = 0
         for one in self.candidates:
+            if got >= needed:
+                return False
             if one.stage <= stage:
                 cls = one.cls
                 charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first].charge)
-                held[cls.queue] = held.get(cls.queue, 0) + len(cls.running) * charged
-                most[cls.queue] = max(most.get(cls.queue, 0), charged)
-        got = 0
-        for leaf, total in held.items():
-            room = self.bounds.room(leaf)
-            if room > 0:
-                got += min(total, room + most[leaf] - 1)
-        if state.space.capacity - state.root.allocated + got < charge:
-            return True
-        if any(queue.allocated + charge - cap > got for queue, cap in self.caps):
-            return True
-        need = self.wants[0].need
-        if len(self.wants) > 1 or not need.whole:
-            return False
-        return state.space.largest(self.mask) * MICRO + got < need.gpus * MICRO
+                total, most, had = held.get(cls.queue, (0, 0, 0))
+                total, most = total + len(cls.running) * charged, max(most, charged)
+                room = self.bounds.room(cls.queue)
+                have = min(total, room + most - 1) if room > 0 else 0
+                held[cls.queue] = total, most, have
+                got += have - had
+        return got < needed
 
     # ---- one victim is enough ----------------------------------------------------------------------
 
@@ -387,32 +398,28 @@ class Search:
         for one in self.candidates:
             if one.stage <= stage:
                 leaves.setdefault(one.cls.queue, []).append(one)
-        heap = []
-        for leaf, found in leaves.items():
-            jobs = _newest(found, by_seq)
-            first = next(jobs, None)
-            if first is not None:
-                heap.append(
-                    (
-                        found[0].stage[0],
-                        -ratio(leaf.allocated, leaf.share),
-                        -leaf.order,
-                        leaf.allocated,
-                        first,
-                        leaf,
-                        jobs,
-                    )
-                )
+        if len(leaves) == 1:
+            for found in leaves.values():
+                yield from _newest(found, by_seq)
+            return
+        heap = [
+            (found[0].stage[0], -ratio(leaf.allocated, leaf.share), -leaf.order, leaf.allocated, leaf)
+            for leaf, found in leaves.items()
+        ]
         heapify(heap)
+        begun: dict[QueueState, Iterator[JobState]] = {}
         while heap:
-            group, _, order, left, job, leaf, jobs = heap[0]
-            charge = job.charge
-            yield job
-            after = next(jobs, None)
-            if after is None:
+            group, _, order, left, leaf = heap[0]
+            jobs = begun.get(leaf)
+            if jobs is None:
+                jobs = begun[leaf] = _newest(leaves[leaf], by_seq)
+            job = next(jobs, None)
+            if job is None:
                 heappop(heap)
-            else:
-                heapreplace(heap, (group, -ratio(left - charge, leaf.share), order, left - charge, after, leaf, jobs))
+                continue
+            left -= job.charge
+            yield job
+            heapreplace(heap, (group, -ratio(left, leaf.share), order, left, leaf))
 
     # ---- several ---------------------------------------------------------------------------------
 
@@ -433,7 +440,11 @@ class Search:
 
     def _gather(self, stage: tuple[int, int]) -> None:
         """Who could go, by node, the best victims first."""
-        self.holders = {}
+        kept = self.gathered.get(stage)
+        if kept is not None:
+            self.holders = kept
+            return
+        self.holders = self.gathered[stage] = {}
         by_name = self.state.space.by_name
         for rank, job in enumerate(self._in_order(stage)):
             if not self._evictable(job):
@@ -651,16 +662,17 @@ def gain(before: dict[QueueState, int], queues: Iterable[QueueState], coming: di
     return quota, share
 
 
-def _newest(candidates: Iterable[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
-    """The jobs of one queue's classes: lowest priority first, then newest first."""
-    listed = list(candidates)
-    if len(listed) == 1:
-        for seq in listed[0].cls.running.newest_first():
+def _newest(candidates: Sequence[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
+    """The jobs of one queue's classes, which come in order: lowest priority first, then newest first."""
+    begin = 0
+    while begin < len(candidates):
+        stage, end = candidates[begin].stage, begin + 1
+        while end < len(candidates) and candidates[end].stage == stage:
+            end += 1
+        lists = [one.cls.running.newest_first() for one in candidates[begin:end]]
+        for seq in merge(*lists, reverse=True) if len(lists) > 1 else lists[0]:
             yield by_seq[seq]
-        return
-    for _, group in groupby(sorted(listed, key=_candidate_order), key=lambda one: one.stage):
-        for seq in merge(*(one.cls.running.newest_first() for one in group), reverse=True):
-            yield by_seq[seq]
+        begin = end
 
 
 def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -> list[Unit]:
@@ -702,7 +714,7 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
     """The fewest of these units, then the least excess, then the best victims, without which the task fits."""
     if not units:
         return None
-    units = sorted(units, key=lambda unit: unit.rank)
+    units = sorted(units, key=_by_rank)
     if need.whole and all(place.amount == node.memory for unit in units for place in unit.here):
         chosen = fewest(units, need.gpus - node.whole)
         if chosen is None:

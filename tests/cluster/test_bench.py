@@ -5,12 +5,16 @@ Its bars are for `make bench-cluster`: other tests run beside this one.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from gpushare.cluster.model import JobEnded
+from gpushare.errors import GpushareError
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "cluster.py"
 
@@ -92,3 +96,21 @@ def test_the_curve(tmp_path, capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(5e-6, "5 us"), (0.0123, "12.3 ms"), (3, "3.00 s"), (None, "-")])
 def test_times(seconds: float | None, text: str) -> None:
     assert cluster.shown(seconds) == text
+
+
+@pytest.mark.parametrize("shape", [shapes.large_reclaim(16), shapes.many_single(10), shapes.fragmented(10)])
+def test_a_decision_leaves_nothing_to_the_collector(shape) -> None:
+    """That is why the allocator may pause it: what a turn has no more use for goes without it."""
+    allocator, waiting = cluster.prepare(shape)
+    gc.collect()
+    gc.disable()
+    try:
+        allocator.handle(waiting, cluster.NOW)
+        list(cluster.single_events(allocator, shape))
+        assert not gc.isenabled(), "it was off before"
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    with pytest.raises(GpushareError):
+        allocator.handle(JobEnded("nobody"), cluster.NOW)
+    assert gc.isenabled(), "and on again after an error"

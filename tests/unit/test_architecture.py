@@ -75,8 +75,10 @@ ALLOWED_IN_CLUSTER = {
     "decimal",
     "enum",
     "fractions",
+    "gc",  # paused while a turn is decided; it reads and writes nothing outside of the process
     "heapq",
     "itertools",
+    "operator",
     "typing",
     "gpushare.errors",
     "gpushare.quantity",
