@@ -33,7 +33,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from integration.node import GIB, MIB, Node, Puppet  # noqa: E402
+from integration.node import GIB, MIB, Node, Puppet, wait_for  # noqa: E402
 
 BARS = {"revoke": "<= 1 ms", "trim": "<= 50 ms", "kill": "<= 1.1 x floor"}
 
@@ -46,6 +46,8 @@ def build_puppet(directory: Path) -> None:
 
 def owner_waits(node: Node, borrower: Puppet | None, name: str) -> float:
     """Milliseconds of the owner's allocation; the owner has a context and some credit already."""
+    if borrower is None:
+        quiet(node)
     owner = node.puppet(f"owner-{name}", "--request", "8Gi")
     owner.alloc(64 * MIB)
     waited = owner.alloc(6 * GIB)
@@ -55,7 +57,13 @@ def owner_waits(node: Node, borrower: Puppet | None, name: str) -> float:
     return waited
 
 
+def quiet(node: Node) -> None:
+    """Nothing of the run before is left, in the driver or in the daemon's books."""
+    wait_for(lambda: node.gpu()["unmanaged"] == node.gpu()["returning"] == 0, "the GPU to be empty again")
+
+
 def runs_of(node: Node, rung: str) -> float:
+    quiet(node)
     borrower = node.puppet(f"borrower-{rung}", "--request", "1Gi", "--limit", "15Gi", "--on-reclaim", "trim,kill")
     if rung == "trim":
         borrower.do(f"cache {512 * MIB} 24")
@@ -69,6 +77,7 @@ def runs_of(node: Node, rung: str) -> float:
 
 def killed_bare(node: Node, used: Path) -> float:
     """Milliseconds from SIGKILL until the driver no longer shows the memory, without a daemon or a shim."""
+    quiet(node)
     env = {"LD_LIBRARY_PATH": str(node.drivers), "CUDA_VISIBLE_DEVICES": "0"}
     child = node.spawn([str(node.puppets / "puppet-dlopen")], **env)
     program = Puppet("bare", child)
