@@ -197,7 +197,8 @@ def test_another_users_job_is_not_for_us(make_daemon, directory):
     directory.chmod(0o711)
     daemon.shim.chmod(0o666)
     read, write = os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         status = 255
         try:
             os.setgid(65534)
@@ -209,7 +210,7 @@ def test_another_users_job_is_not_for_us(make_daemon, directory):
             status = shim.hello(request=GIB, limit=GIB).status
         finally:
             os._exit(status)
-    _, status = os.wait()
+    _, status = os.waitpid(child, 0)
     said = os.read(read, 4096).decode()
     os.close(read)
     os.close(write)
