@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiohttp import web
@@ -389,10 +389,16 @@ class Api:
         )
         lasting = body.seconds("lasting", FOREVER)
         body.finish(RESERVATION_FIELDS)
+        # What the rules let a user's job request, they let it reserve; a limit it has none.
+        allowed = self.gate.admit(replace(spec, limit=spec.request))
+        if isinstance(allowed, Reason):
+            raise Rejected(allowed)
         event = ReservationAsked(new_job_id(), spec, lasting)
-        answer = self.shell.reserve(event)
+        answer = self.shell.ask_core(event)
         if isinstance(answer, do.ReservationRefused):
             raise Rejected(answer.reason)
+        if not isinstance(answer, do.ReservationMade):
+            raise GpushareError("the daemon did not answer the request", code="internal")
         self.shell.persist()
         made = self.shell.core.state.reservations[event.reservation]
         return web.json_response(self.views.reservation(made), status=201)
@@ -475,16 +481,15 @@ class Api:
         viewer = self._viewer(request)
         before = self.views.job(entry, viewer)
         core = copy.deepcopy(self.shell.core) if dry_run else None
+        answer: do.Instruction | None
         if core is not None:
-            answers = [
-                one for one in core.handle(event, time.monotonic()) if isinstance(one, do.BudgetSet | do.BudgetRefused)
-            ]
-            answer = answers[0] if answers else None
+            said = core.handle(event, time.monotonic())
+            answer = next((one for one in said if isinstance(one, do.BudgetSet | do.BudgetRefused)), None)
         else:
-            answer = self.shell.change_budget(event)
+            answer = self.shell.ask_core(event)
         if isinstance(answer, do.BudgetRefused):
             raise Rejected(answer.reason)
-        if answer is None:
+        if not isinstance(answer, do.BudgetSet):
             raise GpushareError("the daemon did not answer the change", code="internal")
         entry.spec = self.shell.core.jobs[entry.id].spec
         if not dry_run:

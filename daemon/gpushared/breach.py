@@ -19,10 +19,8 @@ from gpushare.reasons import Code, Reason
 from gpushared import rungs
 from gpushared.events import MemorySampled
 from gpushared.instructions import Kill, Notify
-from gpushared.state import Gpu, Job, Process, Share
+from gpushared.state import Gpu, Job, Process, Share, whole_units
 from gpushared.turn import Turn
-
-UNIT = 512
 
 
 def stray_id(pid: int) -> int:
@@ -42,7 +40,7 @@ def settle_strays(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[i
         job = state.jobs.get(stray.job)
         if job is None or gpu.id not in job.bounds:
             continue
-        amount = -(-by_pid.get(pid, 0) // UNIT) * UNIT
+        amount = whole_units(by_pid.get(pid, 0))
         known = gpu.shares.get(stray_id(pid))
         if known is not None:
             state.change(known, overhead=amount - known.overhead)

@@ -68,6 +68,8 @@ from gpushared.instructions import (
 )
 from gpushared.lending import Published
 from gpushared.state import (
+    A_YEAR,
+    UNIT,
     Ask,
     Bounds,
     Counters,
@@ -79,13 +81,11 @@ from gpushared.state import (
     Share,
     State,
     Submission,
+    whole_units,
 )
 from gpushared.turn import Turn
 
 __all__ = ["NodeState", "Published"]
-
-A_YEAR = 365 * 24 * 3600.0
-"""Who is ready to wait longer waits for ever."""
 
 
 class NodeState:
@@ -186,9 +186,9 @@ class NodeState:
 def _gpu_found(turn: Turn, event: GpuFound) -> None:
     policy = turn.policy
     reserve = max(policy.reserve_least, int(event.total * policy.reserve_share), event.reserved)
-    reserve = -(-reserve // measure.UNIT) * measure.UNIT
+    reserve = whole_units(reserve)
     known = turn.state.gpus.get(event.gpu)
-    total = event.total // measure.UNIT * measure.UNIT
+    total = event.total // UNIT * UNIT
     if known is not None:
         known.index, known.name = event.index, event.name
         if health.resized(turn, known, total, min(reserve, total)):
@@ -300,7 +300,7 @@ def _admit_waiting(turn: Turn) -> None:
     """Those that now fit: by priority, then by arrival. Nobody overtakes another on a GPU that both could have."""
     state = turn.state
     ahead: list[Submission] = []
-    for waiting in sorted(state.queue.values(), key=lambda one: (-one.spec.priority, one.since, one.job)):
+    for waiting in sorted(state.queue.values(), key=lambda one: one.order):
         inside = reserving.of_job(turn, waiting.spec)
         if isinstance(inside, Reason):  # it has been released meanwhile
             found: dict[str, Bounds] | Reason = inside
@@ -503,7 +503,7 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
     if event.again:
         lending.count_failed_driver(turn, event, job)
         return
-    size = -(-event.size // measure.UNIT) * measure.UNIT
+    size = whole_units(event.size)
     ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now)
     ask.driver_failed, ask.allocation = event.driver_failed, event.allocation
     _wait_for(turn, ask)

@@ -98,8 +98,7 @@ def refusal(turn: Turn, gpu: Gpu, ask: Ask) -> Reason | None:
     """Why this ask is not to be met on a GPU that admits nothing; None: it is within a request, and may be tried."""
     if gpu.health.lost:
         if ask.claim:
-            violations = turn.state.counters.violations
-            violations["gpu_lost"] = violations.get("gpu_lost", 0) + 1
+            turn.state.counters.violations["gpu_lost"] += 1
     elif ask.claim:
         return None
     what = "cannot open a context" if ask.attach else f"cannot allocate {format_bytes(ask.wanted)}"

@@ -60,13 +60,6 @@ class ReservationRefused(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationOver(Instruction):
-    """It has been released, or its time is over: forget it."""
-
-    reservation: str
-
-
-@dataclass(frozen=True, slots=True)
 class JobClosed(Instruction):
     """The job has ended and all its processes are gone: forget what belongs to it."""
 

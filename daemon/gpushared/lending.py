@@ -20,13 +20,11 @@ from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason
-from gpushared import health, reclaim
+from gpushared import health, obstacle, reclaim
 from gpushared.events import CreditAsked
 from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
-from gpushared.state import Ask, Gpu, Job, Rung, Share
+from gpushared.state import UNIT, Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
-
-UNIT = 512
 
 
 def add_ask(turn: Turn, ask: Ask) -> None:
@@ -78,7 +76,7 @@ def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
     """Claims first, by priority, then by arrival; then loans, by arrival. Marks what is a claim."""
     for ask in gpu.asks.values():
         _mark(turn, gpu, ask)
-    return sorted(gpu.asks.values(), key=lambda ask: (not ask.claim, -ask.priority, ask.since, ask.id))
+    return sorted(gpu.asks.values(), key=lambda ask: (not ask.claim, *ask.order))
 
 
 def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
@@ -243,8 +241,7 @@ def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
     turn.state.counters.claim_seconds += waited
     job = turn.state.jobs[ask.job]
     rung = str(ask.rung)
-    met = turn.state.counters.claims_met
-    met[rung] = met.get(rung, 0) + 1
+    turn.state.counters.claims_met[rung] += 1
     how = "with nobody asked" if ask.rung is Rung.REVOKE else f"by {rung}"
     text = f"claim of {format_bytes(ask.wanted)} on GPU {gpu.index} met after {waited:.2f} s, {how}"
     turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
@@ -254,8 +251,7 @@ def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
     state = turn.state
     job = state.jobs[ask.job]
     job.refusals += 1
-    denials = state.counters.denials
-    denials[reason.code.value] = denials.get(reason.code.value, 0) + 1
+    state.counters.denials[reason.code.value] += 1
     turn.emit(Denied(ask.id, ask.process, gpu.id, reason))
     turn.record_reason("denied", reason, job=job, gpu=gpu.id)
     return True
@@ -267,8 +263,7 @@ def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
     gpu = turn.state.gpus[event.gpu]
     within = turn.state.usage(job, gpu.id) <= job.bounds[gpu.id].request
     if within:
-        violations = turn.state.counters.violations
-        violations["driver"] = violations.get("driver", 0) + 1
+        turn.state.counters.violations["driver"] += 1
     amount = format_bytes(max(event.size, event.allocation))
     reason = Reason(
         Code.DRIVER_FAILED,
@@ -322,10 +317,7 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
         for other in state.owners(gpu.id)
         if other is not job and state.usage(other, gpu.id)
     ]
-    if gpu.unmanaged:
-        holders.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
-    if gpu.returning:
-        holders.append(f"on its way back {format_bytes(gpu.returning_total)}")
+    holders += obstacle.held_by_no_job(gpu)
     free = max(0, room.available)
     what = f"{_what(gpu, ask)}: it is above this job's request, and {format_bytes(free)} are free"
     facts = [

@@ -14,10 +14,9 @@ from gpushare.quantity import format_bytes, format_duration
 from gpushared import breach, health
 from gpushared.events import MemorySampled
 from gpushared.instructions import Publish, Revoke
-from gpushared.state import MIB, Gpu, Returning, Share
+from gpushared.state import MIB, Gpu, Returning, Share, whole_units
 from gpushared.turn import Turn
 
-UNIT = 512
 NOTICEABLE = 64 * MIB
 """Changes of unmanaged memory from this size on are worth a line in the log."""
 
@@ -77,7 +76,7 @@ def _settle_overheads(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
             if not young:
                 gpu.guessed.discard(share.process)
         else:
-            target = _settled(turn, gpu, share, -(-max(0, measured - used) // UNIT) * UNIT)
+            target = _settled(turn, gpu, share, whole_units(max(0, measured - used)))
         if target != share.overhead:
             turn.state.change(share, overhead=target - share.overhead)
 
@@ -151,7 +150,7 @@ def _settle_unmanaged(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
 
 
 def set_unmanaged(turn: Turn, gpu: Gpu, amount: int) -> None:
-    amount = -(-amount // UNIT) * UNIT
+    amount = whole_units(amount)
     if abs(amount - gpu.unmanaged) >= NOTICEABLE:
         text = f"{format_bytes(amount)} of GPU {gpu.index} used outside gpushare"
         if not amount:

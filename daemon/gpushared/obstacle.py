@@ -27,6 +27,16 @@ WAY_OUT = {
 }
 
 
+def held_by_no_job(gpu: Gpu) -> list[str]:
+    """For the end of a list of holders."""
+    held = []
+    if gpu.unmanaged:
+        held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
+    if gpu.returning:
+        held.append(f"on its way back {format_bytes(gpu.returning_total)}")
+    return held
+
+
 def of(state: State, gpu: Gpu, ask: Ask, now: float) -> Obstacle:
     """The first that is found, the worst first."""
     cause, text = _find(state, gpu, ask, now)

@@ -292,8 +292,7 @@ def _note_unkillable(turn: Turn, gpu: Gpu) -> None:
 def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
     """A claim that could not be met: counted by what stood in the way."""
     found = obstacle.of(turn.state, gpu, ask, turn.now)
-    violations = turn.state.counters.violations
-    violations[found.cause] = violations.get(found.cause, 0) + 1
+    turn.state.counters.violations[found.cause] += 1
     waited = turn.now - ask.since
     facts = (("in the way", found.text), ("waited", format_duration(waited)))
     data = {"asked": ask.wanted, "cause": found.cause, "waited": waited, "job": ask.job}

@@ -17,7 +17,7 @@ from gpushare.quantity import Kind, Quantity, format_bytes, format_duration
 from gpushare.reasons import Code, Reason
 from gpushared import admission
 from gpushared.events import JobSpec, ReservationAsked, ReservationEnded, ReservationRestored
-from gpushared.instructions import Persist, ReservationMade, ReservationOver, ReservationRefused
+from gpushared.instructions import Persist, ReservationMade, ReservationRefused
 from gpushared.state import Reservation
 from gpushared.turn import Turn
 
@@ -93,7 +93,6 @@ def end_those_over(turn: Turn) -> bool:
 
 
 def _over(turn: Turn, gone: Reservation, how: str) -> None:
-    turn.emit(ReservationOver(gone.id))
     text = f"the reservation {gone.spec.name} of {gone.spec.user} is {how}: {_places(turn, gone)}"
     turn.record_of_user(gone.spec.uid, "released", text)
     turn.emit(Persist())

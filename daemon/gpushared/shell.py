@@ -26,6 +26,7 @@ from gpushared.core import NodeState
 from gpushared.doors import Doors
 from gpushared.enforcers import ShimEnforcer
 from gpushared.events import (
+    BudgetChanged,
     Detached,
     Event,
     GpuFound,
@@ -33,6 +34,7 @@ from gpushared.events import (
     JobWithdrawn,
     MemorySampled,
     ProcessGone,
+    ReservationAsked,
     Revoked,
     TimePassed,
     UsedSeen,
@@ -116,8 +118,7 @@ class Shell:
         self._publish_cost = 0.0
         self._persist: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
-        self._budget_answers: list[do.BudgetSet | do.BudgetRefused] = []
-        self._reservation_answer: do.ReservationMade | do.ReservationRefused | None = None
+        self._at_once: do.Instruction | None = None
         self._sampling: set[str] = set()
         self._broken = int(lib.gs_pages_broken())
         self._thread = ThreadPoolExecutor(1, "sampler")
@@ -137,11 +138,10 @@ class Shell:
             do.Terminate: self._terminate,
             do.Kill: self._kill,
             do.Notify: self._notify,
-            do.ReservationMade: self._reservation_answered,
-            do.ReservationRefused: self._reservation_answered,
-            do.ReservationOver: lambda _: None,
-            do.BudgetSet: self._budget_answered,
-            do.BudgetRefused: self._budget_answered,
+            do.ReservationMade: self._answered_at_once,
+            do.ReservationRefused: self._answered_at_once,
+            do.BudgetSet: self._answered_at_once,
+            do.BudgetRefused: self._answered_at_once,
             do.Persist: self._persist_soon,
             do.Log: self._log,
             do.WakeAt: self._wake_at,
@@ -412,23 +412,14 @@ class Shell:
             entry.reclaim = None
         entry.notify(wish.kind, wish.reason.render(), wish.reason.data)
 
-    def _budget_answered(self, done: do.BudgetSet | do.BudgetRefused) -> None:
-        self._budget_answers.append(done)
+    def _answered_at_once(self, done: do.Instruction) -> None:
+        self._at_once = done
 
-    def change_budget(self, event: Event) -> do.BudgetSet | do.BudgetRefused | None:
-        """Feed a BudgetChanged; the core answers within the same call."""
-        self._budget_answers.clear()
+    def ask_core(self, event: BudgetChanged | ReservationAsked) -> do.Instruction | None:
+        """Feed one that the core answers within the same call; None: it has failed."""
+        self._at_once = None
         self.feed(event)
-        return self._budget_answers[0] if self._budget_answers else None
-
-    def _reservation_answered(self, done: do.ReservationMade | do.ReservationRefused) -> None:
-        self._reservation_answer = done
-
-    def reserve(self, event: Event) -> do.ReservationMade | do.ReservationRefused | None:
-        """Feed a ReservationAsked; the core answers within the same call."""
-        self._reservation_answer = None
-        self.feed(event)
-        return self._reservation_answer
+        return self._at_once
 
     # ---- processes ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ is changed through State's methods alone; `validate()` computes them again and c
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -27,6 +28,15 @@ from gpushared.stall import Stall
 
 MIB = 2**20
 GIB = 2**30
+UNIT = 512
+"""Credit is counted in units of so many bytes (shim/credit.h)."""
+A_YEAR = 365 * 24 * 3600.0
+"""Who is ready to wait longer waits for ever."""
+
+
+def whole_units(amount: int) -> int:
+    """Rounded up."""
+    return -(-amount // UNIT) * UNIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +217,11 @@ class Submission:
     since: float
     until: float
 
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Of the queue: by priority, then by arrival."""
+        return (-self.spec.priority, self.since, self.job)
+
 
 @dataclass(slots=True)
 class Reservation:
@@ -247,6 +262,11 @@ class Ask:
     """From then on nobody is asked to trim for it any more: set when the first is."""
     rung: Rung = Rung.REVOKE
     """The highest that anybody stood on for it."""
+
+    @property
+    def order(self) -> tuple[int, float, int]:
+        """Of claims on one GPU: by priority, then by arrival."""
+        return (-self.priority, self.since, self.id)
 
     @property
     def wanted(self) -> int:
@@ -339,7 +359,7 @@ class Counters:
     """Since the daemon's start, for metrics and tests."""
 
     grants: int = 0
-    denials: dict[str, int] = field(default_factory=dict)
+    denials: Counter[str] = field(default_factory=Counter)
     revoked_bytes: int = 0
     trims: int = 0
     trimmed_bytes: int = 0
@@ -350,11 +370,11 @@ class Counters:
     claims: int = 0
     """Asks within the request that did not fit at once."""
     claim_seconds: float = 0.0
-    claims_met: dict[str, int] = field(default_factory=dict)
+    claims_met: Counter[str] = field(default_factory=Counter)
     """By the highest rung that it took."""
     breaches: int = 0
     kills_for_breach: int = 0
-    violations: dict[str, int] = field(default_factory=dict)
+    violations: Counter[str] = field(default_factory=Counter)
     """Guarantee violations by cause."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
 from gpushared import admission, obstacle
-from gpushared.state import Ask, Gpu, Job, Policy, Reclaim, Rung, State, Submission
+from gpushared.state import A_YEAR, Ask, Gpu, Job, Policy, Reclaim, Rung, State, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ def all_of(state: State, now: float) -> list[Wait]:
     found = []
     for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index):
         claims = [ask for ask in gpu.asks.values() if ask.short]
-        for ask in sorted(claims, key=lambda ask: (-ask.priority, ask.since, ask.id)):
+        for ask in sorted(claims, key=lambda ask: ask.order):
             job = state.jobs[ask.job]
             reason = _of_claim(state, gpu, ask, now)
             found.append(Wait(job.id, job.spec.name, job.spec.uid, gpu.id, ask.since, ask.deadline, reason))
-    for one in sorted(state.queue.values(), key=lambda one: (-one.spec.priority, one.since, one.job)):
+    for one in sorted(state.queue.values(), key=lambda one: one.order):
         reason = _of_submission(state, one, now)
         found.append(Wait(one.job, one.spec.name, one.spec.uid, None, one.since, one.until, reason))
     return found
@@ -74,11 +74,7 @@ def _holders(state: State, gpu: Gpu, but: Job) -> list[str]:
         loan = state.loan(job, gpu.id)
         lent = f", {format_bytes(loan)} of it on loan" if loan else ""
         held.append(f"{job.spec.name} ({job.spec.user}) {format_bytes(state.usage(job, gpu.id))}{lent}")
-    if gpu.unmanaged:
-        held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
-    if gpu.returning:
-        held.append(f"on its way back {format_bytes(gpu.returning_total)}")
-    return held
+    return held + obstacle.held_by_no_job(gpu)
 
 
 def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> str:
@@ -120,18 +116,13 @@ def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> t
 
 
 def _of_submission(state: State, one: Submission, now: float) -> Reason:
-    ahead = [
-        other.spec.name
-        for other in state.queue.values()
-        if other is not one
-        and (-other.spec.priority, other.since, other.job) < (-one.spec.priority, one.since, one.job)
-    ]
+    ahead = [other.spec.name for other in state.queue.values() if other.order < one.order]
     inside = state.reservations.get(one.spec.reservation)
     found = admission.place(state, one.spec, (), inside)
     facts = list(found.facts) if isinstance(found, Reason) else []
     if ahead:
         facts.append(("ahead", ", ".join(ahead)))
-    forever = one.until - now > 365 * 24 * 3600
+    forever = one.until - now > A_YEAR
     patience = "as long as it takes" if forever else f"{_span(one.until - now)} more; then it is refused"
     facts.append(("at most", patience))
     message = (

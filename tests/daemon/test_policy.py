@@ -62,6 +62,15 @@ def accounts(monkeypatch):
 # ---- admission ---------------------------------------------------------------------------------
 
 
+def test_a_reservation_is_no_way_around_the_rules(make_daemon):
+    daemon = make_daemon(rules=rules('[policy]\nmax_request = "4Gi"\n'))
+    with pytest.raises(Refused, match="do not allow") as caught:
+        daemon.client.reserve({"request": "5Gi", "name": "mine"})
+    assert caught.value.code == "policy"
+    assert daemon.client.reservations() == []
+    assert daemon.client.reserve({"request": "4Gi", "name": "mine"})["gpus"][0]["amount"] == 4 * GIB
+
+
 def test_a_job_above_its_maximum_reads_which_rule_it_was(make_daemon):
     daemon = make_daemon(rules=rules())
     with pytest.raises(Refused, match="do not allow") as caught:

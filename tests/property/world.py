@@ -51,8 +51,6 @@ from gpushared.instructions import (
     Kill,
     LookUsed,
     Notify,
-    ReservationMade,
-    ReservationOver,
     Revoke,
     SampleMemory,
     Terminate,
@@ -129,7 +127,6 @@ class World:
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
         self.strays: dict[int, tuple[str, str, int]] = {}
         """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
-        self.reservations: list[str] = []
         self.ailments: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
         self.xids: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
         self.told: list[Notify] = []
@@ -206,10 +203,6 @@ class World:
                 assert not [one for one in self.programs.values() if one.job == job]
             case WakeAt(time):
                 self.wake = time
-            case ReservationMade(reservation):
-                self.reservations.append(reservation)
-            case ReservationOver(reservation):
-                self.reservations.remove(reservation)
             case JobAdmitted(_, gpus):
                 assert all(self.condition(gpu) < Condition.SICK for gpu in gpus), "admitted on a GPU that is not well"
             case Notify():
@@ -455,6 +448,10 @@ class World:
         self.jobs[job] = spec
         self.send(JobSubmitted(job, spec, wait))
         return job
+
+    @property
+    def reservations(self) -> list[str]:
+        return list(self.node.state.reservations)
 
     def reserve(self, spec: JobSpec, lasting: float | None = None) -> str | None:
         """Its id, or None if it is refused."""
