@@ -140,7 +140,7 @@ class Shell:
             do.Notify: self._notify,
             do.ReservationMade: self._answered_at_once,
             do.ReservationRefused: self._answered_at_once,
-            do.BudgetSet: self._answered_at_once,
+            do.BudgetSet: self._budget_set,
             do.BudgetRefused: self._answered_at_once,
             do.Persist: self._persist_soon,
             do.Log: self._log,
@@ -414,6 +414,13 @@ class Shell:
 
     def _answered_at_once(self, done: do.Instruction) -> None:
         self._at_once = done
+
+    def _budget_set(self, done: do.BudgetSet) -> None:
+        """In the pages before anybody is told: whoever changes a job and then asks it must find the change there."""
+        for process in self.core.jobs[done.job].processes:
+            for gpu in self.core.processes[process].shares:
+                self._publish_now(gpu, (process,))
+        self._answered_at_once(done)
 
     def ask_core(self, event: BudgetChanged | ReservationAsked) -> do.Instruction | None:
         """Feed one that the core answers within the same call; None: it has failed."""

@@ -172,6 +172,18 @@ def test_changing_a_budget(daemon):
         daemon.client.change(job["id"], {"limit": "15Gi"})
 
 
+def test_a_changed_budget_is_in_the_page_when_the_caller_is_told(daemon):
+    job = register(daemon)
+    shim = daemon.connect()
+    assert shim.hello(job["id"], request=4 * GIB, limit=14 * GIB).status == lib.GS_OK
+    line = shim.page.line[shim.attach(GPU).line]
+    daemon.call(lambda: setattr(daemon.shell, "_publish_next", daemon.loop.time() + 3600))  # as after a costly round
+    daemon.client.change(job["id"], {"request": "5Gi", "limit": "6Gi"})
+    unit = lib.GS_UNIT_BYTES
+    assert (line.request * unit, line.limit * unit) == (5 * GIB, 6 * GIB)
+    shim.close()
+
+
 def test_the_main_process_must_be_the_callers_child(daemon):
     job = register(daemon)
     with subprocess.Popen(["sleep", "30"]) as child:
