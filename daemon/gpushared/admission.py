@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Container
 
 from gpushare.quantity import Kind, Quantity, format_bytes
-from gpushare.reasons import Code, Reason
-from gpushared import health
+from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushared import health, reveal
 from gpushared.events import JobSpec
 from gpushared.state import Bounds, Gpu, Job, Reservation, State
 
@@ -93,7 +93,7 @@ def no_room(
     state: State, spec: JobSpec, gpus: list[Gpu], *, but: Job | None = None, inside: Reservation | None = None
 ) -> Reason:
     """A refusal with the numbers and who holds them."""
-    facts = []
+    facts: list[tuple[Words, Words]] = []
     data: dict[str, object] = {}
     most = 0
     for gpu in gpus:
@@ -103,19 +103,19 @@ def no_room(
             (job for job in state.owners(gpu.id) if job is not but), key=lambda job: -job.bounds[gpu.id].request
         )
         held = [
-            f"{job.spec.name} ({job.spec.user}) {format_bytes(job.bounds[gpu.id].request)}"
+            words(reveal.who(job.spec), f" {format_bytes(job.bounds[gpu.id].request)}")
             for job in holders
             if job.bounds[gpu.id].request
         ]
         held += [
-            f"reserved as {one.spec.name} ({one.spec.user}) {format_bytes(state.remainder(one, gpu.id))}"
+            words(reveal.reserved(one.spec), f" {format_bytes(state.remainder(one, gpu.id))}")
             for one in state.reservations.values()
             if one is not inside and state.remainder(one, gpu.id)
         ]
         if gpu.unmanaged:
             held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
         text = f"{format_bytes(left)} of {format_bytes(gpu.capacity)} not yet requested"
-        facts.append((f"GPU {gpu.index}", f"{text}; held: {', '.join(held)}" if held else text))
+        facts.append((f"GPU {gpu.index}", words(text, "; held: ", joined(", ", held)) if held else text))
         data[gpu.id] = {
             "capacity": gpu.capacity,
             "unrequested": left,

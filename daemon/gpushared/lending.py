@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
-from gpushare.reasons import Code, Reason
-from gpushared import health, obstacle, reclaim
+from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushared import health, obstacle, reclaim, reveal
 from gpushared.events import CreditAsked
 from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
 from gpushared.state import UNIT, Ask, Gpu, Job, Rung, Share
@@ -302,7 +302,7 @@ def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
         ("in use", f"{format_bytes(usage)}{_by_process(turn, gpu, job)}"),
     )
     data = {"asked": ask.wanted, "limit": bounds.limit, "usage": usage, "job": job.id}
-    hint = f"raise it while it runs with `gpushare set {job.spec.name} --limit Q`"
+    hint = words("raise it while it runs with `gpushare set ", reveal.name(job.spec), " --limit Q`")
     if bounds.limit >= gpu.capacity:
         hint = f"the limit is all that GPU {gpu.index} can give"
     return Reason(Code.OVER_LIMIT, f"{_what(gpu, ask)}: over this job's limit", facts, hint, data)
@@ -313,16 +313,16 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
     job = state.jobs[ask.job]
     bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)
     holders = [
-        f"{other.spec.name} ({other.spec.user}) {format_bytes(state.usage(other, gpu.id))}"
+        words(reveal.who(other.spec), f" {format_bytes(state.usage(other, gpu.id))}")
         for other in state.owners(gpu.id)
         if other is not job and state.usage(other, gpu.id)
     ]
     holders += obstacle.held_by_no_job(gpu)
     free = max(0, room.available)
     what = f"{_what(gpu, ask)}: it is above this job's request, and {format_bytes(free)} are free"
-    facts = [
+    facts: list[tuple[Words, Words]] = [
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
-        ("held", " · ".join(holders) or "nothing by others"),
+        ("held", joined(" · ", holders) or "nothing by others"),
     ]
     data = {"asked": ask.wanted, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
     hint = "memory above the request is lent only while it is free; ask for more with --request"

@@ -18,8 +18,9 @@ from gpushared.ailments import Condition
 
 if TYPE_CHECKING:
     from gpushare.api import Gpu, Job
+    from gpushared.reveal import Viewer
     from gpushared.shell import Shell
-    from gpushared.views import Viewer, Views
+    from gpushared.views import Views
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -474,7 +474,8 @@ class ShimServer:
 
     def _deny(self, connection: Connection, seq: int, denied: do.Denied, line: int = 0) -> None:
         status = STATUS.get(denied.reason.code, int(lib.GS_NOT_FREE))
-        self._reply(connection, seq, status, line=line, text=denied.reason.render())
+        told = self.shell.viewer_of(connection.uid).told(denied.reason)
+        self._reply(connection, seq, status, line=line, text=told.render())
 
     def _reply(
         self, connection: Connection, seq: int, status: int, *, line: int = 0, granted: int = 0, text: str = ""

@@ -6,6 +6,7 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
+from gpushared.reveal import OPERATOR
 from gpushared.state import MIB, Policy
 from property.world import World, mib
 
@@ -30,8 +31,8 @@ def test_a_static_program_of_a_job_is_charged_to_it() -> None:
     assert world.node.state.usage(world.node.jobs[job], "GPU-0") >= 3 * GIB + mib(300)
     assert gpu.unmanaged == 0
     (line,) = [record for record in world.node.story(job) if record.event == "stray"]
-    assert "static[" in line.text
-    assert "3.0 GiB of GPU 0" in line.text
+    assert "static[" in OPERATOR.words(line.text)
+    assert "3.0 GiB of GPU 0" in OPERATOR.words(line.text)
     world.allocate(a, "GPU-0", 5 * GIB)
     assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
     world.allocate(a, "GPU-0", 4 * GIB)
@@ -70,8 +71,8 @@ def test_a_job_far_above_its_limit(on_breach: str, killed: int) -> None:
     world.programs[a].contexts["GPU-0"] = mib(300) + 4 * GIB  # what it uses without having asked
     world.wait(0.9)
     (line,) = [record for record in world.node.story(job) if record.event == "breach"]
-    assert line.text.startswith("python[")
-    assert "more of GPU 0 than the job's limit" in line.text
+    assert OPERATOR.words(line.text).startswith("python[")
+    assert "more of GPU 0 than the job's limit" in OPERATOR.words(line.text)
     world.wait(3.0)
     assert len(world.killed) == killed
     if killed:
