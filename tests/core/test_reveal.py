@@ -37,7 +37,9 @@ USERS = {"alice": 1001, "bob": 1002, "carol": 1003}
 
 def whose(name: str) -> str:
     """In most stories a borrower, its owner, and others."""
-    return {"train": "alice", "serve": "bob", "full-1": "alice", "large": "alice", "other": "bob", "x": "alice"}.get(name, "carol")
+    return {"train": "alice", "serve": "bob", "full-1": "alice", "large": "alice", "other": "bob", "x": "alice"}.get(
+        name, "carol"
+    )
 
 
 def spec(name: str, request: str, limit: str, **more: object) -> JobSpec:
@@ -187,7 +189,9 @@ def _mentioning(post: Post) -> Iterator[str]:
 def _at_each_level(title: str, told: list[list[str]]) -> Iterator[str]:
     lines = [same for same in zip(*told, strict=True) if len(set(same)) > 1]
     if lines:
-        shown = [f"{level}  {' '.join(line.split())}" for same in lines for level, line in zip(LEVELS, same, strict=True)]
+        shown = [
+            f"{level}  {' '.join(line.split())}" for same in lines for level, line in zip(LEVELS, same, strict=True)
+        ]
         yield "\n".join([f"[{title}]", *shown])
 
 
@@ -229,7 +233,9 @@ def test_names_become_text_only_as_mentions() -> None:
 
 
 def _is_spec(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "spec") or (isinstance(node, ast.Name) and node.id == "spec")
+    return (isinstance(node, ast.Attribute) and node.attr == "spec") or (
+        isinstance(node, ast.Name) and node.id == "spec"
+    )
 
 
 # ---- the parts -------------------------------------------------------------------------------------
