@@ -40,8 +40,10 @@ class Client:
     def status(self) -> api.Status:
         return cast(api.Status, self._call("GET", "/v1/status", api.Status))
 
-    def jobs(self) -> list[api.Job]:
-        return cast(api.Jobs, self._call("GET", "/v1/jobs", api.Jobs))["jobs"]
+    def jobs(self, *, ended: bool = False) -> list[api.Job]:
+        """The living; with those that have ended lately, if they are wanted."""
+        target = "/v1/jobs?ended=1" if ended else "/v1/jobs"
+        return cast(api.Jobs, self._call("GET", target, api.Jobs))["jobs"]
 
     def job(self, name: str) -> api.Job:
         return cast(api.Job, self._call("GET", _job_path(name), api.Job))

@@ -214,7 +214,9 @@ class Api:
         return web.json_response(answer)
 
     async def get_jobs(self, request: web.Request) -> web.Response:
-        return web.json_response({"jobs": self.views.jobs(self._viewer(request))})
+        """The living; with ?ended=1 also those that have ended lately."""
+        ended = request.query.get("ended") == "1"
+        return web.json_response({"jobs": self.views.jobs(self._viewer(request), ended=ended)})
 
     async def get_job(self, request: web.Request) -> web.Response:
         return web.json_response(self.views.job(self._find(request), self._viewer(request)))

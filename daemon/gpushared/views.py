@@ -73,8 +73,8 @@ class Views:
         alive = sum(self.shell.enforcer.refusals(client.id) for client in self.shell.clients.of_job(entry.id))
         return viewer.facts(entry.outcome(alive))  # type: ignore[return-value]
 
-    def jobs(self, viewer: Viewer) -> list[api.Job]:
-        return [self.job(entry, viewer) for entry in self.shell.book.live()]
+    def jobs(self, viewer: Viewer, *, ended: bool = False) -> list[api.Job]:
+        return [self.job(entry, viewer) for entry in (self.shell.book.all() if ended else self.shell.book.live())]
 
     def _state(self, entry: Entry, job: Job | None) -> str:
         if entry.state != "running" or job is None:
@@ -284,6 +284,8 @@ def _veil(shown: api.Job, viewer: Viewer) -> api.Job:
         shown["name"] = "-"
     if not viewer.sees_user(uid):
         shown["user"], shown["uid"] = "-", -1
+    if shown["outcome"] is not None and not viewer.sees_name(uid):
+        shown["outcome"] |= {"exit_code": None, "signal": None, "killed": None}  # as its records, which say the same
     shown["command"] = []
     for process in shown["processes"]:
         process["command"] = "-"

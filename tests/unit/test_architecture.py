@@ -25,6 +25,7 @@ CORE = [
     "reclaim",
     "breach",
     "reserving",
+    "reveal",
     "rungs",
     "stall",
     "measure",
