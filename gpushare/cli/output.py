@@ -54,6 +54,7 @@ class Column:
     title: str
     right: bool = False
     shrink: bool = False  # may be cut to fit a terminal
+    wrap: bool = False  # goes on in the next line where it does not fit
     spare: int = 0  # may be left out to fit a terminal: the largest first; 0 never
 
 
@@ -108,7 +109,7 @@ def table(
         drawn.add_column(
             column.title,
             justify="right" if column.right else "left",
-            no_wrap=True,
+            no_wrap=not column.wrap,
             overflow="ellipsis",
             width=widths[index],
         )
@@ -181,7 +182,7 @@ def _total(widths: Collection[int]) -> int:
 
 def _least(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> int:
     widest = _widest(columns, rows, index)
-    return min(widest, SHRUNK) if columns[index].shrink else widest
+    return min(widest, SHRUNK) if columns[index].shrink or columns[index].wrap else widest
 
 
 def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> int:
