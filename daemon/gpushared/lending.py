@@ -23,7 +23,7 @@ from gpushare.reasons import Code, Reason, Words, joined, words
 from gpushared import health, obstacle, reclaim, reveal
 from gpushared.events import CreditAsked
 from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
-from gpushared.state import UNIT, Ask, Gpu, Job, Rung, Share
+from gpushared.state import MIB, UNIT, Ask, Gpu, Job, Rung, Share
 from gpushared.turn import Turn
 
 
@@ -269,7 +269,7 @@ def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
         Code.DRIVER_FAILED,
         f"the driver cannot allocate {amount} on GPU {gpu.index}, although there is room",
         (("request", "within it: its guarantee is not kept" if within else "above it"),),
-        "its memory may be in too small pieces: PyTorch has expandable_segments:True for that",
+        "its memory may be in too small pieces: for PyTorch set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         {"asked": max(event.size, event.allocation), "job": job.id, "within": within},
     )
     turn.emit(Denied(event.ask, event.process, gpu.id, reason))
@@ -283,7 +283,7 @@ def _claim_waits(gpu: Gpu, ask: Ask, room: Room) -> Reason:
     """For its story; who holds what meanwhile is said in waits.py."""
     free = max(0, room.available)
     what = f"to open a context ({format_bytes(ask.wanted)})" if ask.attach else f"for {format_bytes(ask.wanted)}"
-    text = f"waits {what} on GPU {gpu.index}, within its request, of which {format_bytes(free)} are free"
+    text = f"waits {what} on GPU {gpu.index}, which is within its request; {format_bytes(free)} are free"
     return Reason(Code.CLAIM_WAITS, text, data={"asked": ask.wanted, "free": free, "job": ask.job})
 
 
@@ -302,7 +302,8 @@ def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
         ("in use", f"{format_bytes(usage)}{_by_process(turn, gpu, job)}"),
     )
     data = {"asked": ask.wanted, "limit": bounds.limit, "usage": usage, "job": job.id}
-    hint = words("raise it while it runs with `gpushare set ", reveal.name(job.spec), " --limit Q`")
+    enough = -(-(usage + ask.wanted) // MIB)
+    hint = words("raise it while it runs: `gpushare set ", reveal.name(job.spec), f" --limit {enough}Mi`")
     if bounds.limit >= gpu.capacity:
         hint = f"the limit is all that GPU {gpu.index} can give"
     return Reason(Code.OVER_LIMIT, f"{_what(gpu, ask)}: over this job's limit", facts, hint, data)
@@ -319,7 +320,7 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
     ]
     holders += obstacle.held_by_no_job(gpu)
     free = max(0, room.available)
-    what = f"{_what(gpu, ask)}: it is above this job's request, and {format_bytes(free)} are free"
+    what = f"{_what(gpu, ask)}: it is above this job's request, and only {format_bytes(free)} are free"
     facts: list[tuple[Words, Words]] = [
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", joined(" · ", holders) or "nothing by others"),

@@ -24,8 +24,16 @@ WAY_OUT = {
     "unmanaged": "`gpushare ps -o wide` names those programs: end them, or start them with `gpushare run`",
     "protected": "try again when that time is over",
     "policy": "whoever runs this node sets the rule; else a job on this GPU must free memory or end",
-    "late": "try again: nothing keeps them any more",
+    "late": "try again: they can be asked now",
 }
+
+
+NO_FURTHER = {
+    "revoke": "borrowers are not asked to give back",
+    "trim": "borrowers are asked to trim their caches, and nothing more",
+    "term": "borrowers are asked with SIGTERM, and never killed",
+}
+"""By the last rung that the settings allow."""
 
 
 def held_by_no_job(gpu: Gpu) -> list[Words]:
@@ -48,7 +56,7 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, Words]:
     killed = [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is not None]
     if killed:
         usage = format_bytes(state.usage(killed[0], gpu.id))
-        return "unkillable", words(reveal.name(killed[0].spec), f" was killed and does not go: {usage} with it")
+        return "unkillable", words(reveal.name(killed[0].spec), f" was killed and is still there, with {usage}")
     if gpu.returning:
         text = f"{format_bytes(gpu.returning_total)} of exited programs that the driver has not returned"
         return "returning", text
@@ -63,8 +71,9 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, Words]:
         loan = format_bytes(sum(state.loan(job, gpu.id) for job in protected))
         names = joined(" and ", (reveal.name(job.spec) for job in protected))
         over = format_duration(round(max(job.since + job.spec.min_run_time for job in protected) - now, 1))
-        until = f", within the minimum run time, which is over in {over}"
-        return "protected", words(f"{loan} on loan to ", names, until)
+        return "protected", words(
+            f"{loan} on loan to ", names, f", protected by its minimum run time for another {over}"
+        )
     if state.policy.last_rung != "kill":
-        return "policy", f"the settings of this node, by which a reclaim ends with {state.policy.last_rung}"
-    return "late", "borrowers that could be asked only just now"
+        return "policy", f"this node's settings: {NO_FURTHER[state.policy.last_rung]}"
+    return "late", "borrowers that could not be asked any sooner"

@@ -107,5 +107,9 @@ def of_job(turn: Turn, spec: JobSpec) -> Reservation | Reason | None:
         return None
     found = turn.state.reservations.get(spec.reservation)
     if found is None or found.spec.uid != spec.uid:
-        return Reason(Code.NO_SUCH_JOB, f"no reservation {spec.reservation}", hint="see `gpushare reserve --list`")
+        return Reason(
+            Code.NO_SUCH_JOB,
+            f"no reservation {spec.reservation}: it is over, or has been released",
+            hint="see `gpushare reserve --list`",
+        )
     return found

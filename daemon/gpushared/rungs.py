@@ -35,7 +35,7 @@ def trim(turn: Turn, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
     owner = reveal.name(turn.state.jobs[claim.job].spec)
     what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
     loan = format_bytes(turn.state.loan(job, gpu.id))
-    text = words("asked to trim its caches: ", owner, f" wants {what}, of which this job has {loan} on loan")
+    text = words("asked to trim its caches: ", owner, f" wants {what}, and this job has {loan} there on loan")
     turn.record_reason("trim", reason, text, job=job, gpu=gpu.id)
 
 
@@ -79,7 +79,7 @@ def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
     otherwise = f"; it is stopped in {format_duration(max(0.0, deadline - turn.now))} otherwise"
     if turn.policy.last_rung == "term":
         otherwise = ""
-    wants = f" wants {what}, of which this job has {loan} on loan{otherwise}"
+    wants = f" wants {what}, and this job has {loan} there on loan{otherwise}"
     text = words("asked with SIGTERM to give back: ", owner, wants)
     turn.record_reason("term", reason, text, job=victim, gpu=gpu.id)
 

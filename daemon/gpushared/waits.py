@@ -78,7 +78,7 @@ def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> Words:
     """What a borrower has been told, and what comes next."""
     who, ago = reveal.name(job.spec), f"{_span(now - one.since)} ago"
     if one.killed_at is not None:
-        what = "does not go" if one.given_up else "its memory is on its way back"
+        what = "is still there" if one.given_up else "its memory is on its way back"
         return words(who, f" was killed {_span(now - one.killed_at)} ago, and {what}")
     if one.rung is Rung.TRIM:
         if one.trimmed:
