@@ -197,9 +197,6 @@ def _error(status: int, value: object) -> GpushareError:
         return unixhttp.garbage(json.dumps(value).encode())
     facts = [(str(fact[0]), str(fact[1])) for fact in error.get("facts") or () if len(fact) == 2]
     hint = error.get("hint")
-    again = error.get("retry_after")
-    if isinstance(hint, str) and isinstance(again, int):
-        hint += f"; or try again in {again} s"
     kind = ERRORS.get(status, GpushareError)
     return kind(
         error["message"],

@@ -9,6 +9,7 @@ last, and one that is sick or lost not at all (health.py).
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 
 from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
@@ -62,13 +63,16 @@ def place(
     allowed = admitting
     bounds: dict[str, Bounds] = {}
     misfit: Reason | None = None
-    for gpu in allowed:
+    for gpu in sorted(allowed, key=lambda gpu: gpu.capacity):
         found = bounds_on(gpu, spec.request, spec.limit)
         if isinstance(found, Reason):
-            misfit = found
+            misfit = found  # of the largest: what is too much for it is too much for all
         else:
             bounds[gpu.id] = found
     if misfit is not None and len(bounds) < spec.gpus:
+        if misfit.code is Code.TOO_LARGE and not bounds and len(allowed) > 1:
+            asked = format_bytes(int(str(misfit.data["request"])))
+            return replace(misfit, message=f"a request of {asked} is more than any GPU here has")
         return misfit
     fitting = [
         gpu
@@ -95,10 +99,10 @@ def no_room(
     """A refusal with the numbers and who holds them."""
     facts: list[tuple[Words, Words]] = []
     data: dict[str, object] = {}
-    most = 0
+    lefts = []
     for gpu in gpus:
         left = max(0, unrequested(state, gpu, but, inside))
-        most = max(most, left)
+        lefts.append(left)
         holders = sorted(
             (job for job in state.owners(gpu.id) if job is not but), key=lambda job: -job.bounds[gpu.id].request
         )
@@ -122,6 +126,7 @@ def no_room(
             "unmanaged": gpu.unmanaged,
             "requests": {job.id: job.bounds[gpu.id].request for job in holders},
         }
+    most = sorted(lefts, reverse=True)[spec.gpus - 1] if spec.gpus <= len(lefts) else 0  # on each of so many
     where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"
     return Reason(
         Code.NOT_ADMITTED,

@@ -200,6 +200,10 @@ class Api:
         owner = words(reveal.user(entry.spec))
         return NotPermitted(f"job {entry.id} belongs to {self.gate.viewer(uid).words(owner)}", hint=hint)
 
+    def _over(self, entry: Entry, caller: Caller) -> NoSuchJob:
+        name = self.gate.viewer(caller.uid).words(words(reveal.name(entry.spec)))
+        return NoSuchJob(f"job {name} ({entry.id}) has ended", hint="`gpushare ps -a` says how")
+
     # ---- looking -----------------------------------------------------------------------------------
 
     async def get_version(self, request: web.Request) -> web.Response:
@@ -441,7 +445,7 @@ class Api:
         pid = body.integer("pid", 1, 2**22)
         body.finish(("pid",))
         if entry.state == "ended":
-            raise NoSuchJob(f"job {entry.id} has ended")
+            raise self._over(entry, caller)
         if pid is None:
             raise UsageError("pid is missing", code="bad_request")
         main = Process.open(pid)
@@ -476,7 +480,7 @@ class Api:
         if event.request is None and event.limit is None and event.priority is None:
             raise UsageError("nothing to change", code="bad_request", hint="give request, limit or priority")
         if entry.state == "ended":
-            raise NoSuchJob(f"job {entry.id} has ended")
+            raise self._over(entry, caller)
         if not caller.admin:
             allowed = self.gate.change(entry, event)
             if isinstance(allowed, Reason):

@@ -204,7 +204,10 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def clock(moment: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(moment))
+    """With the date, if it is another day's."""
+    when, now = time.localtime(moment), time.localtime()
+    same_day = (when.tm_year, when.tm_yday) == (now.tm_year, now.tm_yday)
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", when)
 
 
 def age(moment: float) -> str:

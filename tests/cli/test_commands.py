@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from fake_api import GIB, UUID, make_job, refusal
@@ -209,9 +210,17 @@ def test_explain(gpushare, busy):
 
 def test_explain_a_job(gpushare, busy):
     busy.records = [
-        {"time": 0.0, "event": "admitted", "gpu": None, "job": "a1", "name": "train", "text": "admitted", "facts": {}},
         {
-            "time": 1.0,
+            "time": time.time(),
+            "event": "admitted",
+            "gpu": None,
+            "job": "a1",
+            "name": "train",
+            "text": "admitted",
+            "facts": {},
+        },
+        {
+            "time": time.time(),
             "event": "asked_back",
             "gpu": None,
             "job": "a1",
@@ -445,3 +454,9 @@ def test_the_python_names(busy, environ):
     assert package.set_limit("train", "10Gi")["after"]["gpus"][0]["limit"] == 10 * GIB
     with pytest.raises(package.errors.QuantityError):
         package.set_limit("train", "10g")
+
+
+def test_a_moment_of_another_day_has_its_date():
+    now = time.time()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", output.clock(now))
+    assert output.clock(now - 366 * 86400) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 366 * 86400))

@@ -209,9 +209,20 @@ def _(tale: Tale) -> None:
     tale.told("JobRefused")
 
 
-@story("more than the GPU has")
+@story("room on one of two GPUs, and two are asked for: so much as both of them have")
+def _(tale: Tale) -> None:
+    world = tale.node(2)
+    start(world, "train", "12Gi", "12Gi")
+    world.submit(spec("wide", "6Gi", "6Gi", gpus=2))
+    tale.told("JobRefused")
+
+
+@story("more than the GPU has, and more than any of them")
 def _(tale: Tale) -> None:
     tale.world.submit(spec("huge", "20Gi", "40Gi"))
+    tale.told("JobRefused")
+    world = tale.node(2)
+    world.submit(spec("huge", "20Gi", "40Gi"))
     tale.told("JobRefused")
 
 
