@@ -51,7 +51,7 @@ class Code(StrEnum):
     """Queued for admission as long as it was ready to wait."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes three times as long, and a refusal may name many
 class Mention:
     """Something of a user's that is named in a text: how it is called for each kind of reader."""
 
@@ -84,7 +84,10 @@ def words(*parts: Words | Mention) -> Words:
     """The parts, one after the other; a plain string if nobody is mentioned."""
     flat: list[str | Mention] = []
     for part in parts:
-        flat.extend(part.parts if isinstance(part, Text) else (part,))
+        if isinstance(part, Text):
+            flat += part.parts
+        else:
+            flat.append(part)
     plain = [part for part in flat if isinstance(part, str)]
     return "".join(plain) if len(plain) == len(flat) else Text(tuple(flat))
 

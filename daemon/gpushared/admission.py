@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
-from gpushared import health, reveal
+from gpushared import health, obstacle, reveal
 from gpushared.events import JobSpec
 from gpushared.state import Bounds, Gpu, Job, Reservation, State
 
@@ -103,14 +103,10 @@ def no_room(
     for gpu in gpus:
         left = max(0, unrequested(state, gpu, but, inside))
         lefts.append(left)
-        holders = sorted(
-            (job for job in state.owners(gpu.id) if job is not but), key=lambda job: -job.bounds[gpu.id].request
-        )
-        held = [
-            words(reveal.who(job.spec), f" {format_bytes(job.bounds[gpu.id].request)}")
-            for job in holders
-            if job.bounds[gpu.id].request
-        ]
+        jobs = [(job.bounds[gpu.id].request, job) for job in state.owners(gpu.id) if job is not but]
+        holders = sorted((one for one in jobs if one[0]), key=lambda one: -one[0])
+        held = [words(reveal.who(job.spec), f" {format_bytes(amount)}") for amount, job in holders[: obstacle.NAMED]]
+        held += obstacle.and_others([amount for amount, _ in holders])
         held += [
             words(reveal.reserved(one.spec), f" {format_bytes(state.remainder(one, gpu.id))}")
             for one in state.reservations.values()
@@ -124,7 +120,7 @@ def no_room(
             "capacity": gpu.capacity,
             "unrequested": left,
             "unmanaged": gpu.unmanaged,
-            "requests": {job.id: job.bounds[gpu.id].request for job in holders},
+            "requests": {job.id: amount for amount, job in jobs},
         }
     most = sorted(lefts, reverse=True)[spec.gpus - 1] if spec.gpus <= len(lefts) else 0  # on each of so many
     where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"

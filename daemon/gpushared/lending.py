@@ -313,12 +313,10 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
     state = turn.state
     job = state.jobs[ask.job]
     bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)
-    holders = [
-        words(reveal.who(other.spec), f" {format_bytes(state.usage(other, gpu.id))}")
-        for other in state.owners(gpu.id)
-        if other is not job and state.usage(other, gpu.id)
-    ]
-    holders += obstacle.held_by_no_job(gpu)
+    others = [(state.usage(other, gpu.id), other) for other in state.owners(gpu.id) if other is not job]
+    holding = sorted((one for one in others if one[0]), key=lambda one: -one[0])
+    holders = [words(reveal.who(other.spec), f" {format_bytes(used)}") for used, other in holding[: obstacle.NAMED]]
+    holders += obstacle.and_others([used for used, _ in holding]) + obstacle.held_by_no_job(gpu)
     free = max(0, room.available)
     what = f"{_what(gpu, ask)}: it is above this job's request, and only {format_bytes(free)} are free"
     facts: list[tuple[Words, Words]] = [

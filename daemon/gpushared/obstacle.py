@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpushare.quantity import format_bytes, format_duration
@@ -34,6 +35,17 @@ NO_FURTHER = {
     "term": "borrowers are asked with SIGTERM, and never killed",
 }
 """By the last rung that the settings allow."""
+
+
+NAMED = 8
+"""Of those who hold memory so many are named, the first of them; of the others is said how many they are."""
+
+
+def and_others(amounts: Sequence[int]) -> list[Words]:
+    """For the end of a list of the first NAMED, of all of which these are the amounts."""
+    rest = amounts[NAMED:]
+    others = "1 other job" if len(rest) == 1 else f"{len(rest)} other jobs"
+    return [f"{others} {format_bytes(sum(rest))}"] if rest else []
 
 
 def held_by_no_job(gpu: Gpu) -> list[Words]:

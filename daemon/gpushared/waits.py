@@ -67,11 +67,12 @@ def _holders(state: State, gpu: Gpu, but: Job) -> list[Words]:
     """Borrowers first: theirs is what can come back."""
     others = [job for job in state.owners(gpu.id) if job is not but and state.usage(job, gpu.id)]
     held: list[Words] = []
-    for job in sorted(others, key=lambda job: (-state.loan(job, gpu.id), -state.usage(job, gpu.id))):
+    others.sort(key=lambda job: (-state.loan(job, gpu.id), -state.usage(job, gpu.id)))
+    for job in others[: obstacle.NAMED]:
         loan = state.loan(job, gpu.id)
         lent = f", {format_bytes(loan)} of it on loan" if loan else ""
         held.append(words(reveal.who(job.spec), f" {format_bytes(state.usage(job, gpu.id))}{lent}"))
-    return held + obstacle.held_by_no_job(gpu)
+    return held + obstacle.and_others([state.usage(job, gpu.id) for job in others]) + obstacle.held_by_no_job(gpu)
 
 
 def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> Words:

@@ -209,6 +209,14 @@ def _(tale: Tale) -> None:
     tale.told("JobRefused")
 
 
+@story("no room, and many hold what there is: the largest are named")
+def _(tale: Tale) -> None:
+    for number in range(10):
+        tale.world.submit(spec(f"small-{number}", f"{500 + number}Mi", "1Gi"))
+    tale.world.submit(spec("late", "12Gi", "12Gi"))
+    tale.told("JobRefused")
+
+
 @story("room on one of two GPUs, and two are asked for: so much as both of them have")
 def _(tale: Tale) -> None:
     world = tale.node(2)
