@@ -193,7 +193,7 @@ def check_escaped(surroundings: Surroundings) -> Finding:
         f"pid {process['pid']} ({process['command']}) of job {process['job']}: {REASONS[process['reason']]}"
         for gpu in surroundings.client.status()["gpus"]
         for process in gpu["unmanaged_processes"]
-        if process["job"]
+        if process["job"] and process["reason"] != "observed"
     ]
     return Finding("warn", "; ".join(dict.fromkeys(found))) if found else Finding("ok", "none")
 

@@ -31,7 +31,7 @@ from gpushare.config import load_settings
 from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, NoSuchJob, Refused, UsageError, render
 from gpushare.paths import software_driver_dir
-from gpushare.quantity import Kind, format_bytes, format_duration
+from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.rungs import parse_rungs
 
 __all__ = ["Options", "run"]
@@ -89,6 +89,8 @@ class Launch:
     def run(self) -> int:
         self._check()
         program = spawn.find_program(self.options.command[0], self.environ)
+        if self.mode == "off":
+            raise spawn.exec_program(program, self.options.command, spawn.without_preload(self.environ))
         self.node = self._find_daemon()
         if self.node is not None:
             self._admit()
@@ -105,8 +107,10 @@ class Launch:
 
     def _check(self) -> None:
         """Everything that can be refused before anybody else is troubled."""
-        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
+        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG", "GPUSHARE_MODE"):
             self.settings.choice(name)
+        if self.mode != "enforce":
+            self._check_mode()
         self.settings.integer("GPUSHARE_PRIORITY")
         self.settings.duration("GPUSHARE_GRACE")
         if self.options.report is not None:
@@ -114,6 +118,17 @@ class Launch:
         spawn.preload(self.environ)
         for warning in [*self.settings.warnings, *unknown_variables(self.environ)]:
             self.say(warning, level=0)
+
+    def _check_mode(self) -> None:
+        flags = {"GPUSHARE_REQUEST": "--request", "GPUSHARE_LIMIT": "--limit"}
+        for name, flag in flags.items():
+            if self.options.flags.get(name) is not None:
+                raise UsageError(
+                    f"{flag} means nothing with --mode {self.mode}: no budget is enforced", hint="leave it out"
+                )
+        if self.mode == "off" and self.options.report is not None:
+            raise UsageError("--report needs the wrapper to stay, --mode off runs the program in its place")
+        self.budget, self.request, self.limit = Budget(NOTHING, MAX), None, None
 
     def _check_report(self, path: Path) -> None:
         if self.options.replace:
@@ -128,7 +143,8 @@ class Launch:
             if self.options.require_daemon:
                 raise
             why = error.message if isinstance(error, GpushareError) else str(error)
-            self.say(f"{why}; the limit holds for each process by itself, and nothing is lent", level=0)
+            alone = "the limit holds for each process by itself, and nothing is lent"
+            self.say(f"{why}; {alone if self.mode == 'enforce' else 'nothing is observed'}", level=0)
             return None
         if node.passed_over is not None:
             self.say(f"this user's daemon is used, not the system's: {node.passed_over.message}", level=1)
@@ -179,9 +195,14 @@ class Launch:
             "min_run_time": self.settings.duration("GPUSHARE_MIN_RUN_TIME") or 0.0,
             "on_reclaim": ",".join(parse_rungs(self.settings.text("GPUSHARE_ON_RECLAIM") or "kill")),
             "wait": None,
+            **({"mode": "observe"} if self.mode == "observe" else {}),  # an older daemon knows no modes
             "job": self.job["id"] if self.job else None,
             "cwd": working_directory(),
         }
+
+    @property
+    def mode(self) -> str:
+        return self.settings.choice("GPUSHARE_MODE")
 
     @property
     def name(self) -> str:
@@ -200,12 +221,13 @@ class Launch:
             )
 
     def _child_environ(self) -> dict[str, str]:
-        environ = dict(self.environ)
+        environ = spawn.without_preload(self.environ)
         for name, quantity in (("GPUSHARE_REQUEST", self.budget.request), ("GPUSHARE_LIMIT", self.budget.limit)):
             for alias in self.settings.overruled_aliases(name, quantity):
                 del environ[alias]
             environ[name] = quantity.canonical()
-        environ["LD_PRELOAD"] = spawn.preload(self.environ)
+        if self.mode == "enforce":
+            environ["LD_PRELOAD"] = spawn.preload(self.environ)
         environ["GPUSHARE_NAME"] = self.name
         for name in ("GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
             setting = self.settings.find(name)

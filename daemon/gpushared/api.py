@@ -21,7 +21,7 @@ from aiohttp import web
 
 from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
-from gpushare.quantity import MAX, NOTHING, Quantity
+from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Code, Reason, Told, words
 from gpushare.rungs import LADDER, parse_rungs
 from gpushared import follow, reveal
@@ -308,6 +308,9 @@ class Api:
         if not any(sources) and (request, limit) == (NOTHING, MAX):
             request = limit = None  # `gpushare run` writes down what follows from saying nothing
         budget, place = self.gate.budget(caller.uid, request, limit)
+        observe = _observes(body.text("mode"))
+        if observe:
+            budget, place = Budget(NOTHING, MAX), ""
         devices = body.texts("devices", most=64)
         command = body.texts("command", most=10_000) or ()
         name = body.text("name", longest=256) or (Path(command[0]).name if command else "job")
@@ -323,6 +326,7 @@ class Api:
             priority=_or(body.integer("priority", -(2**31), 2**31 - 1), 0),
             grace=body.seconds("grace", 24 * 3600.0),
             lend=body.flag("lend", True),
+            observe=observe,
             min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
             on_reclaim=_rungs(body.text("on_reclaim")),
             request_source=sources[0] or place,
@@ -532,7 +536,7 @@ class Api:
 
 JOB_FIELDS = (
     *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
-    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd"),
+    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd", "mode"),
 )
 RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
 
@@ -570,6 +574,12 @@ def _quantity(text: str | None, what: str) -> Quantity | None:
         return Quantity.parse(text)
     except QuantityError as error:
         raise QuantityError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _observes(mode: str | None) -> bool:
+    if mode not in (None, "enforce", "observe"):
+        raise UsageError(f"mode {printable(mode, 20)!r} is neither enforce nor observe", code="bad_request")
+    return mode == "observe"
 
 
 def _rungs(text: str | None) -> tuple[str, ...]:

@@ -36,11 +36,17 @@ def settle_strays(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[i
         share = gpu.shares[process]
         if charged.get(state.processes[process].pid) is None:
             _drop(turn, share)
+    for job in state.jobs.values():
+        job.observed.pop(gpu.id, None)
     for pid, stray in sample.strays.items():
-        job = state.jobs.get(stray.job)
-        if job is None or gpu.id not in job.bounds:
+        owning = state.jobs.get(stray.job)
+        if owning is None or gpu.id not in owning.bounds:
             continue
+        job = owning
         amount = whole_units(by_pid.get(pid, 0))
+        if job.spec.observe:
+            job.observed[gpu.id] = job.observed.get(gpu.id, 0) + amount
+            continue
         known = gpu.shares.get(stray_id(pid))
         if known is not None:
             state.change(known, overhead=amount - known.overhead)

@@ -33,6 +33,8 @@ class JobSpec:
     grace: float | None = None
     """Seconds between SIGTERM and SIGKILL; None: the daemon's default."""
     lend: bool = True
+    observe: bool = False
+    """Its programs run without the library: what NVML shows of them is shown, and nothing else is done about them."""
     """False: the job's unused request is not lent to others."""
     min_run_time: float = 0.0
     """Seconds after its start in which the job is nobody's victim."""

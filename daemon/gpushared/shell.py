@@ -12,7 +12,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from gpushared.events import (
     ProcessGone,
     ReservationAsked,
     Revoked,
+    Stray,
     TimePassed,
     UsedSeen,
 )
@@ -289,6 +290,7 @@ class Shell:
         steady = {process: used for process, used in after.items() if before.get(process) == used}
         self._note_peaks(gpu, after)
         strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
+        self._note_observed(gpu, strays, sample.by_pid or {})
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
@@ -305,6 +307,17 @@ class Shell:
             entry = self.book.get(job)
             if entry is not None:
                 entry.note_peak(gpu, sum(amounts))
+
+    def _note_observed(self, gpu: str, strays: Mapping[int, Stray], by_pid: Mapping[int, int]) -> None:
+        """What NVML shows is all that there is of a job that is only observed."""
+        amounts: dict[str, int] = {}
+        for pid, stray in strays.items():
+            if self.core.jobs[stray.job].spec.observe:
+                amounts[stray.job] = amounts.get(stray.job, 0) + by_pid.get(pid, 0)
+        for job, amount in amounts.items():
+            entry = self.book.get(job)
+            if entry is not None:
+                entry.note_peak(gpu, amount)
 
     # ---- pages -------------------------------------------------------------------------------------
 

@@ -81,6 +81,8 @@ class Views:
             return entry.state
         if job.reclaims:
             return "asked_back" if any(one.rung > Rung.TRIM for one in job.reclaims.values()) else "trimming"
+        if job.spec.observe:
+            return "observed"
         claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
         return "waiting" if claims else "running"
 
@@ -96,7 +98,7 @@ class Views:
         shares = core.state.shares_of(job, gpu.id)
         used = {share.process: self._used(share) for share in shares}
         accounted, overhead = sum(used.values()), sum(share.overhead for share in shares)
-        usage, bounds = accounted + overhead, job.bounds[gpu.id]
+        usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
         entry.note_peak(gpu.id, usage)
         if len(shares) == 1:
             entry.note_peak(gpu.id, overhead + self.shell.enforcer.peak(shares[0].process, gpu.id))
@@ -115,7 +117,7 @@ class Views:
             "usage": usage,
             "accounted": accounted,
             "overhead": overhead,
-            "loan": max(0, usage - bounds.request),
+            "loan": 0 if job.spec.observe else max(0, usage - bounds.request),
             "credit": sum(share.credit for share in shares),
             "peak": entry.peak.get(gpu.id, 0),
             "grantable": grantable,
@@ -166,6 +168,9 @@ class Views:
         known |= {entry.pid for entry in gpu.returning.values()}
         found = outsiders(sample.by_pid if sample is not None else None, known)
         for one in found:
+            job = self.shell.core.jobs.get(one["job"] or "")
+            if job is not None and job.spec.observe and job.spec.uid == one["uid"]:
+                one["reason"] = "observed"
             if not viewer.may_see(one["uid"]):
                 one["command"] = "-"
             if not viewer.sees_user(one["uid"]):

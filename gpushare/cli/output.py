@@ -33,6 +33,7 @@ STYLES = {
     "borrowing": "yellow",
     "asked_back": "bold red",
     "waiting": "magenta",
+    "observed": "blue",
     "queued": "cyan",
     "unmanaged": "magenta",
     "escaped": "bold red",

@@ -100,6 +100,8 @@ def _print(jobs: list[Job], outsiders: list[tuple[Gpu, UnmanagedProcess]], *, wi
 def _outsider(gpu: Gpu, process: UnmanagedProcess) -> list[str]:
     """A program with memory on the GPU and no budget; `escaped` if it was started under a job all the same."""
     state = "escaped" if process["job"] else "unmanaged"
+    if process["reason"] == "observed":
+        state = "observed"
     row = [str(gpu["index"]), "-", process["user"], str(process["pid"]), "-", format_bytes(process["bytes"])]
     wide = [process["job"] or "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
     return [*row, "-", "-", "-", state, *wide, process["command"]]

@@ -80,6 +80,11 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.option("--no-lend", is_flag=True, help="Keep this job's unused memory for itself.")
 @click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.  [default: auto]")
 @click.option("--visible", metavar="WHAT", help="What the program sees as the GPU's size: limit or request.")
+@click.option(
+    "--mode",
+    metavar="MODE",
+    help="enforce; observe: no budget, only see what it uses (ps, --report); off: as if gpushare were not there.",
+)
 @click.option("--exec", "replace", is_flag=True, help="Become the program instead of staying as its parent.")
 @click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write how it ended as JSON.")
 @click.option("--require-daemon", is_flag=True, help="Fail rather than run without a daemon.")
@@ -103,6 +108,7 @@ def command(
     reservation: str | None,
     driver: str | None,
     visible: str | None,
+    mode: str | None,
     replace: bool,
     report: Path | None,
     require_daemon: bool,
@@ -136,6 +142,7 @@ def command(
         "GPUSHARE_MIN_RUN_TIME": min_run_time,
         "GPUSHARE_DRIVER": driver,
         "GPUSHARE_VISIBLE": visible,
+        "GPUSHARE_MODE": mode,
     }
     return run(
         Options(

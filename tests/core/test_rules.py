@@ -147,6 +147,7 @@ def test_shares_are_compared_on_each_gpu():
         ('max_min_run_time = "0s"', {"min_run_time": 1.0}, "minimum run time"),
         ("no_lend = false", {"lend": False}, "--no-lend"),
         ('max_request = "none"', {"request": "1Mi"}, "request"),
+        ("observe = false", {"observe": True}, "--mode observe"),
     ],
 )
 def test_every_other_maximum(text, changes, says):
@@ -154,6 +155,7 @@ def test_every_other_maximum(text, changes, says):
     answer = rules.admit(said, who("x"), spec(**changes), TOTALS)
     assert refused(answer) == [f"$.policy.{text.split(' ', maxsplit=1)[0]}"] and says in OPERATOR.told(answer).render()
     below = {"gpus": 2, "priority": -5, "grace": 10.0, "min_run_time": 0.0, "lend": True, "request": "none"}
+    below["observe"] = False
     allowed = spec(**{key: below[key] for key in changes})
     assert rules.admit(said, who("x"), allowed, TOTALS) == allowed
 
