@@ -63,6 +63,7 @@ class Options:
     command: list[str]
     flags: Mapping[str, str | None] = field(default_factory=dict)  # by variable: GPUSHARE_LIMIT and so on
     gpus: int = 1
+    devices: tuple[str, ...] = ()  # among which; of none CUDA_VISIBLE_DEVICES says it, if anything does
     wait: float | None = None
     lend: bool = True
     reservation: str | None = None
@@ -187,7 +188,7 @@ class Launch:
             "request_source": _source(self.request or (None if self.budget.request.kind is Kind.NONE else self.limit)),
             "limit_source": _source(self.limit or (None if self.budget.limit.kind is Kind.MAX else self.request)),
             "gpus": self.options.gpus,
-            "devices": [gpu["uuid"] for gpu in self.job["gpus"]] if self.job else visible_devices(self.environ),
+            "devices": self._devices(),
             "priority": self.settings.integer("GPUSHARE_PRIORITY"),
             "grace": self.settings.duration("GPUSHARE_GRACE"),
             "lend": self.options.lend,
@@ -199,6 +200,11 @@ class Launch:
             "job": self.job["id"] if self.job else None,
             "cwd": working_directory(),
         }
+
+    def _devices(self) -> list[str] | None:
+        if self.job is not None:
+            return [gpu["uuid"] for gpu in self.job["gpus"]]
+        return list(self.options.devices) or visible_devices(self.environ)
 
     @property
     def mode(self) -> str:
@@ -234,6 +240,8 @@ class Launch:
             if setting:
                 environ[name] = setting.text
         environ.pop("GPUSHARE_JOB", None)  # of a job around this one
+        if self.options.devices:
+            environ["CUDA_VISIBLE_DEVICES"] = ",".join(self.options.devices)
         if self.node is not None and self.job is not None:
             environ["GPUSHARE_JOB"] = self.job["id"]
             environ["GPUSHARE_SOCKET"] = str(self.node.runtime.api_socket)

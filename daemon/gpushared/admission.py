@@ -148,7 +148,7 @@ def candidates(state: State, spec: JobSpec) -> list[Gpu] | Reason:
     unknown = [device for device in spec.devices if device not in state.gpus]
     if unknown:
         known = tuple((f"GPU {gpu.index}", gpu.id) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index))
-        hint = "CUDA_VISIBLE_DEVICES names it: name one that is there, or unset it"
+        hint = "CUDA_VISIBLE_DEVICES or --gpu names it: name one that is there, or none"
         return Reason(Code.NO_SUCH_GPU, f"no GPU {unknown[0]} on this node", known, hint)
     return [state.gpus[device] for device in dict.fromkeys(spec.devices)]
 
@@ -162,7 +162,7 @@ def _too_few(spec: JobSpec, allowed: list[Gpu]) -> Reason:
     count = len(allowed)
     whose, more = "this node has", ""
     if spec.devices is not None:
-        whose, more = "CUDA_VISIBLE_DEVICES names", ", or name more of them"
+        whose, more = "CUDA_VISIBLE_DEVICES or --gpu names", ", or name more of them"
     return Reason(
         Code.TOO_LARGE,
         f"asked for {spec.gpus} GPUs, {whose} {count}",

@@ -1,4 +1,4 @@
-"""`gpushare run --mode observe`: what a program uses is seen, and nothing is done about it; `--mode off`: not even that."""
+"""`gpushare run --mode observe`: what a program uses is seen, and nothing is done about it. `--mode off`: nothing."""
 
 from __future__ import annotations
 
