@@ -126,7 +126,7 @@ def _bottom(lines: list[str], look: Look) -> list[str]:
 def _gpu(gpu: Gpu, look: Look, *, tall: bool) -> list[str]:
     """One line, and another with the numbers where there is room for it."""
     label = f"GPU {gpu['index']} "
-    of = f" {format_bytes(gpu['usage'])} of {format_bytes(gpu['capacity'])}"
+    of = f" {format_bytes(gpu['usage']):>9} used {format_bytes(gpu['free']):>9} free"
     strip = _strip(gpu, max(8, min(BAR, look.size.columns - len(label) - len(of) - 2)))
     if look.terminal:
         strip = _output.styled(*((mark, COLOURS.get(mark, "")) for mark in strip))
@@ -134,7 +134,7 @@ def _gpu(gpu: Gpu, look: Look, *, tall: bool) -> list[str]:
         of += f"  {one.removeprefix(label)}"
     lines = [label + strip + of]
     if tall:
-        numbers = {"requested": gpu["requested"], "lent": gpu["lent"], "free": gpu["free"]}
+        numbers = {"requested": gpu["requested"], "lent": gpu["lent"], "capacity": gpu["capacity"]}
         rare = {"coming back": gpu["returning"], "outside gpushare": gpu["unmanaged"]}
         numbers |= {name: amount for name, amount in rare.items() if amount}
         lines.append(f"      {'  '.join(f'{name} {format_bytes(amount)}' for name, amount in numbers.items())}")

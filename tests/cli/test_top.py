@@ -56,8 +56,8 @@ def picture(fake, columns: int, lines: int, jobs: int = 0, gpus: int = 0, **look
 def test_a_picture(busy):
     head, bar, numbers, legend, _, titles, train, late = picture(busy, 110, 24)
     assert re.fullmatch(r"gpushared +\d\d:\d\d:\d\d", head) and len(head) == 110
-    assert bar == "GPU 0 [########|++++++++++++++.......] 12.0 GiB of 15.5 GiB"
-    assert numbers.split() == ["requested", "4.0", "GiB", "lent", "8.0", "GiB", "free", "3.5", "GiB"]
+    assert bar == "GPU 0 [########|++++++++++++++.......]  12.0 GiB used   3.5 GiB free"
+    assert numbers.split() == ["requested", "4.0", "GiB", "lent", "8.0", "GiB", "capacity", "15.5", "GiB"]
     assert legend == top.LEGEND
     assert titles.split() == [
         "GPU",
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_a_gpu_is_beside_its_bar(busy):
     ailment = {"state": "sick", "cause": "xid_48", "text": "Xid 48, double-bit ECC error", "hint": "reset it"}
     busy.health = {"state": "sick", "shortfall": 0, "ailments": [ailment | {"facts": {}}]}
     busy.unmanaged = GIB
-    _, bar, numbers, *_ = picture(busy, 100, 24)
+    _, bar, numbers, *_ = picture(busy, 120, 24)
     assert bar.endswith("  is sick: Xid 48, double-bit ECC error")
     assert numbers.endswith("outside gpushare 1.0 GiB")
 
