@@ -109,7 +109,7 @@ class Server:
 def ask(program: Path, server: Server, load: Load, clients: int, seconds: float) -> Served:
     words = [program, load.mode, server.socket, server.jobs, server.gpu, clients, seconds, load.rate]
     before = cpu_seconds(server.pid)
-    done = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
+    done = subprocess.run([str(word) for word in words], check=True, stdout=subprocess.PIPE, text=True)
     count, rate, p50, p99, most = map(float, done.stdout.split())
     return Served(rate, p50, p99, most, (cpu_seconds(server.pid) - before) / count * 1e6)
 

@@ -77,7 +77,7 @@ class Attached(Instruction):
     credit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as CreditAsked is not
 class Granted(Instruction):
     """Add `size` bytes (>= what was asked) to the credit in the process's word, then answer the ask."""
 

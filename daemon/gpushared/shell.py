@@ -151,24 +151,24 @@ class Shell:
 
     def feed(self, event: Event) -> None:
         """Hand an event to the core and do what follows from it, now or as soon as the present one is done."""
-        self._events.append(event)
         if self._busy:
+            self._events.append(event)
             return
         self._busy = True
         try:
+            self._handle(event)
             while self._events:
                 self._handle(self._events.popleft())
         finally:
             self._busy = False
 
     def _handle(self, event: Event) -> None:
-        todo: deque[Event] = deque((event,))
-        while todo:
-            now_handled = todo.popleft()
+        todo = [event]  # it grows while it is worked off
+        for one in todo:
             try:
-                instructions = self.core.handle(now_handled, time.monotonic())
+                instructions = self.core.handle(one, time.monotonic())
             except Exception:
-                self._core_failed(now_handled)
+                self._core_failed(one)
                 continue
             for instruction in instructions:
                 try:
@@ -204,10 +204,8 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
-        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
-        # a daemon that is started now finds the overhead with which this credit fits.
-        self._publish_now(done.gpu, (done.process,))
-        self.enforcer.grant(done.process, done.gpu, done.size)
+        figures = self.core.published(done.gpu, (done.process,))
+        self.enforcer.grant(done.process, done.gpu, done.size, figures[done.process])
         self._answer(done, None)
 
     def _denied(self, done: do.Denied) -> None:

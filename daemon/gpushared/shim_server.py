@@ -13,7 +13,6 @@ import errno
 import socket
 import time
 from collections import deque
-from typing import Any
 
 from gpushare._layout import ffi, lib
 from gpushare.reasons import Code
@@ -46,6 +45,8 @@ OUTSTANDING = 256
 """Frames of one connection that are not answered, or whose answers are not sent."""
 STRANGERS_PER_UID = 128
 """Connections of one user that have not said HELLO."""
+TOGETHER = 0.0005
+"""Seconds that an answer may wait for others, to be sent with them."""
 HELLO_WITHIN = 10.0
 LOOK_AGAIN = 0.5
 STRIKES = 8
@@ -89,8 +90,8 @@ class Connection:
         self.peer = peer
         self.uid = uid
         self.client: Client | None = None
-        self.asks: dict[int, int] = {}
-        """Asks of the core that are not answered yet -> seq of the frame."""
+        self.asks: set[int] = set()
+        """Of the core, that are not answered yet."""
         self.unsent: deque[bytes] = deque()
         self.outstanding = 0
         self.paused = False
@@ -113,7 +114,10 @@ class Connection:
             return  # the loop comes back in its next pass
         started = time.perf_counter()
         self._take_frame(server)
-        turns.spend(self.uid, time.perf_counter() - started)
+        ended = time.perf_counter()
+        turns.spend(self.uid, ended - started)
+        if server.outgoing and ended >= server.send_by:
+            server.send_answers()
 
     def _take_frame(self, server: ShimServer) -> None:
         descriptors: list[int] = []
@@ -147,7 +151,7 @@ class Connection:
             self.paused = False
             self.server.shell.readers.add_reader(self.fd, self.on_readable)
 
-    def send(self, frame: Any) -> None:
+    def send(self, frame: bytes) -> None:
         """Each answer to a frame goes through here, once."""
         if self.fd < 0:
             return
@@ -162,7 +166,7 @@ class Connection:
             else:
                 self._answered()
                 return
-        self.unsent.append(bytes(frame))
+        self.unsent.append(frame)
 
     def _on_writable(self) -> None:
         while self.unsent:
@@ -201,9 +205,15 @@ class ShimServer:
         self._in = ffi.new("char[]", FRAME_BYTES + 1)
         self.inbox = ffi.buffer(self._in)
         self._frame = ffi.cast("struct gs_frame *", self._in)
+        self._asked = self._frame.u.ask
         self._out = ffi.new("struct gs_frame *", {"magic": MAGIC, "version": VERSION, "size": FRAME_BYTES})
+        self._answer = self._out.u.answer
         self._outbox = ffi.buffer(self._out)
         self._text_dirty = False
+        self.outgoing: list[tuple[Connection, bytes]] = []
+        self.send_by = 0.0
+        """When the first of them has waited for long enough."""
+        shell.readers.after_round = self.send_answers
         self._connections: set[Connection] = set()
         self._strangers: dict[int, set[Connection]] = {}
         """By user: those that have not said HELLO."""
@@ -229,6 +239,7 @@ class ShimServer:
     def close(self) -> None:
         """The daemon goes. The ends of these connections are not the ends of their processes."""
         self.stop()
+        self.send_answers()
         for connection in list(self._connections):
             connection.client = None
             connection.close()
@@ -367,6 +378,7 @@ class ShimServer:
         connection.strikes += 1
         self._reply(connection, seq, BAD_FRAME, text=f"the daemon did not understand: {why}")
         if close or connection.strikes >= STRIKES:
+            self.send_answers()
             connection.close()
 
     def _hello(self, connection: Connection, seq: int, descriptors: list[int]) -> None:
@@ -384,7 +396,7 @@ class ShimServer:
         body.status, body.patience_ms = welcome.status, welcome.patience_ms
         body.text = cut(welcome.text, TEXT_BYTES - 1)
         if welcome.client is None:
-            connection.send(self._outbox)
+            self._send(connection)
         else:
             self._send_with_descriptor(connection, welcome.client.page)
         if welcome.client is not None and welcome.new:
@@ -428,7 +440,7 @@ class ShimServer:
             return
 
         def answer(done: do.Attached | do.Granted | do.Denied, line: int | None) -> None:
-            connection.asks.pop(ask, None)
+            connection.asks.discard(ask)
             if isinstance(done, do.Denied):
                 self._deny(connection, seq, done)
             elif line is None:
@@ -439,12 +451,12 @@ class ShimServer:
                 self._reply(connection, seq, OK, line=line, granted=granted)
 
         ask = self.shell.next_ask(answer)
-        connection.asks[ask] = seq
+        connection.asks.add(ask)
         self.shell.feed(AttachAsked(ask, client.id, gpu))
 
     def _ask(self, connection: Connection, client: Client, seq: int) -> None:
-        body = self._frame.u.ask
-        line, size = body.line, body.bytes
+        body = self._asked
+        line, size, flags = body.line, body.bytes, body.flags
         gpus = client.page.gpus
         if line >= len(gpus) or size == 0:
             why = f"no line {line}" if size else "an ask for nothing"
@@ -453,16 +465,16 @@ class ShimServer:
         self.shell.traffic.asks += 1
 
         def answer(done: do.Attached | do.Granted | do.Denied, _: int | None) -> None:
-            connection.asks.pop(ask, None)
+            connection.asks.discard(ask)
             if isinstance(done, do.Granted):
                 self._reply(connection, seq, OK, line=line, granted=done.size)
             elif isinstance(done, do.Denied):
                 self._deny(connection, seq, done, line)
 
         ask = self.shell.next_ask(answer)
-        connection.asks[ask] = seq
-        failed, again, allocation = bool(body.flags & DRIVER_FAILED), bool(body.flags & FAILED_AGAIN), body.allocation
-        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, allocation, again))
+        connection.asks.add(ask)
+        failed, again = bool(flags & DRIVER_FAILED), bool(flags & FAILED_AGAIN)
+        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again))
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line
@@ -481,7 +493,7 @@ class ShimServer:
     ) -> None:
         out = self._out
         out.type, out.seq = ANSWER, seq
-        body = out.u.answer
+        body = self._answer
         if self._text_dirty:
             ffi.buffer(out.u.bytes)[:] = bytes(496)
             self._text_dirty = False
@@ -489,4 +501,22 @@ class ShimServer:
         if text:
             body.text = cut(text, TEXT_BYTES - 1)
             self._text_dirty = True
-        connection.send(self._outbox)
+        self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        """What is in the outbox, together with the other answers of this round: to send wakes a program up, which costs
+        as much as several answers, and those that ask in the same moment would wait for all of it."""
+        if not self.outgoing:
+            self.send_by = time.perf_counter() + TOGETHER
+            if not self.shell.readers.in_round:
+                self.shell.loop.call_soon(self.send_answers)
+        self.outgoing.append((connection, bytes(self._outbox)))
+
+    def send_answers(self) -> None:
+        outgoing, self.outgoing = self.outgoing, []
+        turns, then = self.shell.turns, time.perf_counter()
+        for connection, frame in outgoing:
+            connection.send(frame)
+            now = time.perf_counter()
+            turns.spend(connection.uid, now - then)
+            then = now
