@@ -63,10 +63,10 @@ from gpushared.instructions import (
     Kill,
     Persist,
     Publish,
+    Published,
     Record,
     WakeAt,
 )
-from gpushared.lending import Published
 from gpushared.state import (
     A_YEAR,
     UNIT,
@@ -85,7 +85,7 @@ from gpushared.state import (
 )
 from gpushared.turn import Turn
 
-__all__ = ["NodeState", "Published"]
+__all__ = ["NodeState"]
 
 
 class NodeState:

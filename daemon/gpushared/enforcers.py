@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from gpushare._layout import lib
-from gpushared.core import Published
 from gpushared.events import TrimSeen
+from gpushared.instructions import Published
 from gpushared.pages import UNIT, Page, units
 
 
@@ -55,9 +55,7 @@ class ShimEnforcer:
         if number is None:
             return None
         line = page.lines[gpu]
-        if page.account is not None:
-            page.account.give(number, units(credit))
-            page.account.charge(number, units(overhead))
+        _enter(page, gpu, units(credit), units(overhead))
         line.overhead = units(overhead)
         line.attached = 1
         lib.gs_grant(line, units(credit))
@@ -67,7 +65,7 @@ class ShimEnforcer:
         line = self._line(process, gpu)
         if line is not None and lib.gs_word_load(line) >> 32 == 0:  # pools and mapped handles need no context
             line.attached = 0
-            _enter(self.pages[process], gpu, overhead=0)
+            _enter(self.pages[process], gpu, 0, 0)
 
     def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
         page = self.pages.get(process)
@@ -76,16 +74,16 @@ class ShimEnforcer:
             return
         # The figures first, the credit second: a program that looks in between is told too little, never too much, and
         # a daemon that is started now finds the overhead with which this credit fits.
-        _tell(page, gpu, line, figures)
-        _enter(page, gpu, given=units(size))
-        lib.gs_grant(line, units(size))
+        more = units(size)
+        _tell(page, gpu, line, figures, given=more)
+        lib.gs_grant(line, more)
 
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
         line = self._line(process, gpu)
         if line is None:
             return 0, 0
         taken = lib.gs_revoke(line, units(size))
-        _enter(self.pages[process], gpu, given=-taken)
+        _enter(self.pages[process], gpu, -taken, None)
         return taken * UNIT, (lib.gs_word_load(line) >> 32) * UNIT
 
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
@@ -135,22 +133,18 @@ class ShimEnforcer:
         return page.lines.get(gpu) if page is not None else None
 
 
-def _tell(page: Page, gpu: str, line: Any, figures: Published) -> None:
+def _tell(page: Page, gpu: str, line: Any, figures: Published, given: int = 0) -> None:
     page.published[gpu] = figures
+    overhead = figures.overhead // UNIT
     line.grantable = figures.grantable // UNIT
     line.limit = figures.limit // UNIT
     line.request = figures.request // UNIT
-    line.overhead = overhead = figures.overhead // UNIT
+    line.overhead = overhead
     line.job_usage = figures.job_usage // UNIT
-    _enter(page, gpu, overhead=overhead)
+    _enter(page, gpu, given, overhead)
 
 
-def _enter(page: Page, gpu: str, *, given: int = 0, overhead: int | None = None) -> None:
+def _enter(page: Page, gpu: str, given: int, overhead: int | None) -> None:
     """In the ledger, which outlives this daemon as the page does and which no process can write."""
-    if page.account is None:
-        return
-    index = page.gpus.index(gpu)
-    if given:
-        page.account.give(index, given)
-    if overhead is not None:
-        page.account.charge(index, overhead)
+    if page.account is not None:
+        page.account.enter(page.gpus.index(gpu), given, overhead)

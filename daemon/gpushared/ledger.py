@@ -68,26 +68,20 @@ class Account:
         self.lines.append(Line(uuid))
         _LINE.pack_into(self.ledger.map, at, uuid, 0, 0)
 
-    def give(self, index: int, units: int) -> None:
-        """Credit; below zero what was taken back."""
+    def enter(self, index: int, given: int, overhead: int | None) -> None:
+        """Credit that is given (below zero: that was taken back), and the overhead as it is now; None: as it was."""
         line = self.lines[index]
-        line.credit = max(0, min(line.credit + units, 2**32 - 1))
-        self._write(index, line)
-
-    def charge(self, index: int, units: int) -> None:
-        """The overhead as it is now."""
-        line = self.lines[index]
-        if line.overhead != units:
-            line.overhead = units
-            self._write(index, line)
+        if not given and (overhead is None or overhead == line.overhead):
+            return
+        line.credit = max(0, min(line.credit + given, 2**32 - 1))
+        if overhead is not None:
+            line.overhead = overhead
+        at = self.number * RECORD_BYTES + LINES_AT + index * _LINE.size + 16
+        _AMOUNTS.pack_into(self.ledger.map, at, line.credit, line.overhead)
 
     def strike_out(self) -> None:
         """The page is no more."""
         self.ledger.strike_out(self)
-
-    def _write(self, index: int, line: Line) -> None:
-        at = self.number * RECORD_BYTES + LINES_AT + index * _LINE.size + 16
-        _AMOUNTS.pack_into(self.ledger.map, at, line.credit, line.overhead)
 
 
 class Ledger:

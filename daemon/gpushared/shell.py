@@ -204,8 +204,7 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
-        figures = self.core.published(done.gpu, (done.process,))
-        self.enforcer.grant(done.process, done.gpu, done.size, figures[done.process])
+        self.enforcer.grant(done.process, done.gpu, done.size, done.figures)
         self._answer(done, None)
 
     def _denied(self, done: do.Denied) -> None:

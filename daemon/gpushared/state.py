@@ -531,6 +531,8 @@ class State:
 
     def lendable(self, gpu: Gpu) -> int:
         """Idle credit of all shares that others may have."""
+        if not self.keepers:
+            return gpu.idle
         kept = 0
         for job in self.keepers.values():
             kept += sum(share.idle - self.revocable(share) for share in self.shares_of(job, gpu.id))
