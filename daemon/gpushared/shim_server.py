@@ -410,7 +410,8 @@ class ShimServer:
 
     def _hello(self, connection: Connection, seq: int, descriptors: list[int]) -> None:
         hello = self._frame.u.hello
-        welcome = self.welcomer.welcome(connection, hello, descriptors[0] if descriptors else None)
+        descriptor = descriptors[0] if descriptors else None
+        welcome = self.welcomer.welcome(connection.peer, connection.uid, hello, descriptor)
         if welcome.client is not None:
             # Before the frame is written: closing an earlier connection may lead to answers to others.
             self._take_in(connection, welcome.client)
