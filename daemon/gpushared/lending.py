@@ -243,6 +243,7 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         assert share is not None  # core.py takes credit asks of attached processes only
         size = 0 if ask.driver_failed else room.need + spare
         state.change(share, credit=size)
+        drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows
         figures = published(state, gpu, (ask.process,))[ask.process]
         turn.emit(Granted(ask.id, ask.process, gpu.id, size, figures))
     if ask.short:
