@@ -8,8 +8,9 @@
  *     paced    RATE asks a second over all clients, at random moments, whoever is free: what a client waits then
  *     burst    all clients ask in the same moment, RATE times a second: what the last of them waits
  *
- * JOBS is a file of job ids, one a line, taken in turn, or - to speak to the echo. Prints one line: asks, asks a
- * second, and the microseconds from sending to having the answer at p50, p99 and most.
+ * JOBS is a file of job ids, one a line, taken in turn, or - to speak to the echo. Prints an empty line when all are
+ * connected and goes on when it has read one; then one line: asks, asks a second, and the microseconds from sending to
+ * having the answer at p50, p99 and most. Stays until there is nothing more to read.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -242,6 +243,9 @@ int main(int words, char **word) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &clients[i]};
         epoll_ctl(poll, EPOLL_CTL_ADD, clients[i].fd, &event);
     }
+    puts("");
+    fflush(stdout);
+    getchar();
     uint64_t started = now_ns(), until = started + (uint64_t)(seconds * 1e9);
     if (strcmp(mode, "busy") == 0)
         ask_busy(poll, until);
@@ -255,5 +259,8 @@ int main(int words, char **word) {
     qsort(answers, (size_t)answered, sizeof *answers, by_size);
     printf("%ld %.0f %.1f %.1f %.1f\n", answered, (double)answered / took, answers[answered / 2] / 1e3,
            answers[answered * 99 / 100] / 1e3, answers[answered - 1] / 1e3);
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
     return 0;
 }
