@@ -305,10 +305,8 @@ class Shell:
         self._publish.add(wish.gpu)
         if not self._publishing:
             self._publishing = True
-            if self._publish_next <= self.loop.time():
-                self.loop.call_soon(self._publish_all)
-            else:
-                self.loop.call_at(self._publish_next, self._publish_all)
+            # Not at once: many may ask in the same moment, and the last of them should not wait for this.
+            self.loop.call_at(max(self._publish_next, self.loop.time() + PUBLISH_EVERY), self._publish_all)
 
     def _publish_all(self) -> None:
         """Begin a round."""
@@ -333,7 +331,7 @@ class Shell:
                 self.loop.call_soon(self._publish_some)
             else:
                 self._publishing = False
-                self._publish_next = ended + max(PUBLISH_EVERY, self._publish_cost / PUBLISH_SHARE)
+                self._publish_next = ended + self._publish_cost / PUBLISH_SHARE
                 for gpu in self._publish:
                     self._note_publish(do.Publish(gpu))
 

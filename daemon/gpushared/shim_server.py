@@ -346,30 +346,31 @@ class ShimServer:
         descriptors: list[int] = list(self._descriptors[0 : self._descriptor_count[0]])
         try:
             for number in range(count):
-                connection = some[number]
-                self._frame = inbox.each[number]
-                self._take(connection, inbox.results[number], descriptors if number == count - 1 else [])
+                connection, size = some[number], inbox.results[number]
+                if size == 0:
+                    connection.close()
+                elif size > 0 and connection.fd >= 0:
+                    self._frame = inbox.each[number]
+                    self._take_frame(connection, size, descriptors if number == count - 1 else [])
                 now = time.perf_counter()
                 turns.spend(connection.uid, now - then)
                 then = now
                 if self._answered and now >= self._send_by:
                     self._send_answers()
+                    then = time.perf_counter()
         finally:
             self.shell.strays.take(some[count - 1].uid, descriptors)
         return count
 
-    def _take(self, connection: Connection, size: int, descriptors: list[int]) -> None:
-        if size > 0 and connection.fd >= 0:
-            try:
-                self._take_frame(connection, size, descriptors)
-            except Exception:
-                self.shell.errors += 1
-                log.exception("a frame could not be handled", extra=facts(pid=connection.peer.pid))
-                connection.close()
-        elif size == 0:
+    def _take_frame(self, connection: Connection, size: int, descriptors: list[int]) -> None:
+        try:
+            self._take(connection, size, descriptors)
+        except Exception:
+            self.shell.errors += 1
+            log.exception("a frame could not be handled", extra=facts(pid=connection.peer.pid))
             connection.close()
 
-    def _take_frame(self, connection: Connection, size: int, descriptors: list[int]) -> None:
+    def _take(self, connection: Connection, size: int, descriptors: list[int]) -> None:
         frame = self._frame
         if size != FRAME_BYTES or frame.magic != MAGIC or frame.size != FRAME_BYTES:
             self._bad(connection, 0, "not a frame", close=True)
