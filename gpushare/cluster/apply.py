@@ -111,6 +111,7 @@ def _estimate_again(state: State, shape: Shape) -> None:
         shape.cheapest = min(shape.cheapest, charge)
         if cls.charge != charge:
             state.journal.set(cls, "charge", charge)
+            state.weigh(cls.queue)
         for seqs in (cls.pending, cls.running):
             for seq in seqs:
                 job = state.by_seq[seq]

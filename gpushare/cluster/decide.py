@@ -77,9 +77,16 @@ def _settle(turn: Turn) -> bool:
     for queue in changed:
         if queue.children:
             turn.everything = True
-        elif queue.allocated < queue.share:
+        elif queue.allocated < queue.share and _of_use(queue):
             turn.touched[queue] = None
     return bool(changed)
+
+
+def _of_use(leaf: QueueState) -> bool:
+    """May its jobs do what they could not, now that its share is another one? What one arrival adds is shared by all
+    queues that want more, and far too little for any of them."""
+    least, right = leaf.least, leaf.allocated + leaf.least
+    return not least or leaf.quota is None or right <= leaf.share or right <= leaf.quota
 
 
 def _first_come_others(job: JobState) -> bool:
@@ -358,17 +365,20 @@ def _to_consider(turn: Turn) -> list[JobClass]:
     if turn.everything:
         return list(state.classes.values())
     found = dict(turn.blocked)
-    over = any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
-    for cls in list(state.starving) if over else ():
-        if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
-            state.journal.drop(state.starving, cls)
-        else:
-            found[cls] = None
+    rightful: dict[JobClass, None] = {}
     for leaf in turn.touched:
         right = leaf.share if leaf.quota is None or leaf.share > leaf.quota else leaf.quota
         for cls in leaf.classes.values():
-            entitled = leaf.quota is None or leaf.allocated + cls.charge <= right
-            if (cls.pending and (leaf.mixed or (over and entitled))) or cls.short:
+            if (cls.pending and leaf.mixed) or cls.short:
+                found[cls] = None
+            elif cls.pending and (leaf.quota is None or leaf.allocated + cls.charge <= right):
+                rightful[cls] = None
+    if (rightful or state.starving) and _anyone_over(state):
+        found |= rightful
+        for cls in list(state.starving):
+            if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
+                state.journal.drop(state.starving, cls)
+            else:
                 found[cls] = None
     free = state.space.capacity - state.root.allocated
     if free:
@@ -376,6 +386,11 @@ def _to_consider(turn: Turn) -> list[JobClass]:
             if shape.stuck != state.version and shape.cheapest <= free and _movable(turn, shape):
                 found |= shape.classes
     return list(found)
+
+
+def _anyone_over(state: State) -> bool:
+    """Is there a queue that holds more than its quota?"""
+    return any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
 
 
 def _movable(turn: Turn, shape: Shape) -> bool:

@@ -105,6 +105,7 @@ class QueueState:
         "fixed",
         "gated",
         "granted",
+        "least",
         "mixed",
         "name",
         "order",
@@ -134,6 +135,8 @@ class QueueState:
         self.classes: dict[object, JobClass] = {}
         self.mixed = False
         """Its jobs have not all the same priority, or had not."""
+        self.least = 0
+        """What a job of it costs at least (micro); 0: it has jobs that want more while they run, or of two priorities."""
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
         self.standing: tuple[int, int, int, tuple[int, int, int, int, int]] | None = None
@@ -565,10 +568,17 @@ class State:
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
             self.journal.put(self.classes, key, cls)
-            queue.mixed = queue.mixed or any(one.priority != cls.priority for one in queue.classes.values())
+            if not queue.mixed and any(one.priority != cls.priority for one in queue.classes.values()):
+                self.journal.set(queue, "mixed", True)
             self.journal.put(queue.classes, key, cls)
+            self.weigh(queue)
             self.journal.put(shape.classes, cls, None)
         return cls
+
+    def weigh(self, queue: QueueState) -> None:
+        """Its classes or what they cost have changed."""
+        alike = not queue.mixed and not any(cls.shape.elastic for cls in queue.classes.values())
+        self.journal.set(queue, "least", min(cls.charge for cls in queue.classes.values()) if alike else 0)
 
     def memories(self, shape: Shape) -> list[int]:
         """The sizes of GPUs that it may run on, in rising order."""
