@@ -231,7 +231,7 @@ def _queue_added(turn: Turn, event: QueueAdded) -> None:
     state.sequence += 1
     state.journal.put(state.queues, spec.name, queue)
     state.journal.put(parent.children, spec.name, queue)
-    parent.divided = -1
+    state.regroup(parent)
 
 
 def _queue(state: State, at: str, name: str) -> QueueState:
@@ -276,7 +276,7 @@ def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
     state.journal.drop(queue.parent.children, event.queue)
     state.journal.drop(state.queues, event.queue)
     state.dirty.pop(queue, None)
-    queue.parent.divided = -1
+    state.regroup(queue.parent)
 
 
 # ---- jobs --------------------------------------------------------------------------------------------

@@ -77,16 +77,12 @@ def _settle(turn: Turn) -> bool:
     for queue in changed:
         if queue.children:
             turn.everything = True
-        elif queue.allocated < queue.share and _of_use(queue):
-            turn.touched[queue] = None
+        elif queue.allocated < queue.share:
+            # What one arrival adds is shared by all queues that want more, and far too little for a job of any.
+            least, right = queue.least, queue.allocated + queue.least
+            if not least or right <= queue.share or queue.quota is None or right <= queue.quota:
+                turn.touched[queue] = None
     return bool(changed)
-
-
-def _of_use(leaf: QueueState) -> bool:
-    """May its jobs do what they could not, now that its share is another one? What one arrival adds is shared by all
-    queues that want more, and far too little for any of them."""
-    least, right = leaf.least, leaf.allocated + leaf.least
-    return not least or leaf.quota is None or right <= leaf.share or right <= leaf.quota
 
 
 def _first_come_others(job: JobState) -> bool:
@@ -161,7 +157,8 @@ def open_shape(state: State, shape: Shape) -> None:
         journal.set(shape, "full_more", False)
     state.opened[shape] = None
     for cls in shape.classes:
-        if cls.pending or cls.short:
+        seqs = cls.pending  # bool() of it, written out: a thousand queues may wait for such room
+        if seqs.head < len(seqs.items) or cls.short:
             state.dirty[cls.queue] = None
 
 
@@ -341,6 +338,8 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
     success = False
     while heap:
         _, _, cls, more = heappop(heap)
+        if not more and not _has_means(turn, cls):
+            continue  # others of its shape, before it in the line, have used up what moving could bring together
         if turn.failed.get((cls, more)) == turn.situation(cls.queue) or not _waits(turn, cls, more):
             continue
         if make_room_for(turn, cls, more):
@@ -353,6 +352,14 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
             if cls not in state.starving and _entitled(turn, cls, more):
                 state.journal.put(state.starving, cls, None)
     return success
+
+
+def _has_means(turn: Turn, cls: JobClass) -> bool:
+    """A quick look at make_room_for(): False only if none of its means can bring anything."""
+    state = turn.state
+    if state.ladders or state.space.capacity - state.root.allocated >= cls.charge:
+        return True
+    return _entitled(turn, cls, False) or _outranks(cls)
 
 
 def _to_consider(turn: Turn) -> list[JobClass]:
@@ -369,7 +376,7 @@ def _to_consider(turn: Turn) -> list[JobClass]:
     for leaf in turn.touched:
         right = leaf.share if leaf.quota is None or leaf.share > leaf.quota else leaf.quota
         for cls in leaf.classes.values():
-            if (cls.pending and leaf.mixed) or cls.short:
+            if cls.short or (leaf.mixed and cls.pending and _has_means(turn, cls)):
                 found[cls] = None
             elif cls.pending and (leaf.quota is None or leaf.allocated + cls.charge <= right):
                 rightful[cls] = None
@@ -452,7 +459,10 @@ def make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
         return True
     if _entitled(turn, cls, more) and reclaim(turn, cls, job, more):
         return True
-    lower = cls.queue.mixed and any(
-        one.priority < cls.priority and len(one.running) for one in cls.queue.classes.values()
-    )
-    return lower and preempt(turn, cls, job, more)
+    return _outranks(cls) and preempt(turn, cls, job, more)
+
+
+def _outranks(cls: JobClass) -> bool:
+    """Does something of lower priority run in its queue?"""
+    queue = cls.queue
+    return queue.mixed and any(one.priority < cls.priority and one.running for one in queue.classes.values())
