@@ -330,7 +330,7 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
         heap.append((_place_in_line(cls, more), next(serial), cls, more))
         return True
 
-    for cls in _to_consider(turn):
+    for cls in _to_consider(turn, entitled):
         line_up(cls, False)
         if cls.short:
             line_up(cls, True)
@@ -362,8 +362,8 @@ def _has_means(turn: Turn, cls: JobClass) -> bool:
     return _entitled(turn, cls, False) or _outranks(cls)
 
 
-def _to_consider(turn: Turn) -> list[JobClass]:
-    """Classes for which room might be made now and could not before this turn.
+def _to_consider(turn: Turn, entitled: bool) -> list[JobClass]:
+    """Classes for which room might be made now and could not before this turn; at least those that are in the right.
 
     These are: what was blocked in this turn; who is in the right and was not served; leaves that this turn has
     touched, whose standing or whose own victims are others now; and shapes for which moving has become possible.
@@ -375,11 +375,15 @@ def _to_consider(turn: Turn) -> list[JobClass]:
     rightful: dict[JobClass, None] = {}
     for leaf in turn.touched:
         right = leaf.share if leaf.quota is None or leaf.share > leaf.quota else leaf.quota
+        mixed = leaf.mixed
         for cls in leaf.classes.values():
-            if cls.short or (leaf.mixed and cls.pending and _has_means(turn, cls)):
+            if cls.shape.elastic and cls.short:
                 found[cls] = None
-            elif cls.pending and (leaf.quota is None or leaf.allocated + cls.charge <= right):
-                rightful[cls] = None
+            elif cls.pending.head < len(cls.pending.items):  # bool(), written out
+                if leaf.quota is None or leaf.allocated + cls.charge <= right:
+                    (found if mixed else rightful)[cls] = None
+                elif mixed and not entitled and _has_means(turn, cls):
+                    found[cls] = None
     if (rightful or state.starving) and _anyone_over(state):
         found |= rightful
         for cls in list(state.starving):

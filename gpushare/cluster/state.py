@@ -139,7 +139,7 @@ class QueueState:
         self.mixed = False
         """Its jobs have not all the same priority, or had not."""
         self.least = 0
-        """What a job of it costs at least (micro); 0: it has jobs that want more while they run, or of two priorities."""
+        """What a job of it costs at least (micro); 0: it has elastic jobs, or jobs of two priorities."""
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
         self.standing: tuple[int, int, int, tuple[int, int, int, int, int]] | None = None
