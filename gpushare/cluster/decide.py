@@ -48,6 +48,7 @@ def decide(turn: Turn) -> None:
     state = turn.state
     if turn.now >= state.protected_until:
         state.journal.set(state, "protected_until", FOREVER)
+        state.version += 1  # who could not be moved may be now
         turn.everything = True
     while True:
         for job in [job for job in turn.partial if not _first_come_others(job)]:
