@@ -209,6 +209,7 @@ class Shape:
     """What placing a job depends on. Classes of different queues share it, and what is known about it."""
 
     __slots__ = (
+        "asked",
         "backfill",
         "by_bytes",
         "cheapest",
@@ -217,7 +218,6 @@ class Shape:
         "full",
         "full_more",
         "groups",
-        "key",
         "rungs",
         "selector",
         "simple",
@@ -225,8 +225,8 @@ class Shape:
         "tasks",
     )
 
-    def __init__(self, key: object, tasks: tuple[Tasks, ...], selector: Selector, backfill: bool) -> None:
-        self.key = key
+    def __init__(self, tasks: tuple[Tasks, ...], selector: Selector, backfill: bool) -> None:
+        self.asked = tasks
         rungs = max(len(one.rungs) for one in tasks)
         self.rungs = rungs
         self.groups = tuple(
@@ -598,7 +598,7 @@ class State:
         if cls is None:
             shape = self.shapes.get(shape_key)
             if shape is None:
-                shape = Shape(shape_key, job.tasks, job.selector, job.backfill and job.preemptible)
+                shape = Shape(job.tasks, job.selector, job.backfill and job.preemptible)
                 self.journal.put(self.shapes, shape_key, shape)
             cls = JobClass(key, len(self.classes), queue, job, shape)
             cls.charge = self.least_charge(shape)

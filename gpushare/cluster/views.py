@@ -283,7 +283,7 @@ def dump(state: State) -> dict[str, Any]:
         "leaving": sorted((key, sorted(map(tuple, places))) for key, places in state.leaving.items()),
         "reserved": (state.reserver.job.id if state.reserver else None, state.space.reserved),
         "gates": sorted(
-            (str(cls.queue.name), cls.number, repr(cls.gate.code if cls.gate else None))
+            (repr(cls.key), repr(cls.gate.code if cls.gate else None))
             for cls in state.classes.values()
             if len(cls.pending)
         ),
