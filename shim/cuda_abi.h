@@ -42,6 +42,7 @@ typedef struct CUextSemaphore_st *CUexternalSemaphore;
 typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUlinkState_st *CUlinkState;
 
 typedef void (*CUhostFn)(void *data);
@@ -153,6 +154,8 @@ typedef struct {
     int numExecAffinityParams;
     CUctxCigParam *cigParams;
 } CUctxCreateParams;
+
+enum { CU_GREEN_CTX_DEFAULT_STREAM = 1 };
 
 typedef enum {
     CU_LIMIT_STACK_SIZE = 0,
@@ -1070,6 +1073,15 @@ CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice devic
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *door);
 CUresult cuCtxDestroy(CUcontext context);
 CUresult cuCtxDestroy_v2(CUcontext context);
+/* Green contexts: a part of a GPU's processors, and everything else from the primary context. */
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *resources, CUdevResource *list, unsigned int count);
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags);
+CUresult cuGreenCtxDestroy(CUgreenCtx green);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
+CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *resource, CUdevResourceType type);
+CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long *id);
+CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags, int priority);
+CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green);
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags);
 CUresult cuCtxDetach(CUcontext context);
 CUresult cuCtxPushCurrent(CUcontext context);

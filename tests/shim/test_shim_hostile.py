@@ -8,8 +8,10 @@ import os
 import subprocess
 
 import pytest
+from fake_daemon import UNKNOWN
 
 LIMIT = {"GPUSHARE_LIMIT": "4Gi"}
+
 
 @pytest.mark.parametrize("reader", ["gone", "stalled"])
 def test_a_standard_error_that_nobody_reads(host, reader):
@@ -33,3 +35,173 @@ def test_a_standard_error_that_nobody_reads(host, reader):
         host.script(script), env=host.environment(**LIMIT), stdout=subprocess.PIPE, stderr=write, text=True, timeout=20
     )
     assert (done.returncode, done.stdout) == (0, "[2, 0, true]\n")
+
+
+SLOW_STATE = ",latency=cuDevicePrimaryCtxGetState:300ms"  # in which the other thread does what it likes
+
+TWO_THREADS = """
+import threading, time
+cuda, nvml = Cuda().start(), Nvml()
+def together(*functions):
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads: thread.start(); time.sleep(0.1)
+    for thread in threads: thread.join()
+def release():
+    check(cuda.cuDevicePrimaryCtxRelease_v2(0))
+"""
+
+
+def test_two_threads_that_release_the_primary_context(host, daemon):
+    host.python(
+        TWO_THREADS
+        + """
+check(cuda.cuDevicePrimaryCtxRetain(byref(c_void_p()), 0))
+cuda.must_alloc(MiB)
+together(release, release)
+say(0)
+""",
+        **LIMIT,
+        GPUSHARE_SIM=host.environment()["GPUSHARE_SIM"] + SLOW_STATE,
+    )
+    assert daemon.page.counts()["contexts"] == 0
+    assert daemon.page.word()[0] == 0
+
+
+def test_a_thread_that_opens_the_primary_context_again_while_another_closes_it(host):
+    said = host.python(
+        TWO_THREADS
+        + """
+def again():
+    cuda.primary()
+    cuda.must_alloc(GiB)
+empty = nvml.of_this_process()
+cuda.must_alloc(GiB); cuda.must_alloc(GiB)
+together(release, again)
+cuda.primary()
+say([cuda.used(), nvml.of_this_process() - empty])
+""",
+        **LIMIT,
+        GPUSHARE_SIM=host.environment()["GPUSHARE_SIM"] + SLOW_STATE,
+    ).said
+    assert said == [2**30, 2**30]
+
+
+def test_contexts_that_are_attached_and_detached(host):
+    said = host.python(
+        """
+        cuda, nvml, seen = Cuda().start(), Nvml(), []
+        empty = nvml.of_this_process()
+        context, again = cuda.create(), c_void_p()
+        check(cuda.cuCtxAttach(byref(again), 0))
+        cuda.must_alloc(GiB)
+        for _ in range(2):
+            check(cuda.cuCtxDetach(context))
+            current = c_void_p()
+            check(cuda.cuCtxGetCurrent(byref(current)))
+            cuda.primary() if current.value != context.value else None
+            seen.append([cuda.used(), nvml.of_this_process() - empty])
+        say([seen, again.value == context.value])
+        """,
+        **LIMIT,
+    ).said
+    assert said == [[[2**30, 2**30], [0, 0]], True]
+
+
+def test_a_daemon_that_no_longer_knows_us(host, daemon):
+    """Its answer makes the limit our own: what was allocated before still counts, and its end is no underflow."""
+    child = host.start(
+        """
+        cuda = Cuda().start()
+        old = cuda.must_alloc(GiB)
+        say(0); hear()
+        codes = [cuda.alloc(2 * GiB)[0], cuda.alloc(2 * GiB)[0], cuda.used()]
+        check(cuda.free(old))
+        codes += [cuda.alloc(2 * GiB)[0], cuda.used()]
+        say(codes)
+        """,
+        **LIMIT,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "0\n"
+    daemon.policy.attach = UNKNOWN
+    daemon.policy.decide = lambda _frame: UNKNOWN
+    out, err = child.communicate("\n", timeout=30)
+    assert out == "[0, 2, 3221225472, 0, 4294967296]\n", err
+
+
+GREEN = """
+def part(device=0):
+    resource, desc, green = (c_char * 144)(), c_void_p(), c_void_p()
+    check(cuda.cuDeviceGetDevResource(device, resource, 1))
+    check(cuda.cuDevResourceGenerateDesc(byref(desc), resource, 1))
+    check(cuda.cuGreenCtxCreate(byref(green), desc, device, 1))
+    return green
+def enter(green):
+    context = c_void_p()
+    check(cuda.cuCtxFromGreenCtx(byref(context), green))
+    check(cuda.cuCtxSetCurrent(context))
+def both():
+    seen.append([cuda.used() // MiB, (nvml.of_this_process() - empty) // MiB])
+"""
+
+
+@pytest.mark.parametrize("primary", ["first", "never"])
+def test_green_contexts_are_part_of_the_primary_one(host, primary):
+    """Opening one opens that, and what is allocated under it lives and dies with that."""
+    said = host.python(
+        GREEN
+        + f"""
+cuda, nvml, seen, keep = Cuda(), Nvml(), [], "{primary}" == "first"
+check(cuda.cuInit(0))
+if keep: cuda.primary()
+green, other, current = part(), part(), c_void_p()
+empty = nvml.of_this_process()
+enter(green); cuda.must_alloc(512 * MiB); pointer = cuda.must_alloc(256 * MiB); both()
+check(cuda.cuGreenCtxDestroy(green))
+enter(other); both()                                   # the memory outlives the part
+check(cuda.free(pointer)); both()
+stream, pooled = c_void_p(), c_ulonglong()
+check(cuda.cuGreenCtxStreamCreate(byref(stream), other, 1, 0))
+check(cuda.cuMemAllocAsync(byref(pooled), c_size_t(64 * MiB), stream)); both()
+check(cuda.cuMemFreeAsync(pooled, stream)); check(cuda.cuStreamSynchronize(stream)); both()
+check(cuda.cuGreenCtxDestroy(other))
+if keep: check(cuda.cuDevicePrimaryCtxReset_v2(0))
+say([seen, nvml.of_this_process()])
+""",
+        **LIMIT,
+    ).said
+    assert said == [[[768, 768], [768, 768], [512, 512], [576, 576], [512, 512]], 0]
+
+
+def test_a_green_context_is_counted_as_the_primary_one(host, daemon):
+    child = host.start(
+        GREEN
+        + """
+cuda = Cuda()
+check(cuda.cuInit(0))
+green, other = part(), part()
+enter(green); cuda.must_alloc(MiB); say(0); hear()
+check(cuda.cuGreenCtxDestroy(green)); check(cuda.cuGreenCtxDestroy(other)); say(1)
+""",
+        **LIMIT,
+    )
+    assert child.stdout is not None and child.stdin is not None
+    assert child.stdout.readline() == "0\n"
+    assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (1, 2**20)
+    assert child.communicate("\n", timeout=30)[0] == "1\n"
+    assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (0, 0)
+
+
+def test_a_reset_ends_what_was_allocated_in_green_contexts(host):
+    said = host.python(
+        GREEN
+        + """
+cuda, nvml, seen = Cuda().start(), Nvml(), []
+empty = nvml.of_this_process()
+green = part()
+enter(green); cuda.must_alloc(512 * MiB); both()
+check(cuda.cuDevicePrimaryCtxReset_v2(0)); cuda.primary(); both()
+say(seen)
+""",
+        **LIMIT,
+    ).said
+    assert said == [[512, 512], [0, 0]]
