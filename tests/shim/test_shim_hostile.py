@@ -5,10 +5,12 @@ contexts under each other, tools that call us from inside the driver.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 
 import pytest
 from fake_daemon import UNKNOWN
+from test_shim_graph import GRAPHS
 
 LIMIT = {"GPUSHARE_LIMIT": "4Gi"}
 
@@ -35,6 +37,25 @@ def test_a_standard_error_that_nobody_reads(host, reader):
         host.script(script), env=host.environment(**LIMIT), stdout=subprocess.PIPE, stderr=write, text=True, timeout=20
     )
     assert (done.returncode, done.stdout) == (0, "[2, 0, true]\n")
+
+
+@pytest.mark.parametrize("how", ["dlsym", "address", "linked"])
+def test_two_copies_of_the_library(host, daemon, compile_c, tmp_path, how):
+    """One of the whole system and one of `gpushare run`, say: one of them acts, the other is as if it were not there."""
+    first = host.libraries.shim
+    preload = f"{first}:{shutil.copy(first, tmp_path)}"
+    if how == "linked":
+        program = compile_c("linked.c", f"-L{host.libraries.driver_dir}", "-lcuda")
+        child = host.run([program], LD_PRELOAD=preload, **LIMIT)
+    else:
+        script = (
+            f"cuda = Cuda({how!r}).start(); say([cuda.must_alloc(GiB) is None, cuda.info()[1], Nvml().memory().total])"
+        )
+        child = host.run(host.script(script), LD_PRELOAD=preload, **LIMIT)
+        assert child.said == [False, 8 * 2**30, 8 * 2**30]
+        assert daemon.page.word()[0] == 2**30
+    assert child.code == 0, child.err
+    assert len(daemon.pages) == 1
 
 
 SLOW_STATE = ",latency=cuDevicePrimaryCtxGetState:300ms"  # in which the other thread does what it likes
@@ -205,3 +226,41 @@ say(seen)
         **LIMIT,
     ).said
     assert said == [[512, 512], [0, 0]]
+
+
+def test_a_profiler_that_calls_us_from_inside_the_driver(host, compile_c):
+    profiler = compile_c("profiler.c", "-shared", "-fPIC", target="profiler.so")
+    child = host.python(
+        GRAPHS
+        + """
+pool = c_void_p()
+check(cuda.cuDeviceGetDefaultMemPool(byref(pool), 0))
+check(cuda.cuMemPoolSetAttribute(pool, ATTR_RELEASE_THRESHOLD, byref(c_uint64(2**60))))
+for _ in range(3):
+    pointers = [c_ulonglong() for _ in range(4)]
+    for pointer in pointers: check(cuda.cuMemAllocAsync(byref(pointer), c_size_t(100 * MiB), stream))
+    graph = Graph(cuda); graph.give(graph.alloc(300 * MiB)); graph.instantiate()
+    check(graph.launch(stream)); graph.end()
+    for pointer in pointers: check(cuda.cuMemFreeAsync(pointer, stream))
+    check(cuda.cuStreamSynchronize(stream))
+    check(cuda.free(cuda.must_alloc(900 * MiB)))         # both pools are trimmed for it
+both()
+say(seen)
+""",
+        LD_PRELOAD=f"{host.libraries.shim}:{profiler}",
+        GPUSHARE_LIMIT="1Gi",
+    )
+    assert "profiler: at work" in child.err
+    assert child.said == [0]
+
+
+@pytest.mark.parametrize("kind", ["deepbind", "namespace", "audit"])
+def test_other_doors_of_the_loader(host, compile_c, tmp_path, kind):
+    """What opens the driver in a namespace of its own goes past us, and harms nothing; the rest does not."""
+    auditor = compile_c("auditor.c", "-shared", "-fPIC", target="auditor.so")
+    program = compile_c("namespaces.c")
+    more = {"LD_AUDIT": str(auditor)} if kind == "audit" else {}
+    child = host.run([program, kind], **LIMIT, **more)
+    assert child.code == 0, child.err
+    past, usual = [0, 0], [0, 2]
+    assert child.said == ([past, usual] if kind == "namespace" else usual)
