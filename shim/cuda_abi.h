@@ -271,10 +271,20 @@ typedef enum {
     CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4
 } CUmemLocationType;
 
+/* A part of a device, from CUDA 13.5 on: the low byte of the id is the device, the next one the part. */
+#define CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN ((CUmemLocationType)6)
+
 typedef struct {
     CUmemLocationType type;
     int id;
 } CUmemLocation;
+
+/* The device that memory of this place is on, or -1. */
+static inline CUdevice cuda_device_of(const CUmemLocation *location) {
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE                   ? location->id
+           : location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN ? location->id & 0xff
+                                                                           : -1;
+}
 
 typedef enum {
     CU_MEM_ALLOCATION_TYPE_INVALID = 0,
@@ -1194,6 +1204,11 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device);
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t size, unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                               CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                               unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                                CUdeviceptr pointer, size_t size, unsigned long long flags);
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer, size_t size,
                              unsigned long long flags);
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size);
@@ -1400,6 +1415,9 @@ CUresult cuGraphExecDestroy(CUgraphExec exec);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
+/* The function of the program is asked about nodes that have changed. */
+CUDA_TWIN(cuStreamBeginRecaptureToGraph, _ptsz, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+          void *function, void *data);
 CUDA_TWIN(cuStreamBeginCaptureToGraph, _ptsz, CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
           const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode);
 CUDA_TWIN(cuStreamUpdateCaptureDependencies, _ptsz, CUstream stream, CUgraphNode *dependencies, size_t count,

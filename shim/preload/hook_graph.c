@@ -130,10 +130,9 @@ static void count_node(CUgraphNode node, struct need *need, int depth) {
         count_graph(child, need, depth + 1);
     if (type == CU_GRAPH_NODE_TYPE_MEM_FREE)
         need->any = need->frees = true;
-    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || gs_driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS ||
-        params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || gs_driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS)
         return;
-    CUdevice device = params.poolProps.location.id;
+    CUdevice device = cuda_device_of(&params.poolProps.location);
     if (device < 0 || device >= GS_MAX_GPUS)
         return;
     uint64_t bytes = params.bytesize > UINT64_MAX - GRAIN ? UINT64_MAX : (params.bytesize + GRAIN) & ~GRAIN;

@@ -41,7 +41,7 @@ def test_a_standard_error_that_nobody_reads(host, reader):
 
 @pytest.mark.parametrize("how", ["dlsym", "address", "linked"])
 def test_two_copies_of_the_library(host, daemon, compile_c, tmp_path, how):
-    """One of the whole system and one of `gpushare run`, say: one of them acts, the other is as if it were not there."""
+    """One for the whole system and one of `gpushare run`, say: the first one acts, the other might not be there."""
     first = host.libraries.shim
     preload = f"{first}:{shutil.copy(first, tmp_path)}"
     if how == "linked":
@@ -244,14 +244,36 @@ for _ in range(3):
     for pointer in pointers: check(cuda.cuMemFreeAsync(pointer, stream))
     check(cuda.cuStreamSynchronize(stream))
     check(cuda.free(cuda.must_alloc(900 * MiB)))         # both pools are trimmed for it
-both()
-say(seen)
+keep = cuda.must_alloc(200 * MiB); both()
+told = cuda.cuDevicePrimaryCtxReset_v2(0)
+cuda.primary(); check(cuda.cuMemPoolTrimTo(pool, c_size_t(0))); both()
+say([told, seen])
 """,
         LD_PRELOAD=f"{host.libraries.shim}:{profiler}",
         GPUSHARE_LIMIT="1Gi",
     )
     assert "profiler: at work" in child.err
-    assert child.said == [0]
+    assert child.said == [719, [200, 0]], "the reset told of an error, and had been done"
+
+
+@pytest.mark.parametrize("what", ["ecc 1", "lost\\ngpu0 reset"])
+def test_a_context_that_is_broken_for_good(host, what):
+    """Nothing can be freed in it, and nothing is credited, until it is ended: then all is."""
+    said = host.python(
+        f"""
+        import time
+        cuda = Cuda().start()
+        pointers = [cuda.must_alloc(GiB), cuda.must_alloc(7 * MiB)]
+        with open("{host.directory}/pool/health", "a") as health: health.write("gpu0 {what}\\n")
+        while cuda.cuCtxSynchronize() == SUCCESS: time.sleep(0.002)
+        refused = [cuda.free(pointer) != SUCCESS for pointer in pointers] + [cuda.alloc(1)[0] != SUCCESS]
+        free, total = Nvml().memory().free, Nvml().memory().total
+        check(cuda.cuDevicePrimaryCtxReset_v2(0)); cuda.primary()
+        say([refused, total - free, cuda.used(), cuda.alloc(4 * GiB)[0]])
+        """,
+        **LIMIT,
+    ).said
+    assert said == [[True] * 3, 2**30 + 7 * 2**20, 0, 0]
 
 
 @pytest.mark.parametrize("kind", ["deepbind", "namespace", "audit"])

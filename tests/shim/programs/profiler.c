@@ -52,6 +52,13 @@ WRAP(cuDevicePrimaryCtxRelease_v2, (CUdevice device), (device), device)
 WRAP(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t size), (pointer, size), 0)
 WRAP(cuMemFree_v2, (CUdeviceptr pointer), (pointer), 0)
 
+/* Done, and telling of an error of earlier work, as the driver may. */
+static CUresult (*real_cuDevicePrimaryCtxReset_v2)(CUdevice);
+static CUresult wrap_cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    CUresult result = real_cuDevicePrimaryCtxReset_v2(device);
+    return result == CUDA_SUCCESS ? CUDA_ERROR_LAUNCH_FAILED : result;
+}
+
 #define ROW(name) {#name, (void *)wrap_##name, (void **)&real_##name}
 static const struct {
     const char *name;
@@ -63,7 +70,8 @@ static const struct {
             ROW(cuDevicePrimaryCtxRetain),
             ROW(cuDevicePrimaryCtxRelease_v2),
             ROW(cuMemAlloc_v2),
-            ROW(cuMemFree_v2)};
+            ROW(cuMemFree_v2),
+            ROW(cuDevicePrimaryCtxReset_v2)};
 
 void *dlsym(void *library, const char *name) {
     if (find == NULL)
