@@ -256,6 +256,29 @@ say([told, seen])
     assert child.said == [719, [200, 0]], "the reset told of an error, and had been done"
 
 
+def test_two_threads_that_free_the_same(host):
+    """The one that took it out of our table fails, the other frees it and gets the address again for something else."""
+    said = host.python(
+        TWO_THREADS
+        + """
+pointer, codes = cuda.must_alloc(12 * MiB), []
+main = cuda.primary()
+def slow():
+    check(cuda.cuCtxSetCurrent(main))
+    codes.append(cuda.free(pointer))
+def quick():
+    check(cuda.cuCtxSetCurrent(main))
+    check(cuda.cuMemFreeAsync(pointer, None))
+    codes.append(cuda.must_alloc(4 * MiB).value == pointer.value)
+together(slow, quick)
+say([codes, cuda.used() // MiB, cuda.free(pointer), cuda.used()])
+""",
+        **LIMIT,
+        GPUSHARE_SIM=host.environment()["GPUSHARE_SIM"] + ",latency=cuMemFree_v2:400ms,fail=cuMemFree_v2:1:1",
+    ).said
+    assert said == [[True, 1], 4, 0, 0]
+
+
 @pytest.mark.parametrize("what", ["ecc 1", "lost\\ngpu0 reset"])
 def test_a_context_that_is_broken_for_good(host, what):
     """Nothing can be freed in it, and nothing is credited, until it is ended: then all is."""
