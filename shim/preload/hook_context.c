@@ -103,24 +103,6 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice de
     CREATE(cuVDPAUCtxCreate_v2(context, flags, device, vdpau, door));
 }
 
-CUresult cuCtxDestroy_v2(CUcontext context) {
-    struct gs_place place;
-    bool known = gs_on() && gs_context_find(context, &place);
-    CUresult result = gs_driver.cuCtxDestroy_v2(context);
-    if (result == CUDA_SUCCESS && known)
-        closed(place);
-    return result;
-}
-
-CUresult cuCtxDestroy(CUcontext context) {
-    struct gs_place place;
-    bool known = gs_on() && gs_context_find(context, &place);
-    CUresult result = gs_driver.cuCtxDestroy(context);
-    if (result == CUDA_SUCCESS && known)
-        closed(place);
-    return result;
-}
-
 /* Obsolete, and still in use: uses of a context are counted, and the last one to go ends it. */
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
     bool on = gs_on();
@@ -223,6 +205,49 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     END_PRIMARY(cuDevicePrimaryCtxReset_v2(device), true);
 }
 
+/* ---- ends, and looks from elsewhere --------------------------------------------------------------- */
+
+/* Out of the list before the driver destroys it, so that gs_context_enter does not take it for alive. */
+static void hide(struct gs_place place) {
+    struct gs_mutex *mutex = &primaries[place.gpu->index].mutex;
+    gs_mutex_lock(mutex);
+    gs_context_remove(place.context);
+    gs_mutex_unlock(mutex);
+}
+
+#define DESTROY(call)                                                                                                  \
+    struct gs_place place;                                                                                             \
+    bool known = gs_on() && gs_context_find(context, &place);                                                          \
+    if (known)                                                                                                         \
+        hide(place);                                                                                                   \
+    CUresult result = gs_driver.call;                                                                                  \
+    if (known && result == CUDA_SUCCESS)                                                                               \
+        closed(place);                                                                                                 \
+    else if (known)                                                                                                    \
+        gs_context_add_name(context, &place);                                                                          \
+    return result
+
+CUresult cuCtxDestroy(CUcontext context) {
+    DESTROY(cuCtxDestroy(context));
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    DESTROY(cuCtxDestroy_v2(context));
+}
+
+bool gs_context_enter(const struct gs_gpu *gpu, bool *primary) {
+    struct gs_place place;
+    CUcontext context;
+    CUdevice device = (CUdevice)gpu->index;
+    gs_mutex_lock(&primaries[device].mutex);
+    *primary = find_primary(device, &context, &place) && is_state(device, 1);
+    if (!*primary)
+        context = gs_context_on(gpu);
+    bool entered = context != NULL && gs_driver.cuCtxSetCurrent(context) == CUDA_SUCCESS;
+    gs_mutex_unlock(&primaries[device].mutex);
+    return entered;
+}
+
 /* ---- green contexts ------------------------------------------------------------------------------- */
 
 /* Under the mutex: the primary context that a new green one holds, which the program may not have asked for itself; and
@@ -274,14 +299,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     }
     gs_mutex_unlock(&primary->mutex);
     return result;
-}
-
-CUcontext gs_context_of(const struct gs_gpu *gpu, bool *primary) {
-    struct gs_place place;
-    CUcontext context;
-    CUdevice device = (CUdevice)gpu->index;
-    *primary = find_primary(device, &context, &place) && is_state(device, 1);
-    return *primary ? context : gs_context_on(gpu);
 }
 
 void gs_context_forget(void) {

@@ -37,8 +37,9 @@ void gs_multicast_gone(uint32_t object);
 bool gs_capture_is_underway(void);
 void gs_capture_context_gone(uint32_t context);
 
-/* A context of the program on this GPU, the primary one if that is open; or NULL. */
-CUcontext gs_context_of(const struct gs_gpu *gpu, bool *primary);
+/* Make a context of the program on this GPU current, the primary one if that is open. false: there is none. No other
+ * thread ends it meanwhile: an old handle may be one that the driver trips over. */
+bool gs_context_enter(const struct gs_gpu *gpu, bool *primary);
 
 void gs_context_forget(void);
 void gs_pool_forget(void);
