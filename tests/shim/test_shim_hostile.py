@@ -149,6 +149,22 @@ def test_a_daemon_that_no_longer_knows_us(host, daemon):
     assert out == "[0, 2, 3221225472, 0, 4294967296]\n", err
 
 
+def test_a_context_that_the_driver_does_not_end(host):
+    said = host.python(
+        """
+        cuda = Cuda().start()
+        context = cuda.create()
+        cuda.must_alloc(GiB)
+        seen = [cuda.cuCtxDestroy_v2(context), cuda.used(), cuda.cuCtxDestroy_v2(context)]
+        cuda.primary()
+        say([*seen, cuda.used()])
+        """,
+        **LIMIT,
+        GPUSHARE_SIM=host.environment()["GPUSHARE_SIM"] + ",fail=cuCtxDestroy_v2:1:719",
+    ).said
+    assert said == [719, 2**30, 0, 0]
+
+
 GREEN = """
 def part(device=0):
     resource, desc, green = (c_char * 144)(), c_void_p(), c_void_p()
