@@ -46,6 +46,7 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUlinkState_st *CUlinkState;
 
 typedef void (*CUhostFn)(void *data);
+typedef void (*CUgraphRecaptureCallback)(void); /* asked about nodes that have changed; only handed on */
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
 
 /* Streams that need no cuStreamCreate. */
@@ -1415,9 +1416,8 @@ CUresult cuGraphExecDestroy(CUgraphExec exec);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
-/* The function of the program is asked about nodes that have changed. */
 CUDA_TWIN(cuStreamBeginRecaptureToGraph, _ptsz, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
-          void *function, void *data);
+          CUgraphRecaptureCallback function, void *data);
 CUDA_TWIN(cuStreamBeginCaptureToGraph, _ptsz, CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
           const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode);
 CUDA_TWIN(cuStreamUpdateCaptureDependencies, _ptsz, CUstream stream, CUgraphNode *dependencies, size_t count,

@@ -123,7 +123,7 @@ static CUstream per_thread_of(CUstream stream) {
         BEGIN(cuStreamBeginCaptureToGraph##suffix(stream, graph, dependencies, edges, count, mode), name_of(stream));  \
     }                                                                                                                  \
     CUresult cuStreamBeginRecaptureToGraph##suffix(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,           \
-                                                   void *function, void *data) {                                       \
+                                                   CUgraphRecaptureCallback function, void *data) {                    \
         BEGIN(cuStreamBeginRecaptureToGraph##suffix(stream, mode, graph, function, data), name_of(stream));            \
     }                                                                                                                  \
     CUresult cuStreamEndCapture##suffix(CUstream stream, CUgraph *graph) {                                             \
