@@ -241,19 +241,15 @@ static void trim(struct gs_gpu *gpu) {
     struct graph_pool *pool = &pools[gpu->index];
     gs_mutex_lock(&pool->mutex);
     if (pool->needed == 0)
-        gs_driver.cuDeviceGraphMemTrim((CUdevice)gpu->index);
+        GS_RELAXED(cuDeviceGraphMemTrim((CUdevice)gpu->index));
     gs_mutex_unlock(&pool->mutex);
 }
 
-/* See gs_account_squeeze. Trimming may be forbidden while this thread captures, unless it says that it knows. */
+/* See gs_account_squeeze. */
 static void squeeze(struct gs_gpu *gpu, bool all) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool relaxed = gs_driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
     if (all)
         trim(gpu);
     settle(gpu);
-    if (relaxed)
-        gs_driver.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 /* ---- uploads and launches ------------------------------------------------------------------------- */

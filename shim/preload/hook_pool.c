@@ -216,7 +216,7 @@ static void squeeze(struct gs_gpu *gpu, bool all) {
         gs_mutex_lock(&pool->mutex);
         if (pool->state != UNUSED && pool->gpu == gpu) {
             if (all && pool->state == ALIVE)
-                gs_driver.cuMemPoolTrimTo(pool->handle, 0);
+                GS_RELAXED(cuMemPoolTrimTo(pool->handle, 0));
             settle_locked(pool);
         }
         gs_mutex_unlock(&pool->mutex);

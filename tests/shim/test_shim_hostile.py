@@ -262,13 +262,13 @@ for _ in range(3):
     check(cuda.free(cuda.must_alloc(900 * MiB)))         # both pools are trimmed for it
 keep = cuda.must_alloc(200 * MiB); both()
 told = cuda.cuDevicePrimaryCtxReset_v2(0)
-cuda.primary(); check(cuda.cuMemPoolTrimTo(pool, c_size_t(0))); both()
+cuda.primary(); both()
 say([told, seen])
 """,
         LD_PRELOAD=f"{host.libraries.shim}:{profiler}",
         GPUSHARE_LIMIT="1Gi",
     )
-    assert "profiler: at work" in child.err
+    assert "profiler: at work" in child.err and "strict" not in child.err
     assert child.said == [719, [200, 0]], "the reset told of an error, and had been done"
 
 

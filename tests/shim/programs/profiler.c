@@ -35,6 +35,17 @@ static void look(CUdevice device) {
     depth--;
 }
 
+/* Trimming may be forbidden while some thread captures, unless the thread that trims says that it knows. */
+static void look_at_mode(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    CUresult (*exchange)(CUstreamCaptureMode *) = find(driver, "cuThreadExchangeStreamCaptureMode");
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    exchange(&mode);
+    if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+        fprintf(stderr, "profiler: trimmed in the strict mode\n");
+    exchange(&mode);
+}
+
 #define WRAP(name, parameters, arguments, device)                                                                      \
     static CUresult(*real_##name) parameters;                                                                          \
     static CUresult wrap_##name parameters {                                                                           \
@@ -43,10 +54,10 @@ static void look(CUdevice device) {
         return result;                                                                                                 \
     }
 WRAP(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value), (pool, which, value), 0)
-WRAP(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), (pool, keep), 0)
+WRAP(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), (pool, keep), (look_at_mode(), 0))
 WRAP(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute which, void *value), (device, which, value),
      device)
-WRAP(cuDeviceGraphMemTrim, (CUdevice device), (device), device)
+WRAP(cuDeviceGraphMemTrim, (CUdevice device), (device), (look_at_mode(), device))
 WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device), device)
 WRAP(cuDevicePrimaryCtxRelease_v2, (CUdevice device), (device), device)
 WRAP(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t size), (pointer, size), 0)
