@@ -33,8 +33,6 @@ class JobSpec:
     grace: float | None = None
     """Seconds between SIGTERM and SIGKILL; None: the daemon's default."""
     lend: bool = True
-    observe: bool = False
-    """Its programs run without the library: what NVML shows of them is shown, and nothing else is done about them."""
     """False: the job's unused request is not lent to others."""
     min_run_time: float = 0.0
     """Seconds after its start in which the job is nobody's victim."""
@@ -44,6 +42,8 @@ class JobSpec:
     limit_source: str = ""
     reservation: str = ""
     """The reservation that it starts in, by id."""
+    observe: bool = False
+    """Its programs run without the library: what NVML shows of them is shown, and nothing else is done about them."""
 
 
 class Event:
@@ -196,7 +196,7 @@ class AttachAsked(Event):
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs five times as much to make, and of these hundreds come at once
 class CreditAsked(Event):
     """The process needs `size` bytes beyond its unused credit. Answered by Granted or Denied."""
 
