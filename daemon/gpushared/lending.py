@@ -162,6 +162,9 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         if missing > idle:
             if missing <= idle + _guesses(turn, gpu, job):
                 return False  # what its contexts do cost is known in a moment, and may be less
+            if missing <= idle + _strays(turn.state.shares_of(job, gpu.id)) and not ask.sampled:
+                turn.sample(gpu)  # they may have gone by now
+                return False
             return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
         _revoke(turn, gpu, missing, siblings, any_idle=True)
         return False
@@ -172,8 +175,8 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         _revoke(turn, gpu, missing, _idle_first(turn, gpu, ask, others))
         return False
     if not ask.claim:
-        if gpu.returning and not ask.sampled:
-            turn.sample(gpu)  # it may have come back by now
+        if (gpu.returning or _strays(gpu.shares.values())) and not ask.sampled:
+            turn.sample(gpu)  # it may have come back by now, and strays may have gone
             return False
         return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
     if not ask.short:
@@ -186,6 +189,11 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
 def _guesses(turn: Turn, gpu: Gpu, job: Job) -> int:
     """What the job is charged for contexts that have not been measured yet."""
     return sum(share.overhead for share in turn.state.shares_of(job, gpu.id) if share.process in gpu.guessed)
+
+
+def _strays(shares: Iterable[Share]) -> int:
+    """What programs without a page hold: only a sample tells that one of them has gone (breach.py)."""
+    return sum(share.overhead for share in shares if share.process < 0)
 
 
 def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:

@@ -280,7 +280,9 @@ class World:
             by_pid[1] = self.foreign[gpu]
         steady = {one.id: one.words[gpu].used for one in self._on(gpu)}
         strays = {pid: Stray(job, "static") for pid, (job, where, _) in self.strays.items() if where == gpu}
-        by_pid |= {pid: amount for pid, (_, where, amount) in self.strays.items() if where == gpu}
+        for pid, (_, where, amount) in self.strays.items():
+            if where == gpu:
+                by_pid[pid] = by_pid.get(pid, 0) + amount
         return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, strays)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
@@ -534,6 +536,10 @@ class World:
         self.exit(process, lag)
         if before.job not in self.node.jobs:
             return None
+        for gpu in before.words:  # until it has said HELLO it is one of the job's processes without a page
+            self.strays[before.pid] = (before.job, gpu, 0)
+            self.send(self._sample(gpu))
+            del self.strays[before.pid]
         after = self.next_id()
         self.programs[after] = Program(after, before.job, before.pid, listens=before.listens, dawdle=before.dawdle)
         self.send(ProcessJoined(after, before.job, before.pid, "python"))
