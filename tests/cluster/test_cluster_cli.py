@@ -358,4 +358,4 @@ def test_a_compacted_file_shows_what_it_showed(cluster) -> None:
     assert "start" in cluster("submit --queue a --gpus 1 --name fourth")
     assert "0 past decisions forgotten" not in cluster("compact")
     assert "0 past decisions forgotten" in cluster("compact")
-    cluster.refused("compact --store {dir}/none.db")
+    cluster.refused("compact --store {dir}/none.db", code=1)
