@@ -57,8 +57,9 @@ class ShimEnforcer:
         line = page.lines[gpu]
         if page.account is not None:
             page.account.give(number, units(credit))
-            page.account.charge(number, units(overhead))
-        line.overhead = units(overhead)
+        if overhead:  # else it is charged already
+            self._account(process, gpu, overhead=units(overhead))
+            line.overhead = units(overhead)
         line.attached = 1
         lib.gs_grant(line, units(credit))
         return number

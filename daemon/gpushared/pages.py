@@ -30,7 +30,7 @@ from typing import Any
 
 from gpushare._layout import ffi, lib
 from gpushared.events import TrimSeen
-from gpushared.ledger import Account, Header, Ledger
+from gpushared.ledger import Account, Header, Ledger, Terms
 from gpushared.logs import facts, log
 from gpushared.processes import Process
 
@@ -169,6 +169,8 @@ class Page:
             gpu = gpus.get(seen.uuid, f"GPU-{uuid.UUID(bytes=seen.uuid)}")
             self.gpus.append(gpu)
             self.lines[gpu] = ffi.addressof(self._struct.line[seen.index])
+            if self.account is not None:
+                self.account.correct(seen.index, units(seen.credit))
             if seen.uuid in gpus:
                 taken.append((gpu, seen))
         return taken
@@ -256,11 +258,15 @@ class Pages:
         self._device = directory.stat().st_dev
         self.ledger = Ledger(directory.with_name("ledger"))
 
-    def create(self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str) -> Page:
+    def create(
+        self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str, terms: Terms | None = None
+    ) -> Page:
         page_id, home, page = self._spares.pop() if self._spares else self._make()
         try:
             page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
             page.account = self.ledger.open(page.header)
+            if terms is not None:
+                page.account.set_terms(terms)
             page.move(home)
         except BaseException:
             page.close(remove=True)

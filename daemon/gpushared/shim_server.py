@@ -297,7 +297,7 @@ class ShimServer:
         self._is_no_stranger(connection)
         self.shell.doors.leave(connection.uid, PER_CONNECTION)
         for ask in connection.asks:
-            self.shell.answers.pop(ask, None)
+            self.shell.asked.pop(ask, None)
             self.shell.feed(AskCancelled(ask))
         connection.asks.clear()
         client = connection.client
@@ -322,6 +322,12 @@ class ShimServer:
         alone = self.shell.clients.get(client.id) is client and client.connection is None
         if alone and client.process.alive() and not has_page(client.process, client.page):
             self.shell.process_gone(client)
+
+    def look_after_the_absent(self) -> None:
+        """Who has lost an earlier daemon and has not come back: nobody says when one has become another program."""
+        for client in self.shell.clients:
+            if client.connection is None:
+                self._look_after(client)
 
     def _complain(self, uid: int, why: str, pid: int = 0) -> None:
         left_out = self._sparingly.allow(uid)  # not by what it sent: it could send something else each time
@@ -438,9 +444,9 @@ class ShimServer:
                 granted = done.credit if isinstance(done, do.Attached) else 0
                 self._reply(connection, seq, OK, line=line, granted=granted)
 
-        ask = self.shell.next_ask(answer)
+        ask = self.shell.next_ask()
         connection.asks[ask] = seq
-        self.shell.feed(AttachAsked(ask, client.id, gpu))
+        self.shell.ask(AttachAsked(ask, client.id, gpu), answer)
 
     def _ask(self, connection: Connection, client: Client, seq: int) -> None:
         body = self._frame.u.ask
@@ -459,10 +465,10 @@ class ShimServer:
             elif isinstance(done, do.Denied):
                 self._deny(connection, seq, done, line)
 
-        ask = self.shell.next_ask(answer)
+        ask = self.shell.next_ask()
         connection.asks[ask] = seq
         failed, again, allocation = bool(body.flags & DRIVER_FAILED), bool(body.flags & FAILED_AGAIN), body.allocation
-        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, allocation, again))
+        self.shell.ask(CreditAsked(ask, client.id, gpus[line], size, failed, allocation, again), answer)
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line
