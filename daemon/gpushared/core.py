@@ -261,6 +261,7 @@ def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
     turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now - event.age, until)
     turn.emit(JobQueued(event.job, reason))
     turn.record_of_submission("queued", reason, event.job, event.spec)
+    turn.emit(Persist())
 
 
 def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
@@ -352,6 +353,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
 
 def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:
     if turn.state.queue.pop(event.job, None) is not None:
+        turn.emit(Persist())
         _admit_waiting(turn)
 
 

@@ -193,7 +193,7 @@ class BudgetRefused(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Persist(Instruction):
-    """The admitted jobs or the learned overheads have changed: write NodeState.notes() to disk."""
+    """The admitted or queued jobs, the reservations or the learned overheads have changed: write them to disk, soon."""
 
 
 @dataclass(frozen=True, slots=True)

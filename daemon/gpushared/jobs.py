@@ -142,7 +142,8 @@ class Book:
 
     def forget(self, entry: Entry) -> None:
         """A submission that came to nothing."""
-        self._entries.pop(entry.id, None)
+        if self._entries.get(entry.id) is entry:  # else its wrapper has submitted it again meanwhile
+            del self._entries[entry.id]
         self._let_go(entry)
 
     def end(self, entry: Entry) -> None:
