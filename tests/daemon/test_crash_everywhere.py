@@ -1,10 +1,10 @@
 """A daemon dies, or fails, just before and just after each of its handlers; nobody loses anything.
 
 The handlers are those that the code has: all events of the core, all instructions of the shell. Each has a step below
-that really reaches it, in a small world: an owner, a borrower, a program with its environment alone, two jobs that queue,
-a reservation. The daemon is killed there (a process, SIGKILL), another is started, the clients present their pages, and
-the world must be what it was; then the step is made once more, and undone. The second half does the same with exceptions
-in place of deaths: the daemon serves on, its sums are right, and whoever waited has been answered.
+that really reaches it, in a small world: an owner, a borrower, a program with its environment alone, two jobs that
+queue, a reservation. The daemon is killed there (a process, SIGKILL), another is started, the clients present their
+pages, and the world must be what it was; then the step is made once more, and undone. The second half does the same
+with exceptions in place of deaths: the daemon serves on, its sums are right, and whoever waited has been answered.
 
 What may differ after a death, by design: a claim begins anew with its full time, and what was asked of borrowers for it
 with a new grace; idle credit is what the page says; counters, stories and outcomes of ended jobs are a daemon's own.
@@ -162,7 +162,7 @@ class FailingNode:
 
 
 class Queuer(threading.Thread):
-    """What `gpushare run --wait` does: it asks by the job's id until it has an answer, whatever becomes of the daemon."""
+    """What `gpushare run --wait` does: it asks by the job's id until it has an answer, from whatever daemon."""
 
     def __init__(self, node: Any, name: str, number: int) -> None:
         super().__init__(daemon=True)
@@ -297,8 +297,7 @@ class World:
 # ---- the steps -------------------------------------------------------------------------------------
 
 Step = tuple[Callable[[World], object], Callable[[World], object]]
-"""What reaches the handler, and what undoes it. The second is not made after a death in the first, but after the step has
-been made once more."""
+"""What reaches the handler, and what undoes it."""
 
 
 def nothing(_: World) -> None:
