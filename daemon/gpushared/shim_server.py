@@ -29,7 +29,7 @@ from gpushared.strays import receive
 
 FRAME_BYTES = int(lib.GS_FRAME_BYTES)
 TEXT_BYTES = int(lib.GS_TEXT_BYTES)
-MAGIC, VERSION = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION)
+MAGIC, VERSION, OLDEST = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION), int(lib.GS_WIRE_OLDEST)
 HELLO, WELCOME, ATTACH = int(lib.GS_HELLO), int(lib.GS_WELCOME), int(lib.GS_ATTACH)
 ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
 TRIMMED = int(lib.GS_TRIMMED)
@@ -343,8 +343,8 @@ class ShimServer:
             self._bad(connection, 0, "not a frame", close=True)
             return
         kind, seq = frame.type, frame.seq
-        if frame.version != VERSION:
-            self._bad(connection, seq, f"frames of version {frame.version}; this daemon speaks {VERSION}")
+        if frame.version < OLDEST:
+            self._bad(connection, seq, f"frames of version {frame.version}; this daemon speaks {OLDEST} and later ones")
             return
         client = connection.client
         connection.expect_answer()
@@ -363,14 +363,24 @@ class ShimServer:
             self.shell.trimmed(client)
             self._reply(connection, seq, OK)
         else:
-            self._bad(connection, seq, f"a frame of type {kind}", expected=True)
+            # A later library may say what is not known here yet; it is told so, and nothing is held against it.
+            self._bad(connection, seq, f"a frame of type {kind}", expected=True, strike=frame.version <= VERSION)
 
-    def _bad(self, connection: Connection, seq: int, why: str, *, close: bool = False, expected: bool = False) -> None:
+    def _bad(
+        self,
+        connection: Connection,
+        seq: int,
+        why: str,
+        *,
+        close: bool = False,
+        expected: bool = False,
+        strike: bool = True,
+    ) -> None:
         self.shell.traffic.bad_frames += 1
         self._complain(connection.uid, why, connection.peer.pid)
         if not expected:
             connection.expect_answer()
-        connection.strikes += 1
+        connection.strikes += strike
         self._reply(connection, seq, BAD_FRAME, text=f"the daemon did not understand: {why}")
         if close or connection.strikes >= STRIKES:
             connection.close()
