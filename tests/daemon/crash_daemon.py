@@ -15,9 +15,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from daemon_harness import GIB, GPU, GPU2
+from daemon_harness import GIB, GPU, GPU2, ROOT
 
 from gpushared import config, logs
 from gpushared.core import NodeState
@@ -40,32 +41,61 @@ def harmless_fault(driver: FixedGpus) -> None:
     driver.faults.put(Fault((GPU2,), 13))
 
 
+CORE = str(ROOT / "daemon" / "gpushared")
+
+
 class Blown(Exception):
     """What the fuse raises where it does not kill."""
 
 
 @dataclass
 class Fuse:
-    """Goes off once, before or after the handler of this event or instruction."""
+    """Goes off once: before or after the handler of this event or instruction, or at a line, counted from its
+    beginning."""
 
     blow: Callable[[], None]
     point: str = ""
-    when: str = "before"
+    when: str | int = "before"
     blown: bool = False
+    passed: bool = False
+    """The handler came to its end before that line."""
 
-    def arm(self, point: str, when: str) -> None:
-        self.point, self.when, self.blown = point, when, False
+    def arm(self, point: str, when: str | int) -> None:
+        self.point, self.when, self.blown, self.passed = point, when, False, False
 
     def around(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*arguments: Any) -> Any:
-            if self.point == name and self.when == "before":
+            if self.point != name:
+                return handler(*arguments)
+            if self.when == "before":
                 self._go()
-            answer = handler(*arguments)
-            if self.point == name and self.when == "after":
+            if isinstance(self.when, int):
+                sys.settrace(self._at_line(self.when))
+            try:
+                answer = handler(*arguments)
+            finally:
+                sys.settrace(None)
+            if self.when == "after":
                 self._go()
+            self.point, self.passed = "", True
             return answer
 
         return guarded
+
+    def _at_line(self, number: int) -> Callable[..., Any]:
+        left = number
+
+        def trace(frame: FrameType, what: str, _: object) -> Any:
+            nonlocal left
+            if not frame.f_code.co_filename.startswith(CORE):
+                return None
+            if what == "line":
+                left -= 1
+                if left == 0:
+                    self._go()
+            return trace
+
+        return trace
 
     def _go(self) -> None:
         self.point, self.blown = "", True

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import select
 import signal
 import subprocess
@@ -34,6 +35,7 @@ from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
 from gpushared import shell
+from gpushared.core import NodeState
 
 GONE = (DaemonUnreachable, OSError, EOFError)
 OWNER, BORROWER, ALONE = "owner", "borrower", "alone"
@@ -133,7 +135,7 @@ class FailingNode:
     def start(self) -> None:
         self.daemon.start()
 
-    def arm(self, point: str, when: str) -> None:
+    def arm(self, point: str, when: str | int) -> None:
         self.daemon.call(lambda: self.fuse.arm(point, when))
 
     def xid(self) -> None:
@@ -632,6 +634,50 @@ def test_a_daemon_fails_at_each_handler(failing, directory):
     world = World(failing)
     try:
         siege(world, [point for point in STEPS if point not in AT_THE_START])
+        finish(world, directory)
+    finally:
+        world.close()
+
+
+def test_a_core_fails_in_the_middle(failing, directory):
+    """At lines all through each handler, and through what it calls: whatever is half changed then, the sums are right
+    afterwards, and nothing is lost. GPUSHARE_TEST_FAILURES: so many lines of each."""
+    failing.start()
+    world = World(failing)
+    most = int(os.environ.get("GPUSHARE_TEST_FAILURES", "6"))
+    rng = random.Random(os.environ.get("GPUSHARE_TEST_SEED", "1"))
+    before = world.facts()
+    failures = 0
+    try:
+        for kind in NodeState()._handlers:
+            point = kind.__name__
+            if point in AT_THE_START:
+                continue
+            do, undo = STEPS[point]
+            length = 400
+            for _ in range(most):
+                line = rng.randint(1, length)
+                failing.arm(point, line)
+                with contextlib.suppress(*GONE, GpushareError):
+                    do(world)
+                until(lambda: failing.fuse.blown or failing.fuse.passed)
+                if failing.fuse.passed:
+                    length = max(1, line - 1)
+                failures += failing.fuse.blown
+                failing.recover()
+                world.leave()
+                undo(world)
+                failing.check()
+                do(world)
+                undo(world)
+                world.leave()
+                until_settled(world)
+                try:
+                    until(lambda: world.facts() == before)
+                except AssertionError as error:
+                    error.add_note(f"line {line} of {point}: now {world.facts()}")
+                    raise
+        assert failures >= most
         finish(world, directory)
     finally:
         world.close()
