@@ -13,6 +13,9 @@ from daemon_harness import GIB, GPU, GPU2, until
 
 from gpushare._layout import lib
 from gpushare.errors import DaemonUnreachable
+from gpushare.quantity import MAX, NOTHING
+from gpushared.events import JobSpec
+from gpushared.jobs import Book
 
 
 def submit(node, name="a", **fields):
@@ -186,16 +189,33 @@ def test_a_job_that_was_ended_does_not_come_back(node):
     assert node.client.jobs() == []
 
 
-def test_an_ended_job_ends_with_its_last_process(node, program):
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_an_ended_job_ends_with_its_last_process(node, program, meanwhile):
     node.start()
     job = submit(node)
     one = start(node, program, job)
     node.client.end(job["id"], 0, None)
     node.kill()
+    if meanwhile:
+        one.close()
     node.start()
-    assert node.client.job("a")["state"] == "running"  # the process is still there
-    one.close()
+    if not meanwhile:
+        assert node.client.job("a")["state"] == "running"  # the process is still there
+        one.close()
     until(lambda: node.client.jobs() == [])
+
+
+def test_a_job_submitted_again_is_not_forgotten_with_its_first_submission():
+    """A call that breaks off is noticed late: its wrapper may have come again by then, with the same id."""
+    book, spec = Book(), spec_of_nobody()
+    first = book.open("00000000000000b0", spec)
+    second = book.open("00000000000000b0", spec)
+    book.forget(first)
+    assert book.get("00000000000000b0") is second
+
+
+def spec_of_nobody() -> JobSpec:
+    return JobSpec(name="b", uid=0, user="root", command=(), request=NOTHING, limit=MAX)
 
 
 def test_a_limit_of_the_environment_alone_outlives_the_notes(node, program):
