@@ -20,7 +20,7 @@ from typing import Any
 
 from daemon_harness import GIB, GPU, GPU2, ROOT
 
-from gpushared import config, logs
+from gpushared import anew, config, core, logs
 from gpushared.core import NodeState
 from gpushared.daemon import Daemon
 from gpushared.events import Event
@@ -42,6 +42,10 @@ def harmless_fault(driver: FixedGpus) -> None:
 
 
 CORE = str(ROOT / "daemon" / "gpushared")
+
+
+NO_REBUILD = "no rebuild"
+"""In the place of a handler: the core fails on a checkpoint, and no other can be made."""
 
 
 class Blown(Exception):
@@ -105,16 +109,16 @@ class Fuse:
         """Around the handlers of each core, and the hands of each shell, that is made from now on."""
         make_core, make_shell = NodeState.__init__, Shell.__init__
 
-        def core(node: NodeState, *arguments: Any, **keywords: Any) -> None:
+        def of_core(node: NodeState, *arguments: Any, **keywords: Any) -> None:
             make_core(node, *arguments, **keywords)
             node._handlers = {kind: self.around(kind.__name__, one) for kind, one in node._handlers.items()}
 
-        def shell(one: Shell, *arguments: Any, **keywords: Any) -> None:
+        def of_shell(one: Shell, *arguments: Any, **keywords: Any) -> None:
             make_shell(one, *arguments, **keywords)
             one._hands = {kind: self.around(kind.__name__, hand) for kind, hand in one._hands.items()}
 
-        patch(NodeState, "__init__", core)
-        patch(Shell, "__init__", shell)
+        patch(NodeState, "__init__", of_core)
+        patch(Shell, "__init__", of_shell)
 
 
 def points() -> list[str]:
@@ -145,6 +149,10 @@ async def serve(directory: Path, fuse: Fuse) -> None:
     await Daemon(taken, driver, config.Loaded(SETTINGS, None, frozenset())).run()
 
 
+def fail(*_: object) -> None:
+    raise Blown
+
+
 def fork(directory: Path, point: str, when: str) -> int:
     pid = os.fork()
     if pid:
@@ -157,6 +165,8 @@ def fork(directory: Path, point: str, when: str) -> int:
         fuse = Fuse(lambda: os.kill(os.getpid(), signal.SIGKILL))
         fuse.put_into(setattr)
         fuse.arm(point, when)
+        if point == NO_REBUILD:
+            anew.rebuild = core._checkpointed = fail  # type: ignore[assignment]
         asyncio.run(serve(directory, fuse))
         status = 0
     finally:

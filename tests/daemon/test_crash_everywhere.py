@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_daemon import SETTINGS, Blown, Fuse, gpus, harmless_fault, points
+from crash_daemon import NO_REBUILD, SETTINGS, Blown, Fuse, fail, gpus, harmless_fault, points
 from daemon_harness import GIB, GPU, GPU2, HERE, PYTHONPATH, InProcess, Program, until
 from shim_client import ShimClient
 
 from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushared import shell
+from gpushared import core, shell
 from gpushared.core import NodeState
 
 GONE = (DaemonUnreachable, OSError, EOFError)
@@ -679,5 +679,57 @@ def test_a_core_fails_in_the_middle(failing, directory):
                     raise
         assert failures >= most
         finish(world, directory)
+    finally:
+        world.close()
+
+
+def test_wrong_sums_are_found(failing):
+    """By a look at them, now and then: nobody has failed."""
+    failing.start()
+    world = World(failing)
+    try:
+        before = world.facts()
+
+        def forge() -> None:
+            failing.daemon.shell.core.gpus[GPU].committed -= GIB
+            failing.daemon.shell.check()
+
+        failing.daemon.call(forge)
+        assert failing.daemon.shell.errors == 1
+        world.check()
+        assert world.facts() == before
+    finally:
+        world.close()
+
+
+def test_a_core_that_fails_whenever_time_passes_serves_all_the_same(failing, monkeypatch):
+    """Whoever waits then is refused in the end; others have what they ask for."""
+    monkeypatch.setattr(core, "_time_passed", fail)
+    failing.start()
+    world = World(failing)
+    try:
+        before = world.facts()
+        answer = world.visitor().ask(4 * GIB)
+        assert answer.status == lib.GS_NOT_FREE and "the daemon failed on this request" in answer.text
+        assert world.visitor().ask(GIB // 2).status == lib.GS_OK
+        world.leave()
+        until(lambda: world.facts() == before)
+    finally:
+        world.close()
+
+
+def test_a_daemon_that_cannot_make_another_core_ends_and_its_successor_has_all(dying):
+    dying.start(NO_REBUILD)
+    world = World(dying)
+    try:
+        before = world.facts()
+        with contextlib.suppress(DaemonUnreachable):
+            dying.client.checkpointed(OWNER)
+        until(dying.blown)
+        assert "its state cannot be rebuilt" in (dying.directory / "test.log").read_text()
+        dying.recover()
+        world.present()
+        until_settled(world)
+        until(lambda: world.facts() == before)
     finally:
         world.close()
