@@ -37,6 +37,8 @@ def rebuild(shell: Shell, failed: NodeState) -> None:
     for entry in entries:
         if entry.state == "running":
             shell.restore(_job(entry, old, now))
+            if entry.id in old.jobs:
+                shell.core.jobs[entry.id].story[:0] = old.jobs[entry.id].story
     for client in shell.clients:
         seen = client.page.lines_seen()
         shell.restore(client.restored((client.page.gpus[line.index], line) for line in seen))

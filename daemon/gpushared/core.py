@@ -346,7 +346,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     if event.saved is not None:
         job.saved_at = turn.now - event.saved
     turn.state.add_job(job)
-    turn.record("restored", "found again after a restart of the daemon", job=job)
+    turn.record("restored", "found again by a daemon that has begun anew", job=job)
     for id in bounds:
         turn.emit(Publish(id))
 
