@@ -13,16 +13,26 @@ not: a claim begins anew with the time that it has left, and so does what was as
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gpushared import notes
+from gpushared.clients import Clients
 from gpushared.core import NodeState
-from gpushared.events import GpuFound, JobEnded, JobRestored, JobSubmitted
-from gpushared.jobs import Entry
+from gpushared.events import Event, GpuFound, JobEnded, JobRestored, JobSubmitted
+from gpushared.gpus import Gpus
+from gpushared.jobs import Book, Entry
 from gpushared.state import State
 
-if TYPE_CHECKING:
-    from gpushared.shell import Shell
+
+class Shell(Protocol):
+    """What stands outside a core (shell.py)."""
+
+    core: NodeState
+    gpus: Gpus
+    book: Book
+    clients: Clients
+
+    def restore(self, event: Event) -> None: ...
 
 
 def rebuild(shell: Shell, failed: NodeState) -> None:

@@ -202,7 +202,7 @@ class AttachAsked(Event):
     """Seconds for which it has been asked already: of an earlier core, which has failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs five times as much to make, and of these hundreds come at once
 class CreditAsked(Event):
     """The process needs `size` bytes beyond its unused credit. Answered by Granted or Denied."""
 

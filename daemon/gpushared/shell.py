@@ -194,14 +194,12 @@ class Shell:
 
     def feed(self, event: Event) -> None:
         """Hand an event to the core and do what follows from it, now or as soon as the present one is done."""
-        self._events.append(event)
         if self._busy:
+            self._events.append(event)
             return
-        self._drain()
-
-    def _drain(self) -> None:
         self._busy = True
         try:
+            self._handle(event)
             while self._events:
                 self._handle(self._events.popleft())
         finally:
@@ -212,14 +210,13 @@ class Shell:
         self._handle(event)
 
     def _handle(self, event: Event) -> None:
-        todo: deque[Event] = deque((event,))
-        while todo:
-            now_handled = todo.popleft()
+        todo = [event]  # it grows while it is worked off
+        for one in todo:
             try:
-                instructions = self.core.handle(now_handled, time.monotonic())
+                instructions = self.core.handle(one, time.monotonic())
             except Exception:
-                log.exception("the core failed on an event", extra=facts(event=repr(now_handled)[:500]))
-                self._begin_anew(now_handled)
+                log.exception("the core failed on an event", extra=facts(event=repr(one)[:500]))
+                self._begin_anew(one)
                 return
             failed: do.Instruction | None = None
             for instruction in instructions:
@@ -248,8 +245,13 @@ class Shell:
             self.core.validate()
         except Exception:
             log.exception("the core contradicts itself")
-            self._begin_anew(None)
-            self._drain()
+            self._busy = True
+            try:
+                self._begin_anew(None)
+                while self._events:
+                    self._handle(self._events.popleft())
+            finally:
+                self._busy = False
 
     def _begin_anew(self, failed: Event | do.Instruction | None) -> None:
         """Another core in the place of one that has failed on this; None: that was found to be wrong."""
@@ -332,10 +334,7 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
-        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
-        # a daemon that is started now finds the overhead with which this credit fits.
-        self._publish_now(done.gpu, (done.process,))
-        self.enforcer.grant(done.process, done.gpu, done.size)
+        self.enforcer.grant(done.process, done.gpu, done.size, done.figures)
         self._answer(done, None)
 
     def _denied(self, done: do.Denied) -> None:
@@ -437,10 +436,8 @@ class Shell:
         self._publish.add(wish.gpu)
         if not self._publishing:
             self._publishing = True
-            if self._publish_next <= self.loop.time():
-                self.loop.call_soon(self._publish_all)
-            else:
-                self.loop.call_at(self._publish_next, self._publish_all)
+            # Not at once: many may ask in the same moment, and the last of them should not wait for this.
+            self.loop.call_at(max(self._publish_next, self.loop.time() + PUBLISH_EVERY), self._publish_all)
 
     def _publish_all(self) -> None:
         """Begin a round."""
@@ -465,7 +462,7 @@ class Shell:
                 self.loop.call_soon(self._publish_some)
             else:
                 self._publishing = False
-                self._publish_next = ended + max(PUBLISH_EVERY, self._publish_cost / PUBLISH_SHARE)
+                self._publish_next = ended + self._publish_cost / PUBLISH_SHARE
                 for gpu in self._publish:
                     self._note_publish(do.Publish(gpu))
 

@@ -86,7 +86,7 @@ class Allocator:
                 gc.enable()
 
     def _decided(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
-        self._sequence = self._state.sequence
+        self._kept = self._state.sequence, self._state.version, self._state.protected_until
         turn = Turn(self._state, self._now, hypothetical=hypothetical)
         for event in events:
             apply(turn, event)
@@ -121,7 +121,7 @@ class Allocator:
         state.dirty.clear()
         state.fresh.clear()
         state.opened.clear()
-        state.sequence = self._sequence
+        state.sequence, state.version, state.protected_until = self._kept
 
     # ---- questions -----------------------------------------------------------------------------------
 

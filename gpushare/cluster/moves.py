@@ -9,9 +9,11 @@ is what may also be evicted, so neither what is not preemptible nor what is with
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, place_task, take
+from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, State
 from gpushare.cluster.turn import Turn, spread
@@ -110,38 +112,44 @@ class _Search:
             self.state.undo(mark)
         return False
 
-    def _choices(self, need: Need) -> list[Choice]:
-        """Nodes that could be cleared and of whom, the cheapest first."""
-        key = (need, self.mask)
+    def _choices(self, need: Need) -> Iterator[Choice]:
+        """Nodes that could be cleared and of whom, the cheapest first; none is looked at that cannot be the next."""
+        key, version = (need, self.mask), self.state.version
+        seen: dict[NodeState, tuple[Cost, list[Unit]] | None] = {}
         if not self.placed and not self.job.places:
             # Nothing has been changed yet: another search of this turn may have seen the same.
-            version, kept = self.turn.choices.get(key, (-1, []))
-            if version == self.state.version:
-                return kept
+            if self.turn.choices.get(key, (-1, seen))[0] != version:
+                self.turn.choices[key] = version, seen
+            seen = self.turn.choices[key][1]
         choices: list[Choice] = []
-        for node in self._promising(need):
-            found = clear(node, need, self._movable(node), ANYBODY)
-            if found is not None:
-                choices.append((found[0], node.number, found[1]))
-        choices.sort(key=lambda choice: choice[:2])
-        if not self.placed and not self.job.places:
-            self.turn.choices[key] = self.state.version, choices
-        return choices
+        for nodes, bound in self._promising(need):
+            for node in nodes:
+                if node not in seen:
+                    seen[node] = clear(node, need, self._movable(node), ANYBODY)
+                found = seen[node]
+                if found is not None:
+                    choices.append((found[0], node.number, found[1]))
+            choices.sort(key=lambda choice: choice[:2], reverse=True)
+            while choices and (bound is None or choices[-1][0][:2] < bound):
+                yield choices.pop()
 
-    def _promising(self, need: Need) -> Iterator[NodeState]:
-        """Nodes on which the least is missing, at most so many as the policy says."""
+    def _promising(self, need: Need) -> Iterator[tuple[list[NodeState], tuple[int, int] | None]]:
+        """Nodes on which the least is missing, at most so many as the policy says; and what no later one costs less
+        than: at least one task, and all GPUs that are missing there."""
         space, left = self.state.space, self.state.policy.search_width
+        shared = space.with_shared() & self.mask
         if need.whole:
-            sets = [space.whole[count] & self.mask for count in range(min(need.gpus, len(space.whole)) - 1, -1, -1)]
+            counts = range(min(need.gpus, len(space.whole)) - 1, -1, -1)
+            sets = [(space.whole[count] & self.mask, (1, (1 - count) * MICRO)) for count in counts]
         else:
-            shared = space.with_shared() & self.mask
-            sets = [shared, self.mask & space.alive & ~shared]
-        for nodes in sets:
-            for node in space.among(nodes):
-                if left <= 0:
-                    return
-                left -= 1
-                yield node
+            sets = [(shared, (0, 0)), (self.mask & space.alive & ~shared, (0, 0))]
+        for index, (nodes, bound) in enumerate(sets):
+            found = list(islice(space.among(nodes), left))
+            left -= len(found)
+            last = not left or index == len(sets) - 1
+            yield found, None if last else (0, 0) if shared else bound  # a part of a GPU may clear the whole of it
+            if last:
+                return
 
     def _movable(self, node: NodeState) -> list[Unit]:
         """Tasks on the node that may move, the smallest and newest first; none twice."""

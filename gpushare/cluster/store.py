@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from gpushare.cluster.allocator import Allocator
-from gpushare.cluster.codec import decode_events, decode_policy, encode_actions, encode_events, encode_policy
+from gpushare.cluster.codec import decode, decode_events, encode, encode_actions, encode_events
 from gpushare.cluster.model import Action, Event, Policy, TimePassed
 from gpushare.errors import GpushareError
 
@@ -71,7 +71,7 @@ class Store:
         self.path = path
         self.read_only = read_only
         self._connection = connection
-        self.policy = decode_policy(self._meta("policy"))
+        self.policy = decode(self._meta("policy"), Policy)
         self.allocator = Allocator(self.policy)
         self.seq = 0
         """The last row that the allocator has seen."""
@@ -89,7 +89,7 @@ class Store:
             with _understood(path), contextlib.closing(_connect(unfinished, read_only=False)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(SCHEMA)
-                connection.execute("INSERT INTO meta VALUES ('policy', ?)", (encode_policy(policy or Policy()),))
+                connection.execute("INSERT INTO meta VALUES ('policy', ?)", (encode(policy or Policy(), Policy),))
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
             os.link(unfinished, path)

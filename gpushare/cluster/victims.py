@@ -26,7 +26,7 @@ Which victims
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import combinations
 from operator import attrgetter
@@ -168,7 +168,7 @@ def reclaimable(leaf: QueueState, charge: int) -> Bounds:
         parent = mine.parent
         assert parent is not None
         for other in parent.children.values():
-            if other is not mine:
+            if other is not mine and other.quota is not None and other.allocated > other.quota:
                 inside += _over(other, in_quota, (), (), bounds)
     bounds.leaves.sort(key=lambda entry: entry[0])
     return bounds
@@ -357,11 +357,29 @@ class Search:
         """Of the jobs that free enough alone, the one with the least excess, then the first in the order of victims."""
         if len(self.wants) > 1 or self.state.space.find(self.wants[0].need, self.mask) is not None:
             return False  # or there is room: then it is a limit that is in the way
+        least, cheap = self._least_excess(stage, self._charge())
+        # With many queues most hold nothing of the right size, and would be gone through before the one that does.
+        best = self._least_of(stage, least, cheap)
+        if best is None or best[0] > least:
+            best = self._least_of(stage, least, None)
+        if best is None:
+            return False
+        job = best[1]
+        (place,) = job.places.values()
+        node = self.state.space.by_name[place.node]
+        self._take([Unit(job, [place], place.node, 0)])
+        gpus = fit_on(node, self.wants[0].need)
+        assert gpus is not None
+        self.placed.append(take(self.state, self.job, self.wants[0], node, gpus))
+        return True
+
+    def _least_of(
+        self, stage: tuple[int, int], least: int, leaves: Container[QueueState] | None
+    ) -> tuple[int, JobState] | None:
         want = self.wants[0]
         charge, deficit = self._charge(), self._deficit()
         best: tuple[int, JobState] | None = None
-        least = self._least_excess(stage, charge)
-        for job in self._in_order(stage):
+        for job in self._in_order(stage, leaves):
             if len(job.places) != 1 or job.charge < deficit or job.cls.priority != stage[1]:
                 continue
             excess = job.charge - charge if job.charge > charge else 0
@@ -375,28 +393,33 @@ class Search:
                 best = excess, job
                 if excess <= least:
                     break
-        if best is None:
-            return False
-        job = best[1]
-        (place,) = job.places.values()
-        node = self.state.space.by_name[place.node]
-        self._take([Unit(job, [place], place.node, 0)])
-        gpus = fit_on(node, want.need)
-        assert gpus is not None
-        self.placed.append(take(self.state, self.job, want, node, gpus))
-        return True
+        return best
 
-    def _least_excess(self, stage: tuple[int, int], charge: int) -> int:
-        """No victim of the stage can do better than this."""
-        samples = [self.state.by_seq[one.cls.running.first].charge for one in self.candidates if one.stage == stage]
-        return min(max(0, sample - charge) for sample in samples)
+    def _least_excess(self, stage: tuple[int, int], charge: int) -> tuple[int, Container[QueueState]]:
+        """No victim of the stage can do better than this; and the leaves where one may."""
+        least = ENDLESS
+        alike: set[QueueState] = set()
+        """Where the jobs of a class cost the same, and so little."""
+        unlike: set[QueueState] = set()
+        for one in self.candidates:
+            if one.stage == stage:
+                shape, queue = one.cls.shape, one.cls.queue
+                sample = self.state.by_seq[one.cls.running.first].charge
+                excess = sample - charge if sample > charge else 0
+                if excess < least:
+                    least, alike = excess, set()
+                if excess == least:
+                    alike.add(queue)
+                if shape.by_bytes or shape.elastic or shape.rungs > 1:
+                    unlike.add(queue)
+        return least, alike | unlike
 
-    def _in_order(self, stage: tuple[int, int]) -> Iterator[JobState]:
+    def _in_order(self, stage: tuple[int, int], among: Container[QueueState] | None = None) -> Iterator[JobState]:
         """Victims up to a stage, best first: the newest of the queue that is most over, taken one after the other."""
         by_seq = self.state.by_seq
         leaves: dict[QueueState, list[Candidate]] = {}
         for one in self.candidates:
-            if one.stage <= stage:
+            if one.stage <= stage and (among is None or one.cls.queue in among):
                 leaves.setdefault(one.cls.queue, []).append(one)
         if len(leaves) == 1:
             for found in leaves.values():

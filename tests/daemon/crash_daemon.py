@@ -111,7 +111,9 @@ class Fuse:
 
         def of_core(node: NodeState, *arguments: Any, **keywords: Any) -> None:
             make_core(node, *arguments, **keywords)
-            node._handlers = {kind: self.around(kind.__name__, one) for kind, one in node._handlers.items()}
+            handle = node.handle  # all of it: some events have a short way, on which they meet no handler
+            around = {kind: self.around(kind.__name__, handle) for kind in node._handlers}
+            node.handle = lambda event, now: around[type(event)](event, now)  # type: ignore[method-assign]
 
         def of_shell(one: Shell, *arguments: Any, **keywords: Any) -> None:
             make_shell(one, *arguments, **keywords)
