@@ -13,7 +13,7 @@ behind it, in the order in which a decision needs it:
     victims.py     room by reclaim and preemption
     ageing.py      reservations for who has waited too long
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo
-    explain.py     why, and what would change it
+    explain.py     why, and what would change it                snapshot.py   the whole state as text, and back
 
 `validate()` checks every invariant and runs after every event of every test.
 """

@@ -179,7 +179,7 @@ class World:
         twin = copy.deepcopy(self.node)
         instructions = self.node.handle(event, self.now)
         with mock.patch.object(lending, "grant_plainly", return_value=None):
-            assert twin.handle(event, self.now) == instructions
+            assert NodeState.handle(twin, event, self.now) == instructions  # a test may have wrapped its own node's
         assert twin.state == self.node.state and twin._wake == self.node._wake
         self.plain_grants += isinstance(instructions[0], Granted)
         return instructions

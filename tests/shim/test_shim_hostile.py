@@ -325,3 +325,23 @@ def test_other_doors_of_the_loader(host, compile_c, tmp_path, kind):
     assert child.code == 0, child.err
     past, usual = [0, 0], [0, 2]
     assert child.said == ([past, usual] if kind == "namespace" else usual)
+
+
+def test_a_gpu_for_which_the_page_has_no_line(host, daemon):
+    """The process has more GPUs than a page has lines: on those the limit holds for it alone, on the others as ever."""
+    child = host.start(
+        """
+        cuda = Cuda().start(0)
+        cuda.must_alloc(GiB); say(0); hear()
+        cuda.primary(1)
+        codes = [cuda.alloc(3 * GiB)[0], cuda.alloc(3 * GiB)[0], cuda.info()[1]]
+        cuda.primary(0)
+        say([*codes, cuda.alloc(6 * GiB)[0], cuda.info()[1]])
+        """,
+        **LIMIT,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "0\n"
+    daemon.policy.attach = UNKNOWN
+    out, err = child.communicate("\n", timeout=30)
+    assert out == f"[0, 2, {4 * 2**30}, 0, {8 * 2**30}]\n", err
+    assert daemon.page.word()[0] == 7 * 2**30
