@@ -124,7 +124,7 @@ def _restore_queued(shell: Shell, id: str, identity: dict[str, Any]) -> None:
     def drop() -> None:
         if entry.admission is not unclaimed:
             return
-        log.info("nobody asks for a queued job any more", extra=facts(job=id, name=spec.name))
+        log.info("nobody asks for a queued job any more", extra=facts(job=id))
         if entry.state == "queued":
             shell.withdraw(entry)
         else:
