@@ -20,6 +20,7 @@ class _FFI:
 class _Lib:
     GS_PAGE_MAGIC: Final[int]
     GS_PAGE_VERSION: Final[int]
+    GS_PAGE_OLDEST: Final[int]
     GS_PAGE_BYTES: Final[int]
     GS_PAGE_LINES: Final[int]
     GS_UNIT_BYTES: Final[int]
@@ -27,6 +28,7 @@ class _Lib:
     GS_UUID_BYTES: Final[int]
     GS_WIRE_MAGIC: Final[int]
     GS_WIRE_VERSION: Final[int]
+    GS_WIRE_OLDEST: Final[int]
     GS_FRAME_BYTES: Final[int]
     GS_TEXT_BYTES: Final[int]
     GS_HELLO: Final[int]

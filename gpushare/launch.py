@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import time
 from collections.abc import Mapping
@@ -54,6 +55,7 @@ MAX_SHOWN = 4000  # characters of the command line
 
 RETRY_FIRST = 0.05
 RETRY_LAST = 5.0
+AWAY = 15.0  # seconds for which a job that queues waits for a daemon that has gone
 # Of the notices; the shim prints the others in the program itself.
 ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost"}
 
@@ -177,7 +179,26 @@ class Launch:
         except Refused as refusal:
             limit = "until there is room" if wait == float("inf") else f"up to {format_duration(wait)}"
             self.say(f"waiting {limit}: {refusal.message}", refusal.facts, level=0)
-        return client.register({**body, "wait": min(wait, FOREVER)}, wait)
+        return self._queue({**body, "wait": min(wait, FOREVER)}, wait)
+
+    def _queue(self, body: dict[str, object], wait: float) -> Job:
+        """Wait for room. The daemon may be restarted meanwhile: the job keeps its place for whoever asks by its id."""
+        body["job"] = f"{secrets.randbits(64) or 1:016x}"
+        away_since: float | None = None
+        while True:
+            assert self.node is not None
+            asked_at = time.monotonic()
+            try:
+                return self.node.client().register(body, wait)
+            except DaemonUnreachable as error:
+                now = time.monotonic()
+                if away_since is None or now - asked_at > AWAY:
+                    away_since = now
+                if error.code in ("timed_out", "garbage") or now - away_since > AWAY:
+                    raise
+                if self.node.starter is not None:
+                    self.node.starter.start()
+                time.sleep(RETRY_FIRST)
 
     def registration(self) -> dict[str, object]:
         return {

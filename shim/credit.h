@@ -16,8 +16,10 @@
  * Both halves are in units of 512 bytes: 2 TiB a GPU.
  *
  * Every field names its one writer: [process] or [daemon]. The layout is fixed-width and append-only: fields
- * are added in the reserved space, never moved. Python reads the region between "cdef begin" and "cdef end"
- * through cffi; sizes and offsets are asserted below and again in tests/unit/test_layout.py.
+ * are added in the reserved space, never moved. So programs run on when the daemon is upgraded, and the other way
+ * round: each side takes pages of every version from GS_PAGE_OLDEST on, also of later ones than its own. A field
+ * that the other side does not know stays zero, which must mean what was before. Python reads the region between "cdef
+ * begin" and "cdef end" through cffi; sizes and offsets are asserted below and again in tests/unit/test_layout.py.
  */
 #ifndef GPUSHARE_CREDIT_H
 #define GPUSHARE_CREDIT_H
@@ -28,6 +30,7 @@
 /* cdef begin */
 #define GS_PAGE_MAGIC   0x6572616873757067 /* "gpushare" as little-endian bytes */
 #define GS_PAGE_VERSION 1
+#define GS_PAGE_OLDEST  1
 #define GS_PAGE_BYTES   4096
 #define GS_PAGE_LINES   31
 #define GS_UNIT_BYTES   512

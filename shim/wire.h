@@ -15,7 +15,10 @@
  * for messages only. A process that has a page presents it again in GS_HELLO, its descriptor beside the frame.
  * The end of the connection is the end of the process, unless the daemon finds it alive.
  *
- * Version and size first; fields are added in reserved space, never moved. Amounts are in bytes.
+ * Version and size first; fields are added in reserved space, or behind a body's last, never moved. Each side takes
+ * frames of every version from GS_WIRE_OLDEST on, later ones than its own too: what it does not know is zero where the
+ * other does not know it either, and is left alone otherwise. A change that cannot be made so raises GS_WIRE_OLDEST:
+ * then older ones are refused by name, and their programs keep what they have. Amounts are in bytes.
  */
 #ifndef GPUSHARE_WIRE_H
 #define GPUSHARE_WIRE_H
@@ -26,6 +29,7 @@
 /* cdef begin */
 #define GS_WIRE_MAGIC   0x77737067 /* "gpsw" as little-endian bytes */
 #define GS_WIRE_VERSION 1
+#define GS_WIRE_OLDEST  1
 #define GS_FRAME_BYTES  512
 #define GS_TEXT_BYTES   384
 

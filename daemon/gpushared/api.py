@@ -46,7 +46,7 @@ from gpushared.jobs import Entry, Notice
 from gpushared.logs import facts, log
 from gpushared.processes import Process, parent_of, peer_credentials, printable, uid_of
 from gpushared.reveal import Viewer
-from gpushared.shell import Shell
+from gpushared.shell import INTERNAL, Shell
 from gpushared.views import Views
 
 MAX_BODY = 256 * 1024
@@ -293,6 +293,9 @@ class Api:
             )
         try:
             entry = self._reregister(known, spec, caller, wrapper) if known is not None else None
+            if entry is not None and entry.state == "queued":
+                entry = await self._admission_of(entry)
+                wrapper.close()
             if entry is not None:
                 return web.json_response(self.views.job(entry, self._viewer(request)))
             entry = await self._submit(_job_id(known), spec, wait, wrapper)
@@ -352,10 +355,13 @@ class Api:
         if entry is not None and not caller.may_change(entry.spec.uid):
             raise self._not_theirs(entry, caller.uid)
         if entry is not None and entry.state == "queued":
-            raise UsageError(f"job {job} still waits for room", code="bad_request")
+            if entry.wrapper is None or not entry.wrapper.same(wrapper):
+                raise UsageError(f"job {job} still waits for room", code="bad_request")
+            return entry  # its call has ended, with an earlier daemon perhaps; its place in the queue has not
         if entry is None or entry.state == "ended" or entry.id not in self.shell.core.jobs:
             return None
         self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
+        entry.admission, entry.over = None, False
         self.shell.feed(JobSubmitted(job, spec))
         self.shell.persist()
         return entry
@@ -366,19 +372,34 @@ class Api:
             raise Rejected(self.gate.viewer(spec.uid).told(allowed))
         spec = allowed
         entry = self.shell.book.open(job, spec)
+        entry.patience = None if wait is None else entry.started + wait
         entry.admission = self.shell.loop.create_future()
         self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec, wait))
+        return await self._admission_of(entry)
+
+    async def _admission_of(self, entry: Entry) -> Entry:
+        """Wait for it. Who asks a second time takes the first call's place."""
+        earlier = entry.admission
+        assert earlier is not None
+        mine = entry.admission = self.shell.loop.create_future()
+        if earlier.done() and not earlier.cancelled():
+            mine.set_result(earlier.result())
         try:
-            refusal = await entry.admission
+            refusal = await mine
         except asyncio.CancelledError:
             # The client has hung up, or the daemon stops. Admitted in this very moment, it is nobody's job.
-            self.shell.feed(JobWithdrawn(job) if entry.state == "queued" else JobEnded(job))
-            self.shell.book.forget(entry)
+            if entry.admission is mine and not self.shell.closing:
+                self.shell.feed(JobWithdrawn(entry.id) if entry.state == "queued" else JobEnded(entry.id))
+                self.shell.book.forget(entry)
+                self.shell.persist()
             raise
+        if refusal is INTERNAL:
+            self.shell.book.forget(entry)
+            raise GpushareError(str(INTERNAL.message), code="internal", hint=str(INTERNAL.hint))
         if refusal is not None:
             self.shell.book.forget(entry)
-            raise Rejected(self.gate.viewer(spec.uid).told(refusal), len(self.shell.core.state.queue))
+            raise Rejected(self.gate.viewer(entry.spec.uid).told(refusal), len(self.shell.core.state.queue))
         self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
 
@@ -516,10 +537,12 @@ class Api:
         body.finish(("exit_code", "signal"))
         if entry.state == "queued":
             self.shell.withdraw(entry)
+            self.shell.persist()
         elif entry.state != "ended":
             entry.exit_code, entry.exit_signal = exit_code, number
             self.views.remember(entry)
-            self.shell.feed(JobEnded(entry.id))
+            self.shell.end_job(entry)
+            self.shell.persist()  # else a daemon that is killed now would bring the job back
         shown = self.views.job(entry, viewer)
         outcome = self.views.outcome(entry, viewer)
         shown["state"], shown["outcome"] = "ended", outcome

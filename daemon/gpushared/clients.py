@@ -6,10 +6,11 @@ restarted, a descriptor was closed) and the process goes on using its credit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from gpushared.pages import Page
+from gpushared.events import ProcessRestored, ShareSeen
+from gpushared.pages import LineSeen, Page
 from gpushared.processes import Process
 
 
@@ -34,6 +35,15 @@ class Client:
         self.budget: object = None
         """What it said in HELLO, where it came with the environment alone: children with the same join its job."""
         self.connection: Connection | None = None
+
+    def restored(self, lines: Iterable[tuple[str, LineSeen]]) -> ProcessRestored:
+        """For a core that does not know it: the process as its page and the ledger say."""
+        shares = tuple(
+            ShareSeen(gpu, seen.used, seen.credit, seen.overhead)
+            for gpu, seen in lines
+            if seen.credit or seen.used or seen.overhead
+        )
+        return ProcessRestored(self.id, self.job, self.process.pid, shares, self.command)
 
 
 class Clients:

@@ -262,9 +262,10 @@ def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
     patience = f", or is refused in {format_duration(event.wait)}" if event.wait < A_YEAR else ""
     reason = replace(reason, hint=f"it starts when there is room for it{patience}")
     until = turn.now + event.wait
-    turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now, until)
+    turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now - event.age, until)
     turn.emit(JobQueued(event.job, reason))
     turn.record_of_submission("queued", reason, event.job, event.spec)
+    turn.emit(Persist())
 
 
 def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
@@ -344,15 +345,19 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
             ceiling = min(event.spec.limit.resolve(gpu.total), gpu.capacity)
             found = Bounds(0, ceiling)
         bounds[id] = found
-    job = Job(event.job, event.spec, turn.now - event.age, bounds)
+    job = Job(event.job, event.spec, turn.now - event.age, bounds, open=event.open)
+    job.active_at = turn.now  # nobody has looked meanwhile: not idle, as far as anybody knows
+    if event.saved is not None:
+        job.saved_at = turn.now - event.saved
     turn.state.add_job(job)
-    turn.record("restored", "found again after a restart of the daemon", job=job)
+    turn.record("restored", "found again by a daemon that has begun anew", job=job)
     for id in bounds:
         turn.emit(Publish(id))
 
 
 def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:
     if turn.state.queue.pop(event.job, None) is not None:
+        turn.emit(Persist())
         _admit_waiting(turn)
 
 
@@ -474,7 +479,7 @@ def _attach_asked(turn: Turn, event: AttachAsked) -> None:
         turn.record_reason("denied", refusal, job=job, gpu=gpu.id)
         return
     cost = lending.cost_of_a_context(turn, gpu, job)
-    _wait_for(turn, Ask(event.ask, process.id, job.id, gpu.id, cost, turn.now, attach=True))
+    _wait_for(turn, Ask(event.ask, process.id, job.id, gpu.id, cost, turn.now - event.waited, attach=True))
 
 
 def _bounds_for(turn: Turn, job: Job, gpu: Gpu) -> Reason | None:
@@ -512,14 +517,14 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
         lending.count_failed_driver(turn, event, job)
         return
     size = whole_units(event.size)
-    ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now)
+    ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now - event.waited)
     ask.driver_failed, ask.allocation = event.driver_failed, event.allocation
     _wait_for(turn, ask)
 
 
 def _wait_for(turn: Turn, ask: Ask) -> None:
     ask.priority = turn.state.jobs[ask.job].spec.priority
-    ask.deadline = turn.now + turn.policy.claim_timeout
+    ask.deadline = ask.since + turn.policy.claim_timeout
     lending.add_ask(turn, ask)
 
 
@@ -656,6 +661,7 @@ def _checkpointed(turn: Turn, event: Checkpointed) -> None:
     job = turn.state.jobs.get(event.job)
     if job is not None:
         job.saved_at = turn.now
+        turn.emit(Persist())
         turn.record("checkpointed", "says that its work is saved", job=job)
 
 

@@ -38,6 +38,8 @@ CLAIM_MARGIN = 5.0
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 HOUSEKEEPING_EVERY = 1.0
+CHECK_EVERY = 10.0
+"""Seconds between two looks at whether the core's sums are right."""
 
 
 class Daemon:
@@ -58,7 +60,7 @@ class Daemon:
         self._notifier = notifier or Notifier({})
         self._reload = reload
         self._stop = asyncio.Event()
-        self._busy_at = time.monotonic()
+        self._busy_at = self._checked_at = time.monotonic()
         self._status = ""
 
     async def run(self) -> None:
@@ -102,6 +104,7 @@ class Daemon:
     async def _serve(self) -> None:
         tasks = [asyncio.create_task(one) for one in (self._sample(), self._look_after(), self._keep_house())]
         await self._stop.wait()
+        self.shell.closing = True
         self._notifier.stopping()
         self.directory.unbind()
         self.shims.stop()
@@ -177,6 +180,8 @@ class Daemon:
             if watchdog is not None:
                 self._notifier.alive()
             self.shell.give_up_broken()
+            self.shims.look_after_the_absent()
+            self._check()
             status = self._describe()
             if status != self._status:
                 self._status = status
@@ -184,6 +189,12 @@ class Daemon:
             if not self.directory.system and self._is_idle():
                 log.info("no job left")
                 self.stop()
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        if now - self._checked_at >= CHECK_EVERY:
+            self._checked_at = now
+            self.shell.check()
 
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""

@@ -55,8 +55,9 @@ class ShimEnforcer:
         if number is None:
             return None
         line = page.lines[gpu]
-        _enter(page, gpu, units(credit), units(overhead))
-        line.overhead = units(overhead)
+        _enter(page, gpu, units(credit), units(overhead) if overhead else None)  # else it is charged already
+        if overhead:
+            line.overhead = units(overhead)
         line.attached = 1
         lib.gs_grant(line, units(credit))
         return number

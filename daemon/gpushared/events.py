@@ -89,7 +89,9 @@ class JobSubmitted(Event):
     job: str
     spec: JobSpec
     wait: float | None = None
-    """Seconds it is ready to queue; None: not at all."""
+    """Seconds it is ready to queue from now on; None: not at all."""
+    age: float = 0.0
+    """Seconds for which it has queued already, as far as an earlier core knew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,10 @@ class JobRestored(Event):
     spec: JobSpec
     gpus: tuple[str, ...]
     age: float = 0.0
+    open: bool = True
+    """False: its wrapper has said that it is over, and processes of its own still lived."""
+    saved: float | None = None
+    """Seconds since it said that its work is saved; None: it never has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +200,8 @@ class AttachAsked(Event):
     ask: int
     process: int
     gpu: str
+    waited: float = 0.0
+    """Seconds for which it has been asked already: of an earlier core, which has failed."""
 
 
 @dataclass(slots=True)  # not frozen: that costs five times as much to make, and of these hundreds come at once
@@ -210,6 +218,8 @@ class CreditAsked(Event):
     """What the program wanted to allocate in all, for messages: at least `size`."""
     again: bool = False
     """And said so again after the GPU was looked at: nothing is asked for, it is to be counted."""
+    waited: float = 0.0
+    """As of AttachAsked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,11 @@ from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
 from gpushare.reasons import Reason
 from gpushare.rungs import LADDER
 from gpushared.clients import Client
-from gpushared.events import JobEnded, JobRestored, JobSpec, JobSubmitted, ProcessJoined, ProcessRestored, ShareSeen
+from gpushared.events import JobRestored, JobSpec, JobSubmitted, ProcessJoined
 from gpushared.gate import Gate
 from gpushared.identities import user_name
 from gpushared.jobs import Entry
+from gpushared.ledger import Terms
 from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages, has_page
 from gpushared.processes import Process, command_of, parent_of, printable
@@ -129,6 +130,8 @@ class Welcomer:
             page.close(remove=False)
             return None
         page.account = self.pages.ledger.open(header)
+        if entry is not None:
+            page.account.set_terms(Terms.of(entry.spec))
         most = self._limits(entry)
         page.claimed_lines(most)
         return restore_client(self.shell, page, peer)
@@ -160,10 +163,11 @@ class Welcomer:
         name = spec.name if spec is not None else command_of(peer.pid)
         priority = spec.priority if spec is not None else 0
         try:
-            page = self.pages.create(peer, uid, job=job, priority=priority, grace_ms=grace, name=name)
+            terms = Terms.of(spec) if spec is not None else None
+            page = self.pages.create(peer, uid, job=job, priority=priority, grace_ms=grace, name=name, terms=terms)
         except OSError:
             if entry is not None and entry.wrapper is None and not self.shell.clients.has_job(job):
-                self.shell.feed(JobEnded(job))
+                self.shell.end_job(entry)
             raise
         client = Client(page, peer, job, uid)
         client.budget = budget
@@ -241,18 +245,23 @@ def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
     job = f"{header.job_id:016x}"
     lines = page.take_lines(shell.gpus.by_bytes)
     if job not in shell.core.jobs:
-        request = max((seen.request for _, seen in lines), default=0)
-        limit = max((seen.limit for _, seen in lines), default=0)
+        terms = page.account.terms if page.account is not None else None
+        if terms is None:  # of a daemon that wrote none
+            request = max((seen.request for _, seen in lines), default=0)
+            limit = max((seen.limit for _, seen in lines), default=0)
+            terms = Terms(_of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX, LADDER, 0.0)
         spec = JobSpec(
             name=header.job_name or command_of(owner.pid),
             uid=header.uid,
             user=user_name(header.uid),
             command=(command_of(owner.pid),),
-            request=_of_bytes(request) if request else NOTHING,
-            limit=_of_bytes(limit) if limit else MAX,
+            request=terms.request,
+            limit=terms.limit,
             gpus=0,
             priority=header.priority,
             grace=header.grace_ms / 1000 if header.grace_ms else None,
+            min_run_time=terms.min_run_time,
+            on_reclaim=terms.on_reclaim,
             request_source="its credit page",
             limit_source="its credit page",
         )
@@ -262,13 +271,10 @@ def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
     client.command = command_of(owner.pid)
     spec = shell.core.jobs[job].spec
     client.budget = Budget(spec.request, spec.limit)
+    if page.account is not None:
+        page.account.set_terms(Terms.of(spec))
     shell.adopt(client)
-    shares = tuple(
-        ShareSeen(gpu, seen.used, seen.credit, seen.overhead)
-        for gpu, seen in lines
-        if seen.credit or seen.used or seen.overhead
-    )
-    shell.feed(ProcessRestored(client.id, job, owner.pid, shares, client.command))
+    shell.feed(client.restored(lines))
     return client
 
 

@@ -68,7 +68,10 @@ class JobClosed(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Attached(Instruction):
-    """Open a line for the process: charge it `overhead`, give it `credit`, answer the ask."""
+    """Open a line for the process: charge it `overhead`, give it `credit`, answer the ask.
+
+    No overhead and no credit: it has what it needs already.
+    """
 
     ask: int
     process: int
@@ -203,7 +206,7 @@ class BudgetRefused(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Persist(Instruction):
-    """The admitted jobs or the learned overheads have changed: write NodeState.notes() to disk."""
+    """The admitted or queued jobs, the reservations or the learned overheads have changed: write them to disk, soon."""
 
 
 @dataclass(frozen=True, slots=True)

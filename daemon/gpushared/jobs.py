@@ -37,6 +37,10 @@ class Entry:
     """Who submitted the job; its end is the job's. None: the environment alone, and the job ends with its processes."""
     main: Process | None = None
     """What the wrapper has started: stopped with the job, even while it has no GPU open."""
+    patience: float | None = None
+    """Until when (time.time()) it queues for room; None: it does not."""
+    over: bool = False
+    """Its wrapper has said so, or is gone: it is there only as long as processes of its own are."""
     state: str = "queued"
     """queued, running or ended; what else a job may be (borrowing, asked_back, waiting) the core knows."""
     admission: asyncio.Future[Reason | None] | None = None
@@ -137,7 +141,8 @@ class Book:
 
     def forget(self, entry: Entry) -> None:
         """A submission that came to nothing."""
-        self._entries.pop(entry.id, None)
+        if self._entries.get(entry.id) is entry:  # else its wrapper has submitted it again meanwhile
+            del self._entries[entry.id]
         self._let_go(entry)
 
     def end(self, entry: Entry) -> None:

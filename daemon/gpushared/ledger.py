@@ -5,6 +5,12 @@ without end. A daemon that was killed and comes again must not believe that. Thi
 same tmpfs, and never handed out; it is changed with plain stores into its mapping, so it is as old as the last
 instruction of the daemon that went. Credit is entered before it is given and struck out after it was taken: what
 stands here is never less than what the page honestly says.
+
+The terms of its job stand here too, so that a job keeps its limit whatever becomes of the notes (recovery.py): those
+are a few milliseconds old, and may be lost.
+
+A newer daemon reads what an older one has left, and the other way round: a record grows at its end only, and what is
+zero there was not said.
 """
 
 from __future__ import annotations
@@ -16,20 +22,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare._layout import lib
+from gpushare.quantity import Kind, Quantity
+from gpushare.rungs import LADDER
+from gpushared.events import JobSpec
 
 LINES = int(lib.GS_PAGE_LINES)
 _HEADER = struct.Struct("<QQQIIiI48s")  # page, job, start time, pid, uid, priority, grace, name
 _LINE = struct.Struct("<16sII")  # uuid, credit and overhead in units
 _AMOUNTS = struct.Struct("<II")
 _PAGE_ID = struct.Struct("<Q")
+_TERMS = struct.Struct("<BBHIQQ")  # kinds of request and limit, rungs, least run time in ms, request, limit
 LINES_AT = 96
+TERMS_AT = LINES_AT + LINES * _LINE.size
 AMOUNTS_AT = 16
 """Behind the uuid."""
 RECORD_BYTES = 1024
 GROWTH = 64
 """Records by which the file grows."""
 
-assert _HEADER.size <= LINES_AT and LINES_AT + LINES * _LINE.size <= RECORD_BYTES
+KINDS = (None, Kind.BYTES, Kind.SHARE, Kind.MAX, Kind.NONE)
+"""By number in the terms. None: not said."""
+
+assert _HEADER.size <= LINES_AT and TERMS_AT + _TERMS.size <= RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job may have, and how it is asked back: as much as a program says of itself with its environment alone."""
+
+    request: Quantity
+    limit: Quantity
+    on_reclaim: tuple[str, ...]
+    min_run_time: float
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Terms:
+        return cls(spec.request, spec.limit, spec.on_reclaim, spec.min_run_time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +93,22 @@ class Account:
     number: int
     header: Header
     lines: list[Line] = field(default_factory=list)
+    terms: Terms | None = None
+
+    def set_terms(self, terms: Terms) -> None:
+        """Those of its job, from now on."""
+        self.terms = terms
+        rungs = sum(1 << number for number, rung in enumerate(LADDER) if rung in terms.on_reclaim)
+        _TERMS.pack_into(
+            self.ledger.map,
+            self.number * RECORD_BYTES + TERMS_AT,
+            KINDS.index(terms.request.kind),
+            KINDS.index(terms.limit.kind),
+            rungs,
+            min(int(terms.min_run_time * 1000), 2**32 - 1),
+            terms.request.value,
+            terms.limit.value,
+        )
 
     def open_line(self, uuid: bytes) -> None:
         """The next line of the page is this GPU's."""
@@ -81,6 +125,10 @@ class Account:
         if overhead is not None:
             line.overhead = overhead
         _AMOUNTS.pack_into(self.ledger.map, line.at, line.credit, line.overhead)
+
+    def correct(self, index: int, credit: int) -> None:
+        """The credit is this: an earlier daemon has entered more than it came to give."""
+        self.enter(index, credit - self.lines[index].credit, None)
 
     def strike_out(self) -> None:
         """The page is no more."""
@@ -163,4 +211,19 @@ class Ledger:
             if not any(uuid):
                 break
             account.lines.append(Line(uuid, line_at + AMOUNTS_AT, credit, overhead))
+        account.terms = _read_terms(_TERMS.unpack_from(self.map, at + TERMS_AT))
         return account
+
+
+def _read_terms(found: tuple[int, ...]) -> Terms | None:
+    request, limit, rungs, min_run_ms, request_value, limit_value = found
+    amounts = _quantity(request, request_value), _quantity(limit, limit_value)
+    if amounts[0] is None or amounts[1] is None:
+        return None
+    ladder = tuple(rung for number, rung in enumerate(LADDER) if rungs & 1 << number)
+    return Terms(amounts[0], amounts[1], ladder or LADDER, min_run_ms / 1000)
+
+
+def _quantity(number: int, value: int) -> Quantity | None:
+    kind = KINDS[number] if number < len(KINDS) else None
+    return None if kind is None else Quantity(kind, value, Quantity(kind, value, "").canonical())

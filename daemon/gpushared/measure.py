@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from gpushare.quantity import format_bytes, format_duration
 from gpushared import breach, health
 from gpushared.events import MemorySampled
-from gpushared.instructions import Publish, Revoke
+from gpushared.instructions import Persist, Publish, Revoke
 from gpushared.state import MIB, Gpu, Returning, Share, whole_units
 from gpushared.turn import Turn
 
@@ -111,6 +111,7 @@ def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
         job = turn.state.jobs[share.job]
         text = f"a context costs {format_bytes(measured)} on {gpu.name}"
         turn.record("overhead", text, job=job, gpu=gpu.id, overhead=measured)
+        turn.emit(Persist())
 
 
 def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:

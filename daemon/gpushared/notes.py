@@ -60,6 +60,7 @@ def take_job(job: Job) -> dict[str, Any]:
         "gpus": list(job.bounds),
         "since": job.since,
         "open": job.open,
+        "saved": job.saved_at if job.saved_at >= job.since else None,
     }
 
 
@@ -67,9 +68,15 @@ def restore(notes: dict[str, Any]) -> list[JobRestored]:
     """The jobs of an earlier daemon. Raises ValueError, KeyError or TypeError for what are no notes of ours."""
     if notes["version"] != VERSION:
         raise ValueError(f"notes of version {notes['version']}")
+    now = float(notes["now"])
     return [
         JobRestored(
-            str(one["job"]), spec_from_note(one["spec"]), tuple(one["gpus"]), float(notes["now"]) - float(one["since"])
+            str(one["job"]),
+            spec_from_note(one["spec"]),
+            tuple(one["gpus"]),
+            now - float(one["since"]),
+            bool(one["open"]),
+            None if one.get("saved") is None else now - float(one["saved"]),
         )
         for one in notes["jobs"]
     ]

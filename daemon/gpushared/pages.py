@@ -30,7 +30,7 @@ from typing import Any
 
 from gpushare._layout import ffi, lib
 from gpushared.events import TrimSeen
-from gpushared.ledger import Account, Header, Ledger
+from gpushared.ledger import Account, Header, Ledger, Terms
 from gpushared.logs import facts, log
 from gpushared.processes import Process
 
@@ -52,6 +52,14 @@ def units(size: int) -> int:
 
 
 NOBODY = Header(0, 0, 0, 0, 0, 0, 0, "")
+
+
+class OtherVersion(ValueError):
+    """A page whose layout this daemon no longer knows."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"a page of version {version}")
+        self.version = version
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +124,15 @@ class Page:
         page = self._struct
         return bool(
             page.magic == lib.GS_PAGE_MAGIC
-            and page.version == lib.GS_PAGE_VERSION
+            and page.version >= lib.GS_PAGE_OLDEST
             and page.size == PAGE_BYTES
             and page.page_id != 0
             and page.page_id == self.header.page_id
         )
+
+    @property
+    def version(self) -> int:
+        return int(self._struct.version) if self._struct.magic == lib.GS_PAGE_MAGIC else 0
 
     def line_of(self, gpu: str) -> int | None:
         """The number of the GPU's line, a fresh one if it has none; None: all are in use."""
@@ -169,6 +181,8 @@ class Page:
             gpu = gpus.get(seen.uuid, f"GPU-{uuid.UUID(bytes=seen.uuid)}")
             self.gpus.append(gpu)
             self.lines[gpu] = ffi.addressof(self._struct.line[seen.index])
+            if self.account is not None:
+                self.account.correct(seen.index, units(seen.credit))
             if seen.uuid in gpus:
                 taken.append((gpu, seen))
         return taken
@@ -256,11 +270,15 @@ class Pages:
         self._device = directory.stat().st_dev
         self.ledger = Ledger(directory.with_name("ledger"))
 
-    def create(self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str) -> Page:
+    def create(
+        self, owner: Process, uid: int, *, job: str, priority: int, grace_ms: int, name: str, terms: Terms | None = None
+    ) -> Page:
         page_id, home, page = self._spares.pop() if self._spares else self._make()
         try:
             page.write_header(Header(page_id, int(job, 16), owner.start_time, owner.pid, uid, priority, grace_ms, name))
             page.account = self.ledger.open(page.header)
+            if terms is not None:
+                page.account.set_terms(terms)
             page.move(home)
         except BaseException:
             page.close(remove=True)
@@ -301,7 +319,13 @@ class Pages:
     def reopen(self) -> Iterator[tuple[Page, Process]]:
         """The pages of an earlier daemon whose processes live; the others are removed."""
         for path in sorted(self._directory.iterdir()):
-            found = self._reopen_one(path)
+            try:
+                found = self._reopen_one(path)
+            except OtherVersion as error:
+                # Kept as it is: the daemon that made it may come back. Its program is outside of gpushare until then.
+                log.warning("a page is too old for this daemon", extra=facts(page=path.name, version=error.version))
+                self.ledger.found.pop(int(path.name, 16))
+                continue
             if found is None:
                 log.info("page removed: its process is gone", extra=facts(page=path.name))
                 path.unlink(missing_ok=True)
@@ -335,7 +359,11 @@ class Pages:
         The file must be one that a daemon of this user has made, not one of the presenting user's own. The
         descriptor stays the caller's: closing a stranger's may take as long as the stranger likes.
         """
-        return map_checked(os.dup(fd), None) if lib.gs_page_is_ours(fd, self._device) else None
+        if not lib.gs_page_is_ours(fd, self._device):
+            return None
+        with contextlib.suppress(OtherVersion):
+            return map_checked(os.dup(fd), None)
+        return None
 
     def _path(self, page_id: int) -> Path:
         return self._directory / f"{page_id:016x}"
@@ -353,7 +381,10 @@ def map_checked(fd: int, path: Path | None) -> Page | None:
         os.close(fd)
         return None
     if not page.is_sound():
+        version = page.version
         page.close(remove=False)
+        if 0 < version < lib.GS_PAGE_OLDEST:
+            raise OtherVersion(version)
         return None
     return page
 

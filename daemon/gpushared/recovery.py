@@ -1,12 +1,12 @@
 """After a restart: who is there, what was promised, what is used. Nobody's help is needed for it.
 
     the GPUs        from the driver, before anything else
-    the jobs        from state.json, if their wrapper or one of their processes lives
+    the jobs        from state.json, if their wrapper or one of their processes lives; those that queue, in their order
     the processes   from their pages: each has the words, the owner's pid and start time, and the job's id
 
-A job without notes is rebuilt from its pages. Notes that cannot be read are set aside, not fatal: the pages hold
-what matters. Shims then reconnect and present their pages, wrappers register again under their job's id, and both
-find everything as it was.
+A job without notes is rebuilt from its pages and the ledger. Notes that cannot be read are set aside, not fatal: the
+pages hold what matters. Shims then reconnect and present their pages, wrappers register again under their job's id, and
+both find everything as it was.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from gpushared import notes, state_file
-from gpushared.events import JobEnded, JobRestored
+from gpushared.anew import submission
+from gpushared.events import JobRestored
 from gpushared.hello import restore_client
 from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages
 from gpushared.processes import Process
 from gpushared.shell import Shell
+
+ASKS_AGAIN_WITHIN = 30.0
+"""Seconds for which a queued job keeps its place, or what it has got, until its wrapper asks for it again."""
 
 
 def recover(shell: Shell, pages: Pages) -> None:
@@ -34,8 +38,11 @@ def recover(shell: Shell, pages: Pages) -> None:
     for page, owner in found:
         _restore_process(shell, page, owner)
     for entry in shell.book.live():
-        if entry.wrapper is None and not shell.clients.has_job(entry.id):
-            shell.feed(JobEnded(entry.id))
+        if entry.state == "running" and entry.wrapper is None and not shell.clients.has_job(entry.id):
+            shell.end_job(entry)
+    for entry in sorted(shell.book.live(), key=lambda entry: entry.started):
+        if entry.state == "queued":
+            shell.feed(submission(entry))
     jobs = sum(1 for _ in shell.book.live())
     if jobs or len(shell.clients):
         log.info("state rebuilt", extra=facts(jobs=jobs, processes=len(shell.clients)))
@@ -76,21 +83,54 @@ def _restore_jobs(shell: Shell, state: dict[str, Any], with_pages: set[str]) -> 
     for job in jobs:
         identity = identities.get(job.job)
         _restore_job(shell, job, identity if isinstance(identity, dict) else {}, since, job.job in with_pages)
+    for id, identity in identities.items():
+        if isinstance(identity, dict) and identity.get("queued") is not None:
+            _restore_queued(shell, id, identity)
 
 
 def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since: float, has_pages: bool) -> None:
-    wrapper = _find(identity.get("wrapper"))
+    # A wrapper that has ended its job may live on; the job does not, once its processes are gone.
+    wrapper = _find(identity.get("wrapper")) if job.open else None
     if wrapper is None and not has_pages:
         return
     entry = shell.book.open(job.job, job.spec)
-    entry.state = "running"
+    entry.state, entry.over = "running", not job.open
     entry.started = float(identity.get("started", entry.started))
     if wrapper is not None:
         shell.book.set_wrapper(entry, wrapper, shell.readers)
     main = _find(identity.get("main"))
     if main is not None:
         shell.book.set_main(entry, main)
-    shell.feed(replace(job, age=job.age + since))
+    saved = None if job.saved is None else job.saved + since
+    shell.feed(replace(job, age=job.age + since, saved=saved))
+
+
+def _restore_queued(shell: Shell, id: str, identity: dict[str, Any]) -> None:
+    """It keeps its place. Its wrapper, whose call has ended with the earlier daemon, asks again by the job's id."""
+    wrapper = _find(identity.get("wrapper"))
+    if wrapper is None:
+        return
+    try:
+        spec, patience = notes.spec_from_note(identity["queued"]["spec"]), float(identity["queued"]["patience"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("a queued job's note makes no sense", extra=facts(job=id, error=repr(error)))
+        wrapper.close()
+        return
+    entry = shell.book.open(id, spec)
+    entry.started, entry.patience = float(identity.get("started", entry.started)), patience
+    unclaimed = entry.admission = shell.loop.create_future()
+    shell.book.set_wrapper(entry, wrapper, shell.readers)
+
+    def drop() -> None:
+        if entry.admission is not unclaimed:
+            return
+        log.info("nobody asks for a queued job any more", extra=facts(job=id))
+        if entry.state == "queued":
+            shell.withdraw(entry)
+        else:
+            shell.end_job(entry)
+
+    shell.loop.call_later(ASKS_AGAIN_WITHIN, drop)
 
 
 def _find(identity: object) -> Process | None:

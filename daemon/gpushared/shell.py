@@ -1,36 +1,44 @@
 """The shell: feeds events to the core and does what it answers. All that is decided is decided in core.py.
 
-One event at a time. What an instruction asks back (LookUsed, SampleMemory, Revoke) is handed in before the next
-event is taken, so the core never sees the world move between its question and the answer. Nothing here waits:
-a slow driver is asked on a thread, and its answer comes as an event of its own.
+A core that has failed in the middle of an event may be half changed, and nobody is to be lent anything on its sums. It
+is thrown away, and another is made of what stands outside it: the pages and their ledger, the book of jobs, the asks
+that are not answered (anew.py); a daemon that starts again does the same with the same events (recovery.py). Doing it
+within the process keeps everybody connected, and a program that can make the core fail harms only itself; and nobody
+would start a user's own daemon again for programs that came with their environment alone. Whoever waited for just what
+failed is told so. If the new core is wrong too, the daemon ends at once, as if killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
+from gpushared import anew
 from gpushared import instructions as do
 from gpushared.clients import Client, Clients
 from gpushared.core import NodeState
 from gpushared.doors import Doors
 from gpushared.enforcers import ShimEnforcer
 from gpushared.events import (
+    AttachAsked,
     BudgetChanged,
+    CreditAsked,
     Detached,
     Event,
     GpuFound,
     JobEnded,
+    JobSubmitted,
     JobWithdrawn,
     MemorySampled,
     ProcessGone,
@@ -44,6 +52,7 @@ from gpushared.follow import Backlog
 from gpushared.gpus import Gpus, Sample
 from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
+from gpushared.ledger import Terms
 from gpushared.logs import Sparingly, facts, log
 from gpushared.outsiders import StrayFinder, open_stray
 from gpushared.readers import Readers
@@ -79,6 +88,35 @@ Answer = Callable[[do.Attached | do.Granted | do.Denied, int | None], None]
 """Takes the core's answer to an ask and the number of the line in the page."""
 
 
+ONLY_TELL = (do.Log, do.Notify, do.JobQueued, do.Publish, do.Persist)
+"""Instructions that change nothing the core counts on: where one fails, the core is as right as before."""
+
+ASKS = (AttachAsked, CreditAsked, JobSubmitted, ReservationAsked, BudgetChanged)
+"""Events that somebody waits for: who has made the core fail is told so."""
+
+NOT_RETOLD = (*ASKS, UsedSeen, Revoked, MemorySampled, TimePassed)
+"""A new core is not told of these again: it looks for itself. It is told of all else that has happened."""
+
+FAILURES = 2
+"""An ask that was there at so many failures which were not plainly another's is refused: it may be what the core fails
+on."""
+
+PAUSE_AFTER_FAILURE = 1.0
+"""Seconds: a core that fails whenever time passes does not keep the daemon from serving."""
+
+SOFTWARE_ERROR = os.EX_SOFTWARE
+
+
+@dataclass(slots=True)
+class Asked:
+    """An ask that is not answered."""
+
+    event: AttachAsked | CreditAsked
+    answer: Answer
+    at: float
+    failures: int = 0
+
+
 @dataclass(slots=True)
 class Traffic:
     """What came over the shims' socket."""
@@ -101,21 +139,26 @@ class Shell:
         self.book = Book()
         self.doors, self.turns, self.strays = Doors(), Turns(self.loop), Strays()
         self.book.on_wrapper_end = self._wrapper_ended
-        self.answers: dict[int, Answer] = {}
+        self.asked: dict[int, Asked] = {}
         self.traffic = Traffic()
         self.viewer_of: Callable[[int], Viewer] = lambda uid: Viewer(uid, "none")
         """What a user may read; the gate knows."""
         self.on_silence: Callable[[str], None] = lambda _: None
         """Called with a GPU for which the driver did not answer."""
+        self.closing = False
+        """The daemon stops: calls that end now are not given up by their callers."""
         self.followers: set[Backlog[Record]] = set()
         """Who wants to hear of each record as it is made."""
         self._stray_finder = StrayFinder()
         self._sparingly = Sparingly(1.0)
         self.errors = 0
-        """Events that the core could not handle. A bug, each of them."""
+        """Events that the core could not handle, and instructions that could not be done. A bug, each of them."""
         self._next_ask = 0
         self._events: deque[Event] = deque()
         self._busy = False
+        self._beginning_anew = False
+        self._retold: Event | None = None
+        self._no_wake_before = 0.0
         self._publish: set[str] = set()
         self._publishing = False
         self._publish_next = 0.0
@@ -167,39 +210,126 @@ class Shell:
         finally:
             self._busy = False
 
+    def restore(self, event: Event) -> None:
+        """One of those that a core is made of: at once, before all others."""
+        self._handle(event)
+
     def _handle(self, event: Event) -> None:
         todo = [event]  # it grows while it is worked off
         for one in todo:
             try:
                 instructions = self.core.handle(one, time.monotonic())
             except Exception:
-                self._core_failed(one)
-                continue
+                log.exception("the core failed on an event", extra=facts(event=repr(one)[:500]))
+                self._begin_anew(one)
+                return
+            failed: do.Instruction | None = None
             for instruction in instructions:
                 try:
                     answer = self._hands[type(instruction)](instruction)
                 except Exception:
-                    self.errors += 1
                     log.exception("an instruction failed", extra=facts(instruction=repr(instruction)[:500]))
+                    if isinstance(instruction, ONLY_TELL):
+                        self.errors += 1
+                    else:
+                        failed = instruction  # the others of this turn are right by themselves
                     continue
                 if answer is not None:
                     todo.append(answer)
+            if failed is not None:
+                self._begin_anew(failed)
+                return
 
-    def _core_failed(self, event: Event) -> None:
-        """One client's event must not stop the others'. Whoever waits for its answer gets one."""
+    # ---- after a failure ---------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Whether the core's sums are right. They always are, or there is a bug: better found than lent on."""
+        if self._busy:
+            return
+        try:
+            self.core.validate()
+        except Exception:
+            log.exception("the core contradicts itself")
+            self._busy = True
+            try:
+                self._begin_anew(None)
+                while self._events:
+                    self._handle(self._events.popleft())
+            finally:
+                self._busy = False
+
+    def _begin_anew(self, failed: Event | do.Instruction | None) -> None:
+        """Another core in the place of one that has failed on this; None: that was found to be wrong."""
         self.errors += 1
-        log.exception("the core failed on an event", extra=facts(event=repr(event)[:500]))
-        ask: int | None = getattr(event, "ask", None)
-        answer = self.answers.pop(ask, None) if ask is not None else None
-        if answer is not None:
-            answer(do.Denied(ask or 0, 0, "", INTERNAL), None)
+        if self._beginning_anew:
+            self._give_up()
+        self._beginning_anew = True
+        try:
+            told = failed is not None and self._tell_of_failure(failed)
+            for asked in () if told else self.asked.values():
+                asked.failures += 1
+            earlier, self.core = self.core, NodeState(self.core.state.policy)
+            anew.rebuild(self, earlier)
+            self.core.validate()
+        except Exception:
+            log.exception("another core cannot be made")
+            self._give_up()
+        self._beginning_anew = False
+        self._no_wake_before = time.monotonic() + PAUSE_AFTER_FAILURE
+        self._tell_again(failed)
+        log.warning("the state was rebuilt", extra=facts(jobs=len(self.core.jobs), processes=len(self.core.processes)))
 
-    def next_ask(self, answer: Answer) -> int:
-        self._next_ask += 1
-        self.answers[self._next_ask] = answer
-        return self._next_ask
+    def _tell_of_failure(self, failed: Event | do.Instruction) -> bool:
+        """Whoever waits for just this hears that it has failed. False: nobody does."""
+        asked = self.asked.pop(getattr(failed, "ask", 0), None)
+        if asked is not None:
+            self._refuse_ask(asked)
+        if isinstance(failed, ReservationAsked | do.ReservationMade):
+            self.core.state.reservations.pop(failed.reservation, None)  # ask_core() will say that there is none
+        entry = self.book.get(getattr(failed, "job", ""))
+        if isinstance(failed, JobSubmitted | do.JobAdmitted | do.JobRefused) and entry is not None:
+            _resolve(entry, INTERNAL)
+        return asked is not None or isinstance(failed, ASKS)
+
+    def _tell_again(self, failed: Event | do.Instruction | None) -> None:
+        """What has happened all the same, and the asks: with the time for which they have waited."""
+        now = time.monotonic()
+        queued = [event for event in self._events if not isinstance(event, AttachAsked | CreditAsked)]
+        again: list[Event] = []
+        if isinstance(failed, Event) and not isinstance(failed, NOT_RETOLD) and failed is not self._retold:
+            self._retold = failed
+            again.append(failed)
+        for ask, asked in list(self.asked.items()):
+            if asked.failures >= FAILURES:
+                del self.asked[ask]
+                self._refuse_ask(asked)
+            else:
+                again.append(replace(asked.event, waited=now - asked.at))
+        self._events = deque([*again, *queued])
+
+    def _refuse_ask(self, asked: Asked) -> None:
+        event = asked.event
+        try:
+            asked.answer(do.Denied(event.ask, event.process, event.gpu, INTERNAL), None)
+        except Exception:
+            log.exception("an ask could not be answered", extra=facts(event=repr(event)[:500]))
+
+    def _give_up(self) -> None:
+        """At once, as if killed: nothing is lent on wrong sums. Who has started this daemon starts the next one; until
+        then programs keep what they have."""
+        log.critical("the daemon ends: its state cannot be rebuilt")
+        os._exit(SOFTWARE_ERROR)
 
     # ---- asks --------------------------------------------------------------------------------------
+
+    def next_ask(self) -> int:
+        self._next_ask += 1
+        return self._next_ask
+
+    def ask(self, event: AttachAsked | CreditAsked, answer: Answer) -> None:
+        """Feed it, and have its answer called with the core's."""
+        self.asked[event.ask] = Asked(event, answer, time.monotonic())
+        self.feed(event)
 
     def _attached(self, done: do.Attached) -> None:
         line = None
@@ -216,9 +346,10 @@ class Shell:
         self._answer(done, None)
 
     def _answer(self, done: do.Attached | do.Granted | do.Denied, line: int | None) -> None:
-        answer = self.answers.pop(done.ask, None)
-        if answer is not None:
-            answer(done, line)
+        asked = self.asked.get(done.ask)
+        if asked is not None:
+            asked.answer(done, line)
+            self.asked.pop(done.ask, None)
 
     # ---- words and samples -------------------------------------------------------------------------
 
@@ -384,7 +515,12 @@ class Shell:
         if entry.state == "queued":
             self.withdraw(entry)
         else:
-            self.feed(JobEnded(entry.id))
+            self.end_job(entry)
+
+    def end_job(self, entry: Entry) -> None:
+        """Its wrapper has said so, or is no more."""
+        entry.over = True
+        self.feed(JobEnded(entry.id))
 
     def withdraw(self, entry: Entry) -> None:
         """Nobody wants the queued job any more; a submitter that still waits is told."""
@@ -434,7 +570,11 @@ class Shell:
 
     def _budget_set(self, done: do.BudgetSet) -> None:
         """In the pages before anybody is told: whoever changes a job and then asks it must find the change there."""
+        terms = Terms.of(self.core.jobs[done.job].spec)
         for process in self.core.jobs[done.job].processes:
+            client = self.clients.get(process)
+            if client is not None and client.page.account is not None:
+                client.page.account.set_terms(terms)
             for gpu in self.core.processes[process].shares:
                 self._publish_now(gpu, (process,))
         self._answered_at_once(done)
@@ -476,7 +616,7 @@ class Shell:
         client.process.close()
         client.page.close(remove=True)
         if entry is not None and entry.wrapper is None and not self.clients.has_job(client.job):
-            self.feed(JobEnded(client.job))
+            self.end_job(entry)
 
     def give_up_broken(self) -> None:
         """Processes that have cut their page short: nothing that they use is known any more."""
@@ -512,7 +652,7 @@ class Shell:
         """One wish at a time; it counts once, so a hair too late is right and a hair too early is not."""
         if self._wake is not None:
             self._wake.cancel()
-        self._wake = self.loop.call_at(wish.time + WAKE_MARGIN, self.feed, TimePassed())
+        self._wake = self.loop.call_at(max(wish.time, self._no_wake_before) + WAKE_MARGIN, self.feed, TimePassed())
 
     def _log(self, wish: do.Log) -> None:
         """One line a second of each kind and job: a program that asks in a loop must not fill the disk."""

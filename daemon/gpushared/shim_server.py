@@ -30,7 +30,7 @@ from gpushared.shell import Shell
 
 FRAME_BYTES = int(lib.GS_FRAME_BYTES)
 TEXT_BYTES = int(lib.GS_TEXT_BYTES)
-MAGIC, VERSION = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION)
+MAGIC, VERSION, OLDEST = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION), int(lib.GS_WIRE_OLDEST)
 HELLO, WELCOME, ATTACH = int(lib.GS_HELLO), int(lib.GS_WELCOME), int(lib.GS_ATTACH)
 ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
 TRIMMED = int(lib.GS_TRIMMED)
@@ -288,7 +288,7 @@ class ShimServer:
         self._is_no_stranger(connection)
         self.shell.doors.leave(connection.uid, PER_CONNECTION)
         for ask in connection.asks:
-            self.shell.answers.pop(ask, None)
+            self.shell.asked.pop(ask, None)
             self.shell.feed(AskCancelled(ask))
         connection.asks.clear()
         client = connection.client
@@ -313,6 +313,12 @@ class ShimServer:
         alone = self.shell.clients.get(client.id) is client and client.connection is None
         if alone and client.process.alive() and not has_page(client.process, client.page):
             self.shell.process_gone(client)
+
+    def look_after_the_absent(self) -> None:
+        """Who has lost an earlier daemon and has not come back: nobody says when one has become another program."""
+        for client in self.shell.clients:
+            if client.connection is None:
+                self._look_after(client)
 
     def _complain(self, uid: int, why: str, pid: int = 0) -> None:
         left_out = self._sparingly.allow(uid)  # not by what it sent: it could send something else each time
@@ -377,8 +383,8 @@ class ShimServer:
             self._bad(connection, 0, "not a frame", close=True)
             return
         kind, seq = frame.type, frame.seq
-        if frame.version != VERSION:
-            self._bad(connection, seq, f"frames of version {frame.version}; this daemon speaks {VERSION}")
+        if frame.version < OLDEST:
+            self._bad(connection, seq, f"frames of version {frame.version}; this daemon speaks {OLDEST} and later ones")
             return
         client = connection.client
         connection.expect_answer()
@@ -397,14 +403,24 @@ class ShimServer:
             self.shell.trimmed(client)
             self._reply(connection, seq, OK)
         else:
-            self._bad(connection, seq, f"a frame of type {kind}", expected=True)
+            # A later library may say what is not known here yet; it is told so, and nothing is held against it.
+            self._bad(connection, seq, f"a frame of type {kind}", expected=True, strike=frame.version <= VERSION)
 
-    def _bad(self, connection: Connection, seq: int, why: str, *, close: bool = False, expected: bool = False) -> None:
+    def _bad(
+        self,
+        connection: Connection,
+        seq: int,
+        why: str,
+        *,
+        close: bool = False,
+        expected: bool = False,
+        strike: bool = True,
+    ) -> None:
         self.shell.traffic.bad_frames += 1
         self._complain(connection.uid, why, connection.peer.pid)
         if not expected:
             connection.expect_answer()
-        connection.strikes += 1
+        connection.strikes += strike
         self._reply(connection, seq, BAD_FRAME, text=f"the daemon did not understand: {why}")
         if close or connection.strikes >= STRIKES:
             self._send_answers()
@@ -478,9 +494,9 @@ class ShimServer:
                 granted = done.credit if isinstance(done, do.Attached) else 0
                 self._reply(connection, seq, OK, line=line, granted=granted)
 
-        ask = self.shell.next_ask(answer)
+        ask = self.shell.next_ask()
         connection.asks.add(ask)
-        self.shell.feed(AttachAsked(ask, client.id, gpu))
+        self.shell.ask(AttachAsked(ask, client.id, gpu), answer)
 
     def _ask(self, connection: Connection, client: Client, seq: int) -> None:
         body = self._frame.u.ask
@@ -499,10 +515,10 @@ class ShimServer:
             elif isinstance(done, do.Denied):
                 self._deny(connection, seq, done, line)
 
-        ask = self.shell.next_ask(answer)
+        ask = self.shell.next_ask()
         connection.asks.add(ask)
         failed, again = bool(flags & DRIVER_FAILED), bool(flags & FAILED_AGAIN)
-        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again))
+        self.shell.ask(CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again), answer)
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line

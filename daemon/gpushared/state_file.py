@@ -3,7 +3,7 @@
     version, time   of the file; the time on the wall's clock
     core            notes.py, of the node
     jobs            by id: who has submitted it and what that has started, whose ends are the end of the job;
-                    and under "note" notes.py, of the job
+                    and under "note" notes.py, of the job, or under "queued" what it asks for, and until when it waits
 
 The file is whole at every moment, and made anew at each change. A job's part of it is made once and kept, so that what
 a change costs with a thousand jobs is to put texts together.
@@ -32,7 +32,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        self._fresh = path.with_name(f".{path.name}.new")  # the only one: a daemon that dies here leaves no litter
         self._texts: dict[str, tuple[object, str]] = {}
 
     def write(self, state: State, now: float, entries: Iterable[Entry]) -> None:
@@ -50,7 +50,10 @@ class StateFile:
 
     def _text_of(self, entry: Entry, job: Job | None) -> tuple[object, str]:
         """The text, and what it was made of: as long as that is the same, so is the text."""
-        made_of = (entry.wrapper, entry.main, job and (job.spec, job.open, tuple(job.bounds)))
+        made_of = (
+            *(entry.wrapper, entry.main, entry.state, entry.patience),
+            job and (job.spec, job.open, job.saved_at, tuple(job.bounds)),
+        )
         earlier = self._texts.get(entry.id)
         if earlier is not None and earlier[0] == made_of:
             return earlier
@@ -59,6 +62,9 @@ class StateFile:
             "main": _identity(entry.main),
             "started": entry.started,
             "note": notes.take_job(job) if job is not None else None,
+            "queued": {"spec": notes.spec_to_note(entry.spec), "patience": entry.patience}
+            if entry.state == "queued"
+            else None,
         }
         return made_of, f"{json.dumps(entry.id)}:{json.dumps(part)}"
 

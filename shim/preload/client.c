@@ -218,7 +218,7 @@ static long receive_frame(int fd, struct gs_frame *frame, int *passed) {
     if (got < 0)
         return got;
     int came = descriptor_of(&message); /* an empty packet may bring one too */
-    if (got == sizeof *frame && frame->magic == GS_WIRE_MAGIC && frame->version == GS_WIRE_VERSION) {
+    if (got == sizeof *frame && frame->magic == GS_WIRE_MAGIC && frame->version >= GS_WIRE_OLDEST) {
         *passed = came;
         return 1;
     }
@@ -248,7 +248,7 @@ static void fill_hello(struct gs_frame *frame, bool has_page) {
 }
 
 static bool page_is_sound(const struct gs_page *page) {
-    return page->magic == GS_PAGE_MAGIC && page->version == GS_PAGE_VERSION && page->size == GS_PAGE_BYTES;
+    return page->magic == GS_PAGE_MAGIC && page->version >= GS_PAGE_OLDEST && page->size == GS_PAGE_BYTES;
 }
 
 /* Map the page that came with the welcome. */
@@ -267,11 +267,11 @@ static bool take_page(int fd) {
     return true;
 }
 
-static void say_refused(const struct gs_welcome *welcome) {
+static void say_refused(const char *said) {
     struct gs_text text = {0};
-    char reason[sizeof welcome->text + 1];
-    memcpy(reason, welcome->text, sizeof welcome->text);
-    reason[sizeof welcome->text] = '\0';
+    char reason[GS_TEXT_BYTES + 1];
+    memcpy(reason, said, GS_TEXT_BYTES);
+    reason[GS_TEXT_BYTES] = '\0';
     gs_text_add(&text, reason[0] != '\0' ? reason : "the gpushare daemon refuses this process");
     gs_say(GS_ERROR, GS_SAY_DAEMON, &text);
 }
@@ -283,6 +283,8 @@ static long await_welcome(int fd, struct gs_frame *frame, int *passed) {
         long got = receive_frame(fd, frame, passed);
         uint64_t now = gs_now_ms();
         if (got > 0 && frame->type != GS_WELCOME) {
+            if (frame->type == GS_ANSWER) /* it does not speak our version, perhaps */
+                say_refused(frame->u.answer.text);
             drop(*passed);
             return -EPROTO;
         }
@@ -305,12 +307,12 @@ static enum link_state judge(const struct gs_frame *frame, int passed) {
         break;
     case GS_NOT_ADMITTED:
     case GS_NOT_ALLOWED:
-        say_refused(welcome);
+        say_refused(welcome->text);
         return REFUSED;
     case GS_SHUTTING_DOWN:
         return DISCONNECTED;
     default: /* it knows no such job, or does not understand: of no use to us */
-        say_refused(welcome);
+        say_refused(welcome->text);
         client.no_use = true;
         return ABSENT;
     }

@@ -13,7 +13,8 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.events import AskCancelled, BudgetChanged, CreditAsked, GpuFound, ProcessJoined
+from gpushared.events import AskCancelled, BudgetChanged, CreditAsked, Event, GpuFound, ProcessJoined
+from gpushared.instructions import Instruction, Persist
 from gpushared.state import MIB, Policy
 from property.world import Program, Waiting, World, mib
 
@@ -345,3 +346,18 @@ def test_time_never_goes_back(world: World) -> None:
     world.wait(6.0)
     assert len(world.killed) == 1
     assert used(world, b) == 6 * GIB
+
+
+def test_what_a_context_costs_is_written_down_when_it_is_learned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[dict[str, int]] = []
+    obey = world._obey
+
+    def watch(instruction: Instruction) -> Event | None:
+        if isinstance(instruction, Persist):
+            written.append(dict(world.node.state.overheads))
+        return obey(instruction)
+
+    monkeypatch.setattr(world, "_obey", watch)
+    start(world, "A", "none", "max")
+    world.wait(5.0)
+    assert written[-1] == {"software GPU": 300 * MIB}

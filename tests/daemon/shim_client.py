@@ -49,9 +49,7 @@ class ShimClient:
     """One connection, and the page behind it."""
 
     def __init__(self, path: Path, timeout: float = 10.0) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.connect(str(path))  # in the queue at the door, if need be
-        self.sock.settimeout(timeout)
+        self._connect(path, timeout)
         self.seq = 0
         self.page: Any = None
         self.page_fd = -1
@@ -202,9 +200,16 @@ class ShimClient:
 
     def reconnect(self, path: Path, timeout: float = 10.0) -> None:
         self.sock.close()
+        self._connect(path, timeout)
+
+    def _connect(self, path: Path, timeout: float) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.sock.connect(str(path))  # in the queue at the door, if need be
+        except OSError:
+            self.sock.close()
+            raise
         self.sock.settimeout(timeout)
-        self.sock.connect(str(path))
 
     def close(self) -> None:
         """As a process that ends: the page first, so that the daemon need not look twice whether it is still held."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import time
 
 import pytest
 from daemon_harness import GIB, GPU, GPU2, until
 
 from gpushare._layout import lib
+from gpushare.errors import DaemonUnreachable
+from gpushare.quantity import MAX, NOTHING
+from gpushared.events import JobSpec
+from gpushared.jobs import Book
 
 
 def submit(node, name="a", **fields):
@@ -171,3 +177,125 @@ def test_killed_again_and_again_under_load(node, program):
         gpu = node.client.job("a")["gpus"][0]
         assert gpu["accounted"] == used and gpu["usage"] <= gpu["limit"] and gpu["credit"] >= used
     assert one.call("ask", 4 * GIB)["status"] == lib.GS_OVER_LIMIT
+
+
+def test_a_job_that_was_ended_does_not_come_back(node):
+    """Its wrapper lives on, as a Python program does that has several jobs one after the other."""
+    node.start()
+    job = submit(node)
+    node.client.end(job["id"], 0, None)
+    node.kill()  # before anything could be written down later
+    node.start()
+    assert node.client.jobs() == []
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_an_ended_job_ends_with_its_last_process(node, program, meanwhile):
+    node.start()
+    job = submit(node)
+    one = start(node, program, job)
+    node.client.end(job["id"], 0, None)
+    node.kill()
+    if meanwhile:
+        one.close()
+    node.start()
+    if not meanwhile:
+        assert node.client.job("a")["state"] == "running"  # the process is still there
+        one.close()
+    until(lambda: node.client.jobs() == [])
+
+
+def test_a_job_submitted_again_is_not_forgotten_with_its_first_submission():
+    """A call that breaks off is noticed late: its wrapper may have come again by then, with the same id."""
+    book, spec = Book(), spec_of_nobody()
+    first = book.open("00000000000000b0", spec)
+    second = book.open("00000000000000b0", spec)
+    book.forget(first)
+    assert book.get("00000000000000b0") is second
+
+
+def spec_of_nobody() -> JobSpec:
+    return JobSpec(name="b", uid=0, user="root", command=(), request=NOTHING, limit=MAX)
+
+
+def test_a_limit_of_the_environment_alone_outlives_the_notes(node, program):
+    """Before the program has opened a GPU: no line of its page says anything yet."""
+    node.start()
+    one = program(node.shim)
+    one.call("hello", request=GIB, limit=2 * GIB, priority=2)
+    node.kill()
+    (node.directory / "state.json").unlink(missing_ok=True)
+    node.start()
+    one.call("reconnect", str(node.shim))
+    assert one.call("hello", request=GIB, limit=2 * GIB, present=True)["status"] == lib.GS_OK
+    assert one.call("attach", GPU)["status"] == lib.GS_OK
+    (gpu,) = node.client.jobs()[0]["gpus"]
+    assert (gpu["request"], gpu["limit"]) == (GIB, 2 * GIB)
+    assert one.call("ask", 3 * GIB)["status"] == lib.GS_OVER_LIMIT
+
+
+def test_a_changed_limit_outlives_the_notes(node, program):
+    node.start()
+    job = submit(node)
+    start(node, program, job)
+    node.client.change("a", {"limit": "6Gi"})
+    node.kill()
+    (node.directory / "state.json").unlink()
+    node.start()
+    assert node.client.job("a")["gpus"][0]["limit"] == 6 * GIB
+
+
+def test_a_second_attach_leaves_the_overhead_in_the_ledger(node, program):
+    node.start()
+    one = start(node, program, submit(node))
+    before = node.client.job("a")["gpus"][0]["overhead"]
+    assert one.call("attach", GPU)["status"] == lib.GS_OK
+    node.kill()
+    node.start()
+    assert node.client.job("a")["gpus"][0]["overhead"] == before > 0
+
+
+def test_a_program_that_has_not_come_back_may_become_another_one(node, program):
+    node.start()
+    one = start(node, program, submit(node))
+    one.call("allocate", GIB)
+    node.kill()
+    node.start()
+    one.send("exec_sleep")
+    until(lambda: node.client.job("a")["processes"] == [])
+    assert one.process.poll() is None and list((node.directory / "pages").iterdir()) == []
+
+
+def test_a_saved_checkpoint_is_remembered(make_daemon):
+    first = make_daemon()
+    job = submit(first)["id"]
+    first.client.checkpointed(job)
+    saved = first.shell.core.jobs[job].saved_at
+    first.stop()
+    second = make_daemon()
+    assert abs(second.shell.core.jobs[job].saved_at - saved) < 0.5
+
+
+def test_a_queued_job_keeps_its_place_and_its_patience(make_daemon):
+    def ask(daemon, answers):
+        body = {"name": "b", "command": ["b"], "request": "14Gi", "limit": "14Gi", "devices": ["0"], "wait": 60.0}
+        with contextlib.suppress(DaemonUnreachable):
+            answers.append(daemon.client.register(body | {"job": "00000000000000b0"}, 60.0))
+
+    first = make_daemon()
+    job = submit(first)
+    answers: list[dict[str, object]] = []
+    waiting = threading.Thread(target=ask, args=(first, answers), daemon=True)
+    waiting.start()
+    until(lambda: len(first.client.jobs()) == 2)
+    (before,) = first.shell.core.state.queue.values()
+    first.stop()  # an orderly end: the call breaks off, the place is kept
+    second = make_daemon()
+    (after,) = second.shell.core.state.queue.values()
+    assert abs(after.since - before.since) < 0.5 and abs(after.until - before.until) < 0.5
+    again = threading.Thread(target=ask, args=(second, answers), daemon=True)
+    again.start()
+    second.client.end(job["id"], 0, None)
+    again.join(5)
+    assert [one["state"] for one in answers] == ["running"]
+    second.client.end("b", 0, None)

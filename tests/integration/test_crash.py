@@ -94,3 +94,21 @@ def _check_rebuilt(node: Node, jobs: list[Puppet], limits: dict[str, int]) -> No
         assert [process["pid"] for process in found["processes"]] == [job.pid()]
         assert free <= limits[job.name] - usage
     wait_for(lambda: node.gpu()["unmanaged"] == 0, "nothing of ours to count as unmanaged")
+
+
+def test_a_job_that_queues_keeps_its_place_when_the_daemon_is_killed(node: Node) -> None:
+    node.start_daemon()
+    holder = node.puppet("holder", "--request", "12Gi", "--limit", "12Gi")
+    places = []
+    for name in ("first", "second"):
+        words = ("--name", name, "--request", "8Gi", "--limit", "8Gi", "--wait", "60s", "echo", "started")
+        places.append(node.run(*words))
+        wait_for(lambda name=name: node.job(name)["state"] == "queued", f"{name} to queue")
+    wait_for(lambda: '"queued": {' in (node.runtime / "state.json").read_text(), "their places to be written down")
+    before = [node.job(name)["id"] for name in ("first", "second")]
+    node.kill_daemon()
+    wait_for(lambda: node.job("second")["state"] == "queued", "another daemon")
+    assert [node.job(name)["id"] for name in ("first", "second")] == before
+    assert holder.end() == 0
+    for place in places:
+        assert place.communicate(timeout=30)[0] == "started\n"
