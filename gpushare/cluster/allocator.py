@@ -10,7 +10,7 @@ behind it, in the order in which a decision needs it:
     placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
     moves.py       room by moving others
     elastic.py     room by shrinking others; growing back
-    victims.py     room by reclaim and preemption
+    victims.py     room by reclaim and preemption               candidates.py, clearing.py, proof.py   its steps
     ageing.py      reservations for who has waited too long
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo
     explain.py     why, and what would change it

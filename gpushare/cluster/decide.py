@@ -31,16 +31,18 @@ from gpushare.cluster.placement import (
     forbidden,
     forbidden_reason,
     largest_first,
+    more_charge,
     no_space,
     place_task,
     place_within,
     take,
+    wants_of,
     why_no_room,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.state import FOREVER, JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn, spread
-from gpushare.cluster.victims import more_charge, preempt, reclaim, wants_of
+from gpushare.cluster.victims import preempt, reclaim
 
 
 def decide(turn: Turn) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpushare.cluster.candidates import Bounds, Unit, evictable
+from gpushare.cluster.clearing import Cost, clear
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import Want, allowed_nodes, forbidden, place_task, take
+from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, place_task, take, wants_of
 from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, State
 from gpushare.cluster.turn import Turn, spread
-from gpushare.cluster.victims import Bounds, Cost, Unit, clear, evictable, more_charge, wants_of
 
 ANYBODY = Bounds()
 

@@ -173,3 +173,25 @@ def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
         if all(state.space.holds(group.needs[-1], group.least, mask) for group in shape.groups):
             return Reason(Code.RESERVED, {"for_job": state.reserver.job.id})
     return no_space(state, shape)
+
+
+def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
+    """The whole gang, or the next task of an elastic job that runs."""
+    shape = job.cls.shape
+    if more:
+        for index, group in enumerate(shape.groups):
+            taken = {task for one, task in job.places if one == index}
+            if len(taken) < group.top:
+                task = next(task for task in range(group.top) if task not in taken)
+                return [Want(index, task, group.needs[rung])]
+        return []
+    return [
+        Want(index, task, shape.groups[index].needs[rung])
+        for index in largest_first(shape, rung)
+        for task in range(shape.groups[index].least)
+    ]
+
+
+def more_charge(state: State, cls: JobClass, wants: list[Want]) -> int:
+    memories = state.memories(cls.shape)
+    return sum(want.need.charge(memories[-1] if memories else 80 * 2**30) for want in wants)
