@@ -117,5 +117,5 @@ def complete(turn: Turn) -> bool:
     if not search.run():
         state.undo(mark)
         return False
-    commit(turn, job, search.placed, rung, search.taken, reclaimed=False, more=False, reason=Code.BACKFILL_OVER)
+    commit(turn, search, rung, reclaimed=False, more=False, reason=Code.BACKFILL_OVER)
     return True

@@ -394,6 +394,8 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     job.attempt = event.attempt
     job.since = job.changed = event.since
     job.started_in = -1
+    if turn.partial[-1:] == [job] and job.seq in job.cls.short:
+        state.delist(job.cls.short, job.seq)  # what its gang lacks comes together or not at all
     state.dirty[job.queue] = None
     state.fresh[job.cls] = None
 

@@ -23,6 +23,7 @@ from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
 
 ENDLESS = 10**18
+NOTHING: Mapping[QueueState, int] = {}
 
 
 # ---- what is taken as one --------------------------------------------------------------------------------
@@ -86,6 +87,12 @@ class Bounds:
         self.ceilings: list[tuple[QueueState, int, bool]] = []
         """The job's queue and its ancestors: with the job, each may hold so much if victims are taken outside of it;
         whether that is its quota."""
+        self.late: set[JobState] = set()
+        """Jobs in quota: those before them in the order of victims would bring their queues down to their bounds."""
+        self.strict = True
+        """A queue that one of these is taken from keeps its bound ..."""
+        self.spared = False
+        """... and that has spared somebody."""
 
     def room(self, leaf: QueueState) -> int:
         """How far it is above its bounds; the last victim may take more."""
@@ -107,20 +114,25 @@ class Bounds:
                 free += min(total, room + most - 1)
         return free
 
-    def permit(self, units: Iterable[Unit]) -> bool:
-        """Can these be taken one after the other, the largest last?"""
+    def permit(self, units: Iterable[Unit], before: Mapping[QueueState, int] = NOTHING) -> bool:
+        """Can these be taken one after the other, the largest last? `before`: what queues held with all of them."""
         if not self.of:
             return True
-        sums: dict[QueueState, tuple[int, int]] = {}
+        sums: dict[QueueState, tuple[int, int, bool]] = {}
+        bounds: dict[QueueState, int] = {}
         for unit in units:
-            for queue, _ in self.of.get(unit.job.queue, ()):
-                total, most = sums.get(queue, (0, 0))
-                sums[queue] = total + unit.charge, max(most, unit.last)
-        for unit in units:
+            late = unit.job in self.late
             for queue, bound in self.of.get(unit.job.queue, ()):
-                total, most = sums[queue]
-                if queue.allocated - (total - most) <= bound:
-                    return False
+                total, most, any_late = sums.get(queue, (0, 0, False))
+                sums[queue] = total + unit.charge, max(most, unit.last), any_late or late
+                bounds[queue] = bound
+        for queue, (total, most, any_late) in sums.items():
+            left = before.get(queue, queue.allocated) - total
+            if left + most <= bounds[queue]:
+                return False
+            if any_late and left < bounds[queue] and self.strict:
+                self.spared = True
+                return False
         return True
 
 

@@ -13,7 +13,7 @@ Interface, version 1 (changes are noted here)::
     allocator.validate()                              # raises if an invariant is broken
 
 Since version 1 was written down: Explanation.who and .others, Allocator.limit(), Allocator.now; a JobRestored with a
-part of its gang is completed or stopped instead of refused; Code.TAKEN and Code.INCOMPLETE.
+part of its gang is completed or stopped instead of refused; Code.TAKEN, Code.TAKEN_AND_MOVED and Code.INCOMPLETE.
 
 Quantities are integers: micro-GPUs (`quantity.gpus(0.5) == 500_000`) and bytes. Times are seconds of any clock that
 does not go back; only their differences matter.
@@ -280,7 +280,8 @@ class JobSubmitted:
 class JobRestored:
     """A job that runs already, as an engine found it. The order in which jobs came is their age.
 
-    If only a part of its gang runs, the rest is started, or if there is no room the job is stopped and waits.
+    If only a part of its gang runs, the rest is started, if need be in place of others from whom the job may take; if
+    that cannot be, it is stopped and waits.
     """
 
     job: Job

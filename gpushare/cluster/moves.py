@@ -1,24 +1,30 @@
-"""Consolidation: make room by moving running tasks, before anything is taken from anybody.
+"""Room by moving running tasks: alone (consolidation, before anything is taken from anybody) or beside a reclaim.
 
 A node on which some GPUs are missing for a task is cleared of the fewest movable tasks, and these are placed again
 elsewhere as if they were new. Nodes are tried in the order of the fewest moves, at most Policy.search_width of them
 for each task; if all that was moved finds a place, the job starts. Nobody loses anything but the restart: movable
 is what may also be evicted, so neither what is not preemptible nor what is within its minimum run time.
+
+Where there are victims, who finds no place elsewhere is stopped if he is one of them; else one of them elsewhere is
+stopped to make place for him. Of the nodes that one counts on which the fewest are stopped or moved in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from gpushare.cluster.candidates import Bounds, Unit, evictable
-from gpushare.cluster.clearing import Cost, clear
+from gpushare.cluster.clearing import Cost, clear, fits_without
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, place_task, take, wants_of
 from gpushare.cluster.space import Need, NodeState, fit_on
-from gpushare.cluster.state import JobClass, JobState, State
+from gpushare.cluster.state import JobClass, JobState, QueueState, State
 from gpushare.cluster.turn import Turn, spread
 
 ANYBODY = Bounds()
+NOBODY: Mapping[JobState, int] = {}
 
 Choice = tuple[Cost, int, list[Unit]]
 """A node's number, who would have to leave it, and what that costs."""
@@ -38,19 +44,15 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     if state.space.capacity - state.root.allocated < charge or forbidden(cls, charge) is not None:
         return False
     mark = state.mark()
-    search = _Search(turn, job, wants)
+    search = Search(turn, job, wants)
     if not search.run() or forbidden(cls, sum(place.charge for place in search.placed)) is not None:
         state.undo(mark)
         if not more:
             state.journal.set(shape, "stuck", state.version)
         return False
     search.placed.sort()
-    for mover, places in search.moved.items():
-        reason = Reason(Code.MOVED, {"for_job": job.job.id, "moves": sum(map(len, search.moved.values()))})
-        turn.moved(mover, places, job.job.id, reason)
-    why = Reason(
-        Code.MOVED, {"moves": sum(map(len, search.moved.values())), "moved": tuple(one.job.id for one in search.moved)}
-    )
+    tell_moved(turn, job, search.moved)
+    why = Reason(Code.MOVED, how_moved(search.moved))
     if more:
         turn.extend(job, search.placed, why)
     else:
@@ -64,23 +66,79 @@ def could_consolidate(turn: Turn, job: JobState) -> bool:
     if not state.policy.consolidate or shape.stuck == state.version:
         return False
     mark = state.mark()
-    found = _Search(turn, job, wants_of(job, shape.rungs - 1, False)).run()
+    found = Search(turn, job, wants_of(job, shape.rungs - 1, False)).run()
     state.undo(mark)
     if not found:
         state.journal.set(shape, "stuck", state.version)
     return found
 
 
-class _Search:
-    def __init__(self, turn: Turn, job: JobState, wants: list[Want]) -> None:
+def tell_moved(turn: Turn, job: JobState, moved: Mapping[JobState, list[Place]]) -> None:
+    for mover, places in moved.items():
+        reason = Reason(Code.MOVED, {"for_job": job.job.id, "moves": sum(map(len, moved.values()))})
+        turn.moved(mover, places, job.job.id, reason)
+
+
+def how_moved(moved: Mapping[JobState, list[Place]]) -> dict[str, object]:
+    return {"moves": sum(map(len, moved.values())), "moved": tuple(one.job.id for one in moved)}
+
+
+def elsewhere(turn: Turn, job: JobState, places: Sequence[Place]) -> bool:
+    """Places for these of a job's tasks, which were lifted, wherever there is room; all or none."""
+    state, mark = turn.state, turn.state.mark()
+    mask, apart = allowed_nodes(state, job), spread(job.queue)
+    for old in sorted(places, key=lambda place: (-place.charge, place)):
+        need = job.cls.shape.groups[old.group].needs[job.rung]
+        new = place_task(state, job, Want(old.group, old.task, need), mask, apart)
+        if new is None:
+            state.undo(mark)
+            return False
+        state.pay(job, new.charge)
+        if new.charge > old.charge and any(one.cap is not None and one.allocated > one.cap for one in job.queue.path):
+            state.undo(mark)
+            return False
+    return True
+
+
+class Trial(NamedTuple):
+    """One node cleared for one task."""
+
+    place: Place
+    moved: dict[JobState, list[Place]]
+    """Old places of what was moved."""
+    taken: list[Unit]
+
+    @property
+    def disturbed(self) -> int:
+        """Tasks that were stopped or moved."""
+        return sum(map(len, self.moved.values())) + sum(len(unit.places) for unit in self.taken)
+
+
+class Search:
+    """One attempt to make room for one job by moving others. Changes the ledger; the caller undoes it."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        job: JobState,
+        wants: list[Want],
+        victims: Mapping[JobState, int] = NOBODY,
+        bounds: Bounds = ANYBODY,
+    ) -> None:
         self.turn = turn
         self.state: State = turn.state
         self.job = job
         self.wants = wants
+        self.victims = victims
+        """Who may be stopped, the best victims first, with their ranks."""
+        self.bounds = bounds
         self.mask = allowed_nodes(turn.state, job)
         self.placed: list[Place] = []
         self.moved: dict[JobState, list[Place]] = {}
         """Old places of what was moved."""
+        self.taken: list[Unit] = []
+        self.before: dict[QueueState, int] = {}
+        """What queues that were taken from held."""
 
     def run(self) -> bool:
         if not self._could_suffice():
@@ -91,25 +149,41 @@ class _Search:
                 self.placed.append(place)
             elif not self._clear_a_node(want):
                 return False
-        return bool(self.moved)
+        return bool(self.moved or self.taken)
 
     def _could_suffice(self) -> bool:
         """Whole GPUs are only got by moving if so many are free somewhere, though scattered or in part."""
         space = self.state.space
-        return space.capacity - self.state.root.allocated >= sum(
-            want.need.charge(2**50) for want in self.wants if want.need.whole
-        )
+        free = space.capacity - self.state.root.allocated + sum(job.charge for job in self.victims)
+        return free >= sum(want.need.charge(2**50) for want in self.wants if want.need.whole)
 
     def _clear_a_node(self, want: Want) -> bool:
-        for _, number, units in self._choices(want.need):
+        """The node on which the fewest are disturbed: at least those who must leave it."""
+        best: tuple[int, int, list[Unit]] | None = None
+        for cost, number, units in self._choices(want.need):
+            if best is not None and cost.tasks >= best[0]:
+                break
             mark = self.state.mark()
-            node = self.state.space.nodes[number]
-            if self._try(want, node, units):
-                for unit in units:
-                    self.moved.setdefault(unit.job, []).extend(unit.places)
-                return True
+            trial = self._try(want, self.state.space.nodes[number], units)
+            if trial is not None:
+                if trial.disturbed <= cost.tasks:
+                    self._accept(trial)
+                    return True
+                if best is None or trial.disturbed < best[0]:
+                    best = trial.disturbed, number, units
             self.state.undo(mark)
-        return False
+        if best is None:
+            return False
+        trial = self._try(want, self.state.space.nodes[best[1]], best[2])
+        assert trial is not None
+        self._accept(trial)
+        return True
+
+    def _accept(self, trial: Trial) -> None:
+        self.placed.append(trial.place)
+        self.taken += trial.taken
+        for job, places in trial.moved.items():
+            self.moved.setdefault(job, []).extend(places)
 
     def _choices(self, need: Need) -> list[Choice]:
         """Nodes that could be cleared and of whom, the cheapest first."""
@@ -145,11 +219,13 @@ class _Search:
                 yield node
 
     def _movable(self, node: NodeState) -> list[Unit]:
-        """Tasks on the node that may move, the smallest and newest first; none twice."""
+        """Tasks on the node that may move, those first who might be stopped, then the newest; none twice."""
         units: list[Unit] = []
         name = node.spec.name
-        for seq in sorted(node.jobs, reverse=True):
-            job = self.state.by_seq[seq]
+        jobs = [self.state.by_seq[seq] for seq in sorted(node.jobs, reverse=True)]
+        if self.victims:
+            jobs.sort(key=lambda job: self.victims.get(job, len(self.victims)))
+        for job in jobs:
             if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
                 continue
             if len(job.places) == 1 and job not in self.moved:
@@ -161,23 +237,72 @@ class _Search:
                     units.append(Unit(job, [place], name, len(units)))
         return units
 
-    def _try(self, want: Want, node: NodeState, units: list[Unit]) -> bool:
+    def _try(self, want: Want, node: NodeState, units: list[Unit]) -> Trial | None:
+        """Who can only move finds his place first, then the largest."""
+        lifted: dict[JobState, list[Place]] = {}
+        hardest: dict[JobState, tuple[bool, int, int]] = {}
         for unit in units:
-            self.turn.lift(unit.job, unit.places[0])
+            key = unit.job in self.victims, -unit.charge, unit.rank
+            hardest[unit.job] = min(key, hardest.get(unit.job, key))
+            lifted.setdefault(unit.job, []).append(unit.places[0])
+            self._lift(unit.job, unit.places[0])
         gpus = fit_on(node, want.need)
         assert gpus is not None
-        place = take(self.state, self.job, want, node, gpus)
-        for unit in sorted(units, key=lambda unit: (-unit.charge, unit.rank)):
-            old, other = unit.places[0], unit.job
-            need = other.cls.shape.groups[old.group].needs[other.rung]
-            mask = allowed_nodes(self.state, other)
-            new = place_task(self.state, other, Want(old.group, old.task, need), mask, spread(other.queue))
-            if new is None:
-                return False
-            self.state.pay(other, new.charge)
-            if new.charge > old.charge and any(
-                one.cap is not None and one.allocated > one.cap for one in other.queue.path
-            ):
-                return False
-        self.placed.append(place)
+        trial = Trial(take(self.state, self.job, want, node, gpus), {}, [])
+        moved = set()
+        for other in sorted(lifted, key=hardest.__getitem__):
+            places = lifted[other]
+            if elsewhere(self.turn, other, places) or self._make_place(trial, other, places, lifted):
+                moved.add(other)
+            elif not self._evict(trial, other, places):
+                return None
+        trial.moved.update((other, places) for other, places in lifted.items() if other in moved)
+        return trial
+
+    def _lift(self, job: JobState, place: Place) -> None:
+        if self.victims:
+            for queue in job.queue.path:
+                self.before.setdefault(queue, queue.allocated)
+        self.turn.lift(job, place)
+
+    def _evict(self, trial: Trial, job: JobState, places: list[Place]) -> bool:
+        """Stop a victim of whom these tasks were lifted: these alone if its gang can do without, else all of it."""
+        rank = self.victims.get(job)
+        if rank is None or job in self.moved:
+            return False
+        if job.complete:
+            units = [Unit(job, [place], place.node, rank) for place in places]
+        else:
+            units = [Unit(job, [*places, *job.ordered], places[0].node, rank)]
+            if len(units[0].places) > job.cls.shape.tasks:
+                units[0].last = job.cls.charge
+        if not self.bounds.permit([*self.taken, *trial.taken, *units], self.before):
+            return False
+        if not job.complete:
+            for place in job.ordered:
+                self._lift(job, place)
+        trial.taken.extend(units)
         return True
+
+    def _make_place(
+        self, trial: Trial, job: JobState, places: list[Place], lifted: Mapping[JobState, list[Place]]
+    ) -> bool:
+        """Stop one victim elsewhere and put the one task that was lifted there."""
+        if job in self.victims or len(places) != 1:
+            return False
+        need = job.cls.shape.groups[places[0].group].needs[job.rung]
+        mask = allowed_nodes(self.state, job)
+        for victim in islice(self.victims, self.state.policy.search_width):
+            if victim in lifted or len(victim.places) != 1:
+                continue
+            (place,) = victim.places.values()
+            node = self.state.space.by_name[place.node]
+            if mask >> node.number & 1 and fits_without(node, need, (place,)):
+                mark = self.state.mark()
+                self._lift(victim, place)
+                if self._evict(trial, victim, [place]):
+                    if elsewhere(self.turn, job, places):
+                        return True
+                    trial.taken.pop()  # who has one task is one unit
+                self.state.undo(mark)
+        return False

@@ -5,6 +5,7 @@ Everything here leaves the places occupied in the ledger (not yet paid for) or n
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
@@ -176,20 +177,22 @@ def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
 
 
 def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
-    """The whole gang, or the next task of an elastic job that runs."""
+    """The whole gang, or of a job that runs what its gang lacks, else its next task."""
     shape = job.cls.shape
-    if more:
+    if more and job.complete:
         for index, group in enumerate(shape.groups):
             taken = {task for one, task in job.places if one == index}
             if len(taken) < group.top:
                 task = next(task for task in range(group.top) if task not in taken)
                 return [Want(index, task, group.needs[rung])]
         return []
-    return [
-        Want(index, task, shape.groups[index].needs[rung])
-        for index in largest_first(shape, rung)
-        for task in range(shape.groups[index].least)
-    ]
+    wants: list[Want] = []
+    for index in largest_first(shape, rung):
+        group = shape.groups[index]
+        lacking = group.least - job.count(index) if more else group.least
+        free = (task for task in range(group.top) if (index, task) not in job.places)
+        wants += [Want(index, task, group.needs[rung]) for task in islice(free, max(0, lacking))]
+    return wants
 
 
 def more_charge(state: State, cls: JobClass, wants: list[Want]) -> int:

@@ -26,6 +26,8 @@ class Code(StrEnum):
     """Room was made by shrinking elastic jobs."""
     TAKEN = "taken"
     """Room was made by stopping others."""
+    TAKEN_AND_MOVED = "taken_and_moved"
+    """Room was made by stopping some and moving others."""
     RECLAIM = "reclaim"
     """A queue below its share takes back what others have above theirs."""
     PREEMPT = "preempt"
@@ -60,6 +62,7 @@ SENTENCES: Mapping[Code, str] = {
     Code.MOVED: "room was made by moving {moves} running tasks",
     Code.SHRUNK: "room was made by shrinking {shrunk}",
     Code.TAKEN: "room was made by stopping {victims}",
+    Code.TAKEN_AND_MOVED: "room was made by stopping {victims} and moving {moves} running tasks",
     Code.RECLAIM: "{for_queue} is below its share and takes back what {queue} has above its own",
     Code.PREEMPT: "{for_job} has a higher priority ({for_priority} above {priority}) in {queue}",
     Code.BACKFILL_OVER: "{for_job}, for which these GPUs were reserved, can start",

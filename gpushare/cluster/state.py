@@ -338,8 +338,13 @@ class JobState:
         return all(self.count(index) >= group.least for index, group in enumerate(self.cls.shape.groups))
 
     def extra(self) -> int:
-        """Tasks above the least."""
-        return len(self.places) - self.cls.shape.tasks if self.cls.shape.elastic else 0
+        """Tasks above the least of their groups."""
+        shape = self.cls.shape
+        if not shape.elastic:
+            return 0
+        if len(shape.groups) == 1:
+            return max(0, len(self.places) - shape.tasks)
+        return sum(max(0, self.count(index) - group.least) for index, group in enumerate(shape.groups))
 
 
 class State:

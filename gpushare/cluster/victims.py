@@ -5,9 +5,16 @@
     victims.py      nodes for all tasks of the job, stage by stage; what is not needed is put back
     proof.py        the final set once more; why it ends
 
+What is tried, each for all stages before the next:
+
+    1. stop jobs that are not in quota: a queue keeps its bound, or the jobs whose turn comes while it is above it go
+    2. stop such jobs and move others, in quota or not, when together that makes the room
+    3. stop others too, and 4. others too and move: an older job of a queue above its bound goes where its newest do
+       not help, and leaves it below
+
 Within a stage each task of the job gets the node with the fewest victims, then the least freed beyond the need, then
 queues most over their share, then the newest jobs. Afterwards everything that turns out not to be needed is put back,
-and every inequality is checked again.
+or moved if there is room elsewhere, and every inequality is checked again.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
+from gpushare.cluster import moves
 from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
@@ -55,6 +63,8 @@ class Search:
         self.caps = [(queue, queue.cap) for queue in job.queue.path if queue.cap is not None]
         self.placed: list[Place] = []
         self.taken: list[Unit] = []
+        self.moved: dict[JobState, list[Place]] = {}
+        """Old places of what was moved."""
         self.before: dict[QueueState, int] = {}
         """What queues on the paths of the job and of victims held."""
         self.holders: dict[NodeState, list[Unit]] = {}
@@ -64,16 +74,41 @@ class Search:
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
 
+    def _victims(self, stage: tuple[int, int]) -> Iterator[JobState]:
+        """Who may go, the best victims first; notes whose turn comes when his queues are at their bounds already."""
+        of, late = self.bounds.of, self.bounds.late
+        gone: dict[QueueState, int] = {}
+        for job in in_order(self.candidates, stage, self.state.by_seq):
+            if self._evictable(job):
+                chain = of.get(job.queue, ())
+                for queue, bound in chain:
+                    if queue.allocated - gone.get(queue, 0) <= bound:
+                        late.add(job)
+                        break
+                else:
+                    for queue, _ in chain:
+                        gone[queue] = gone.get(queue, 0) + job.charge
+                yield job
+
     def _evictable(self, job: JobState) -> bool:
         if self.only is not None:
             return job.seq in self.only and not job.unstarted
         return evictable(self.turn, job)
 
     def run(self) -> bool:
-        """Find victims, stage by stage."""
+        """Find victims: by the ways above, each stage by stage."""
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
         stages = sorted({one.stage for one in self.candidates})
+        moving = bool(self.bounds.of) and self.state.policy.consolidate
+        while not (self._evicting(stages) or (moving and self._moving(stages))):
+            if not self.bounds.spared:
+                return False
+            self.bounds.strict = self.bounds.spared = False
+        return True
+
+    def _evicting(self, stages: list[tuple[int, int]]) -> bool:
+        """Those who are stopped make the room."""
         for index, stage in enumerate(stages):
             if index == 1:
                 self._gather(stages[-1])
@@ -90,9 +125,28 @@ class Search:
                 self._fill_back()
                 if self._holds():
                     return True
-            self.state.undo(mark)
-            self.placed, self.taken = [], []
+            self._give_up(mark)
         return False
+
+    def _moving(self, stages: list[tuple[int, int]]) -> bool:
+        """Those who are stopped and those who are moved make it together."""
+        for stage in stages:
+            if self._too_little(stage, moving=True):
+                continue
+            victims = {job: rank for rank, job in enumerate(self._victims(stage))}
+            mark = self.state.mark()
+            search = moves.Search(self.turn, self.job, self.wants, victims, self.bounds)
+            if victims and search.run():
+                self.placed, self.taken, self.moved = search.placed, search.taken, search.moved
+                self.before = search.before | self.before
+                if self._holds():
+                    return True
+            self._give_up(mark)
+        return False
+
+    def _give_up(self, mark: tuple[int, int, int, int]) -> None:
+        self.state.undo(mark)
+        self.placed, self.taken, self.moved = [], [], {}
 
     def _surely(self) -> bool:
         """One task, and all who could go are alike and large enough: nearly always the first of them will do."""
@@ -100,14 +154,14 @@ class Search:
             return False
         return self.state.by_seq[self.candidates[0].cls.running.first].charge >= self._charge()
 
-    def _too_little(self, stage: tuple[int, int]) -> bool:
+    def _too_little(self, stage: tuple[int, int], *, moving: bool = False) -> bool:
         """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
         state, charge = self.state, self._charge()
         needed = charge - (state.space.capacity - state.root.allocated)
         for queue, cap in self.caps:
             needed = max(needed, queue.allocated + charge - cap)
         need = self.wants[0].need
-        if len(self.wants) == 1 and need.whole:
+        if len(self.wants) == 1 and need.whole and not moving:
             needed = max(needed, (need.gpus - state.space.largest(self.mask)) * MICRO)
         held: dict[QueueState, tuple[int, int, int]] = {}
         """By leaf: what its classes hold, the most that one job of them does, and what can be had of it."""
@@ -136,7 +190,7 @@ class Search:
         charge, deficit = self._charge(), self._deficit()
         best: tuple[int, JobState] | None = None
         least = self._least_excess(stage, charge)
-        for job in in_order(self.candidates, stage, self.state.by_seq):
+        for job in self._victims(stage):
             if len(job.places) != 1 or job.charge < deficit or job.cls.priority != stage[1]:
                 continue
             excess = job.charge - charge if job.charge > charge else 0
@@ -144,7 +198,7 @@ class Search:
                 continue
             (place,) = job.places.values()
             node = self.state.space.by_name[place.node]
-            if self.mask >> node.number & 1 and frees_enough(node, want.need, place) and self._evictable(job):
+            if self.mask >> node.number & 1 and frees_enough(node, want.need, place):
                 if not self.bounds.permit([Unit(job, [place], place.node, 0)]):
                     continue
                 best = excess, job
@@ -191,9 +245,7 @@ class Search:
             return
         self.holders = self.gathered[stage] = {}
         by_name = self.state.space.by_name
-        for rank, job in enumerate(in_order(self.candidates, stage, self.state.by_seq)):
-            if not self._evictable(job):
-                continue
+        for rank, job in enumerate(self._victims(stage)):
             if len(job.places) == 1:
                 places = tuple(job.places.values())
                 name = places[0].node
@@ -334,13 +386,19 @@ class Search:
             self.taken.append(unit)
 
     def _fill_back(self) -> None:
-        """Whoever need not go stays: the worst victims first are put back where they were, if that is still free."""
-        charge = self._charge()
-        kept: list[Unit] = []
-        for unit in sorted(self.taken, key=lambda unit: (-unit.charge, -unit.rank)):
-            if self._breaks_limit(unit, charge) or not self._free_again(unit):
-                kept.append(unit)
-        self.taken = sorted(kept, key=lambda unit: unit.rank)
+        """Whoever need not go stays: the worst victims first are put back where they were, if that is still free; then
+        others elsewhere."""
+        charge, space = self._charge(), self.state.space
+        ways = [self._free_again]
+        if self.only is None and self.state.policy.consolidate:
+            ways.append(self._free_elsewhere)
+        for again in ways:
+            kept: list[Unit] = []
+            for unit in sorted(self.taken, key=lambda unit: (-unit.charge, -unit.rank)):
+                free = space.capacity - self.state.root.allocated - charge
+                if unit.charge > free or self._breaks_limit(unit, charge) or not again(unit):
+                    kept.append(unit)
+            self.taken = sorted(kept, key=lambda unit: unit.rank)
 
     def _free_again(self, unit: Unit) -> bool:
         """Put all of it back where it was, or nothing."""
@@ -354,6 +412,24 @@ class Search:
         if unit.job.cls.shape.elastic and not unit.job.complete:
             self.state.undo(mark)  # a further task of a gang that goes
             return False
+        return True
+
+    def _free_elsewhere(self, unit: Unit) -> bool:
+        """What of it cannot be where it was is moved: all of it finds a place, or nothing is changed."""
+        job, mark = unit.job, self.state.mark()
+        if job in self.moved:
+            return False
+        away = []
+        for place in unit.places:
+            free = self.state.space.by_name[place.node].free
+            if any(free[gpu] < place.amount for gpu in place.gpus):
+                away.append(place)
+            else:
+                self.turn.put_back(job, place)
+        if not moves.elsewhere(self.turn, job, away) or not job.complete:
+            self.state.undo(mark)
+            return False
+        self.moved[job] = away
         return True
 
     def _breaks_limit(self, unit: Unit, charge: int) -> bool:
@@ -372,8 +448,12 @@ class Search:
 
     def _holds(self) -> bool:
         charge = self._charge()
-        if not self.taken or any(queue.allocated + charge > ceiling for queue, ceiling in self._ceilings()):
+        if not self.taken and not self.moved:
             return False
+        if any(queue.allocated + charge > ceiling for queue, ceiling in self._ceilings()):
+            return False
+        if len(self.taken) > 1 and self.bounds.strict and not self.bounds.permit(self.taken, self.before):
+            return False  # each was permitted when it was taken; not all of them together
         return holds(self.job, charge, self.taken, self.before, self.bounds)
 
 
@@ -415,24 +495,15 @@ def _take_from(
     if not search.run():
         state.undo(mark)
         return False
-    commit(turn, job, search.placed, rung, search.taken, reclaimed=bool(bounds.ceilings), more=more)
+    commit(turn, search, rung, reclaimed=bool(bounds.ceilings), more=more)
     return True
 
 
-def commit(
-    turn: Turn,
-    job: JobState,
-    placed: list[Place],
-    rung: int,
-    taken: Sequence[Unit],
-    *,
-    reclaimed: bool,
-    more: bool,
-    reason: Code = Code.PREEMPT,
-) -> None:
-    """The victims go, the job gets its places."""
+def commit(turn: Turn, search: Search, rung: int, *, reclaimed: bool, more: bool, reason: Code = Code.PREEMPT) -> None:
+    """The victims go, the others move, the job gets its places."""
+    job = search.job
     by_job: dict[JobState, list[Place]] = {}
-    for unit in taken:
+    for unit in search.taken:
         by_job.setdefault(unit.job, []).extend(unit.places)
     name, mine = job.job.id, job.queue
     for victim, places in by_job.items():
@@ -449,9 +520,13 @@ def commit(
         else:
             priorities = {"priority": victim.cls.priority, "for_priority": job.cls.priority}
             turn.evicted(victim, places, name, Reason(reason, {"queue": mine.name, "for_job": name, **priorities}))
-    why = Reason(Code.TAKEN, {"victims": tuple(one.job.id for one in by_job)})
-    placed.sort()
+    why = Reason(Code.TAKEN, {"victims": tuple([one.job.id for one in by_job])})
+    if search.moved:
+        moves.tell_moved(turn, job, search.moved)
+        how = moves.how_moved(search.moved)
+        why = Reason(Code.TAKEN_AND_MOVED, {**why.data, **how}) if by_job else Reason(Code.MOVED, how)
+    search.placed.sort()
     if more:
-        turn.extend(job, placed, why)
+        turn.extend(job, search.placed, why)
     else:
-        turn.begin(job, placed, rung, why)
+        turn.begin(job, search.placed, rung, why)
