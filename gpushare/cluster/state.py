@@ -187,6 +187,7 @@ class Shape:
         "full_more",
         "groups",
         "key",
+        "possible",
         "rungs",
         "selector",
         "simple",
@@ -218,6 +219,8 @@ class Shape:
         self.by_bytes = any(group.needs[0].in_bytes for group in self.groups)
         self.cheapest = 0
         """What a gang of it costs at least (micro), as its classes know it."""
+        self.possible = True
+        """Some node could hold it, if empty; what none can does not count as demand."""
         self.full = False
         """No room when last tried, and nothing that would help has been freed since."""
         self.full_more = False
@@ -566,6 +569,7 @@ class State:
                 shape = Shape(shape_key, job.tasks, job.selector, job.backfill and job.preemptible)
                 self.journal.put(self.shapes, shape_key, shape)
             cls = JobClass(key, len(self.classes), queue, job, shape)
+            shape.possible = self.too_large(shape) is None
             cls.charge = self.least_charge(shape)
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
@@ -584,6 +588,17 @@ class State:
             found = [memory for memory in found if memory >= most]
         return found
 
+    def too_large(self, shape: Shape) -> tuple[Need, NodeState | None] | None:
+        """Tasks of its gang that none of the nodes that it selects could hold, even if empty, and the largest of these
+        nodes. None if all could be held; before there are nodes nobody can know."""
+        if not self.space.alive:
+            return None
+        mask = self.space.mask(shape.selector)
+        for group in shape.groups:
+            if group.least and not self.space.could_hold(group.needs[-1], mask):
+                return group.needs[-1], self.space.nearest(group.needs[-1], mask)
+        return None
+
     def least_charge(self, shape: Shape) -> int:
         """Least cost of its gang: on the largest GPUs, on the last rung."""
         memories = self.memories(shape)
@@ -591,6 +606,8 @@ class State:
 
     def demand_of(self, shape: Shape) -> int:
         """What it would hold if it had all that it asks for."""
+        if not shape.possible:
+            return 0
         memories = self.memories(shape)
         return shape.top_charge(memories[-1] if memories else 80 * 2**30)
 
