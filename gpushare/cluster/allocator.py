@@ -88,6 +88,8 @@ class Allocator:
     def _decided(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
         self._sequence = self._state.sequence
         turn = Turn(self._state, self._now, hypothetical=hypothetical)
+        if self._again:
+            self._state.version += 1  # what had just started may move now, so what was stuck may not be any more
         for event in events:
             apply(turn, event)
         decide(turn)

@@ -49,6 +49,7 @@ def decide(turn: Turn) -> None:
     if turn.now >= state.protected_until:
         state.journal.set(state, "protected_until", FOREVER)
         turn.everything = True
+        state.version += 1  # what was found to be stuck may not be any more
     while True:
         for job in [job for job in turn.partial if not _first_come_others(job)]:
             if complete_gang(turn, job):
@@ -93,8 +94,10 @@ def complete_or_stop(turn: Turn, job: JobState) -> None:
     cls = job.cls
     if complete_gang(turn, job) or consolidate(turn, cls, job, True) or elastic.shrink(turn, cls, job, True):
         return
-    after = cls.queue.allocated + more_charge(turn.state, cls, wants_of(job, job.rung, True))
-    if (_in_right(cls.queue, after) and reclaim(turn, cls, job, True)) or preempt(turn, cls, job, True):
+    queue = cls.queue
+    after = queue.allocated + more_charge(turn.state, cls, wants_of(job, job.rung, True))
+    in_right = after <= queue.share or queue.quota is None or after <= queue.quota
+    if (in_right and reclaim(turn, cls, job, True)) or preempt(turn, cls, job, True):
         return
     turn.stop(job, Reason(Code.INCOMPLETE), again=True)
 
@@ -430,10 +433,8 @@ def _charge(turn: Turn, cls: JobClass, more: bool) -> int:
 
 
 def _entitled(turn: Turn, cls: JobClass, more: bool) -> bool:
-    return _in_right(cls.queue, cls.queue.allocated + _charge(turn, cls, more))
-
-
-def _in_right(queue: QueueState, after: int) -> bool:
+    queue = cls.queue
+    after = queue.allocated + _charge(turn, cls, more)
     return after <= queue.share or queue.quota is None or after <= queue.quota
 
 

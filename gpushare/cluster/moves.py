@@ -5,18 +5,19 @@ elsewhere as if they were new. Nodes are tried in the order of the fewest moves,
 for each task; if all that was moved finds a place, the job starts. Nobody loses anything but the restart: movable
 is what may also be evicted, so neither what is not preemptible nor what is within its minimum run time.
 
-Where there are victims, who finds no place elsewhere is stopped if he is one of them; else one of them elsewhere is
-stopped to make place for him. Of the nodes that one counts on which the fewest are stopped or moved in all.
+Who finds no place elsewhere is stopped, where there are victims and he is one of them. Else place is made for him on
+another node in the same way, but for those who must leave that one no further. Of the nodes that one counts on which
+the fewest are stopped or moved in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from gpushare.cluster.candidates import Bounds, Unit, evictable
-from gpushare.cluster.clearing import Cost, clear, fits_without
+from gpushare.cluster.clearing import Cost, clear
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, place_task, take, wants_of
 from gpushare.cluster.space import Need, NodeState, fit_on
@@ -25,6 +26,10 @@ from gpushare.cluster.turn import Turn, spread
 
 ANYBODY = Bounds()
 NOBODY: Mapping[JobState, int] = {}
+
+FEW = 8
+"""Nodes that are tried where some would be stopped as well, and nodes that are looked at for each of the job's tasks to
+make place for those who must leave another: both are dearer than a plain move."""
 
 Choice = tuple[Cost, int, list[Unit]]
 """A node's number, who would have to leave it, and what that costs."""
@@ -101,12 +106,14 @@ def elsewhere(turn: Turn, job: JobState, places: Sequence[Place]) -> bool:
 
 
 class Trial(NamedTuple):
-    """One node cleared for one task."""
+    """What clearing one node for one task led to."""
 
-    place: Place
+    placed: list[Place]
     moved: dict[JobState, list[Place]]
     """Old places of what was moved."""
     taken: list[Unit]
+    busy: set[JobState]
+    """Whose tasks have been looked at and are left alone from then on."""
 
     @property
     def disturbed(self) -> int:
@@ -139,6 +146,8 @@ class Search:
         self.taken: list[Unit] = []
         self.before: dict[QueueState, int] = {}
         """What queues that were taken from held."""
+        self.looks = 0
+        """So many nodes may still be looked at to make place for those who must leave another."""
 
     def run(self) -> bool:
         if not self._could_suffice():
@@ -159,10 +168,13 @@ class Search:
 
     def _clear_a_node(self, want: Want) -> bool:
         """The node on which the fewest are disturbed: at least those who must leave it."""
-        best: tuple[int, int, list[Unit]] | None = None
-        for cost, number, units in self._choices(want.need):
+        best: tuple[int, int, list[Unit], int] | None = None
+        self.looks = FEW
+        choices = self._choices(want.need)
+        for cost, number, units in choices[:FEW] if self.victims else choices:
             if best is not None and cost.tasks >= best[0]:
                 break
+            looks = self.looks
             mark = self.state.mark()
             trial = self._try(want, self.state.space.nodes[number], units)
             if trial is not None:
@@ -170,17 +182,18 @@ class Search:
                     self._accept(trial)
                     return True
                 if best is None or trial.disturbed < best[0]:
-                    best = trial.disturbed, number, units
+                    best = trial.disturbed, number, units, looks
             self.state.undo(mark)
         if best is None:
             return False
+        self.looks = best[3]
         trial = self._try(want, self.state.space.nodes[best[1]], best[2])
         assert trial is not None
         self._accept(trial)
         return True
 
     def _accept(self, trial: Trial) -> None:
-        self.placed.append(trial.place)
+        self.placed += trial.placed
         self.taken += trial.taken
         for job, places in trial.moved.items():
             self.moved.setdefault(job, []).extend(places)
@@ -188,29 +201,34 @@ class Search:
     def _choices(self, need: Need) -> list[Choice]:
         """Nodes that could be cleared and of whom, the cheapest first."""
         key = (need, self.mask)
-        if not self.placed and not self.job.places:
+        pristine = not self.placed and not self.job.places and not self.victims
+        if pristine:
             # Nothing has been changed yet: another search of this turn may have seen the same.
             version, kept = self.turn.choices.get(key, (-1, []))
             if version == self.state.version:
                 return kept
-        choices: list[Choice] = []
-        for node in self._promising(need):
-            found = clear(node, need, self._movable(node), ANYBODY)
-            if found is not None:
-                choices.append((found[0], node.number, found[1]))
-        choices.sort(key=lambda choice: choice[:2])
-        if not self.placed and not self.job.places:
+        choices = self._cleared(need, self._promising(need, self.mask), ())
+        if pristine:
             self.turn.choices[key] = self.state.version, choices
         return choices
 
-    def _promising(self, need: Need) -> Iterator[NodeState]:
+    def _cleared(self, need: Need, nodes: Iterable[NodeState], busy: Container[JobState]) -> list[Choice]:
+        choices: list[Choice] = []
+        for node in nodes:
+            found = clear(node, need, self._movable(node, busy), ANYBODY)
+            if found is not None:
+                choices.append((found[0], node.number, found[1]))
+        choices.sort(key=lambda choice: choice[:2])
+        return choices
+
+    def _promising(self, need: Need, mask: int) -> Iterator[NodeState]:
         """Nodes on which the least is missing, at most so many as the policy says."""
         space, left = self.state.space, self.state.policy.search_width
         if need.whole:
-            sets = [space.whole[count] & self.mask for count in range(min(need.gpus, len(space.whole)) - 1, -1, -1)]
+            sets = [space.whole[count] & mask for count in range(min(need.gpus, len(space.whole)) - 1, -1, -1)]
         else:
-            shared = space.with_shared() & self.mask
-            sets = [shared, self.mask & space.alive & ~shared]
+            shared = space.with_shared() & mask
+            sets = [shared, mask & space.alive & ~shared]
         for nodes in sets:
             for node in space.among(nodes):
                 if left <= 0:
@@ -218,7 +236,7 @@ class Search:
                 left -= 1
                 yield node
 
-    def _movable(self, node: NodeState) -> list[Unit]:
+    def _movable(self, node: NodeState, busy: Container[JobState]) -> list[Unit]:
         """Tasks on the node that may move, those first who might be stopped, then the newest; none twice."""
         units: list[Unit] = []
         name = node.spec.name
@@ -226,7 +244,7 @@ class Search:
         if self.victims:
             jobs.sort(key=lambda job: self.victims.get(job, len(self.victims)))
         for job in jobs:
-            if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
+            if job is self.job or job in busy or not job.cls.preemptible or not evictable(self.turn, job):
                 continue
             if len(job.places) == 1 and job not in self.moved:
                 units.append(Unit(job, list(job.places.values()), name, len(units)))
@@ -238,7 +256,15 @@ class Search:
         return units
 
     def _try(self, want: Want, node: NodeState, units: list[Unit]) -> Trial | None:
-        """Who can only move finds his place first, then the largest."""
+        trial = Trial([], {}, [], set())
+        lifted = self._lift_all(trial, units)
+        gpus = fit_on(node, want.need)
+        assert gpus is not None
+        trial.placed.append(take(self.state, self.job, want, node, gpus))
+        return trial if self._settle(trial, lifted, deeper=True) else None
+
+    def _lift_all(self, trial: Trial, units: list[Unit]) -> dict[JobState, list[Place]]:
+        """By job what was lifted of it, those first who can only move, then the largest."""
         lifted: dict[JobState, list[Place]] = {}
         hardest: dict[JobState, tuple[bool, int, int]] = {}
         for unit in units:
@@ -246,18 +272,21 @@ class Search:
             hardest[unit.job] = min(key, hardest.get(unit.job, key))
             lifted.setdefault(unit.job, []).append(unit.places[0])
             self._lift(unit.job, unit.places[0])
-        gpus = fit_on(node, want.need)
-        assert gpus is not None
-        trial = Trial(take(self.state, self.job, want, node, gpus), {}, [])
-        moved = set()
-        for other in sorted(lifted, key=hardest.__getitem__):
-            places = lifted[other]
-            if elsewhere(self.turn, other, places) or self._make_place(trial, other, places, lifted):
-                moved.add(other)
-            elif not self._evict(trial, other, places):
-                return None
-        trial.moved.update((other, places) for other, places in lifted.items() if other in moved)
-        return trial
+        trial.busy.update(lifted)
+        return {job: lifted[job] for job in sorted(lifted, key=hardest.__getitem__)}
+
+    def _settle(self, trial: Trial, lifted: Mapping[JobState, list[Place]], *, deeper: bool) -> bool:
+        """Who was lifted moves or is stopped."""
+        for job, places in lifted.items():
+            if elsewhere(self.turn, job, places):
+                trial.moved[job] = places
+            elif self._evict(trial, job, places):
+                pass
+            elif deeper and len(places) == 1 and self._make_place(trial, job, places[0]):
+                trial.moved[job] = places
+            else:
+                return False
+        return True
 
     def _lift(self, job: JobState, place: Place) -> None:
         if self.victims:
@@ -284,25 +313,25 @@ class Search:
         trial.taken.extend(units)
         return True
 
-    def _make_place(
-        self, trial: Trial, job: JobState, places: list[Place], lifted: Mapping[JobState, list[Place]]
-    ) -> bool:
-        """Stop one victim elsewhere and put the one task that was lifted there."""
-        if job in self.victims or len(places) != 1:
+    def _make_place(self, trial: Trial, job: JobState, old: Place) -> bool:
+        """Clear another node for a task that must leave its own."""
+        if not self.looks:
             return False
-        need = job.cls.shape.groups[places[0].group].needs[job.rung]
-        mask = allowed_nodes(self.state, job)
-        for victim in islice(self.victims, self.state.policy.search_width):
-            if victim in lifted or len(victim.places) != 1:
-                continue
-            (place,) = victim.places.values()
-            node = self.state.space.by_name[place.node]
-            if mask >> node.number & 1 and fits_without(node, need, (place,)):
-                mark = self.state.mark()
-                self._lift(victim, place)
-                if self._evict(trial, victim, [place]):
-                    if elsewhere(self.turn, job, places):
-                        return True
-                    trial.taken.pop()  # who has one task is one unit
-                self.state.undo(mark)
+        need = job.cls.shape.groups[old.group].needs[job.rung]
+        nodes = list(islice(self._promising(need, allowed_nodes(self.state, job)), self.looks))
+        self.looks -= len(nodes)
+        for _, number, units in self._cleared(need, nodes, trial.busy):
+            node, mark = self.state.space.nodes[number], self.state.mark()
+            tried = Trial([], {}, [*trial.taken], set())
+            lifted = self._lift_all(tried, units)
+            gpus = fit_on(node, need)
+            assert gpus is not None
+            new = take(self.state, job, Want(old.group, old.task, need), node, gpus)
+            self.state.pay(job, new.charge)
+            if new.charge <= old.charge and self._settle(tried, lifted, deeper=False):
+                trial.taken[:] = tried.taken
+                trial.moved.update(tried.moved)
+                trial.busy.update(tried.busy)
+                return True
+            self.state.undo(mark)
         return False

@@ -567,9 +567,9 @@ class State:
             shape = self.shapes.get(shape_key)
             if shape is None:
                 shape = Shape(shape_key, job.tasks, job.selector, job.backfill and job.preemptible)
+                shape.possible = self.too_large(shape) is None
                 self.journal.put(self.shapes, shape_key, shape)
             cls = JobClass(key, len(self.classes), queue, job, shape)
-            shape.possible = self.too_large(shape) is None
             cls.charge = self.least_charge(shape)
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)

@@ -73,13 +73,15 @@ class Search:
         """The same by stage: each begins from the same state."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
+        self.refused = False
+        """Victims were found who make the room, but it is not the job's right: then moving others does not help."""
 
     def _victims(self, stage: tuple[int, int]) -> Iterator[JobState]:
         """Who may go, the best victims first; notes whose turn comes when his queues are at their bounds already."""
-        of, late = self.bounds.of, self.bounds.late
+        of, late, turn = self.bounds.of, self.bounds.late, self.turn
         gone: dict[QueueState, int] = {}
         for job in in_order(self.candidates, stage, self.state.by_seq):
-            if self._evictable(job):
+            if evictable(turn, job) if self.only is None else job.seq in self.only and not job.unstarted:
                 chain = of.get(job.queue, ())
                 for queue, bound in chain:
                     if queue.allocated - gone.get(queue, 0) <= bound:
@@ -90,18 +92,13 @@ class Search:
                         gone[queue] = gone.get(queue, 0) + job.charge
                 yield job
 
-    def _evictable(self, job: JobState) -> bool:
-        if self.only is not None:
-            return job.seq in self.only and not job.unstarted
-        return evictable(self.turn, job)
-
     def run(self) -> bool:
         """Find victims: by the ways above, each stage by stage."""
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
         stages = sorted({one.stage for one in self.candidates})
         moving = bool(self.bounds.of) and self.state.policy.consolidate
-        while not (self._evicting(stages) or (moving and self._moving(stages))):
+        while not (self._evicting(stages) or (moving and not self.refused and self._moving(stages))):
             if not self.bounds.spared:
                 return False
             self.bounds.strict = self.bounds.spared = False
@@ -118,13 +115,13 @@ class Search:
                 continue
             mark = self.state.mark()
             # Who goes alone makes room that nobody else could have made, so there is nothing to put back.
-            if self._single(stage):
-                if self._holds():
-                    return True
-            elif self._many(stage):
+            room = self._single(stage)
+            if not room and self._many(stage):
+                room = True
                 self._fill_back()
-                if self._holds():
-                    return True
+            if room and self._holds():
+                return True
+            self.refused = self.refused or room
             self._give_up(mark)
         return False
 

