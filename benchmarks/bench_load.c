@@ -1,4 +1,4 @@
-/* bench_load.c: many clients of the daemon's shim socket in one process, and the echo to compare them with.
+/* bench_load.c: many clients of the daemon's shim socket, worked by one process, and the echo to compare them with.
  *
  *     bench_load echo PATH                        answer every packet with itself, as a bare server would
  *     bench_load MODE PATH JOBS GPU CLIENTS SECONDS RATE
@@ -8,18 +8,21 @@
  *     paced    RATE asks a second over all clients, at random moments, whoever is free: what a client waits then
  *     burst    all clients ask in the same moment, RATE times a second: what the last of them waits
  *
- * JOBS is a file of job ids, one a line, taken in turn, or - to speak to the echo. Prints one line: asks, asks a
- * second, and the microseconds from sending to having the answer at p50, p99 and most.
+ * JOBS is a file of job ids, one a line, taken in turn, or - to speak to the echo. Prints an empty line when all are
+ * connected and goes on when it has read one; then one line: asks, asks a second, and the microseconds from sending to
+ * having the answer at p50, p99 and most. Stays until there is nothing more to read.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -105,11 +108,31 @@ static void exchange(int fd, struct gs_frame *frame, const char *what) {
     check(recv(fd, frame, sizeof *frame, 0) == sizeof *frame, what); /* a page that comes along is dropped */
 }
 
-static void connect_client(struct client *client, const char *path, uint64_t job, const char *gpu) {
+/* Each as a process of its own, which does no more than this: the daemon counts the pages of a process. */
+static int connect_as_another(const char *path) {
     struct sockaddr_un address = address_of(path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), connected[2];
+    char byte = 0;
+    check(pipe(connected) == 0, "pipe");
+    pid_t child = fork();
+    check(child >= 0, "fork");
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+        check(write(connected[1], &byte, 1) == 1, "write");
+        close(fd);
+        for (;;)
+            pause();
+    }
+    close(connected[1]);
+    check(read(connected[0], &byte, 1) == 1, "connecting");
+    close(connected[0]);
+    return fd;
+}
+
+static void connect_client(struct client *client, const char *path, uint64_t job, const char *gpu) {
     struct gs_frame frame;
-    client->fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    check(connect(client->fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    client->fd = connect_as_another(path);
     if (job == 0)
         return;
     fill(&frame, GS_HELLO);
@@ -220,6 +243,9 @@ int main(int words, char **word) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &clients[i]};
         epoll_ctl(poll, EPOLL_CTL_ADD, clients[i].fd, &event);
     }
+    puts("");
+    fflush(stdout);
+    getchar();
     uint64_t started = now_ns(), until = started + (uint64_t)(seconds * 1e9);
     if (strcmp(mode, "busy") == 0)
         ask_busy(poll, until);
@@ -233,5 +259,8 @@ int main(int words, char **word) {
     qsort(answers, (size_t)answered, sizeof *answers, by_size);
     printf("%ld %.0f %.1f %.1f %.1f\n", answered, (double)answered / took, answers[answered / 2] / 1e3,
            answers[answered * 99 / 100] / 1e3, answers[answered - 1] / 1e3);
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
     return 0;
 }

@@ -108,10 +108,17 @@ class Server:
 
 def ask(program: Path, server: Server, load: Load, clients: int, seconds: float) -> Served:
     words = [program, load.mode, server.socket, server.jobs, server.gpu, clients, seconds, load.rate]
-    before = cpu_seconds(server.pid)
-    done = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
-    count, rate, p50, p99, most = map(float, done.stdout.split())
-    return Served(rate, p50, p99, most, (cpu_seconds(server.pid) - before) / count * 1e6)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([str(word) for word in words], stdin=pipe, stdout=pipe, text=True) as asking:
+        assert asking.stdin is not None and asking.stdout is not None
+        asking.stdout.readline()
+        time.sleep(0.1)  # what the server still does about so many newcomers is not part of the asks
+        before = cpu_seconds(server.pid)
+        print(file=asking.stdin, flush=True)
+        count, rate, p50, p99, most = map(float, asking.stdout.readline().split())
+        cpu = cpu_seconds(server.pid) - before
+        asking.stdin.close()
+    return Served(rate, p50, p99, most, cpu / count * 1e6)
 
 
 @contextlib.contextmanager

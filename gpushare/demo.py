@@ -140,7 +140,8 @@ class Stage:
 
     def print(self, text: str, colour: str | None) -> None:
         plain = colour is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR")
-        print(text if plain else f"\033[{colour}m{text}\033[0m", flush=True)
+        line = text if plain else f"\033[{colour}m{text}\033[0m"
+        print(f"{line}\n", end="", flush=True)  # in one piece: threads print side by side
 
 
 class Program:

@@ -156,6 +156,10 @@ void gs_page_unmap(void *page);
 int gs_page_broken(const void *page);
 uint32_t gs_pages_broken(void);
 int gs_page_is_ours(int fd, uint64_t device);
+int gs_receive_frames(const int *sockets, int count, struct gs_frame *frames, int *sizes, int *descriptors,
+                      int *descriptor_count);
+int gs_send_frames(const int *sockets, int count, const struct gs_frame *frames, int *errors);
+#define GS_MOST_DESCRIPTORS 253
 """
 
 
@@ -174,7 +178,7 @@ def layout_builder() -> cffi.FFI:
     builder.cdef(declarations("credit.h") + declarations("wire.h") + FUNCTIONS)
     builder.set_source(
         "gpushare._layout",
-        '#include "credit.h"\n#include "guard.h"\n#include "wire.h"\n#include "ask_trim.h"\n',
+        '#include "credit.h"\n#include "guard.h"\n#include "wire.h"\n#include "ask_trim.h"\n#include "packets.h"\n',
         define_macros=[("_GNU_SOURCE", None)],
         include_dirs=[str(SHIM)],
         extra_compile_args=["-O2"],
@@ -203,7 +207,7 @@ class BuildShim(build_ext):
         made = layout_builder().distutils_extension(self.build_temp)
         ext.sources, ext.include_dirs = made.sources, made.include_dirs
         ext.extra_compile_args, ext.define_macros = made.extra_compile_args, made.define_macros
-        ext.depends = [str(SHIM / name) for name in ("credit.h", "guard.h", "wire.h")]
+        ext.depends = [str(SHIM / name) for name in ("credit.h", "guard.h", "packets.h", "wire.h")]
         super().build_extension(ext)
 
     def copy_extensions_to_source(self) -> None:

@@ -122,9 +122,12 @@ static inline int gs_reserve(struct gs_line *line, uint32_t units) {
     }
 }
 
-/* [process] Give back units that gs_reserve took: only after the driver has freed them. */
+/* [process] Give back units that gs_reserve took: only after the driver has freed them. More than is in use would be
+ * an error in somebody's accounts; it leaves none in use, rather than so much that nothing is ever granted again. */
 static inline void gs_release(struct gs_line *line, uint32_t units) {
-    __atomic_fetch_sub(&line->word, (uint64_t)units << 32, __ATOMIC_ACQ_REL);
+    uint32_t used = gs_word_used(__atomic_fetch_sub(&line->word, (uint64_t)units << 32, __ATOMIC_ACQ_REL));
+    if (__builtin_expect(used < units, 0))
+        __atomic_fetch_add(&line->word, (uint64_t)(units - used) << 32, __ATOMIC_ACQ_REL);
 }
 
 /* [daemon] Raise the credit. The caller keeps credit below 2^32. */

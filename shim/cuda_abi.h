@@ -42,9 +42,11 @@ typedef struct CUextSemaphore_st *CUexternalSemaphore;
 typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUlinkState_st *CUlinkState;
 
 typedef void (*CUhostFn)(void *data);
+typedef void (*CUgraphRecaptureCallback)(void); /* asked about nodes that have changed; only handed on */
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
 
 /* Streams that need no cuStreamCreate. */
@@ -153,6 +155,8 @@ typedef struct {
     int numExecAffinityParams;
     CUctxCigParam *cigParams;
 } CUctxCreateParams;
+
+enum { CU_GREEN_CTX_DEFAULT_STREAM = 1 };
 
 typedef enum {
     CU_LIMIT_STACK_SIZE = 0,
@@ -268,10 +272,20 @@ typedef enum {
     CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4
 } CUmemLocationType;
 
+/* A part of a device, from CUDA 13.5 on: the low byte of the id is the device, the next one the part. */
+#define CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN ((CUmemLocationType)6)
+
 typedef struct {
     CUmemLocationType type;
     int id;
 } CUmemLocation;
+
+/* The device that memory of this place is on, or -1. */
+static inline CUdevice cuda_device_of(const CUmemLocation *location) {
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE                   ? location->id
+           : location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN ? location->id & 0xff
+                                                                           : -1;
+}
 
 typedef enum {
     CU_MEM_ALLOCATION_TYPE_INVALID = 0,
@@ -1070,6 +1084,15 @@ CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice devic
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *door);
 CUresult cuCtxDestroy(CUcontext context);
 CUresult cuCtxDestroy_v2(CUcontext context);
+/* Green contexts: a part of a GPU's processors, and everything else from the primary context. */
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *resources, CUdevResource *list, unsigned int count);
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags);
+CUresult cuGreenCtxDestroy(CUgreenCtx green);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
+CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *resource, CUdevResourceType type);
+CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long *id);
+CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags, int priority);
+CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green);
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags);
 CUresult cuCtxDetach(CUcontext context);
 CUresult cuCtxPushCurrent(CUcontext context);
@@ -1182,6 +1205,11 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device);
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t size, unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                               CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                               unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                                CUdeviceptr pointer, size_t size, unsigned long long flags);
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer, size_t size,
                              unsigned long long flags);
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size);
@@ -1388,6 +1416,8 @@ CUresult cuGraphExecDestroy(CUgraphExec exec);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value);
+CUDA_TWIN(cuStreamBeginRecaptureToGraph, _ptsz, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+          CUgraphRecaptureCallback function, void *data);
 CUDA_TWIN(cuStreamBeginCaptureToGraph, _ptsz, CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
           const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode);
 CUDA_TWIN(cuStreamUpdateCaptureDependencies, _ptsz, CUstream stream, CUgraphNode *dependencies, size_t count,

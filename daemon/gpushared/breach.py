@@ -29,8 +29,16 @@ def stray_id(pid: int) -> int:
 
 
 def settle_strays(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
-    """Each stray has a share of its job's, all of it overhead, and of just the size that NVML shows."""
+    """Each stray has a share of its job's, all of it overhead, and of just the size that NVML shows.
+
+    A program may have become another (exec) under the same pid: what is still on its way back of the one before is not
+    the new one's, unless that takes so long that it must be.
+    """
     state = turn.state
+    coming_back: dict[int, int] = {}
+    for entry in gpu.returning.values():
+        if turn.now - entry.since <= turn.policy.unkillable_after:
+            coming_back[entry.pid] = coming_back.get(entry.pid, 0) + entry.amount
     charged = {} if turn.policy.on_breach == "warn" else sample.strays
     for process in [one for one in gpu.shares if one < 0]:
         share = gpu.shares[process]
@@ -40,8 +48,10 @@ def settle_strays(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[i
         job = state.jobs.get(stray.job)
         if job is None or gpu.id not in job.bounds:
             continue
-        amount = whole_units(by_pid.get(pid, 0))
+        amount = whole_units(max(0, by_pid.get(pid, 0) - coming_back.get(pid, 0)))
         known = gpu.shares.get(stray_id(pid))
+        if known is None and not amount:
+            continue
         if known is not None:
             state.change(known, overhead=amount - known.overhead)
         elif pid in charged:

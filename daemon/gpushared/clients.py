@@ -7,13 +7,16 @@ restarted, a descriptor was closed) and the process goes on using its credit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gpushared.pages import Page
 from gpushared.processes import Process
 
-if TYPE_CHECKING:
-    from gpushared.shim_server import Connection
+
+class Connection(Protocol):
+    """What it takes to be rid of one (shim_server.py has all of it)."""
+
+    def close(self) -> None: ...
 
 
 class Client:

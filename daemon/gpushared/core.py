@@ -63,10 +63,10 @@ from gpushared.instructions import (
     Kill,
     Persist,
     Publish,
+    Published,
     Record,
     WakeAt,
 )
-from gpushared.lending import Published
 from gpushared.state import (
     A_YEAR,
     UNIT,
@@ -85,7 +85,7 @@ from gpushared.state import (
 )
 from gpushared.turn import Turn
 
-__all__ = ["NodeState", "Published"]
+__all__ = ["NodeState"]
 
 
 class NodeState:
@@ -123,8 +123,12 @@ class NodeState:
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """What follows from the event. `now` never goes back; a smaller one counts as the last."""
-        self._now = max(self._now, now)
-        turn = Turn(self.state, self._now)
+        self._now = now = max(self._now, now)
+        if type(event) is CreditAsked:
+            granted = lending.grant_plainly(self.state, event, now)
+            if granted is not None:
+                return granted  # it changes no excess, nobody's wait, and not when to look at the clock again
+        turn = Turn(self.state, now)
         self._handlers[type(event)](turn, event)
         self.state.work_off_excess()
         for gpu in self.state.gpus.values():
@@ -148,7 +152,7 @@ class NodeState:
     def published(self, gpu: str, processes: Iterable[int] | None = None) -> Mapping[int, Published]:
         """What the pages of these processes (all of the GPU's, if not said) should say, in bytes."""
         found = self.state.gpus[gpu]
-        return lending.published(Turn(self.state, self._now), found, found.shares if processes is None else processes)
+        return lending.published(self.state, found, found.shares if processes is None else processes)
 
     def pressure(self, gpu: str, now: float) -> dict[str, dict[str, float]]:
         """How long claims have waited on the GPU (stall.py)."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from gpushare._layout import lib
-from gpushared.core import Published
 from gpushared.events import TrimSeen
+from gpushared.instructions import Published
 from gpushared.pages import UNIT, Page, units
 
 
@@ -24,8 +24,8 @@ class Enforcer(Protocol):
     def close_share(self, process: int, gpu: str) -> None:
         """The process's contexts on the GPU are closed. What it still uses stays."""
 
-    def grant(self, process: int, gpu: str, size: int) -> None:
-        """Let the process use so much more."""
+    def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
+        """Let the process use so much more, and tell it where it stands then."""
 
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
         """Take unused credit back, up to this size: (what could be taken, what it uses)."""
@@ -55,9 +55,7 @@ class ShimEnforcer:
         if number is None:
             return None
         line = page.lines[gpu]
-        if page.account is not None:
-            page.account.give(number, units(credit))
-            page.account.charge(number, units(overhead))
+        _enter(page, gpu, units(credit), units(overhead))
         line.overhead = units(overhead)
         line.attached = 1
         lib.gs_grant(line, units(credit))
@@ -67,20 +65,25 @@ class ShimEnforcer:
         line = self._line(process, gpu)
         if line is not None and lib.gs_word_load(line) >> 32 == 0:  # pools and mapped handles need no context
             line.attached = 0
-            self._account(process, gpu, overhead=0)
+            _enter(self.pages[process], gpu, 0, 0)
 
-    def grant(self, process: int, gpu: str, size: int) -> None:
-        line = self._line(process, gpu)
-        if line is not None:
-            self._account(process, gpu, given=units(size))
-            lib.gs_grant(line, units(size))
+    def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
+        page = self.pages.get(process)
+        line = page.lines.get(gpu) if page is not None else None
+        if page is None or line is None:
+            return
+        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
+        # a daemon that is started now finds the overhead with which this credit fits.
+        more = units(size)
+        _tell(page, gpu, line, figures, given=more)
+        lib.gs_grant(line, more)
 
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
         line = self._line(process, gpu)
         if line is None:
             return 0, 0
         taken = lib.gs_revoke(line, units(size))
-        self._account(process, gpu, given=-taken)
+        _enter(self.pages[process], gpu, -taken, None)
         return taken * UNIT, (lib.gs_word_load(line) >> 32) * UNIT
 
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
@@ -108,26 +111,8 @@ class ShimEnforcer:
     def publish(self, process: int, gpu: str, figures: Published) -> None:
         page = self.pages.get(process)
         line = page.lines.get(gpu) if page is not None else None
-        if page is None or line is None or page.published.get(gpu) == figures:
-            return
-        page.published[gpu] = figures
-        line.grantable = max(0, figures.grantable) // UNIT
-        line.limit = figures.limit // UNIT
-        line.request = figures.request // UNIT
-        line.overhead = figures.overhead // UNIT
-        line.job_usage = figures.job_usage // UNIT
-        self._account(process, gpu, overhead=figures.overhead // UNIT)
-
-    def _account(self, process: int, gpu: str, *, given: int = 0, overhead: int | None = None) -> None:
-        """Enter it in the ledger, which outlives this daemon as the page does and which no process can write."""
-        page = self.pages[process]
-        if page.account is None:
-            return
-        index = page.gpus.index(gpu)
-        if given:
-            page.account.give(index, given)
-        if overhead is not None:
-            page.account.charge(index, overhead)
+        if page is not None and line is not None and page.published.get(gpu) != figures:
+            _tell(page, gpu, line, figures)
 
     def trim(self, process: int, gpu: str, size: int, within: float) -> None:
         page = self.pages.get(process)
@@ -146,3 +131,20 @@ class ShimEnforcer:
     def _line(self, process: int, gpu: str) -> Any:
         page = self.pages.get(process)
         return page.lines.get(gpu) if page is not None else None
+
+
+def _tell(page: Page, gpu: str, line: Any, figures: Published, given: int = 0) -> None:
+    page.published[gpu] = figures
+    overhead = figures.overhead // UNIT
+    line.grantable = figures.grantable // UNIT
+    line.limit = figures.limit // UNIT
+    line.request = figures.request // UNIT
+    line.overhead = overhead
+    line.job_usage = figures.job_usage // UNIT
+    _enter(page, gpu, given, overhead)
+
+
+def _enter(page: Page, gpu: str, given: int, overhead: int | None) -> None:
+    """In the ledger, which outlives this daemon as the page does and which no process can write."""
+    if page.account is not None:
+        page.account.enter(page.gpus.index(gpu), given, overhead)

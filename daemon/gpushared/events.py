@@ -194,7 +194,7 @@ class AttachAsked(Event):
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs five times as much to make, and of these hundreds come at once
 class CreditAsked(Event):
     """The process needs `size` bytes beyond its unused credit. Answered by Granted or Denied."""
 

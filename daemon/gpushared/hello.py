@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpushare._layout import ffi, lib
 from gpushare.errors import GpushareError
@@ -31,9 +31,6 @@ from gpushared.logs import facts, log
 from gpushared.pages import Page, Pages, has_page
 from gpushared.processes import Process, command_of, parent_of, printable
 from gpushared.shell import PER_CLIENT, Shell
-
-if TYPE_CHECKING:
-    from gpushared.shim_server import Connection
 
 OK, NOT_ALLOWED, NOT_ADMITTED = int(lib.GS_OK), int(lib.GS_NOT_ALLOWED), int(lib.GS_NOT_ADMITTED)
 HAS_PAGE = int(lib.GS_HELLO_HAS_PAGE)
@@ -81,11 +78,11 @@ class Welcomer:
         self._refill: asyncio.TimerHandle | None = None
         pages.make_spares()
 
-    def welcome(self, connection: Connection, hello: Any, descriptor: int | None) -> Welcome:
+    def welcome(self, peer: Process, uid: int, hello: Any, descriptor: int | None) -> Welcome:
         """`descriptor` stays the caller's."""
         try:
-            known = self._known(connection, hello, descriptor)
-            client = known or self._newcomer(connection, hello)
+            known = self._known(peer, uid, hello, descriptor)
+            client = known or self._newcomer(peer, uid, hello)
         except Refusal as refusal:
             return Welcome(refusal.status, text=refusal.text)
         except OSError as error:
@@ -111,7 +108,7 @@ class Welcomer:
 
     # ---- a process that has a page -----------------------------------------------------------------
 
-    def _known(self, connection: Connection, hello: Any, descriptor: int | None) -> Client | None:
+    def _known(self, peer: Process, uid: int, hello: Any, descriptor: int | None) -> Client | None:
         """The client whose page is presented; None: no page, or one that is not this process's own.
 
         A forked child presents its parent's page, if its shim does not know better: it gets one of its own.
@@ -120,25 +117,21 @@ class Welcomer:
             return None
         client = self.shell.clients.get(hello.page_id)
         if client is not None:
-            return client if client.process.same(connection.peer) and client.uid == connection.uid else None
+            return client if client.process.same(peer) and client.uid == uid else None
         page = self.pages.adopt(descriptor)
         if page is None:
             return None
         header = page.header
-        same = (header.pid, header.start_time, header.uid) == (
-            connection.peer.pid,
-            connection.peer.start_time,
-            connection.uid,
-        )
+        same = (header.pid, header.start_time, header.uid) == (peer.pid, peer.start_time, uid)
         entry = self.shell.book.get(f"{header.job_id:016x}")
-        foreign = entry is not None and connection.uid not in (0, entry.spec.uid)
+        foreign = entry is not None and uid not in (0, entry.spec.uid)
         if not same or foreign or page.id != hello.page_id:
             page.close(remove=False)
             return None
         page.account = self.pages.ledger.open(header)
         most = self._limits(entry)
         page.claimed_lines(most)
-        return restore_client(self.shell, page, connection.peer)
+        return restore_client(self.shell, page, peer)
 
     def _limits(self, entry: Entry | None) -> dict[bytes, int]:
         """What a page may say at most that it was given, on each GPU."""
@@ -151,8 +144,7 @@ class Welcomer:
 
     # ---- a process without one ---------------------------------------------------------------------
 
-    def _newcomer(self, connection: Connection, hello: Any) -> Client:
-        peer, uid = connection.peer, connection.uid
+    def _newcomer(self, peer: Process, uid: int, hello: Any) -> Client:
         for earlier in self.shell.clients.of_pid(peer.pid):
             # The same process, but the program that had this page is no more: exec.
             if earlier.connection is None and has_page(earlier.process, earlier.page) is False:

@@ -77,7 +77,18 @@ class Attached(Instruction):
     credit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as CreditAsked is not
+class Published:
+    """What a process's line says for its program to read, in bytes."""
+
+    grantable: int
+    limit: int
+    request: int
+    overhead: int
+    job_usage: int
+
+
+@dataclass(slots=True)  # likewise
 class Granted(Instruction):
     """Add `size` bytes (>= what was asked) to the credit in the process's word, then answer the ask."""
 
@@ -85,6 +96,8 @@ class Granted(Instruction):
     process: int
     gpu: str
     size: int
+    figures: Published
+    """Where the process stands then: for its page, before the credit."""
 
 
 @dataclass(frozen=True, slots=True)

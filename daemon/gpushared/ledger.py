@@ -23,6 +23,8 @@ _LINE = struct.Struct("<16sII")  # uuid, credit and overhead in units
 _AMOUNTS = struct.Struct("<II")
 _PAGE_ID = struct.Struct("<Q")
 LINES_AT = 96
+AMOUNTS_AT = 16
+"""Behind the uuid."""
 RECORD_BYTES = 1024
 GROWTH = 64
 """Records by which the file grows."""
@@ -49,6 +51,8 @@ class Line:
     """What was given on one GPU, in units."""
 
     uuid: bytes
+    at: int
+    """Where in the file its amounts stand."""
     credit: int = 0
     overhead: int = 0
 
@@ -65,29 +69,22 @@ class Account:
     def open_line(self, uuid: bytes) -> None:
         """The next line of the page is this GPU's."""
         at = self.number * RECORD_BYTES + LINES_AT + len(self.lines) * _LINE.size
-        self.lines.append(Line(uuid))
+        self.lines.append(Line(uuid, at + AMOUNTS_AT))
         _LINE.pack_into(self.ledger.map, at, uuid, 0, 0)
 
-    def give(self, index: int, units: int) -> None:
-        """Credit; below zero what was taken back."""
+    def enter(self, index: int, given: int, overhead: int | None) -> None:
+        """Credit that is given (below zero: that was taken back), and the overhead as it is now; None: as it was."""
         line = self.lines[index]
-        line.credit = max(0, min(line.credit + units, 2**32 - 1))
-        self._write(index, line)
-
-    def charge(self, index: int, units: int) -> None:
-        """The overhead as it is now."""
-        line = self.lines[index]
-        if line.overhead != units:
-            line.overhead = units
-            self._write(index, line)
+        if not given and (overhead is None or overhead == line.overhead):
+            return
+        line.credit = max(0, min(line.credit + given, 2**32 - 1))
+        if overhead is not None:
+            line.overhead = overhead
+        _AMOUNTS.pack_into(self.ledger.map, line.at, line.credit, line.overhead)
 
     def strike_out(self) -> None:
         """The page is no more."""
         self.ledger.strike_out(self)
-
-    def _write(self, index: int, line: Line) -> None:
-        at = self.number * RECORD_BYTES + LINES_AT + index * _LINE.size + 16
-        _AMOUNTS.pack_into(self.ledger.map, at, line.credit, line.overhead)
 
 
 class Ledger:
@@ -161,8 +158,9 @@ class Ledger:
         text = name.split(b"\0", 1)[0].decode(errors="replace")
         account = Account(self, number, Header(page, job, start, pid, uid, priority, grace, text))
         for index in range(LINES):
-            uuid, credit, overhead = _LINE.unpack_from(self.map, at + LINES_AT + index * _LINE.size)
+            line_at = at + LINES_AT + index * _LINE.size
+            uuid, credit, overhead = _LINE.unpack_from(self.map, line_at)
             if not any(uuid):
                 break
-            account.lines.append(Line(uuid, credit, overhead))
+            account.lines.append(Line(uuid, line_at + AMOUNTS_AT, credit, overhead))
         return account

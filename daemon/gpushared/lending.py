@@ -22,29 +22,42 @@ from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason
 from gpushared import health, obstacle, reclaim
 from gpushared.events import CreditAsked
-from gpushared.instructions import Attached, Denied, Granted, Publish, Revoke
-from gpushared.state import UNIT, Ask, Gpu, Job, Rung, Share
+from gpushared.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
+from gpushared.state import UNIT, Ask, Gpu, Job, Rung, Share, State, whole_units
 from gpushared.turn import Turn
+
+
+def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruction] | None:
+    """What nearly every ask comes to: nobody waits on the GPU, and it fits. None: there is more to think about.
+
+    What settle() would come to as well (a test puts both side by side), without an Ask, since nothing is to wait: a
+    hundred programs may ask in the same moment, and the last of them waits for all of these.
+    """
+    process = state.processes.get(event.process)
+    share = process.shares.get(event.gpu) if process is not None else None
+    if share is None or event.driver_failed or event.again:
+        return None
+    gpu, job = state.gpus[event.gpu], state.jobs[share.job]
+    if gpu.asks or gpu.on_rung or not gpu.health.admits:
+        return None
+    need = whole_units(event.size)
+    in_limit = job.bounds[gpu.id].limit - job.committed[gpu.id]
+    available = gpu.free - state.unlent(gpu.id, job)
+    if need > in_limit or need > available:
+        return None
+    size = need + min(state.policy.chunk, in_limit - need, available - need) // UNIT * UNIT
+    job.active_at = now
+    state.counters.grants += 1
+    state.change(share, credit=size)
+    figures = _figures(state, gpu, job, share, available - size + state.lendable(gpu))
+    return [Granted(event.ask, event.process, gpu.id, size, figures), Publish(gpu.id)]
 
 
 def add_ask(turn: Turn, ask: Ask) -> None:
     gpu = turn.state.gpus[ask.gpu]
-    if not gpu.asks and not gpu.on_rung and gpu.health.admits and _grant_plainly(turn, gpu, ask):
-        return
     gpu.asks[ask.id] = ask
     turn.state.asks[ask.id] = ask
     settle(turn, gpu)
-
-
-def _grant_plainly(turn: Turn, gpu: Gpu, ask: Ask) -> bool:
-    """Nobody else waits, and it fits: what settle() would come to as well, without looking at anybody else."""
-    if ask.driver_failed:
-        return False
-    room = _room(turn, gpu, ask, 0)
-    if room.need > room.in_limit or room.need > room.available:
-        return False
-    _grant(turn, gpu, ask, room)
-    return True
 
 
 def drop_ask(turn: Turn, ask: Ask) -> None:
@@ -149,6 +162,9 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         if missing > idle:
             if missing <= idle + _guesses(turn, gpu, job):
                 return False  # what its contexts do cost is known in a moment, and may be less
+            if missing <= idle + _strays(turn.state.shares_of(job, gpu.id)) and not ask.sampled:
+                turn.sample(gpu)  # they may have gone by now
+                return False
             return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
         _revoke(turn, gpu, missing, siblings, any_idle=True)
         return False
@@ -159,8 +175,8 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         _revoke(turn, gpu, missing, _idle_first(turn, gpu, ask, others))
         return False
     if not ask.claim:
-        if gpu.returning and not ask.sampled:
-            turn.sample(gpu)  # it may have come back by now
+        if (gpu.returning or _strays(gpu.shares.values())) and not ask.sampled:
+            turn.sample(gpu)  # it may have come back by now, and strays may have gone
             return False
         return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
     if not ask.short:
@@ -173,6 +189,11 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
 def _guesses(turn: Turn, gpu: Gpu, job: Job) -> int:
     """What the job is charged for contexts that have not been measured yet."""
     return sum(share.overhead for share in turn.state.shares_of(job, gpu.id) if share.process in gpu.guessed)
+
+
+def _strays(shares: Iterable[Share]) -> int:
+    """What programs without a page hold: only a sample tells that one of them has gone (breach.py)."""
+    return sum(share.overhead for share in shares if share.process < 0)
 
 
 def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
@@ -230,7 +251,9 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         assert share is not None  # core.py takes credit asks of attached processes only
         size = 0 if ask.driver_failed else room.need + spare
         state.change(share, credit=size)
-        turn.emit(Granted(ask.id, ask.process, gpu.id, size))
+        drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows
+        figures = published(state, gpu, (ask.process,))[ask.process]
+        turn.emit(Granted(ask.id, ask.process, gpu.id, size, figures))
     if ask.short:
         _record_claim(turn, gpu, ask)
     turn.emit(Publish(gpu.id))
@@ -344,37 +367,27 @@ def _by_process(turn: Turn, gpu: Gpu, job: Job) -> str:
 # ---- what jobs could be granted now ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What a process's line says for its program to read, in bytes."""
-
-    grantable: int
-    limit: int
-    request: int
-    overhead: int
-    job_usage: int
-
-
-def published(turn: Turn, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, Published]:
+def published(state: State, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, Published]:
     """For each of these processes: what a request for more credit would get at this moment."""
-    state = turn.state
     earmarked = sum(ask.need for ask in gpu.asks.values() if ask.claim)
     lendable = state.lendable(gpu)
-    available: dict[str, int] = {}
+    lent: dict[str, int] = {}
     found: dict[int, Published] = {}
     for process in processes:
         share = gpu.shares.get(process)
         if share is None:
             continue
         job = state.jobs[share.job]
-        bounds = job.bounds[gpu.id]
-        if job.id not in available:
-            available[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job)
-        usage = job.usage[gpu.id]
-        committed = usage + share.idle  # what its siblings hold idle would be taken for it
-        lent = available[job.id] + lendable - state.revocable(share) if gpu.health.admits else 0
-        grantable = max(0, min(bounds.limit - committed, max(bounds.request - committed, lent)))
-        if gpu.health.lost:
-            grantable = 0
-        found[process] = Published(grantable, bounds.limit, bounds.request, share.overhead, usage)
+        if job.id not in lent:
+            lent[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job) + lendable
+        found[process] = _figures(state, gpu, job, share, lent[job.id])
     return found
+
+
+def _figures(state: State, gpu: Gpu, job: Job, share: Share, lent: int) -> Published:
+    """`lent`: what is free for its job, and what others, or itself, hold idle."""
+    bounds, usage, idle = job.bounds[gpu.id], job.usage[gpu.id], share.idle
+    committed = usage + idle  # what its siblings hold idle would be taken for it
+    lent = lent - (idle if job.spec.lend else state.revocable(share)) if gpu.health.admits else 0
+    grantable = 0 if gpu.health.lost else max(0, min(bounds.limit - committed, max(bounds.request - committed, lent)))
+    return Published(grantable, bounds.limit, bounds.request, share.overhead, usage)

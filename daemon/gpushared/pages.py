@@ -159,8 +159,8 @@ class Page:
             word = lib.gs_word_load(ffi.addressof(line))
             allowed = most[identity] // UNIT
             self.account.open_line(identity)
-            self.account.give(index, min(max(word >> 32, word & MAX_UNITS), allowed))
-            self.account.charge(index, min(line.overhead, allowed // 8) if line.attached else 0)
+            overhead = min(line.overhead, allowed // 8) if line.attached else 0
+            self.account.enter(index, min(max(word >> 32, word & MAX_UNITS), allowed), overhead)
 
     def take_lines(self, gpus: Mapping[bytes, str]) -> list[tuple[str, LineSeen]]:
         """After a restart: know the lines again. A GPU that is gone keeps its line, under a name of no use."""

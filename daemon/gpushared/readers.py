@@ -22,6 +22,9 @@ class Readers:
         self._loop = loop
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self.in_round = False
+        self.after_round: Callable[[], None] = lambda: None
+        """What the callbacks have left to be done together, once each has had its turn."""
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
@@ -43,7 +46,12 @@ class Readers:
     def _on_ready(self) -> None:
         known = self._callbacks
         ready = [(fd, known.get(fd)) for fd, _ in self._epoll.poll(0, AT_ONCE)]
-        for fd, callback in ready:
-            # One that an earlier callback has removed may be another's number by now.
-            if callback is not None and known.get(fd) is callback:
-                callback()
+        self.in_round = True
+        try:
+            for fd, callback in ready:
+                # One that an earlier callback has removed may be another's number by now.
+                if callback is not None and known.get(fd) is callback:
+                    callback()
+            self.after_round()
+        finally:
+            self.in_round = False

@@ -151,24 +151,24 @@ class Shell:
 
     def feed(self, event: Event) -> None:
         """Hand an event to the core and do what follows from it, now or as soon as the present one is done."""
-        self._events.append(event)
         if self._busy:
+            self._events.append(event)
             return
         self._busy = True
         try:
+            self._handle(event)
             while self._events:
                 self._handle(self._events.popleft())
         finally:
             self._busy = False
 
     def _handle(self, event: Event) -> None:
-        todo: deque[Event] = deque((event,))
-        while todo:
-            now_handled = todo.popleft()
+        todo = [event]  # it grows while it is worked off
+        for one in todo:
             try:
-                instructions = self.core.handle(now_handled, time.monotonic())
+                instructions = self.core.handle(one, time.monotonic())
             except Exception:
-                self._core_failed(now_handled)
+                self._core_failed(one)
                 continue
             for instruction in instructions:
                 try:
@@ -204,10 +204,7 @@ class Shell:
         self._answer(done, line)
 
     def _granted(self, done: do.Granted) -> None:
-        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
-        # a daemon that is started now finds the overhead with which this credit fits.
-        self._publish_now(done.gpu, (done.process,))
-        self.enforcer.grant(done.process, done.gpu, done.size)
+        self.enforcer.grant(done.process, done.gpu, done.size, done.figures)
         self._answer(done, None)
 
     def _denied(self, done: do.Denied) -> None:
@@ -308,10 +305,8 @@ class Shell:
         self._publish.add(wish.gpu)
         if not self._publishing:
             self._publishing = True
-            if self._publish_next <= self.loop.time():
-                self.loop.call_soon(self._publish_all)
-            else:
-                self.loop.call_at(self._publish_next, self._publish_all)
+            # Not at once: many may ask in the same moment, and the last of them should not wait for this.
+            self.loop.call_at(max(self._publish_next, self.loop.time() + PUBLISH_EVERY), self._publish_all)
 
     def _publish_all(self) -> None:
         """Begin a round."""
@@ -336,7 +331,7 @@ class Shell:
                 self.loop.call_soon(self._publish_some)
             else:
                 self._publishing = False
-                self._publish_next = ended + max(PUBLISH_EVERY, self._publish_cost / PUBLISH_SHARE)
+                self._publish_next = ended + self._publish_cost / PUBLISH_SHARE
                 for gpu in self._publish:
                     self._note_publish(do.Publish(gpu))
 

@@ -13,6 +13,7 @@ import errno
 import socket
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from gpushare._layout import ffi, lib
@@ -25,7 +26,6 @@ from gpushared.logs import Sparingly, facts, log
 from gpushared.pages import Page, cut, has_page
 from gpushared.processes import Process, peer_credentials
 from gpushared.shell import Shell
-from gpushared.strays import receive
 
 FRAME_BYTES = int(lib.GS_FRAME_BYTES)
 TEXT_BYTES = int(lib.GS_TEXT_BYTES)
@@ -33,6 +33,8 @@ MAGIC, VERSION = int(lib.GS_WIRE_MAGIC), int(lib.GS_WIRE_VERSION)
 HELLO, WELCOME, ATTACH = int(lib.GS_HELLO), int(lib.GS_WELCOME), int(lib.GS_ATTACH)
 ASK, DETACH, ANSWER = int(lib.GS_ASK), int(lib.GS_DETACH), int(lib.GS_ANSWER)
 TRIMMED = int(lib.GS_TRIMMED)
+HEADER = {"magic": MAGIC, "version": VERSION, "size": FRAME_BYTES}
+NO_BODY = bytes(FRAME_BYTES - ffi.offsetof("struct gs_frame", "u"))
 OK, BAD_FRAME, UNKNOWN = int(lib.GS_OK), int(lib.GS_BAD_FRAME), int(lib.GS_UNKNOWN)
 DRIVER_FAILED, FAILED_AGAIN = int(lib.GS_ASK_DRIVER_FAILED), int(lib.GS_ASK_FAILED_AGAIN)
 
@@ -46,6 +48,10 @@ OUTSTANDING = 256
 """Frames of one connection that are not answered, or whose answers are not sent."""
 STRANGERS_PER_UID = 128
 """Connections of one user that have not said HELLO."""
+AT_ONCE = 32
+"""Frames that are taken, or sent, with one call."""
+TOGETHER = 0.0005
+"""Seconds that an answer may wait for others, to be sent with them."""
 HELLO_WITHIN = 10.0
 LOOK_AGAIN = 0.5
 STRIKES = 8
@@ -62,6 +68,17 @@ STATUS = {
     Code.NO_SUCH_GPU: UNKNOWN,
     Code.NO_SUCH_JOB: UNKNOWN,
 }
+
+
+class Box:
+    """Room for a frame each of some connections."""
+
+    def __init__(self) -> None:
+        self.sockets = ffi.new("int[]", AT_ONCE)
+        self.results = ffi.new("int[]", AT_ONCE)
+        """Of the system calls: sizes, or errors."""
+        self.frames = ffi.new("struct gs_frame[]", [HEADER] * AT_ONCE)
+        self.each = [self.frames + number for number in range(AT_ONCE)]
 
 
 class Connection:
@@ -89,8 +106,8 @@ class Connection:
         self.peer = peer
         self.uid = uid
         self.client: Client | None = None
-        self.asks: dict[int, int] = {}
-        """Asks of the core that are not answered yet -> seq of the frame."""
+        self.asks: set[int] = set()
+        """Of the core, that are not answered yet."""
         self.unsent: deque[bytes] = deque()
         self.outstanding = 0
         self.paused = False
@@ -100,40 +117,13 @@ class Connection:
     def listen(self) -> None:
         """From when its user is known. A shim says HELLO at once and waits for the answer: it is here already, nearly
         always."""
-        if self.fd >= 0:
-            self.on_readable()
+        self.server.take_from([self])
         if self.fd >= 0:
             self.server.shell.readers.add_reader(self.fd, self.on_readable)
 
     def on_readable(self) -> None:
-        """One frame a call: the loop comes back for the next, and others are not kept waiting."""
-        server = self.server
-        turns = server.shell.turns
-        if not turns.may(self.uid):
-            return  # the loop comes back in its next pass
-        started = time.perf_counter()
-        self._take_frame(server)
-        turns.spend(self.uid, time.perf_counter() - started)
-
-    def _take_frame(self, server: ShimServer) -> None:
-        descriptors: list[int] = []
-        try:
-            size, descriptors = receive(self.sock, server.inbox)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            size, descriptors = 0, []
-        if size == 0:
-            self.close()
-            return
-        try:
-            server.take(self, size, descriptors)
-        except Exception:
-            server.shell.errors += 1
-            log.exception("a frame could not be handled", extra=facts(pid=self.peer.pid))
-            self.close()
-        finally:
-            server.shell.strays.take(self.uid, descriptors)
+        """Its frame is taken with those of all that are readable now."""
+        self.server.ready.append(self)
 
     def expect_answer(self) -> None:
         self.outstanding += 1
@@ -141,28 +131,20 @@ class Connection:
             self.paused = True
             self.server.shell.readers.remove_reader(self.fd)
 
-    def _answered(self) -> None:
+    def answered(self) -> None:
         self.outstanding -= 1
         if self.paused and self.outstanding < OUTSTANDING // 2 and self.fd >= 0:
             self.paused = False
             self.server.shell.readers.add_reader(self.fd, self.on_readable)
 
-    def send(self, frame: Any) -> None:
-        """Each answer to a frame goes through here, once."""
-        if self.fd < 0:
-            return
-        if not self.unsent:
-            try:
-                self.sock.send(frame)
-            except (BlockingIOError, InterruptedError):
+    def unsendable(self, frame: bytes, error: int) -> None:
+        """An answer that did not go out: it waits if the program is slow to read."""
+        if error not in (0, errno.EAGAIN, errno.EINTR):
+            self.close()
+        elif self.fd >= 0:
+            if not self.unsent:
                 self.server.shell.loop.add_writer(self.fd, self._on_writable)
-            except OSError:
-                self.close()
-                return
-            else:
-                self._answered()
-                return
-        self.unsent.append(bytes(frame))
+            self.unsent.append(frame)
 
     def _on_writable(self) -> None:
         while self.unsent:
@@ -174,7 +156,7 @@ class Connection:
                 self.close()
                 return
             self.unsent.popleft()
-            self._answered()
+            self.answered()
         self.server.shell.loop.remove_writer(self.fd)
 
     def close(self) -> None:
@@ -197,13 +179,20 @@ class ShimServer:
     def __init__(self, shell: Shell, welcomer: Welcomer) -> None:
         self.shell = shell
         self.welcomer = welcomer
-        # One more than a frame: what is longer is noticed.
-        self._in = ffi.new("char[]", FRAME_BYTES + 1)
-        self.inbox = ffi.buffer(self._in)
-        self._frame = ffi.cast("struct gs_frame *", self._in)
-        self._out = ffi.new("struct gs_frame *", {"magic": MAGIC, "version": VERSION, "size": FRAME_BYTES})
-        self._outbox = ffi.buffer(self._out)
-        self._text_dirty = False
+        self._inbox, self._outbox = Box(), Box()
+        self._descriptors = ffi.new("int[]", int(lib.GS_MOST_DESCRIPTORS))
+        self._descriptor_count = ffi.new("int *")
+        self._frame: Any = None
+        """The one that is worked on."""
+        self.ready: list[Connection] = []
+        """Whose frames are taken at the end of this round,"""
+        self._answered: list[Connection] = []
+        """and whose answers are in the outbox,"""
+        self._send_by = 0.0
+        """at most until then;"""
+        self._texts: list[int] = []
+        """those of them that are more than numbers."""
+        shell.readers.after_round = self._end_round
         self._connections: set[Connection] = set()
         self._strangers: dict[int, set[Connection]] = {}
         """By user: those that have not said HELLO."""
@@ -229,6 +218,7 @@ class ShimServer:
     def close(self) -> None:
         """The daemon goes. The ends of these connections are not the ends of their processes."""
         self.stop()
+        self._send_answers()
         for connection in list(self._connections):
             connection.client = None
             connection.close()
@@ -330,8 +320,57 @@ class ShimServer:
 
     # ---- frames ------------------------------------------------------------------------------------
 
-    def take(self, connection: Connection, size: int, descriptors: list[int]) -> None:
-        """One packet, in the inbox."""
+    def _end_round(self) -> None:
+        ready, self.ready = self.ready, []
+        self.take_from(ready)
+        self._send_answers()
+
+    def take_from(self, ready: Sequence[Connection]) -> None:
+        """One frame of each: the loop comes back for the next, and others are not kept waiting."""
+        turns = self.shell.turns
+        for start in range(0, len(ready), AT_ONCE):
+            # Who has no time left is readable in the next pass of the loop as well.
+            some = [one for one in ready[start : start + AT_ONCE] if one.fd >= 0 and turns.may(one.uid)]
+            while some:
+                some = some[self._take_some(some) :]
+
+    def _take_some(self, some: Sequence[Connection]) -> int:
+        """How many of these have been looked at: up to the first that sent descriptors."""
+        inbox, turns = self._inbox, self.shell.turns
+        then = time.perf_counter()
+        for number, connection in enumerate(some):
+            inbox.sockets[number] = connection.fd
+        count: int = lib.gs_receive_frames(
+            inbox.sockets, len(some), inbox.frames, inbox.results, self._descriptors, self._descriptor_count
+        )
+        descriptors: list[int] = list(self._descriptors[0 : self._descriptor_count[0]])
+        try:
+            for number in range(count):
+                connection, size = some[number], inbox.results[number]
+                if size == 0:
+                    connection.close()
+                elif size > 0 and connection.fd >= 0:
+                    self._frame = inbox.each[number]
+                    self._take_frame(connection, size, descriptors if number == count - 1 else [])
+                now = time.perf_counter()
+                turns.spend(connection.uid, now - then)
+                then = now
+                if self._answered and now >= self._send_by:
+                    self._send_answers()
+                    then = time.perf_counter()
+        finally:
+            self.shell.strays.take(some[count - 1].uid, descriptors)
+        return count
+
+    def _take_frame(self, connection: Connection, size: int, descriptors: list[int]) -> None:
+        try:
+            self._take(connection, size, descriptors)
+        except Exception:
+            self.shell.errors += 1
+            log.exception("a frame could not be handled", extra=facts(pid=connection.peer.pid))
+            connection.close()
+
+    def _take(self, connection: Connection, size: int, descriptors: list[int]) -> None:
         frame = self._frame
         if size != FRAME_BYTES or frame.magic != MAGIC or frame.size != FRAME_BYTES:
             self._bad(connection, 0, "not a frame", close=True)
@@ -367,26 +406,26 @@ class ShimServer:
         connection.strikes += 1
         self._reply(connection, seq, BAD_FRAME, text=f"the daemon did not understand: {why}")
         if close or connection.strikes >= STRIKES:
+            self._send_answers()
             connection.close()
 
     def _hello(self, connection: Connection, seq: int, descriptors: list[int]) -> None:
         hello = self._frame.u.hello
-        welcome = self.welcomer.welcome(connection, hello, descriptors[0] if descriptors else None)
+        descriptor = descriptors[0] if descriptors else None
+        welcome = self.welcomer.welcome(connection.peer, connection.uid, hello, descriptor)
         if welcome.client is not None:
             # Before the frame is written: closing an earlier connection may lead to answers to others.
             self._take_in(connection, welcome.client)
-        out = self._out
-        out.type, out.seq = WELCOME, seq
+        if welcome.client is None:
+            out = self._next_out(connection, WELCOME, seq, text=True)
+        else:
+            out = ffi.new("struct gs_frame *", {**HEADER, "type": WELCOME, "seq": seq})
         body = out.u.welcome
-        ffi.buffer(out.u.bytes)[:] = bytes(496)
-        self._text_dirty = True
         body.page_id, body.job_id = welcome.page_id, welcome.job_id
         body.status, body.patience_ms = welcome.status, welcome.patience_ms
         body.text = cut(welcome.text, TEXT_BYTES - 1)
-        if welcome.client is None:
-            connection.send(self._outbox)
-        else:
-            self._send_with_descriptor(connection, welcome.client.page)
+        if welcome.client is not None:
+            self._send_with_descriptor(connection, out, welcome.client.page)
         if welcome.client is not None and welcome.new:
             self.welcomer.settle_in(welcome.client)
             if connection.fd < 0:
@@ -405,15 +444,15 @@ class ShimServer:
         if connection.timer is not None:
             connection.timer.cancel()
 
-    def _send_with_descriptor(self, connection: Connection, page: Page) -> None:
+    def _send_with_descriptor(self, connection: Connection, frame: Any, page: Page) -> None:
         """The first packet of a connection always fits into its buffer."""
         try:
             with page.for_its_process() as fd:
-                socket.send_fds(connection.sock, [bytes(self._outbox)], [fd])
+                socket.send_fds(connection.sock, [bytes(ffi.buffer(frame))], [fd])
         except OSError:
             connection.close()
         else:
-            connection._answered()
+            connection.answered()
 
     def _attach(self, connection: Connection, client: Client, seq: int) -> None:
         identity = bytes(ffi.buffer(self._frame.u.attach.uuid))
@@ -428,7 +467,7 @@ class ShimServer:
             return
 
         def answer(done: do.Attached | do.Granted | do.Denied, line: int | None) -> None:
-            connection.asks.pop(ask, None)
+            connection.asks.discard(ask)
             if isinstance(done, do.Denied):
                 self._deny(connection, seq, done)
             elif line is None:
@@ -439,12 +478,12 @@ class ShimServer:
                 self._reply(connection, seq, OK, line=line, granted=granted)
 
         ask = self.shell.next_ask(answer)
-        connection.asks[ask] = seq
+        connection.asks.add(ask)
         self.shell.feed(AttachAsked(ask, client.id, gpu))
 
     def _ask(self, connection: Connection, client: Client, seq: int) -> None:
         body = self._frame.u.ask
-        line, size = body.line, body.bytes
+        line, size, flags = body.line, body.bytes, body.flags
         gpus = client.page.gpus
         if line >= len(gpus) or size == 0:
             why = f"no line {line}" if size else "an ask for nothing"
@@ -453,16 +492,16 @@ class ShimServer:
         self.shell.traffic.asks += 1
 
         def answer(done: do.Attached | do.Granted | do.Denied, _: int | None) -> None:
-            connection.asks.pop(ask, None)
+            connection.asks.discard(ask)
             if isinstance(done, do.Granted):
                 self._reply(connection, seq, OK, line=line, granted=done.size)
             elif isinstance(done, do.Denied):
                 self._deny(connection, seq, done, line)
 
         ask = self.shell.next_ask(answer)
-        connection.asks[ask] = seq
-        failed, again, allocation = bool(body.flags & DRIVER_FAILED), bool(body.flags & FAILED_AGAIN), body.allocation
-        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, allocation, again))
+        connection.asks.add(ask)
+        failed, again = bool(flags & DRIVER_FAILED), bool(flags & FAILED_AGAIN)
+        self.shell.feed(CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again))
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line
@@ -479,14 +518,49 @@ class ShimServer:
     def _reply(
         self, connection: Connection, seq: int, status: int, *, line: int = 0, granted: int = 0, text: str = ""
     ) -> None:
-        out = self._out
-        out.type, out.seq = ANSWER, seq
-        body = out.u.answer
-        if self._text_dirty:
-            ffi.buffer(out.u.bytes)[:] = bytes(496)
-            self._text_dirty = False
+        body = self._next_out(connection, ANSWER, seq, text=bool(text)).u.answer
         body.status, body.line, body.granted = status, line, granted
         if text:
             body.text = cut(text, TEXT_BYTES - 1)
-            self._text_dirty = True
-        connection.send(self._outbox)
+
+    def _next_out(self, connection: Connection, kind: int, seq: int, *, text: bool) -> Any:
+        """A frame that goes out with the others of this round. To send wakes a program up, which takes as long as
+        several answers, and those that ask in the same moment would wait for all of it."""
+        number = len(self._answered)
+        if number == AT_ONCE:
+            self._send_answers()
+            number = 0
+        if number == 0:
+            self._send_by = time.perf_counter() + TOGETHER
+            if not self.shell.readers.in_round:
+                self.shell.loop.call_soon(self._send_answers)
+        self._answered.append(connection)
+        if text:
+            self._texts.append(number)
+        out = self._outbox.each[number]
+        out.type, out.seq = kind, seq
+        return out
+
+    def _send_answers(self) -> None:
+        answered, self._answered = self._answered, []
+        if not answered:
+            return
+        outbox, turns = self._outbox, self.shell.turns
+        started = time.perf_counter()
+        for number, connection in enumerate(answered):
+            outbox.sockets[number] = -1 if connection.unsent else connection.fd
+        failed = lib.gs_send_frames(outbox.sockets, len(answered), outbox.frames, outbox.results)
+        each = (time.perf_counter() - started) / len(answered)
+        unsent = []
+        for number, connection in enumerate(answered):
+            turns.spend(connection.uid, each)
+            if failed and outbox.results[number]:
+                error = 0 if connection.unsent else outbox.results[number]
+                unsent.append((connection, bytes(ffi.buffer(outbox.each[number])), error))
+            else:
+                connection.answered()
+        while self._texts:
+            ffi.memmove(outbox.each[self._texts.pop()].u.bytes, NO_BODY, len(NO_BODY))
+        # Last, for a connection that is closed may lead to answers to others.
+        for connection, frame, error in unsent:
+            connection.unsendable(frame, error)

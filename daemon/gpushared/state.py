@@ -440,6 +440,9 @@ class State:
     def add_share(self, share: Share) -> None:
         self.processes[share.process].shares[share.gpu] = share
         self.gpus[share.gpu].shares[share.process] = share
+        job = self.jobs[share.job]
+        job.committed.setdefault(share.gpu, 0)
+        job.usage.setdefault(share.gpu, 0)
         self._sum(share, share.committed, share.usage)
 
     def drop_share(self, share: Share) -> None:
@@ -467,8 +470,8 @@ class State:
         gpu, job = self.gpus[share.gpu], self.jobs[share.job]
         gpu.committed += committed
         gpu.usage += usage
-        job.committed[gpu.id] = job.committed.get(gpu.id, 0) + committed
-        job.usage[gpu.id] = job.usage.get(gpu.id, 0) + usage
+        job.committed[share.gpu] += committed
+        job.usage[share.gpu] += usage
 
     def note_excess(self, job: Job, gpu: str) -> None:
         """After a change that takes nothing away (a lower limit, a measurement), more may be held than is allowed."""
@@ -518,6 +521,8 @@ class State:
 
     def unlent(self, gpu: str, but: Job) -> int:
         """Headroom that its owners do not lend: it is in nobody's free memory but their own."""
+        if not self.keepers:
+            return 0
         return sum(
             max(0, job.bounds[gpu].request - job.committed.get(gpu, 0))
             for job in self.keepers.values()
@@ -526,6 +531,8 @@ class State:
 
     def lendable(self, gpu: Gpu) -> int:
         """Idle credit of all shares that others may have."""
+        if not self.keepers:
+            return gpu.idle
         kept = 0
         for job in self.keepers.values():
             kept += sum(share.idle - self.revocable(share) for share in self.shares_of(job, gpu.id))

@@ -16,7 +16,6 @@ import socket
 import struct
 import threading
 from collections import deque
-from typing import Any
 
 MOST_IN_ONE = 253
 """SCM_MAX_FD of the kernel."""
@@ -97,9 +96,3 @@ class CarefulSocket(socket.socket):
         if ancillary:
             self._strays.take(self._uid, descriptors_in(ancillary))
         return data
-
-
-def receive(sock: socket.socket, buffer: Any) -> tuple[int, list[int]]:
-    """A packet, and what came beside it; every descriptor is the caller's to give to the strays."""
-    size, ancillary, _, _ = sock.recvmsg_into([buffer], SPACE, socket.MSG_CMSG_CLOEXEC)
-    return size, descriptors_in(ancillary) if ancillary else []

@@ -7,6 +7,7 @@
     plan      what runs where and who waits for what; with --what-if, what would follow
     explain   why a job waits or runs, and the smallest change that would start it
     simulate  play a scenario or a trace on a clock of its own
+    compact   forget the past of the cluster's file
 
 The state is a file (store.py). Nothing is started on any machine: these commands plan, and whoever carries a plan out
 reports back with `end`.
@@ -41,6 +42,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
+from gpushare.quantity import format_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LINE = "the command line"
@@ -66,7 +68,8 @@ class InOrder(click.Group):
     """Commands in the order in which they are used, not of the alphabet."""
 
     def list_commands(self, _: click.Context) -> list[str]:
-        return ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "change", "plan", "explain", "simulate"]
+        now = ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "change", "plan", "explain"]
+        return [*now, "simulate", "compact"]
 
 
 @click.group(
@@ -474,6 +477,22 @@ def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, out
             code="scenario_failed",
         )
     return 0
+
+
+@command.command(short_help="Forget the past of the cluster's file.")
+@_stored
+def compact(store: Path | None) -> None:
+    """Replace the log of past decisions by the state that they led to, and give the room in the file back.
+
+    Nothing that other commands show is lost. It happens by itself as the log grows, but for the room; by hand it is of
+    use before an upgrade: a newer gpushare that decides otherwise takes a state, and refuses a log. A file that was
+    compacted needs this version or a later one.
+    """
+    path = store or default_path()
+    with Store.open(path) as cluster:
+        rows = cluster.compact()
+        cluster.shrink()
+    click.echo(f"{views.count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
 
 
 def _scenario(file: Path, *, text: bool) -> views.Played:

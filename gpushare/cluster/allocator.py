@@ -13,7 +13,7 @@ behind it, in the order in which a decision needs it:
     victims.py     room by reclaim and preemption               candidates.py, clearing.py, proof.py   its steps
     ageing.py      reservations for who has waited too long
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo
-    explain.py     why, and what would change it
+    explain.py     why, and what would change it                snapshot.py   the whole state as text, and back
 
 `validate()` checks every invariant and runs after every event of every test.
 """
@@ -86,7 +86,7 @@ class Allocator:
                 gc.enable()
 
     def _decided(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
-        self._sequence = self._state.sequence
+        self._kept = self._state.sequence, self._state.version, self._state.protected_until
         turn = Turn(self._state, self._now, hypothetical=hypothetical)
         if self._again:
             self._state.version += 1  # what had just started may move now, so what was stuck may not be any more
@@ -123,7 +123,7 @@ class Allocator:
         state.dirty.clear()
         state.fresh.clear()
         state.opened.clear()
-        state.sequence = self._sequence
+        state.sequence, state.version, state.protected_until = self._kept
 
     # ---- questions -----------------------------------------------------------------------------------
 

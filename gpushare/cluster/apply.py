@@ -120,6 +120,7 @@ def _estimate_again(state: State, shape: Shape) -> None:
         shape.cheapest = min(shape.cheapest, charge)
         if cls.charge != charge:
             state.journal.set(cls, "charge", charge)
+            state.weigh(cls.queue)
         state.journal.set(cls, "demand", demand)
         for seqs in (cls.pending, cls.running):
             for seq in seqs:
@@ -246,7 +247,7 @@ def _queue_added(turn: Turn, event: QueueAdded) -> None:
     state.sequence += 1
     state.journal.put(state.queues, spec.name, queue)
     state.journal.put(parent.children, spec.name, queue)
-    parent.divided = -1
+    state.regroup(parent)
 
 
 def _queue(state: State, at: str, name: str) -> QueueState:
@@ -291,7 +292,7 @@ def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
     state.journal.drop(queue.parent.children, event.queue)
     state.journal.drop(state.queues, event.queue)
     state.dirty.pop(queue, None)
-    queue.parent.divided = -1
+    state.regroup(queue.parent)
 
 
 # ---- jobs --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ suffice); within a stage the queue most over its share, and of it the newest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace, merge
 from typing import NamedTuple
 
@@ -153,7 +153,7 @@ def reclaimable(leaf: QueueState, charge: int) -> Bounds:
         parent = mine.parent
         assert parent is not None
         for other in parent.children.values():
-            if other is not mine:
+            if other is not mine and other.quota is not None and other.allocated > other.quota:
                 inside += _over(other, in_quota, (), (), bounds)
     bounds.leaves.sort(key=lambda entry: entry[0])
     return bounds
@@ -249,12 +249,15 @@ def evictable(turn: Turn, job: JobState) -> bool:
 
 
 def in_order(
-    candidates: Iterable[Candidate], stage: tuple[int, int], by_seq: Mapping[int, JobState]
+    candidates: Iterable[Candidate],
+    stage: tuple[int, int],
+    by_seq: Mapping[int, JobState],
+    among: Container[QueueState] | None = None,
 ) -> Iterator[JobState]:
     """Victims up to a stage, best first: the newest of the queue that is most over, taken one after the other."""
     leaves: dict[QueueState, list[Candidate]] = {}
     for one in candidates:
-        if one.stage <= stage:
+        if one.stage <= stage and (among is None or one.cls.queue in among):
             leaves.setdefault(one.cls.queue, []).append(one)
     if len(leaves) == 1:
         for found in leaves.values():

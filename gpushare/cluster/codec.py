@@ -1,7 +1,7 @@
-"""Events and actions as JSON: for the log on disk, and for `-o json`.
+"""Events, actions and states as JSON: for the log on disk, and for `-o json`.
 
-Events are read back, so cattrs makes both directions from the very types; values equal to their default are left out,
-unknown fields are refused. Actions are only written.
+Events and states are read back, so cattrs makes both directions from the very types; values equal to their default are
+left out, unknown fields are refused. Actions are only written.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_origin
 
 import cattrs
 from cattrs.strategies import configure_tagged_union
 
-from gpushare.cluster.model import Action, Event, Place, Policy, Reason
+from gpushare.cluster.model import Action, Code, Event, Place, Reason
 
-__all__ = ["decode_events", "decode_policy", "encode_actions", "encode_events", "encode_policy", "plain"]
+__all__ = ["decode", "decode_events", "encode", "encode_actions", "encode_events", "plain"]
+
+Noun = TypeVar("Noun")
 
 SETS: tuple[object, ...] = (frozenset,)
 
@@ -30,6 +32,8 @@ def _converter() -> cattrs.Converter:
     converter.register_unstructure_hook_func(lambda kind: get_origin(kind) in SETS, sorted)
     # cattrs does not resolve the annotations of a NamedTuple.
     converter.register_structure_hook(Place, _place)
+    converter.register_unstructure_hook(Reason, lambda reason: [reason.code.value, dict(reason.data)])
+    converter.register_structure_hook(Reason, _reason)
     configure_tagged_union(Event, converter, tag_name="event")
     return converter
 
@@ -39,20 +43,25 @@ def _place(value: Any, _: type[Place]) -> Place:
     return Place(group, task, node, tuple(gpus), amount, charge)
 
 
+def _reason(value: Any, _: type[Reason]) -> Reason:
+    code, data = value
+    return Reason(Code(code), {key: tuple(one) if isinstance(one, list) else one for key, one in data.items()})
+
+
+def encode(value: Noun, kind: type[Noun]) -> str:
+    return _text(_converter().unstructure(value, kind))
+
+
+def decode(text: str, kind: type[Noun]) -> Noun:
+    return _converter().structure(json.loads(text), kind)
+
+
 def encode_events(events: Sequence[Event]) -> str:
     return _text(_converter().unstructure(list(events), list[Event]))
 
 
 def decode_events(text: str) -> list[Event]:
     return _converter().structure(json.loads(text), list[Event])
-
-
-def encode_policy(policy: Policy) -> str:
-    return _text(_converter().unstructure(policy, Policy))
-
-
-def decode_policy(text: str) -> Policy:
-    return _converter().structure(json.loads(text), Policy)
 
 
 def encode_actions(actions: Sequence[Action]) -> str:

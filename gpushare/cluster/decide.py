@@ -48,8 +48,8 @@ def decide(turn: Turn) -> None:
     state = turn.state
     if turn.now >= state.protected_until:
         state.journal.set(state, "protected_until", FOREVER)
+        state.version += 1  # who could not be moved may be now
         turn.everything = True
-        state.version += 1  # what was found to be stuck may not be any more
     while True:
         for job in [job for job in turn.partial if not _first_come_others(job)]:
             if complete_gang(turn, job):
@@ -79,7 +79,10 @@ def _settle(turn: Turn) -> bool:
         if queue.children:
             turn.everything = True
         elif queue.allocated < queue.share:
-            turn.touched[queue] = None
+            # What one arrival adds is shared by all queues that want more, and far too little for a job of any.
+            least, right = queue.least, queue.allocated + queue.least
+            if not least or right <= queue.share or queue.quota is None or right <= queue.quota:
+                turn.touched[queue] = None
     return bool(changed)
 
 
@@ -170,7 +173,8 @@ def open_shape(state: State, shape: Shape) -> None:
         journal.set(shape, "full_more", False)
     state.opened[shape] = None
     for cls in shape.classes:
-        if cls.pending or cls.short:
+        seqs = cls.pending  # bool() of it, written out: a thousand queues may wait for such room
+        if seqs.head < len(seqs.items) or cls.short:
             state.dirty[cls.queue] = None
 
 
@@ -342,7 +346,7 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
         heap.append((_place_in_line(cls, more), next(serial), cls, more))
         return True
 
-    for cls in _to_consider(turn):
+    for cls in _to_consider(turn, entitled):
         line_up(cls, False)
         if cls.short:
             line_up(cls, True)
@@ -350,6 +354,8 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
     success = False
     while heap:
         _, _, cls, more = heappop(heap)
+        if not more and not _has_means(turn, cls):
+            continue  # others of its shape, before it in the line, have used up what moving could bring together
         if turn.failed.get((cls, more)) == turn.situation(cls.queue) or not _waits(turn, cls, more):
             continue
         if make_room_for(turn, cls, more):
@@ -364,8 +370,16 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
     return success
 
 
-def _to_consider(turn: Turn) -> list[JobClass]:
-    """Classes for which room might be made now and could not before this turn.
+def _has_means(turn: Turn, cls: JobClass) -> bool:
+    """A quick look at make_room_for(): False only if none of its means can bring anything."""
+    state = turn.state
+    if state.ladders or state.space.capacity - state.root.allocated >= cls.charge:
+        return True
+    return _entitled(turn, cls, False) or _outranks(cls)
+
+
+def _to_consider(turn: Turn, entitled: bool) -> list[JobClass]:
+    """Classes for which room might be made now and could not before this turn; at least those that are in the right.
 
     These are: what was blocked in this turn; who is in the right and was not served; leaves that this turn has
     touched, whose standing or whose own victims are others now; and shapes for which moving has become possible.
@@ -374,17 +388,24 @@ def _to_consider(turn: Turn) -> list[JobClass]:
     if turn.everything:
         return list(state.classes.values())
     found = dict(turn.blocked)
-    over = any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
-    for cls in list(state.starving) if over else ():
-        if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
-            state.journal.drop(state.starving, cls)
-        else:
-            found[cls] = None
+    rightful: dict[JobClass, None] = {}
     for leaf in turn.touched:
         right = leaf.share if leaf.quota is None or leaf.share > leaf.quota else leaf.quota
+        mixed = leaf.mixed
         for cls in leaf.classes.values():
-            entitled = leaf.quota is None or leaf.allocated + cls.charge <= right
-            if (cls.pending and (leaf.mixed or (over and entitled))) or cls.short:
+            if cls.shape.elastic and cls.short:
+                found[cls] = None
+            elif cls.pending.head < len(cls.pending.items):  # bool(), written out
+                if leaf.quota is None or leaf.allocated + cls.charge <= right:
+                    (found if mixed else rightful)[cls] = None
+                elif mixed and not entitled and _has_means(turn, cls):
+                    found[cls] = None
+    if (rightful or state.starving) and _anyone_over(state):
+        found |= rightful
+        for cls in list(state.starving):
+            if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
+                state.journal.drop(state.starving, cls)
+            else:
                 found[cls] = None
     free = state.space.capacity - state.root.allocated
     if free:
@@ -392,6 +413,11 @@ def _to_consider(turn: Turn) -> list[JobClass]:
             if shape.stuck != state.version and shape.cheapest <= free and _movable(turn, shape):
                 found |= shape.classes
     return list(found)
+
+
+def _anyone_over(state: State) -> bool:
+    """Is there a queue that holds more than its quota?"""
+    return any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
 
 
 def _movable(turn: Turn, shape: Shape) -> bool:
@@ -453,7 +479,10 @@ def make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
         return True
     if _entitled(turn, cls, more) and reclaim(turn, cls, job, more):
         return True
-    lower = cls.queue.mixed and any(
-        one.priority < cls.priority and len(one.running) for one in cls.queue.classes.values()
-    )
-    return lower and preempt(turn, cls, job, more)
+    return _outranks(cls) and preempt(turn, cls, job, more)
+
+
+def _outranks(cls: JobClass) -> bool:
+    """Does something of lower priority run in its queue?"""
+    queue = cls.queue
+    return queue.mixed and any(one.priority < cls.priority and one.running for one in queue.classes.values())

@@ -20,6 +20,7 @@ from gpushare.cluster.candidates import Bounds, Unit, evictable
 from gpushare.cluster.clearing import Cost, clear
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, place_task, take, wants_of
+from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState, State
 from gpushare.cluster.turn import Turn, spread
@@ -33,6 +34,11 @@ make place for those who must leave another: both are dearer than a plain move."
 
 Choice = tuple[Cost, int, list[Unit]]
 """A node's number, who would have to leave it, and what that costs."""
+
+Seen = dict[NodeState, tuple[Cost, list[Unit]] | None]
+
+Batch = tuple[list[NodeState], tuple[int, int] | None]
+"""Nodes to look at, and what clearing any later one costs at least (tasks, excess)."""
 
 
 def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
@@ -170,8 +176,7 @@ class Search:
         """The node on which the fewest are disturbed: at least those who must leave it."""
         best: tuple[int, int, list[Unit], int] | None = None
         self.looks = FEW
-        choices = self._choices(want.need)
-        for cost, number, units in choices[:FEW] if self.victims else choices:
+        for cost, number, units in islice(self._choices(want.need), FEW if self.victims else None):
             if best is not None and cost.tasks >= best[0]:
                 break
             looks = self.looks
@@ -198,43 +203,47 @@ class Search:
         for job, places in trial.moved.items():
             self.moved.setdefault(job, []).extend(places)
 
-    def _choices(self, need: Need) -> list[Choice]:
-        """Nodes that could be cleared and of whom, the cheapest first."""
-        key = (need, self.mask)
-        pristine = not self.placed and not self.job.places and not self.victims
-        if pristine:
+    def _choices(self, need: Need) -> Iterator[Choice]:
+        """Nodes that could be cleared and of whom, the cheapest first; none is looked at that cannot be the next."""
+        key, version = (need, self.mask), self.state.version
+        seen: Seen = {}
+        if not self.placed and not self.job.places and not self.victims:
             # Nothing has been changed yet: another search of this turn may have seen the same.
-            version, kept = self.turn.choices.get(key, (-1, []))
-            if version == self.state.version:
-                return kept
-        choices = self._cleared(need, self._promising(need, self.mask), ())
-        if pristine:
-            self.turn.choices[key] = self.state.version, choices
-        return choices
+            if self.turn.choices.get(key, (-1, seen))[0] != version:
+                self.turn.choices[key] = version, seen
+            seen = self.turn.choices[key][1]
+        return self._cleared(need, self._promising(need, self.mask, self.state.policy.search_width), (), seen)
 
-    def _cleared(self, need: Need, nodes: Iterable[NodeState], busy: Container[JobState]) -> list[Choice]:
+    def _cleared(self, need: Need, nearest: Iterable[Batch], busy: Container[JobState], seen: Seen) -> Iterator[Choice]:
         choices: list[Choice] = []
-        for node in nodes:
-            found = clear(node, need, self._movable(node, busy), ANYBODY)
-            if found is not None:
-                choices.append((found[0], node.number, found[1]))
-        choices.sort(key=lambda choice: choice[:2])
-        return choices
+        for nodes, bound in nearest:
+            for node in nodes:
+                if node not in seen:
+                    seen[node] = clear(node, need, self._movable(node, busy), ANYBODY)
+                found = seen[node]
+                if found is not None:
+                    choices.append((found[0], node.number, found[1]))
+            choices.sort(key=lambda choice: choice[:2], reverse=True)
+            while choices and (bound is None or choices[-1][0][:2] < bound):
+                yield choices.pop()
 
-    def _promising(self, need: Need, mask: int) -> Iterator[NodeState]:
-        """Nodes on which the least is missing, at most so many as the policy says."""
-        space, left = self.state.space, self.state.policy.search_width
+    def _promising(self, need: Need, mask: int, left: int) -> Iterator[Batch]:
+        """Nodes on which the least is missing, at most so many; and what no later one costs less than: at least one
+        task, and all GPUs that are missing there."""
+        space = self.state.space
+        shared = space.with_shared() & mask
         if need.whole:
-            sets = [space.whole[count] & mask for count in range(min(need.gpus, len(space.whole)) - 1, -1, -1)]
+            counts = range(min(need.gpus, len(space.whole)) - 1, -1, -1)
+            sets = [(space.whole[count] & mask, (1, (1 - count) * MICRO)) for count in counts]
         else:
-            shared = space.with_shared() & mask
-            sets = [shared, mask & space.alive & ~shared]
-        for nodes in sets:
-            for node in space.among(nodes):
-                if left <= 0:
-                    return
-                left -= 1
-                yield node
+            sets = [(shared, (0, 0)), (mask & space.alive & ~shared, (0, 0))]
+        for index, (nodes, bound) in enumerate(sets):
+            found = list(islice(space.among(nodes), left))
+            left -= len(found)
+            last = not left or index == len(sets) - 1
+            yield found, None if last else (0, 0) if shared else bound  # a part of a GPU may clear the whole of it
+            if last:
+                return
 
     def _movable(self, node: NodeState, busy: Container[JobState]) -> list[Unit]:
         """Tasks on the node that may move, those first who might be stopped, then the newest; none twice."""
@@ -318,9 +327,9 @@ class Search:
         if not self.looks:
             return False
         need = job.cls.shape.groups[old.group].needs[job.rung]
-        nodes = list(islice(self._promising(need, allowed_nodes(self.state, job)), self.looks))
-        self.looks -= len(nodes)
-        for _, number, units in self._cleared(need, nodes, trial.busy):
+        nearest = list(self._promising(need, allowed_nodes(self.state, job), self.looks))
+        self.looks -= sum(len(nodes) for nodes, _ in nearest)
+        for _, number, units in self._cleared(need, nearest, trial.busy, {}):
             node, mark = self.state.space.nodes[number], self.state.mark()
             tried = Trial([], {}, [*trial.taken], set())
             lifted = self._lift_all(tried, units)

@@ -79,6 +79,12 @@ def next_class(leaf: QueueState) -> tuple[JobClass, bool] | None:
     return None if best is None or found is None else (found, best[1])
 
 
+def _may_be_in_its_right(leaf: QueueState) -> bool:
+    """Within quota or share with the cheapest of its jobs?"""
+    after = leaf.allocated + leaf.least
+    return leaf.quota is None or after <= leaf.quota or after <= leaf.share
+
+
 class Order:
     """The queues that have something to try, in order."""
 
@@ -88,7 +94,7 @@ class Order:
         self.heads: dict[QueueState, tuple[JobClass, bool, int]] = {}
         """What each leaf would start next, and what that costs."""
         levels: dict[int, dict[QueueState, None]] = {}
-        for leaf in leaves:
+        for leaf in leaves if highest_tier == ABOVE else filter(_may_be_in_its_right, leaves):
             levels.setdefault(len(leaf.path), {})[leaf] = None
         for depth in range(max(levels, default=0), 0, -1):
             for queue in levels.get(depth, {}):

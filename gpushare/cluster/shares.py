@@ -113,13 +113,16 @@ def raise_level(amount: int, wants: Sequence[int], weights: Sequence[int]) -> tu
         left -= wants[i]
         total -= weights[i]
         satisfied += 1
-    rest = order[satisfied:]
+    rest = sorted(order[satisfied:])
+    # Most queues of a level have one of a few weights.
+    parts = {weight: divmod(left * weight, total) for weight in {weights[i] for i in rest}}
     over = left
     for i in rest:
-        give = gives[i] = left * weights[i] // total
+        give = gives[i] = parts[weights[i]][0]
         over -= give
     if over and rest:
-        remainders = sorted([(-(left * weights[i] % total), i) for i in rest])
-        for _, i in remainders[:over]:
+        if len(parts) > 1:
+            rest.sort(key=lambda i: -parts[weights[i]][1])
+        for i in rest[:over]:
             gives[i] += 1
     return gives, left, total

@@ -105,6 +105,8 @@ class QueueState:
         "fixed",
         "gated",
         "granted",
+        "least",
+        "level",
         "mixed",
         "name",
         "order",
@@ -131,9 +133,13 @@ class QueueState:
         self.share = 0
         self.divided = -1
         """What its children were last given to divide; -1: their numbers have changed since."""
+        self.level: Level | None = None
+        """What its children bring to that division; None: to be gathered again."""
         self.classes: dict[object, JobClass] = {}
         self.mixed = False
         """Its jobs have not all the same priority, or had not."""
+        self.least = 0
+        """What a job of it costs at least (micro); 0: it has elastic jobs, or jobs of two priorities."""
         self.gated: dict[JobClass, None] = {}
         """Classes, here or below, that may wait because of this queue's limit or quota."""
         self.standing: tuple[int, int, int, tuple[int, int, int, int, int]] | None = None
@@ -164,6 +170,31 @@ class QueueState:
         return self.demand if self.cap is None or self.demand < self.cap else self.cap
 
 
+class Level:
+    """The claims of a queue's children as columns, and what they got: kept, because one arrival divides again for a
+    thousand queues and changes the claim of one. Only what has changed is read again from the queues."""
+
+    __slots__ = ("caps", "children", "index", "priorities", "quotas", "shares", "stale", "weights")
+
+    def __init__(self, parent: QueueState) -> None:
+        self.children = sorted(parent.children.values(), key=_by_order)
+        self.index = {child: index for index, child in enumerate(self.children)}
+        self.quotas = [child.quota for child in self.children]
+        self.weights = [child.weight for child in self.children]
+        self.priorities = [child.spec.priority for child in self.children]
+        self.caps = [child.useful for child in self.children]
+        self.shares = [child.share for child in self.children]
+        self.stale: dict[QueueState, None] = {}
+        """Children whose demand has changed since."""
+
+    def divide(self, total: int) -> list[int]:
+        for child in self.stale:
+            self.caps[self.index[child]] = child.useful
+        self.stale.clear()
+        shares, _, _ = share_out(total, self.quotas, self.caps, self.weights, self.priorities)
+        return shares
+
+
 @dataclass(slots=True, frozen=True)
 class TaskShape:
     """Tasks, worked out."""
@@ -178,6 +209,7 @@ class Shape:
     """What placing a job depends on. Classes of different queues share it, and what is known about it."""
 
     __slots__ = (
+        "asked",
         "backfill",
         "by_bytes",
         "cheapest",
@@ -186,7 +218,6 @@ class Shape:
         "full",
         "full_more",
         "groups",
-        "key",
         "possible",
         "rungs",
         "selector",
@@ -195,8 +226,8 @@ class Shape:
         "tasks",
     )
 
-    def __init__(self, key: object, tasks: tuple[Tasks, ...], selector: Selector, backfill: bool) -> None:
-        self.key = key
+    def __init__(self, tasks: tuple[Tasks, ...], selector: Selector, backfill: bool) -> None:
+        self.asked = tasks
         rungs = max(len(one.rungs) for one in tasks)
         self.rungs = rungs
         self.groups = tuple(
@@ -446,6 +477,8 @@ class State:
             parent = queue.parent
             if parent is None:
                 return
+            if parent.level is not None:
+                parent.level.stale[queue] = None
             # Who has less than it can use, before and after, does not move the water: its share and all others stay.
             if demand and min(before, after) <= queue.share:
                 parent.divided = -1
@@ -548,6 +581,13 @@ class State:
         """New numbers for a queue."""
         self.journal.note(self._adopt, queue, queue.spec)
         self._adopt(queue, spec)
+        assert queue.parent is not None
+        self.regroup(queue.parent)
+
+    def regroup(self, parent: QueueState) -> None:
+        """Its children are others now, or their numbers."""
+        self.journal.set(parent, "level", None)
+        parent.divided = -1
 
     def _adopt(self, queue: QueueState, spec: Queue) -> None:
         before = queue.useful
@@ -566,7 +606,7 @@ class State:
         if cls is None:
             shape = self.shapes.get(shape_key)
             if shape is None:
-                shape = Shape(shape_key, job.tasks, job.selector, job.backfill and job.preemptible)
+                shape = Shape(job.tasks, job.selector, job.backfill and job.preemptible)
                 shape.possible = self.too_large(shape) is None
                 self.journal.put(self.shapes, shape_key, shape)
             cls = JobClass(key, len(self.classes), queue, job, shape)
@@ -574,10 +614,17 @@ class State:
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
             self.journal.put(self.classes, key, cls)
-            queue.mixed = queue.mixed or any(one.priority != cls.priority for one in queue.classes.values())
+            if not queue.mixed and any(one.priority != cls.priority for one in queue.classes.values()):
+                self.journal.set(queue, "mixed", True)
             self.journal.put(queue.classes, key, cls)
+            self.weigh(queue)
             self.journal.put(shape.classes, cls, None)
         return cls
+
+    def weigh(self, queue: QueueState) -> None:
+        """Its classes or what they cost have changed."""
+        alike = not queue.mixed and not any(cls.shape.elastic for cls in queue.classes.values())
+        self.journal.set(queue, "least", min(cls.charge for cls in queue.classes.values()) if alike else 0)
 
     def memories(self, shape: Shape) -> list[int]:
         """The sizes of GPUs that it may run on, in rising order."""
@@ -625,21 +672,18 @@ class State:
         return changed
 
     def _divide(self, parent: QueueState, total: int, changed: list[QueueState]) -> None:
-        children = sorted(parent.children.values(), key=_by_order)
+        level = parent.level
+        if level is None:
+            level = parent.level = Level(parent)
         entries = self.journal.entries
-        shares, _, _ = share_out(
-            total,
-            [child.quota for child in children],
-            # QueueState.useful, written out: one arrival divides again for a thousand queues.
-            [child.demand if child.cap is None or child.demand < child.cap else child.cap for child in children],
-            [child.weight for child in children],
-            [child.spec.priority for child in children],
-        )
-        for child, share in zip(children, shares, strict=True):
-            if share != child.share:
-                entries.append((setattr, child, "share", child.share))
-                child.share = share
+        shares = level.divide(total)
+        for index, (new, old) in enumerate(zip(shares, level.shares, strict=True)):
+            if new != old:
+                child = level.children[index]
+                entries.append((setattr, child, "share", old))
+                child.share = new
                 changed.append(child)
+        self.journal.set(level, "shares", shares)
         self.journal.set(parent, "divided", total)
 
 

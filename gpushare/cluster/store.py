@@ -1,15 +1,21 @@
 """A cluster on disk: the log of its events, in SQLite.
 
-The log is the truth and the only thing that is written: the state is what the allocator makes of the events, and it
-makes the same of them every time. One row is one handing-in: the events that were decided on together, when, and the
-actions that followed. A row is there wholly or not at all, and once append() has returned it survives kill -9 and
-power cuts (WAL, synchronous=FULL). So nothing is lost, because what was answered is in the log; and nothing is there
-twice, because the allocator refuses a job that it has.
+The log is the truth: the state is what the allocator makes of the events, and it makes the same of them every time. One
+row is one handing-in: the events that were decided on together, when, and the actions that followed. A row is there
+wholly or not at all, and once append() has returned it survives kill -9 and power cuts (WAL, synchronous=FULL). So
+nothing is lost, because what was answered is in the log; and nothing is there twice, because the allocator refuses a
+job that it has.
 
 On opening, the actions are decided again and compared with those in the log. If a newer version decides otherwise, what
 was carried out is not what the state says; that is an error, and never repaired silently.
 
 Several processes may use one file: each row is appended by a writer who has seen all rows before it.
+
+A log that has become long is compacted: the state after its last row is written beside it (snapshot.py), and the rows
+go, in one transaction, after the state that was written has been read back and found to be the same. It happens by
+itself when the log has more rows than the cluster has jobs, and FEW at least: opening takes as long as what there is,
+not as what there was, and an append pays for it once in as many. What happened before is forgotten then; what is, with
+the reason of every job, is not.
 """
 
 from __future__ import annotations
@@ -23,14 +29,19 @@ from types import TracebackType
 from typing import NamedTuple
 
 from gpushare.cluster.allocator import Allocator
-from gpushare.cluster.codec import decode_events, decode_policy, encode_actions, encode_events, encode_policy
+from gpushare.cluster.codec import decode, decode_events, encode, encode_actions, encode_events
 from gpushare.cluster.model import Action, Event, Policy, TimePassed
+from gpushare.cluster.snapshot import restore, take
 from gpushare.errors import GpushareError
 
 __all__ = ["Row", "Store", "StoreError", "default_path"]
 
 APPLICATION = 0x67707573  # "gpus": so that `file` and we know one when we see it
 FORMAT = 1
+COMPACTED = 2
+"""The format of a file that has a snapshot: who only knows the first would miss the rows that are gone."""
+FEW = 500
+"""Rows that are no burden: a fraction of a second."""
 BUSY_SECONDS = 10.0
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -40,6 +51,13 @@ CREATE TABLE log (
     events TEXT NOT NULL,
     actions TEXT NOT NULL
 );
+"""
+SNAPSHOT = """
+CREATE TABLE IF NOT EXISTS snapshot (
+    seq INTEGER PRIMARY KEY, -- the last row that it replaces
+    time REAL NOT NULL,
+    state TEXT NOT NULL
+)
 """
 
 
@@ -71,11 +89,12 @@ class Store:
         self.path = path
         self.read_only = read_only
         self._connection = connection
-        self.policy = decode_policy(self._meta("policy"))
+        self.policy = decode(self._meta("policy"), Policy)
         self.allocator = Allocator(self.policy)
         self.seq = 0
         """The last row that the allocator has seen."""
         self.now = 0.0
+        self._folded, self._long = 0, FEW
         self._catch_up_safely()
 
     @classmethod
@@ -89,7 +108,7 @@ class Store:
             with _understood(path), contextlib.closing(_connect(unfinished, read_only=False)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(SCHEMA)
-                connection.execute("INSERT INTO meta VALUES ('policy', ?)", (encode_policy(policy or Policy()),))
+                connection.execute("INSERT INTO meta VALUES ('policy', ?)", (encode(policy or Policy(), Policy),))
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
             os.link(unfinished, path)
@@ -117,9 +136,10 @@ class Store:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if application != APPLICATION:
                 raise StoreError(f"{path} is not a cluster of gpushare", hint="name another file with --store")
-            if version != FORMAT:
+            if version not in (FORMAT, COMPACTED):
                 raise StoreError(
-                    f"{path} has format {version}, this gpushare reads {FORMAT}", hint="use the gpushare that wrote it"
+                    f"{path} has format {version}, this gpushare reads up to {COMPACTED}",
+                    hint="use the gpushare that wrote it",
                 )
             return cls(path, connection, read_only=read_only)
 
@@ -149,7 +169,55 @@ class Store:
             raise
         self.seq += 1
         self.now = now
+        if self.length >= self._long:
+            self._long = self.length * 2  # if it cannot be now, try again much later: the append has succeeded
+            with contextlib.suppress(StoreError):
+                self.compact()
         return actions
+
+    @property
+    def length(self) -> int:
+        """Rows of the log that are there."""
+        return self.seq - self._folded
+
+    def compact(self) -> int:
+        """Replace all rows by the state that they lead to; how many that were."""
+        if self.read_only:
+            raise StoreError(f"{self.path} was opened for reading", hint="open it for writing")
+        try:
+            with _understood(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._catch_up()
+                rows = self.length
+                state = self._written()
+                self._connection.execute(SNAPSHOT)
+                self._connection.execute("DELETE FROM snapshot")
+                self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self.seq, self.now, state))
+                self._connection.execute("DELETE FROM log")
+                self._connection.execute(f"PRAGMA user_version = {COMPACTED}")
+                self._connection.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._fold(self.seq)
+        return rows
+
+    def shrink(self) -> None:
+        """Give what compacting has left unused of the file back to the disk."""
+        with _understood(self.path):
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _written(self) -> str:
+        state = take(self.allocator)
+        if take(restore(self.policy, state)) != state:
+            raise StoreError(f"{self.path}: its state reads otherwise than it was written", hint="the log is kept")
+        return state
+
+    def _fold(self, seq: int) -> None:
+        """Up to this row the log is a snapshot."""
+        self._folded = seq
+        self._long = max(FEW, len(self.allocator.jobs))
 
     def pass_time(self, now: float) -> list[Action]:
         """What time alone has led to since the last event: holds that ended, jobs that have waited long enough."""
@@ -186,14 +254,21 @@ class Store:
 
     def _begin_again(self) -> None:
         self.allocator, self.seq, self.now = Allocator(self.policy), 0, 0.0
+        self._fold(0)
         self._catch_up_safely()
 
     def _catch_up_safely(self) -> None:
+        """The snapshot and the rows of one moment."""
         with _understood(self.path):
-            self._catch_up()
+            self._connection.execute("BEGIN")
+            try:
+                self._catch_up()
+            finally:
+                self._roll_back()
 
     def _catch_up(self) -> None:
         """Hand in the rows that others have appended, and see that they mean what they meant."""
+        self._catch_up_with_snapshot()
         for row in self.rows(self.seq):
             if row.seq != self.seq + 1:
                 raise StoreError(f"{self.path}: row {self.seq + 1} of the log is missing", hint="restore a copy of it")
@@ -205,10 +280,21 @@ class Store:
                 raise self._differs(row.seq, "decided otherwise")
             self.seq, self.now = row.seq, row.time
 
+    def _catch_up_with_snapshot(self) -> None:
+        """Another has compacted the log: rows that this one has not seen may be gone."""
+        if self._connection.execute("PRAGMA user_version").fetchone()[0] == FORMAT:
+            return
+        (seq,) = self._connection.execute("SELECT seq FROM snapshot").fetchone()
+        if seq > self.seq:
+            now, state = self._connection.execute("SELECT time, state FROM snapshot").fetchone()
+            self.allocator, self.seq, self.now = restore(self.policy, state), seq, now
+        if seq > self._folded:
+            self._fold(seq)
+
     def _differs(self, seq: int, how: str) -> StoreError:
         return StoreError(
             f"{self.path}: row {seq} of the log is {how} than it was when it was written",
-            hint="use the version of gpushare that wrote it, or make a new cluster",
+            hint="compact it with the version of gpushare that wrote it: `gpushare cluster compact`",
             code="log_differs",
         )
 

@@ -75,8 +75,8 @@ class Turn:
         """Jobs restored with fewer tasks than their gang needs."""
         self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
         """Classes for which no room could be made, and the situation in which that was so."""
-        self.choices: dict[tuple[Need, int], tuple[int, list[Any]]] = {}
-        """What moving others could clear for a need on a set of nodes, and the version of the state for which it is."""
+        self.choices: dict[tuple[Need, int], tuple[int, dict[NodeState, Any]]] = {}
+        """What moving others could clear for a need on the nodes of a set, and for which version of the state."""
         self.commits: dict[QueueState, int] = {}
         """How often something was started or stopped for good below a top queue ..."""
         self.all_commits = 0

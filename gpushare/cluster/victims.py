@@ -19,11 +19,12 @@ or moved if there is room elsewhere, and every inequality is checked again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from gpushare.cluster import moves
 from gpushare.cluster.candidates import (
+    ENDLESS,
     Bounds,
     Candidate,
     Unit,
@@ -76,11 +77,11 @@ class Search:
         self.refused = False
         """Victims were found who make the room, but it is not the job's right: then moving others does not help."""
 
-    def _victims(self, stage: tuple[int, int]) -> Iterator[JobState]:
+    def _victims(self, stage: tuple[int, int], among: Container[QueueState] | None = None) -> Iterator[JobState]:
         """Who may go, the best victims first; notes whose turn comes when his queues are at their bounds already."""
         of, late, turn = self.bounds.of, self.bounds.late, self.turn
         gone: dict[QueueState, int] = {}
-        for job in in_order(self.candidates, stage, self.state.by_seq):
+        for job in in_order(self.candidates, stage, self.state.by_seq, among):
             if evictable(turn, job) if self.only is None else job.seq in self.only and not job.unstarted:
                 chain = of.get(job.queue, ())
                 for queue, bound in chain:
@@ -183,11 +184,29 @@ class Search:
         """Of the jobs that free enough alone, the one with the least excess, then the first in the order of victims."""
         if len(self.wants) > 1 or self.state.space.find(self.wants[0].need, self.mask) is not None:
             return False  # or there is room: then it is a limit that is in the way
+        least, cheap = self._least_excess(stage, self._charge())
+        # With many queues most hold nothing of the right size, and would be gone through before the one that does.
+        best = self._least_of(stage, least, cheap)
+        if best is None or best[0] > least:
+            best = self._least_of(stage, least, None)
+        if best is None:
+            return False
+        job = best[1]
+        (place,) = job.places.values()
+        node = self.state.space.by_name[place.node]
+        self._take([Unit(job, [place], place.node, 0)])
+        gpus = fit_on(node, self.wants[0].need)
+        assert gpus is not None
+        self.placed.append(take(self.state, self.job, self.wants[0], node, gpus))
+        return True
+
+    def _least_of(
+        self, stage: tuple[int, int], least: int, leaves: Container[QueueState] | None
+    ) -> tuple[int, JobState] | None:
         want = self.wants[0]
         charge, deficit = self._charge(), self._deficit()
         best: tuple[int, JobState] | None = None
-        least = self._least_excess(stage, charge)
-        for job in self._victims(stage):
+        for job in self._victims(stage, leaves):
             if len(job.places) != 1 or job.charge < deficit or job.cls.priority != stage[1]:
                 continue
             excess = job.charge - charge if job.charge > charge else 0
@@ -201,21 +220,26 @@ class Search:
                 best = excess, job
                 if excess <= least:
                     break
-        if best is None:
-            return False
-        job = best[1]
-        (place,) = job.places.values()
-        node = self.state.space.by_name[place.node]
-        self._take([Unit(job, [place], place.node, 0)])
-        gpus = fit_on(node, want.need)
-        assert gpus is not None
-        self.placed.append(take(self.state, self.job, want, node, gpus))
-        return True
+        return best
 
-    def _least_excess(self, stage: tuple[int, int], charge: int) -> int:
-        """No victim of the stage can do better than this."""
-        samples = [self.state.by_seq[one.cls.running.first].charge for one in self.candidates if one.stage == stage]
-        return min(max(0, sample - charge) for sample in samples)
+    def _least_excess(self, stage: tuple[int, int], charge: int) -> tuple[int, Container[QueueState]]:
+        """No victim of the stage can do better than this; and the leaves where one may."""
+        least = ENDLESS
+        alike: set[QueueState] = set()
+        """Where the jobs of a class cost the same, and so little."""
+        unlike: set[QueueState] = set()
+        for one in self.candidates:
+            if one.stage == stage:
+                shape, queue = one.cls.shape, one.cls.queue
+                sample = self.state.by_seq[one.cls.running.first].charge
+                excess = sample - charge if sample > charge else 0
+                if excess < least:
+                    least, alike = excess, set()
+                if excess == least:
+                    alike.add(queue)
+                if shape.by_bytes or shape.elastic or shape.rungs > 1:
+                    unlike.add(queue)
+        return least, alike | unlike
 
     # ---- several ---------------------------------------------------------------------------------
 
@@ -426,7 +450,8 @@ class Search:
         if not moves.elsewhere(self.turn, job, away) or not job.complete:
             self.state.undo(mark)
             return False
-        self.moved[job] = away
+        if away:
+            self.moved[job] = away
         return True
 
     def _breaks_limit(self, unit: Unit, charge: int) -> bool:

@@ -7,8 +7,7 @@ from typing import Any
 from gpushare.cluster.model import Code, JobView, Loan, NodeView, Place, QueueView, Share
 from gpushare.cluster.quantity import MICRO, bytes_of_share
 from gpushare.cluster.space import BROKEN, NodeState
-from gpushare.cluster.state import JobState, QueueState, State, parts
-from gpushare.cluster.turn import min_runtime
+from gpushare.cluster.state import FOREVER, JobState, QueueState, State, parts
 
 
 def job(one: JobState) -> JobView:
@@ -125,12 +124,8 @@ def next_wake(state: State, now: float) -> float | None:
             waiting = waiting or cls.gate.code not in (Code.QUOTA, Code.NO_NODE)
             if after is not None and state.reserver is None and cls.gate.code is Code.NO_SPACE:
                 times.append(state.by_seq[cls.pending.first].since + after)
-    if waiting:
-        for cls in state.classes.values():
-            if cls.preemptible and len(cls.running):
-                granted = min_runtime(state.by_seq[cls.running.first])
-                if granted or any(state.by_seq[seq].job.min_runtime for seq in cls.running):
-                    times += [state.by_seq[seq].since + min_runtime(state.by_seq[seq]) for seq in cls.running]
+    if waiting and state.protected_until < FOREVER:
+        times.append(state.protected_until)
     return min((time for time in times if time > now), default=None)
 
 
@@ -288,7 +283,7 @@ def dump(state: State) -> dict[str, Any]:
         "leaving": sorted((key, sorted(map(tuple, places))) for key, places in state.leaving.items()),
         "reserved": (state.reserver.job.id if state.reserver else None, state.space.reserved),
         "gates": sorted(
-            (str(cls.queue.name), cls.number, repr(cls.gate.code if cls.gate else None))
+            (repr(cls.key), repr(cls.gate.code if cls.gate else None))
             for cls in state.classes.values()
             if len(cls.pending)
         ),

@@ -60,19 +60,30 @@ static void say_alone(uint64_t limit) {
     gs_say(GS_WARNING, GS_SAY_DAEMON, &text);
 }
 
-/* A line of our own, whose credit is the limit. */
+/* Credit up to the limit, less only if more is in use. */
+static void grant_limit(struct gs_line *line) {
+    uint64_t word = gs_word_load(line), fresh;
+    do {
+        uint64_t used = gs_word_used(word), limit = line->limit < UINT32_MAX ? line->limit : UINT32_MAX - 1;
+        fresh = used << 32 | (limit > used ? limit : used);
+    } while (!__atomic_compare_exchange_n(&line->word, &word, fresh, 1, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+}
+
+/* A line of our own, whose credit is the limit. One that a daemon gave, and that it does not know any more, becomes
+ * ours as it is: what was charged there still is. */
 static bool attach_alone(struct gs_gpu *gpu) {
     const struct gs_options *options = gs_options();
     uint64_t limit = gs_amount_resolve(options->limit, gpu->total);
     uint64_t request = gs_amount_resolve(options->request, gpu->total);
-    struct gs_line *line = gs_pages_new(GS_PAGE_BYTES);
+    struct gs_line *line = gpu->line != NULL ? gpu->line : gs_pages_new(GS_PAGE_BYTES);
     if (line == NULL)
         return false;
     memcpy(line->uuid, gpu->uuid, sizeof line->uuid);
-    line->limit = limit >> GS_UNIT_SHIFT;
-    line->request = request >> GS_UNIT_SHIFT;
+    __atomic_store_n(&line->limit, limit >> GS_UNIT_SHIFT, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->request, request >> GS_UNIT_SHIFT, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->grantable, 0, __ATOMIC_RELAXED);
     line->attached = 1;
-    line->word = line->limit < UINT32_MAX ? line->limit : UINT32_MAX - 1;
+    grant_limit(line);
     gpu->own = true;
     __atomic_store_n(&gpu->attached, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->line, line, __ATOMIC_RELEASE);

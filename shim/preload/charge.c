@@ -63,9 +63,12 @@ void gs_entry_freed(const struct gs_entry *entry) {
 }
 
 void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry) {
-    struct gs_entry displaced;
-    if (gs_table_put(table, entry, &displaced) && displaced.key != 0)
-        gs_entry_freed(&displaced);
+    struct gs_entry newer, ours;
+    if (!gs_table_put(table, entry, &newer) || newer.key == 0)
+        return;
+    /* The address has been given out again: another thread has freed what this one could not. */
+    gs_table_put(table, &newer, &ours);
+    gs_entry_freed(entry);
 }
 
 static bool dies_with(const struct gs_entry *entry, void *context) {

@@ -21,8 +21,9 @@ static struct {
 static struct gs_lock gpus_lock;
 
 static struct slot {
-    CUcontext context; /* NULL: never used; TOMB: used once */
-    uint32_t number;
+    CUcontext context;  /* NULL: never used; TOMB: used once */
+    uint32_t number;    /* the same for all handles of what is one context */
+    uint32_t more_uses; /* beside the first: cuCtxAttach less cuCtxDetach */
     struct gs_gpu *gpu;
 } slots[SLOTS];
 
@@ -101,31 +102,63 @@ static struct slot *find_free_slot(CUcontext context) {
     return NULL;
 }
 
+/* Under the lock. false: no slot is left; then its memory is not credited in bulk, but charged all the same. */
+static bool fill_slot(struct slot *slot, CUcontext context, struct gs_gpu *gpu, uint32_t number) {
+    if (slot == NULL)
+        slot = find_free_slot(context);
+    if (slot == NULL)
+        return false;
+    slot->more_uses = 0;
+    __atomic_store_n(&slot->number, number, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->gpu, gpu, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->context, context, __ATOMIC_RELEASE);
+    return true;
+}
+
 bool gs_context_add(CUcontext context, struct gs_gpu *gpu, bool fresh) {
     if (context == NULL)
         return false;
     gs_lock(&slots_lock);
     struct slot *slot = find_slot(context);
-    bool added = slot == NULL || fresh;
-    if (slot == NULL)
-        slot = find_free_slot(context);
-    if (added && slot != NULL) { /* no slot: then its memory is not credited in bulk, but charged all the same */
-        __atomic_store_n(&slot->number, ++last_number, __ATOMIC_RELAXED);
-        __atomic_store_n(&slot->gpu, gpu, __ATOMIC_RELAXED);
-        __atomic_store_n(&slot->context, context, __ATOMIC_RELEASE);
-    }
+    bool added = (slot == NULL || fresh) && fill_slot(slot, context, gpu, ++last_number);
     gs_unlock(&slots_lock);
-    return added && slot != NULL;
+    return added;
 }
 
-bool gs_context_remove(CUcontext context, uint32_t number) {
+void gs_context_add_name(CUcontext name, const struct gs_place *place) {
+    gs_lock(&slots_lock);
+    fill_slot(find_slot(name), name, place->gpu, place->context);
+    gs_unlock(&slots_lock);
+}
+
+static void empty_slot(struct slot *slot) {
+    __atomic_store_n(&slot->context, TOMB, __ATOMIC_RELEASE);
+}
+
+void gs_context_remove_name(CUcontext name) {
+    gs_lock(&slots_lock);
+    struct slot *slot = find_slot(name);
+    if (slot != NULL)
+        empty_slot(slot);
+    gs_unlock(&slots_lock);
+}
+
+void gs_context_remove(uint32_t number) {
+    gs_lock(&slots_lock);
+    for (struct slot *slot = slots; slot < slots + SLOTS; slot++)
+        if (slot->context != NULL && slot->context != TOMB && slot->number == number)
+            empty_slot(slot);
+    gs_unlock(&slots_lock);
+}
+
+bool gs_context_use(CUcontext context, int change) {
     gs_lock(&slots_lock);
     struct slot *slot = find_slot(context);
-    bool found = slot != NULL && slot->number == number;
-    if (found)
-        __atomic_store_n(&slot->context, TOMB, __ATOMIC_RELEASE);
+    bool left = slot != NULL && (change > 0 || slot->more_uses != 0);
+    if (left)
+        slot->more_uses += (uint32_t)change;
     gs_unlock(&slots_lock);
-    return found;
+    return left;
 }
 
 bool gs_context_find(CUcontext context, struct gs_place *place) {
@@ -178,7 +211,7 @@ bool gs_place_current(struct gs_place *place) {
     }
     if (__builtin_expect(gs_context_find(context, place), 1))
         return attach(place->gpu);
-    /* Opened in a way that we do not see (a green context, a graphics library). */
+    /* Opened in a way that we do not see. */
     if (gs_driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         device = -1;
     return gs_place_device(place, device);

@@ -28,8 +28,15 @@ struct gs_gpu *gs_gpu_with_uuid(const uint8_t uuid[GS_UUID_BYTES]);
  * handle that is known has died and just not been removed yet. */
 bool gs_context_add(CUcontext context, struct gs_gpu *gpu, bool fresh);
 
-/* The context of that number is gone. false: it was removed before. */
-bool gs_context_remove(CUcontext context, uint32_t number);
+/* Another handle for a context that is known (that of a green context), and its end. */
+void gs_context_add_name(CUcontext name, const struct gs_place *place);
+void gs_context_remove_name(CUcontext name);
+
+/* The context of that number is gone, by all its handles. */
+void gs_context_remove(uint32_t number);
+
+/* One use of the context more, or less. false: that was the last one, or it is not known. */
+bool gs_context_use(CUcontext context, int change);
 
 /* false: not one that we saw being opened. */
 bool gs_context_find(CUcontext context, struct gs_place *place);

@@ -122,6 +122,10 @@ static CUstream per_thread_of(CUstream stream) {
                                                  CUstreamCaptureMode mode) {                                           \
         BEGIN(cuStreamBeginCaptureToGraph##suffix(stream, graph, dependencies, edges, count, mode), name_of(stream));  \
     }                                                                                                                  \
+    CUresult cuStreamBeginRecaptureToGraph##suffix(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,           \
+                                                   CUgraphRecaptureCallback function, void *data) {                    \
+        BEGIN(cuStreamBeginRecaptureToGraph##suffix(stream, mode, graph, function, data), name_of(stream));            \
+    }                                                                                                                  \
     CUresult cuStreamEndCapture##suffix(CUstream stream, CUgraph *graph) {                                             \
         bool on = gs_on();                                                                                             \
         CUresult result = gs_driver.cuStreamEndCapture##suffix(stream, graph);                                         \

@@ -2,10 +2,15 @@
  *
  * Before a context opens the GPU is attached, which charges its learned overhead: a program that has no room for its
  * context is refused here, with out-of-memory, before the driver takes the memory from somebody else. When a context
- * closes, its linear memory and arrays are gone without a call; they are credited in bulk. What the driver itself says
- * about a primary context (active or not) is believed, not our own count of references.
+ * closes, its linear memory and arrays are gone without a call; they are credited in bulk.
+ *
+ * A primary context has one handle for all its lives, and any thread may end one and begin the next. What the driver
+ * says about it (active or not) is believed, not our own count of references; and one thread at a time asks, so that
+ * what it is told is about its own call. A green context holds the primary one, and its memory is that one's.
  */
 #include "hooks.h"
+
+#include <string.h>
 
 /* false: refused. `gpu` NULL: the driver knows no such device and shall say so. */
 static bool before(CUdevice device, struct gs_gpu **gpu) {
@@ -33,26 +38,26 @@ static void detach_if_last(struct gs_gpu *gpu) {
         gs_account_detach(gpu);
 }
 
-static CUresult opened(CUresult result, struct gs_gpu *gpu, const CUcontext *context, bool fresh) {
+static CUresult opened(CUresult result, struct gs_gpu *gpu, const CUcontext *context) {
     if (gpu == NULL)
         return result;
     if (result != CUDA_SUCCESS)
         detach_if_last(gpu);
-    else if (gs_context_add(*context, gpu, fresh))
+    else if (gs_context_add(*context, gpu, true))
         count(gpu, 1);
     return result;
 }
 
 /* `place` is where the context was known, before the driver ended it: afterwards its handle may be another's. */
-static void closed(CUcontext context, struct gs_place place) {
-    gs_context_remove(context, place.context);
+static void closed(struct gs_place place) {
+    gs_context_remove(place.context);
     gs_context_gone(place.context);
     count(place.gpu, -1);
     detach_if_last(place.gpu);
 }
 
 /* The four ABIs of cuCtxCreate differ in what stands between the context and the flags. */
-#define CREATE(call, fresh)                                                                                            \
+#define CREATE(call)                                                                                                   \
     struct gs_gpu *gpu;                                                                                                \
     CUresult result;                                                                                                   \
     bool retried = false;                                                                                              \
@@ -63,126 +68,239 @@ static void closed(CUcontext context, struct gs_place place) {
     do                                                                                                                 \
         result = gs_driver.call;                                                                                       \
     while (again(gpu, result, &retried));                                                                              \
-    return opened(result, gpu, context, fresh)
+    return opened(result, gpu, context)
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
-    CREATE(cuCtxCreate(context, flags, device), true);
+    CREATE(cuCtxCreate(context, flags, device));
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
-    CREATE(cuCtxCreate_v2(context, flags, device), true);
+    CREATE(cuCtxCreate_v2(context, flags, device));
 }
 
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count_, unsigned int flags,
                         CUdevice device) {
-    CREATE(cuCtxCreate_v3(context, affinity, count_, flags, device), true);
+    CREATE(cuCtxCreate_v3(context, affinity, count_, flags, device));
 }
 
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device) {
-    CREATE(cuCtxCreate_v4(context, params, flags, device), true);
+    CREATE(cuCtxCreate_v4(context, params, flags, device));
 }
 
 CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
-    CREATE(cuGLCtxCreate(context, flags, device), true);
+    CREATE(cuGLCtxCreate(context, flags, device));
 }
 
 CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
-    CREATE(cuGLCtxCreate_v2(context, flags, device), true);
+    CREATE(cuGLCtxCreate_v2(context, flags, device));
 }
 
 CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *door) {
-    CREATE(cuVDPAUCtxCreate(context, flags, device, vdpau, door), true);
+    CREATE(cuVDPAUCtxCreate(context, flags, device, vdpau, door));
 }
 
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *door) {
-    CREATE(cuVDPAUCtxCreate_v2(context, flags, device, vdpau, door), true);
+    CREATE(cuVDPAUCtxCreate_v2(context, flags, device, vdpau, door));
 }
 
-CUresult cuCtxDestroy_v2(CUcontext context) {
-    struct gs_place place;
-    bool known = gs_on() && gs_context_find(context, &place);
-    CUresult result = gs_driver.cuCtxDestroy_v2(context);
-    if (result == CUDA_SUCCESS && known)
-        closed(context, place);
+/* Obsolete, and still in use: uses of a context are counted, and the last one to go ends it. */
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuCtxAttach(context, flags);
+    if (on && result == CUDA_SUCCESS)
+        gs_context_use(*context, 1);
     return result;
 }
 
-CUresult cuCtxDestroy(CUcontext context) {
+CUresult cuCtxDetach(CUcontext context) {
     struct gs_place place;
     bool known = gs_on() && gs_context_find(context, &place);
-    CUresult result = gs_driver.cuCtxDestroy(context);
-    if (result == CUDA_SUCCESS && known)
-        closed(context, place);
+    CUresult result = gs_driver.cuCtxDetach(context);
+    if (result == CUDA_SUCCESS && known && !gs_context_use(context, -1))
+        closed(place);
     return result;
 }
 
 /* ---- the primary context -------------------------------------------------------------------------- */
 
-/* Its handle on each GPU, as far as seen. */
-static CUcontext primaries[GS_MAX_GPUS];
+static struct primary {
+    CUcontext context; /* its handle, once seen */
+    struct gs_mutex mutex;
+} primaries[GS_MAX_GPUS];
 
-static CUcontext *primary_of(CUdevice device) {
+static struct primary *primary_of(CUdevice device) {
     return device >= 0 && device < GS_MAX_GPUS ? &primaries[device] : NULL;
 }
 
-static CUresult retain(CUcontext *context, CUdevice device) {
-    CREATE(cuDevicePrimaryCtxRetain(context, device), false);
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    CUresult result = retain(context, device);
-    if (result == CUDA_SUCCESS && context != NULL && primary_of(device) != NULL)
-        __atomic_store_n(primary_of(device), *context, __ATOMIC_RELAXED);
-    return result;
-}
-
-static bool is_active(CUdevice device) {
+static bool is_state(CUdevice device, int wanted) {
     unsigned int flags;
-    int active = 0;
-    return gs_driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+    int active = !wanted;
+    return gs_driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == wanted;
 }
 
-static bool known_primary(CUdevice device, CUcontext *context, struct gs_place *place) {
-    if (!gs_on() || primary_of(device) == NULL)
-        return false;
-    *context = __atomic_load_n(primary_of(device), __ATOMIC_RELAXED);
+static bool find_primary(CUdevice device, CUcontext *context, struct gs_place *place) {
+    *context = __atomic_load_n(&primaries[device].context, __ATOMIC_RELAXED);
     return *context != NULL && gs_context_find(*context, place);
 }
 
+/* Under the mutex: somebody holds it now. */
+static void note_primary(CUcontext context, struct gs_gpu *gpu) {
+    __atomic_store_n(&primaries[gpu->index].context, context, __ATOMIC_RELAXED);
+    if (gs_context_add(context, gpu, false))
+        count(gpu, 1);
+}
+
+/* Under the mutex, after a call that may have ended it. It may say so with an error of earlier work. */
+static void look_at_primary(CUdevice device, bool ended) {
+    CUcontext context;
+    struct gs_place place;
+    if (find_primary(device, &context, &place) && (ended || is_state(device, 0)))
+        closed(place);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    struct gs_gpu *gpu;
+    CUresult result;
+    bool retried = false;
+    if (!gs_on() || context == NULL || primary_of(device) == NULL)
+        return gs_driver.cuDevicePrimaryCtxRetain(context, device);
+    if (!before(device, &gpu))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    do {
+        gs_mutex_lock(&primaries[device].mutex);
+        result = gs_driver.cuDevicePrimaryCtxRetain(context, device);
+        if (result == CUDA_SUCCESS && gpu != NULL)
+            note_primary(*context, gpu);
+        gs_mutex_unlock(&primaries[device].mutex);
+    } while (again(gpu, result, &retried));
+    if (result != CUDA_SUCCESS && gpu != NULL)
+        detach_if_last(gpu);
+    return result;
+}
+
 /* Release ends it only with the last reference, reset at once. */
-#define END_PRIMARY(call, still_there)                                                                                 \
-    CUcontext context;                                                                                                 \
-    struct gs_place place;                                                                                             \
-    bool known = known_primary(device, &context, &place);                                                              \
+#define END_PRIMARY(call, at_once)                                                                                     \
+    struct primary *primary = gs_on() ? primary_of(device) : NULL;                                                     \
+    if (primary == NULL)                                                                                               \
+        return gs_driver.call;                                                                                         \
+    gs_mutex_lock(&primary->mutex);                                                                                    \
     CUresult result = gs_driver.call;                                                                                  \
-    if (result == CUDA_SUCCESS && known && !(still_there))                                                             \
-        closed(context, place);                                                                                        \
+    look_at_primary(device, (at_once) && result == CUDA_SUCCESS);                                                      \
+    gs_mutex_unlock(&primary->mutex);                                                                                  \
     return result
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    END_PRIMARY(cuDevicePrimaryCtxRelease(device), is_active(device));
+    END_PRIMARY(cuDevicePrimaryCtxRelease(device), false);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    END_PRIMARY(cuDevicePrimaryCtxRelease_v2(device), is_active(device));
+    END_PRIMARY(cuDevicePrimaryCtxRelease_v2(device), false);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    END_PRIMARY(cuDevicePrimaryCtxReset(device), false);
+    END_PRIMARY(cuDevicePrimaryCtxReset(device), true);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    END_PRIMARY(cuDevicePrimaryCtxReset_v2(device), false);
+    END_PRIMARY(cuDevicePrimaryCtxReset_v2(device), true);
 }
 
-CUcontext gs_context_of(const struct gs_gpu *gpu, bool *primary) {
+/* ---- ends, and looks from elsewhere --------------------------------------------------------------- */
+
+/* Out of the list before the driver destroys it, so that gs_context_enter does not take it for alive. */
+static void hide(struct gs_place place) {
+    struct gs_mutex *mutex = &primaries[place.gpu->index].mutex;
+    gs_mutex_lock(mutex);
+    gs_context_remove(place.context);
+    gs_mutex_unlock(mutex);
+}
+
+#define DESTROY(call)                                                                                                  \
+    struct gs_place place;                                                                                             \
+    bool known = gs_on() && gs_context_find(context, &place);                                                          \
+    if (known)                                                                                                         \
+        hide(place);                                                                                                   \
+    CUresult result = gs_driver.call;                                                                                  \
+    if (known && result == CUDA_SUCCESS)                                                                               \
+        closed(place);                                                                                                 \
+    else if (known)                                                                                                    \
+        gs_context_add_name(context, &place);                                                                          \
+    return result
+
+CUresult cuCtxDestroy(CUcontext context) {
+    DESTROY(cuCtxDestroy(context));
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    DESTROY(cuCtxDestroy_v2(context));
+}
+
+bool gs_context_enter(const struct gs_gpu *gpu, bool *primary) {
     struct gs_place place;
     CUcontext context;
-    *primary = known_primary((CUdevice)gpu->index, &context, &place) && is_active((CUdevice)gpu->index);
-    return *primary ? context : gs_context_on(gpu);
+    CUdevice device = (CUdevice)gpu->index;
+    gs_mutex_lock(&primaries[device].mutex);
+    *primary = find_primary(device, &context, &place) && is_state(device, 1);
+    if (!*primary)
+        context = gs_context_on(gpu);
+    bool entered = context != NULL && gs_driver.cuCtxSetCurrent(context) == CUDA_SUCCESS;
+    gs_mutex_unlock(&primaries[device].mutex);
+    return entered;
+}
+
+/* ---- green contexts ------------------------------------------------------------------------------- */
+
+/* Under the mutex: the primary context that a new green one holds, which the program may not have asked for itself; and
+ * the handle by which the program will make the green one current. */
+static void note_green(CUgreenCtx green, struct gs_gpu *gpu) {
+    CUcontext context;
+    struct gs_place place;
+    CUdevice device = (CUdevice)gpu->index;
+    if (!find_primary(device, &context, &place) &&
+        gs_driver.cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
+        note_primary(context, gpu);
+        gs_driver.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    if (find_primary(device, &context, &place) && gs_driver.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS)
+        gs_context_add_name(context, &place);
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
+    struct gs_gpu *gpu;
+    CUresult result;
+    bool retried = false;
+    if (!gs_on() || green == NULL || primary_of(device) == NULL)
+        return gs_driver.cuGreenCtxCreate(green, resources, device, flags);
+    if (!before(device, &gpu))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    do {
+        gs_mutex_lock(&primaries[device].mutex);
+        result = gs_driver.cuGreenCtxCreate(green, resources, device, flags);
+        if (result == CUDA_SUCCESS && gpu != NULL)
+            note_green(*green, gpu);
+        gs_mutex_unlock(&primaries[device].mutex);
+    } while (again(gpu, result, &retried));
+    if (result != CUDA_SUCCESS && gpu != NULL)
+        detach_if_last(gpu);
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    CUcontext name;
+    struct gs_place place;
+    if (!gs_on() || gs_driver.cuCtxFromGreenCtx(&name, green) != CUDA_SUCCESS || !gs_context_find(name, &place))
+        return gs_driver.cuGreenCtxDestroy(green);
+    struct primary *primary = &primaries[place.gpu->index];
+    gs_mutex_lock(&primary->mutex);
+    CUresult result = gs_driver.cuGreenCtxDestroy(green);
+    if (result == CUDA_SUCCESS) {
+        gs_context_remove_name(name);
+        look_at_primary((CUdevice)place.gpu->index, false);
+    }
+    gs_mutex_unlock(&primary->mutex);
+    return result;
 }
 
 void gs_context_forget(void) {
-    for (int i = 0; i < GS_MAX_GPUS; i++)
-        primaries[i] = NULL;
+    memset(primaries, 0, sizeof primaries);
 }

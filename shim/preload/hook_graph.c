@@ -130,10 +130,9 @@ static void count_node(CUgraphNode node, struct need *need, int depth) {
         count_graph(child, need, depth + 1);
     if (type == CU_GRAPH_NODE_TYPE_MEM_FREE)
         need->any = need->frees = true;
-    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || gs_driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS ||
-        params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || gs_driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS)
         return;
-    CUdevice device = params.poolProps.location.id;
+    CUdevice device = cuda_device_of(&params.poolProps.location);
     if (device < 0 || device >= GS_MAX_GPUS)
         return;
     uint64_t bytes = params.bytesize > UINT64_MAX - GRAIN ? UINT64_MAX : (params.bytesize + GRAIN) & ~GRAIN;
@@ -242,19 +241,15 @@ static void trim(struct gs_gpu *gpu) {
     struct graph_pool *pool = &pools[gpu->index];
     gs_mutex_lock(&pool->mutex);
     if (pool->needed == 0)
-        gs_driver.cuDeviceGraphMemTrim((CUdevice)gpu->index);
+        GS_RELAXED(cuDeviceGraphMemTrim((CUdevice)gpu->index));
     gs_mutex_unlock(&pool->mutex);
 }
 
-/* See gs_account_squeeze. Trimming may be forbidden while this thread captures, unless it says that it knows. */
+/* See gs_account_squeeze. */
 static void squeeze(struct gs_gpu *gpu, bool all) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool relaxed = gs_driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
     if (all)
         trim(gpu);
     settle(gpu);
-    if (relaxed)
-        gs_driver.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 /* ---- uploads and launches ------------------------------------------------------------------------- */

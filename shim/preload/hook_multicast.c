@@ -76,6 +76,19 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
     BIND(gs_block_mapped_at(pointer, &block), cuMulticastBindAddr(handle, offset, pointer, size, flags));
 }
 
+/* From CUDA 13.1 on with the device that it is bound for, which is the memory's own. */
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                               CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                               unsigned long long flags) {
+    BIND(gs_block_find(memory, &block),
+         cuMulticastBindMem_v2(handle, device, offset, memory, memory_offset, size, flags));
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                                CUdeviceptr pointer, size_t size, unsigned long long flags) {
+    BIND(gs_block_mapped_at(pointer, &block), cuMulticastBindAddr_v2(handle, device, offset, pointer, size, flags));
+}
+
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size) {
     uint32_t object;
     bool known = gs_on() && gs_block_find(handle, &object);

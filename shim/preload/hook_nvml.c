@@ -145,33 +145,41 @@ static unsigned int keep_ours(void *all, unsigned int count, size_t size, size_t
     return kept;
 }
 
-/* More than are ever on one GPU; NVML is asked for all before the program's own room counts. */
-#define MOST_PROCESSES 4096
-
-static nvmlReturn_t hand_over(unsigned int *count, void *infos, const void *ours, unsigned int found, size_t size) {
+/* NVML has answered a question for all there is: what of it is ours, if the program has room for that. Of an empty list
+ * it says `nothing`. */
+static nvmlReturn_t hand_over(nvmlReturn_t result, void *all, unsigned int found, size_t size, size_t pid_at,
+                              unsigned int *count, void *infos, nvmlReturn_t nothing) {
     unsigned int room = infos == NULL ? 0 : *count;
-    *count = found;
+    if (result != NVML_SUCCESS && result != nothing)
+        return result;
+    *count = found = result == NVML_SUCCESS ? keep_ours(all, found, size, pid_at) : 0;
+    if (found == 0)
+        return nothing;
     if (found > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    if (found > 0)
-        memcpy(infos, ours, found * size);
+    memcpy(infos, all, found * size);
     return NVML_SUCCESS;
 }
 
+/* The body of a function that lists processes. `most`: more than there ever are; `ask`: for `found` entries at `all`,
+ * leaving in `found` how many there are. */
+#define OURS(original, understood, count, infos, type, most, nothing, ask)                                             \
+    unsigned int found = (most);                                                                                       \
+    type *all = gs_nvml_on() && (understood) ? gs_pages_new((most) * sizeof(type)) : NULL;                             \
+    if (all == NULL)                                                                                                   \
+        return original;                                                                                               \
+    nvmlReturn_t asked = ask;                                                                                          \
+    nvmlReturn_t result = hand_over(asked, all, found, sizeof(type), offsetof(type, pid), count, infos, nothing);      \
+    gs_pages_drop(all, (most) * sizeof(type));                                                                         \
+    return result
+
+#define MOST_PROCESSES 4096
+#define MOST_SAMPLES   16384 /* several of each process */
+
 #define LIST(function, type)                                                                                           \
     nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *infos) {                                     \
-        const size_t bytes = MOST_PROCESSES * sizeof(type);                                                            \
-        unsigned int found = MOST_PROCESSES;                                                                           \
-        type *all = gs_nvml_on() && count != NULL ? gs_pages_new(bytes) : NULL;                                        \
-        if (all == NULL)                                                                                               \
-            return gs_nvml.function(device, count, infos);                                                             \
-        nvmlReturn_t result = gs_nvml.function(device, &found, all);                                                   \
-        if (result == NVML_SUCCESS) {                                                                                  \
-            found = keep_ours(all, found, sizeof(type), offsetof(type, pid));                                          \
-            result = hand_over(count, infos, all, found, sizeof(type));                                                \
-        }                                                                                                              \
-        gs_pages_drop(all, bytes);                                                                                     \
-        return result;                                                                                                 \
+        OURS(gs_nvml.function(device, count, infos), count != NULL, count, infos, type, MOST_PROCESSES, NVML_SUCCESS,  \
+             gs_nvml.function(device, &found, all));                                                                   \
     }
 
 LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
@@ -184,73 +192,29 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
-/* The same list as a structure, with the kind of process in it. */
-nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
-    const size_t bytes = MOST_PROCESSES * sizeof(nvmlProcessDetail_v1_t);
-    bool ours = gs_nvml_on() && list != NULL && list->version == NVML_VERSION(nvmlProcessDetailList_t, 1);
-    nvmlProcessDetail_v1_t *all = ours ? gs_pages_new(bytes) : NULL;
-    if (all == NULL)
-        return gs_nvml.nvmlDeviceGetRunningProcessDetailList(device, list);
-    nvmlProcessDetailList_t asked = *list;
-    asked.numProcArrayEntries = MOST_PROCESSES;
-    asked.procArray = all;
-    nvmlReturn_t result = gs_nvml.nvmlDeviceGetRunningProcessDetailList(device, &asked);
-    if (result == NVML_SUCCESS) {
-        unsigned int found =
-            keep_ours(all, asked.numProcArrayEntries, sizeof *all, offsetof(nvmlProcessDetail_v1_t, pid));
-        result = hand_over(&list->numProcArrayEntries, list->procArray, all, found, sizeof *all);
-    }
-    gs_pages_drop(all, bytes);
-    return result;
-}
-
-/* ---- how busy they were --------------------------------------------------------------------------- */
-
-/* Several samples of each process. */
-#define MOST_SAMPLES 16384
-
-/* NVML says "not found" when it has no sample newer than asked for. */
-static nvmlReturn_t hand_over_samples(unsigned int *count, void *samples, const void *ours, unsigned int found,
-                                      size_t size) {
-    nvmlReturn_t result = hand_over(count, samples, ours, found, size);
-    return found == 0 ? NVML_ERROR_NOT_FOUND : result;
-}
-
+/* How busy they were. NVML says "not found" when it has no sample newer than asked for. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned int *count, unsigned long long since) {
-    const size_t bytes = MOST_SAMPLES * sizeof *samples;
-    unsigned int found = MOST_SAMPLES;
-    nvmlProcessUtilizationSample_t *all = gs_nvml_on() && count != NULL ? gs_pages_new(bytes) : NULL;
-    if (all == NULL)
-        return gs_nvml.nvmlDeviceGetProcessUtilization(device, samples, count, since);
-    nvmlReturn_t result = gs_nvml.nvmlDeviceGetProcessUtilization(device, all, &found, since);
-    if (result == NVML_SUCCESS) {
-        found = keep_ours(all, found, sizeof *all, offsetof(nvmlProcessUtilizationSample_t, pid));
-        result = hand_over_samples(count, samples, all, found, sizeof *all);
-    } else if (result == NVML_ERROR_NOT_FOUND) {
-        *count = 0;
-    }
-    gs_pages_drop(all, bytes);
-    return result;
+    OURS(gs_nvml.nvmlDeviceGetProcessUtilization(device, samples, count, since), count != NULL, count, samples,
+         nvmlProcessUtilizationSample_t, MOST_SAMPLES, NVML_ERROR_NOT_FOUND,
+         gs_nvml.nvmlDeviceGetProcessUtilization(device, all, &found, since));
 }
 
-nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
-    const size_t bytes = MOST_SAMPLES * sizeof(nvmlProcessUtilizationInfo_v1_t);
-    bool ours = gs_nvml_on() && info != NULL && info->version == NVML_VERSION(nvmlProcessesUtilizationInfo_t, 1);
-    nvmlProcessUtilizationInfo_v1_t *all = ours ? gs_pages_new(bytes) : NULL;
-    if (all == NULL)
-        return gs_nvml.nvmlDeviceGetProcessesUtilizationInfo(device, info);
-    nvmlProcessesUtilizationInfo_t asked = *info;
-    asked.processSamplesCount = MOST_SAMPLES;
-    asked.procUtilArray = all;
-    nvmlReturn_t result = gs_nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &asked);
-    if (result == NVML_SUCCESS) {
-        unsigned int found =
-            keep_ours(all, asked.processSamplesCount, sizeof *all, offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
-        result = hand_over_samples(&info->processSamplesCount, info->procUtilArray, all, found, sizeof *all);
-    } else if (result == NVML_ERROR_NOT_FOUND) {
-        info->processSamplesCount = 0;
+/* The same two as structures, with their number and their place in it. */
+#define STRUCTURE(function, structure, number, array, type, most, nothing)                                             \
+    nvmlReturn_t function(nvmlDevice_t device, structure *list) {                                                      \
+        OURS(gs_nvml.function(device, list), list != NULL && list->version == NVML_VERSION(structure, 1),              \
+             &list->number, list->array, type, most, nothing, ({                                                       \
+                 structure whole = *list;                                                                              \
+                 whole.number = found;                                                                                 \
+                 whole.array = all;                                                                                    \
+                 nvmlReturn_t answer = gs_nvml.function(device, &whole);                                               \
+                 found = whole.number;                                                                                 \
+                 answer;                                                                                               \
+             }));                                                                                                      \
     }
-    gs_pages_drop(all, bytes);
-    return result;
-}
+
+STRUCTURE(nvmlDeviceGetRunningProcessDetailList, nvmlProcessDetailList_t, numProcArrayEntries, procArray,
+          nvmlProcessDetail_v1_t, MOST_PROCESSES, NVML_SUCCESS)
+STRUCTURE(nvmlDeviceGetProcessesUtilizationInfo, nvmlProcessesUtilizationInfo_t, processSamplesCount, procUtilArray,
+          nvmlProcessUtilizationInfo_v1_t, MOST_SAMPLES, NVML_ERROR_NOT_FOUND)

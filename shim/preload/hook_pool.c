@@ -89,8 +89,8 @@ static struct pool *add_pool(CUmemoryPool handle, struct gs_gpu *gpu) {
 /* The GPU that a pool of this place is charged on; NULL: it costs nothing. */
 static struct gs_gpu *gpu_of_place(const CUmemLocation *location, CUmemAllocationType type) {
     struct gs_place place = {0};
-    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
-        return gs_gpu_of(location->id);
+    if (cuda_device_of(location) >= 0)
+        return gs_gpu_of(cuda_device_of(location));
     if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
         return NULL;
     return gs_place_current(&place) && place.gpu != NULL ? place.gpu : gs_gpu_of(0);
@@ -216,7 +216,7 @@ static void squeeze(struct gs_gpu *gpu, bool all) {
         gs_mutex_lock(&pool->mutex);
         if (pool->state != UNUSED && pool->gpu == gpu) {
             if (all && pool->state == ALIVE)
-                gs_driver.cuMemPoolTrimTo(pool->handle, 0);
+                GS_RELAXED(cuMemPoolTrimTo(pool->handle, 0));
             settle_locked(pool);
         }
         gs_mutex_unlock(&pool->mutex);

@@ -118,9 +118,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
                      unsigned long long flags) {
     struct gs_charge charge;
     CUresult result;
-    if (!gs_on() || handle == NULL || properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    CUdevice device = properties != NULL ? cuda_device_of(&properties->location) : -1;
+    if (!gs_on() || handle == NULL || device < 0)
         return gs_driver.cuMemCreate(handle, size, properties, flags);
-    if (!gs_place_device(&charge.place, properties->location.id) || !gs_charge_here(&charge, size))
+    if (!gs_place_device(&charge.place, device) || !gs_charge_here(&charge, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do
         result = gs_driver.cuMemCreate(handle, size, properties, flags);

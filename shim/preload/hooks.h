@@ -16,6 +16,16 @@ static inline bool gs_is_capturing(CUresult (*ask)(CUstream, CUstreamCaptureStat
     return ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Trim something: which may be forbidden while some thread captures, unless this one says that it knows. */
+#define GS_RELAXED(call)                                                                                               \
+    do {                                                                                                               \
+        CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;                                                    \
+        bool relaxed_ = gs_driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;                           \
+        gs_driver.call;                                                                                                \
+        if (relaxed_)                                                                                                  \
+            gs_driver.cuThreadExchangeStreamCaptureMode(&mode_);                                                       \
+    } while (0)
+
 /* Memory with a handle, by number (hook_vmm.c): held by each reference, mapping and binding until that has ended. */
 bool gs_block_find(uint64_t handle, uint32_t *number);
 bool gs_block_mapped_at(uint64_t address, uint32_t *number);
@@ -37,8 +47,9 @@ void gs_multicast_gone(uint32_t object);
 bool gs_capture_is_underway(void);
 void gs_capture_context_gone(uint32_t context);
 
-/* A context of the program on this GPU, the primary one if that is open; or NULL. */
-CUcontext gs_context_of(const struct gs_gpu *gpu, bool *primary);
+/* Make a context of the program on this GPU current, the primary one if that is open. false: there is none. No other
+ * thread ends it meanwhile: an old handle may be one that the driver trips over. */
+bool gs_context_enter(const struct gs_gpu *gpu, bool *primary);
 
 void gs_context_forget(void);
 void gs_pool_forget(void);

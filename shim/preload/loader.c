@@ -22,6 +22,7 @@ struct symbols {
     const char *names;
     const uint32_t *gnu_hash;
     const ElfW(Half) * versions;
+    uint64_t soname; /* where in the names; 0: none */
 };
 
 static struct symbols symbols_of(const struct link_map *library) {
@@ -38,6 +39,8 @@ static struct symbols symbols_of(const struct link_map *library) {
             symbols.gnu_hash = (const void *)at;
         else if (dynamic->d_tag == DT_VERSYM)
             symbols.versions = (const void *)at;
+        else if (dynamic->d_tag == DT_SONAME)
+            symbols.soname = dynamic->d_un.d_val;
     }
     return symbols;
 }
@@ -111,6 +114,16 @@ static void *find_next(const char *symbol) {
             return (void *)(library->l_addr + found->st_value);
     }
     return NULL;
+}
+
+bool gs_is_second_copy(void) {
+    const struct link_map *library = first_library();
+    for (; library != NULL && library->l_ld != _DYNAMIC; library = library->l_next) {
+        struct symbols symbols = symbols_of(library);
+        if (symbols.soname != 0 && symbols.names != NULL && is_same(symbols.names + symbols.soname, "libgpushare.so"))
+            return true;
+    }
+    return false;
 }
 
 /* ---- the functions -------------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
 #ifndef GPUSHARE_PRELOAD_LOADER_H
 #define GPUSHARE_PRELOAD_LOADER_H
 
+#include <stdbool.h>
+
 enum gs_loader { GS_DLSYM, GS_DLVSYM, GS_DLOPEN, GS_DLCLOSE, GS_DLADDR };
 
 /* The function of the next library that has one (the C library's, as a rule). Never NULL: where there is none, one
@@ -22,6 +24,10 @@ int gs_real_dlclose(void *library);
 
 /* The file that the library at this address was loaded from, or NULL. */
 const char *gs_file_of(const void *address);
+
+/* Whether another copy of this library comes before us: one that is preloaded everywhere, and one by `gpushare run`.
+ * All calls come to the first one, and if we acted too, all would be charged twice. */
+bool gs_is_second_copy(void);
 
 /* As pthread_atfork(NULL, NULL, child). */
 void gs_real_atfork(void (*child)(void));

@@ -37,20 +37,33 @@ static inline void gs_unlock(struct gs_lock *lock) {
     __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
 }
 
-/* A lock that may be held across driver calls and daemon round trips: waiters sleep. */
+/* A lock that may be held across driver calls and daemon round trips: waiters sleep. From inside such a driver call a
+ * profiler may call us on the same thread, which then has the lock already. The address of errno tells threads apart
+ * without a system call. */
 struct gs_mutex {
     uint32_t state; /* 0 free, 1 held, 2 held and somebody waits */
+    uint32_t depth; /* how often its owner has it beside the first time */
+    void *owner;
 };
 
 static inline void gs_mutex_lock(struct gs_mutex *mutex) {
     uint32_t free_ = 0;
-    if (__atomic_compare_exchange_n(&mutex->state, &free_, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    if (__atomic_load_n(&mutex->owner, __ATOMIC_RELAXED) == &errno) {
+        mutex->depth++;
         return;
-    while (__atomic_exchange_n(&mutex->state, 2, __ATOMIC_ACQUIRE) != 0)
-        gs_futex_wait(&mutex->state, 2, 1000);
+    }
+    if (!__atomic_compare_exchange_n(&mutex->state, &free_, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        while (__atomic_exchange_n(&mutex->state, 2, __ATOMIC_ACQUIRE) != 0)
+            gs_futex_wait(&mutex->state, 2, 1000);
+    __atomic_store_n(&mutex->owner, &errno, __ATOMIC_RELAXED);
 }
 
 static inline void gs_mutex_unlock(struct gs_mutex *mutex) {
+    if (mutex->depth != 0) {
+        mutex->depth--;
+        return;
+    }
+    __atomic_store_n(&mutex->owner, NULL, __ATOMIC_RELAXED);
     if (__atomic_exchange_n(&mutex->state, 0, __ATOMIC_RELEASE) == 2)
         gs_futex_wake(&mutex->state, 1);
 }

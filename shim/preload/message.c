@@ -74,16 +74,16 @@ static int64_t pass(enum gs_message_kind kind) {
     return __atomic_exchange_n(&rate[kind].held_back, 0, __ATOMIC_RELAXED);
 }
 
-static void write_all(const char *bytes, size_t length) {
-    while (length > 0) {
-        long written = GS_CALL(SYS_write, STDERR_FILENO, bytes, length);
-        if (written == -EINTR)
-            continue;
-        if (written <= 0)
-            return;
-        bytes += written;
-        length -= (size_t)written;
-    }
+/* Only where it can be written at once and somebody may read it: a full pipe that nobody empties would hold the program
+ * for ever, and one without a reader would end it (SIGPIPE). A message is shorter than what a pipe has room for when it
+ * says that it has. */
+static void write_at_once(const char *bytes, size_t length) {
+    struct pollfd standard_error = {.fd = STDERR_FILENO, .events = POLLOUT};
+    struct timespec now = {0};
+    if (GS_CALL(SYS_ppoll, &standard_error, 1, &now, NULL, 0) != 1 || standard_error.revents != POLLOUT)
+        return;
+    while (GS_CALL(SYS_write, STDERR_FILENO, bytes, length) == -EINTR)
+        continue;
 }
 
 void gs_say(enum gs_level level, enum gs_message_kind kind, const struct gs_text *text) {
@@ -106,7 +106,7 @@ void gs_say(enum gs_level level, enum gs_message_kind kind, const struct gs_text
     memcpy(out.bytes + out.length, text->bytes, length);
     out.length += length;
     out.bytes[out.length++] = '\n';
-    write_all(out.bytes, out.length);
+    write_at_once(out.bytes, out.length);
 }
 
 void gs_say_line(enum gs_level level, enum gs_message_kind kind, const char *line) {

@@ -199,10 +199,8 @@ static void run_hooks(void) {
         helper.gpu = i;
         if (gs_trim_wanted(i) == 0 || gs_capture_is_underway())
             continue;
-        CUcontext context = gs_context_of(gpu, &primary);
-        if (context == NULL || gs_driver.cuCtxSetCurrent(context) != CUDA_SUCCESS)
-            continue;
-        run_hook(gpu, primary);
+        if (gs_context_enter(gpu, &primary))
+            run_hook(gpu, primary);
     }
     gs_driver.cuCtxSetCurrent(NULL);
 }

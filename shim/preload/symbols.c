@@ -117,7 +117,7 @@ static void bind_rows(struct row *first, size_t count, void *library, void *othe
 }
 
 static enum gs_mode mode_now(void) {
-    return gs_options()->active ? GS_ON : GS_INERT;
+    return gs_options()->active && !gs_is_second_copy() ? GS_ON : GS_INERT;
 }
 
 bool gs_wake(const void *witness, bool open) {

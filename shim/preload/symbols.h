@@ -32,6 +32,7 @@
     HELPER(cuGraphMemAllocNodeGetParams)                                                                               \
     HELPER(cuGraphNodeGetType)                                                                                         \
     HELPER(cuThreadExchangeStreamCaptureMode)                                                                          \
+    HELPER(cuCtxFromGreenCtx)                                                                                          \
     HELPER(cuCtxGetCurrent)                                                                                            \
     HELPER(cuCtxGetDevice)                                                                                             \
     HELPER(cuCtxSetCurrent)                                                                                            \

@@ -119,11 +119,9 @@ static void give_back(uint32_t number) {
  */
 static void give_back_inside(uint32_t number) {
     bool primary;
-    CUcontext context = lacking(number) != 0 ? gs_context_of(gs_gpu_numbered((uint8_t)number), &primary) : NULL;
-    if (context != NULL)
-        gs_driver.cuCtxSetCurrent(context);
+    bool entered = lacking(number) != 0 && gs_context_enter(gs_gpu_numbered((uint8_t)number), &primary);
     give_back(number);
-    if (context != NULL)
+    if (entered)
         gs_driver.cuCtxSetCurrent(NULL);
 }
 

@@ -55,6 +55,9 @@ CUresult context_current(CUcontext *context) {
     if (*context == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
+    if ((*context)->primary_one != NULL && (*context)->live) {
+        *context = (*context)->primary_one;
+    }
     return (*context)->live ? broken(*context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -221,7 +224,7 @@ static CUresult primary_of(CUdevice ordinal, CUcontext *context) {
     return *context == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-static CUresult retain(CUcontext *context, CUdevice device) {
+CUresult context_retain(CUcontext *context, CUdevice device) {
     CUcontext primary;
     CUresult result = context == NULL ? CUDA_ERROR_INVALID_VALUE : primary_of(device, &primary);
     if (result == CUDA_SUCCESS && !primary->live) {
@@ -234,7 +237,7 @@ static CUresult retain(CUcontext *context, CUdevice device) {
     return result;
 }
 
-static CUresult release(CUdevice device) {
+CUresult context_release(CUdevice device) {
     CUcontext primary;
     CUresult result = primary_of(device, &primary);
     if (result != CUDA_SUCCESS) {
@@ -256,6 +259,22 @@ static CUresult reset(CUdevice device) {
         end(primary);
     }
     return result;
+}
+
+CUresult context_green(CUcontext *context, CUcontext primary) {
+    *context = new_context(primary->device, false);
+    if (*context == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    (*context)->primary_one = primary;
+    (*context)->mark = primary->mark;
+    (*context)->live = true;
+    return CUDA_SUCCESS;
+}
+
+/* As any that is destroyed, it stays known. */
+void context_green_end(CUcontext context) {
+    context->live = false;
 }
 
 static CUresult set_primary_flags(CUdevice device, unsigned int flags) {
@@ -281,9 +300,9 @@ static CUresult primary_state(CUdevice device, unsigned int *flags, int *active)
     return result;
 }
 
-API(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), LOCKED(retain(context, device)))
-API(cuDevicePrimaryCtxRelease, (CUdevice device), LOCKED(release(device)))
-API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), LOCKED(release(device)))
+API(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), LOCKED(context_retain(context, device)))
+API(cuDevicePrimaryCtxRelease, (CUdevice device), LOCKED(context_release(device)))
+API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), LOCKED(context_release(device)))
 API(cuDevicePrimaryCtxReset, (CUdevice device), LOCKED(reset(device)))
 API(cuDevicePrimaryCtxReset_v2, (CUdevice device), LOCKED(reset(device)))
 API(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned int flags), LOCKED(set_primary_flags(device, flags)))
@@ -319,6 +338,7 @@ static CUresult create(CUcontext *context, unsigned int flags, CUdevice device) 
     if (result == CUDA_SUCCESS) {
         result = push(fresh);
         if (result == CUDA_SUCCESS) {
+            fresh->references = 1;
             *context = fresh;
             return CUDA_SUCCESS;
         }
@@ -331,7 +351,7 @@ static CUresult create(CUcontext *context, unsigned int flags, CUdevice device) 
 /* A destroyed context keeps its handle: other threads may have it on their stacks and are to be told so. */
 static CUresult destroy(CUcontext context) {
     CUresult result = check_live(context);
-    if (handle_is(context, HANDLE_CONTEXT) && context->primary) {
+    if (handle_is(context, HANDLE_CONTEXT) && (context->primary || context->primary_one != NULL)) {
         return CUDA_ERROR_INVALID_CONTEXT; /* it is released, not destroyed */
     }
     if (result != CUDA_SUCCESS) {
@@ -373,11 +393,28 @@ static CUresult attach(CUcontext *context, unsigned int flags) {
     if (context == NULL || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return context_current(context);
+    CUresult result = context_current(context);
+    if (result == CUDA_SUCCESS) {
+        (*context)->references++;
+    }
+    return result;
+}
+
+/* The last use to end ends the context. */
+static CUresult detach(CUcontext context) {
+    CUresult result = check_live(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (context->references > 1) {
+        context->references--;
+        return CUDA_SUCCESS;
+    }
+    return destroy(context);
 }
 
 API(cuCtxAttach, (CUcontext * context, unsigned int flags), LOCKED(attach(context, flags)))
-API(cuCtxDetach, (CUcontext context), LOCKED(destroy(context)))
+API(cuCtxDetach, (CUcontext context), LOCKED(detach(context)))
 
 static CUresult pop(CUcontext *context) {
     if (stack.depth == 0) {

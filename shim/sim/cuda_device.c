@@ -361,6 +361,11 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned int *count,
     return CUDA_SUCCESS;
 }
 
+CUmemLocation device_whole(const CUmemLocation *location) {
+    bool part = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN && sim_driver_version() >= 13050;
+    return part ? (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, cuda_device_of(location)} : *location;
+}
+
 CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {
     ENTER(cuFlushGPUDirectRDMAWrites);
     (void)target, (void)scope;

@@ -26,6 +26,8 @@ void devices_prepare(void);
 struct device *device_get(CUdevice ordinal);
 /* The device with its arena opened. */
 CUresult device_open(CUdevice ordinal, struct device **device);
+/* A place without its part of the device, which makes no difference here. An older driver knows no parts. */
+CUmemLocation device_whole(const CUmemLocation *location);
 int device_of_uuid(const unsigned char uuid[16]);
 
 #endif

@@ -27,7 +27,9 @@ enum handle_type {
     HANDLE_SEMAPHORE,
     HANDLE_USER_OBJECT,
     HANDLE_TEXTURE,
-    HANDLE_SURFACE
+    HANDLE_SURFACE,
+    HANDLE_RESOURCES,
+    HANDLE_GREEN
 };
 
 /* Zeroed memory for an object of this type, known from now on; NULL without memory. */

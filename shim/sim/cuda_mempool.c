@@ -466,7 +466,9 @@ static CUresult create(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     if (pool == NULL || properties == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = check_place(&properties->location, properties->allocType);
+    CUmemPoolProps whole = *properties;
+    whole.location = device_whole(&properties->location);
+    CUresult result = check_place(&whole.location, properties->allocType);
     if (result == CUDA_SUCCESS && properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
         (properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED ||
          properties->location.type == CU_MEM_LOCATION_TYPE_HOST)) {
@@ -475,7 +477,7 @@ static CUresult create(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     if (result == CUDA_SUCCESS && (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
         result = CUDA_ERROR_NOT_SUPPORTED;
     }
-    return result != CUDA_SUCCESS ? result : make(pool, properties);
+    return result != CUDA_SUCCESS ? result : make(pool, &whole);
 }
 
 static CUresult destroy(CUmemoryPool pool) {

@@ -184,6 +184,22 @@ API(cuMulticastBindMem,
 API(cuMulticastBindAddr,
     (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer, size_t size, unsigned long long flags),
     flags != 0 ? CUDA_ERROR_INVALID_VALUE : LOCKED(bind_address(handle, offset, pointer, size)))
+static CUresult bind_for(CUdevice device, CUmemGenericAllocationHandle number, size_t offset, struct vmm_handle *memory,
+                         uint64_t memory_offset, size_t size) {
+    bool fits = memory != NULL && cuda_device_of(&memory->properties.location) == device;
+    return fits ? bind(number, offset, memory, memory_offset, size) : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuMulticastBindMem_v2,
+    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUmemGenericAllocationHandle memory,
+     size_t memory_offset, size_t size, unsigned long long flags),
+    flags != 0 ? CUDA_ERROR_INVALID_VALUE
+               : LOCKED(bind_for(device, handle, offset, vmm_find(memory), memory_offset, size)))
+API(cuMulticastBindAddr_v2,
+    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr pointer, size_t size,
+     unsigned long long flags),
+    flags != 0 || device_get(device) == NULL ? CUDA_ERROR_INVALID_VALUE
+                                             : LOCKED(bind_address(handle, offset, pointer, size)))
 API(cuMulticastUnbind, (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size),
     LOCKED(unbind(handle, device, offset, size)))
 API(cuMulticastGetGranularity,

@@ -11,6 +11,7 @@
 #include "cuda_api.h"
 #include "cuda_capture.h"
 #include "cuda_context.h"
+#include "cuda_green.h"
 #include "cuda_handle.h"
 #include "cuda_mempool.h"
 #include "cuda_operations.h"
@@ -21,6 +22,7 @@
 
 struct CUstream_st {
     CUcontext context;
+    CUgreenCtx green; /* NULL for most */
     unsigned int flags;
     int priority;
     uint64_t id;
@@ -223,12 +225,7 @@ void streams_end(CUcontext context) {
     }
 }
 
-static CUresult create(CUstream *stream, unsigned int flags, int priority) {
-    CUcontext context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
+CUresult stream_create(CUstream *stream, CUcontext context, CUgreenCtx green, unsigned int flags, int priority) {
     if (stream == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -237,6 +234,7 @@ static CUresult create(CUstream *stream, unsigned int flags, int priority) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     fresh->context = context;
+    fresh->green = green;
     fresh->flags = flags;
     fresh->priority = priority < STREAM_GREATEST_PRIORITY ? STREAM_GREATEST_PRIORITY
                       : priority > STREAM_LEAST_PRIORITY  ? STREAM_LEAST_PRIORITY
@@ -249,6 +247,12 @@ static CUresult create(CUstream *stream, unsigned int flags, int priority) {
     streams = fresh;
     *stream = fresh;
     return CUDA_SUCCESS;
+}
+
+static CUresult create(CUstream *stream, unsigned int flags, int priority) {
+    CUcontext context;
+    CUresult result = context_current(&context);
+    return result != CUDA_SUCCESS ? result : stream_create(stream, context, NULL, flags, priority);
 }
 
 static CUresult destroy(CUstream stream) {
@@ -316,6 +320,7 @@ API_TWIN(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback callback
 /* What one asks of a stream. */
 struct description {
     CUcontext context;
+    CUgreenCtx green;
     CUdevice device;
     unsigned int flags;
     int priority;
@@ -328,6 +333,9 @@ static CUresult describe(CUstream stream, struct description *description) {
         return result;
     }
     bool standing = is_default(stream);
+    CUcontext green = standing ? NULL : green_context(stream->green);
+    description->green = green == NULL ? NULL : stream->green;
+    description->context = green == NULL ? description->context : green;
     description->device = description->context->device;
     description->flags = standing ? CU_STREAM_DEFAULT : stream->flags;
     description->priority = standing ? STREAM_LEAST_PRIORITY : stream->priority;
@@ -353,11 +361,10 @@ API_TWIN(cuStreamGetCtx, _ptsz, (CUstream stream, CUcontext *context), ASK(strea
 
 static CUresult get_contexts(CUstream stream, CUcontext *context, CUgreenCtx *green) {
     CUresult result = ASK(stream, context, context);
-    if (result == CUDA_SUCCESS && green != NULL) {
-        *green = NULL;
-    }
-    return result;
+    return result != CUDA_SUCCESS || green == NULL ? result : ASK(stream, green, green);
 }
+
+API(cuStreamGetGreenCtx, (CUstream stream, CUgreenCtx *green), ASK(stream, green, green))
 
 API_TWIN(cuStreamGetCtx_v2, _ptsz, (CUstream stream, CUcontext *context, CUgreenCtx *green),
          get_contexts(stream, context, green))

@@ -15,6 +15,8 @@ struct branch;
 /* Refuses a handle that is no stream, and waits for the program's functions that were put into it before. Every
  * operation in a stream starts with it; without the lock held. */
 CUresult stream_enter(CUstream stream);
+/* A stream of this context, and of a green one if that is not NULL; under the lock. */
+CUresult stream_create(CUstream *stream, CUcontext context, CUgreenCtx green, unsigned int flags, int priority);
 /* Refuses a handle that is no stream; under the lock, as are the next two. */
 CUresult stream_check(CUstream stream);
 /* Where a created stream stands in a capture; NULL for the others, which cannot be captured. */

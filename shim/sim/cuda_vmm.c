@@ -43,9 +43,10 @@ static CUresult check_properties(const CUmemAllocationProp *properties) {
     if ((properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    switch (properties->location.type) {
+    CUmemLocation whole = device_whole(&properties->location);
+    switch (whole.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-        return device_get(properties->location.id) == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+        return device_get(whole.id) == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
@@ -133,6 +134,7 @@ static CUresult create(CUmemGenericAllocationHandle *result, size_t size, const 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     handle->properties = *properties;
+    handle->properties.location = device_whole(&properties->location);
     handle->size = size;
     handle->references = 1;
     checked = take_physical(handle);

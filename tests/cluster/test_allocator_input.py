@@ -185,6 +185,34 @@ def test_before_there_are_nodes_everything_may_be_submitted() -> None:
     assert stage.running() == [name]
 
 
+def two_halves() -> Stage:
+    """A GPU free on each of two nodes, beside jobs that began at 0 and must not be disturbed before 10."""
+    stage = Stage({"n1": 2, "n2": 2})
+    stage.queue("q", 4, placement="spread")
+    for name in ("a", "b"):
+        stage.job("q", 1, name=name, min_runtime=10.0)
+    assert stage.place("a").node != stage.place("b").node
+    return stage
+
+
+def test_who_could_not_be_moved_yet_is_moved_when_his_time_is_over() -> None:
+    stage = two_halves()
+    stage.now = 1.0
+    stage.job("q", 2, name="wide")
+    assert (stage.waiting(), stage.allocator.next_wake) == (["wide"], 10.0)
+    stage.wait(9)
+    assert (stage.waiting(), stage.moves, stage.allocator.next_wake) == ([], 1, None)
+
+
+def test_a_question_asks_nobody_to_wake() -> None:
+    stage = two_halves()
+    stage.allocator.what_if([JobSubmitted(Job("wide", "q", (Tasks(gpus=2),)))])
+    with pytest.raises(NoSuchJob):
+        stage.allocator.handle([JobSubmitted(Job("wide", "q", (Tasks(gpus=2),))), JobEnded("nobody")], 0.0)
+    assert stage.allocator._state.protected_until == float("inf")
+    assert stage.allocator.next_wake is None
+
+
 def test_time_does_not_go_back(stage) -> None:
     stage.now = 100.0
     stage.job("q", 1, name="late")

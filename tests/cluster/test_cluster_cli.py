@@ -359,3 +359,17 @@ def test_a_plot(sh) -> None:
     assert "drawn to" in out
     assert "team-a" in (sh.directory / "p.svg").read_text()
     assert "PNG or SVG" in sh.refused("simulate {dir}/cluster.yaml --plot {dir}/p.gif")
+
+
+def test_a_compacted_file_shows_what_it_showed(cluster) -> None:
+    cluster("submit --queue a --gpus 4 --name first")
+    cluster("submit --queue a --gpus 4 --name second")
+    cluster("submit --queue b --gpus 3 --name third")
+    cluster("end first")
+    shown = [cluster(line) for line in ("plan", "queues", "nodes", "explain third")]
+    assert "past decisions forgotten" in cluster("compact")
+    assert [cluster(line) for line in ("plan", "queues", "nodes", "explain third")] == shown
+    assert "start" in cluster("submit --queue a --gpus 1 --name fourth")
+    assert "0 past decisions forgotten" not in cluster("compact")
+    assert "0 past decisions forgotten" in cluster("compact")
+    cluster.refused("compact --store {dir}/none.db", code=1)

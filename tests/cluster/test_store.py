@@ -15,6 +15,7 @@ import pytest
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import decode_events, encode_events
 from gpushare.cluster.model import (
+    Event,
     GpuHealth,
     Job,
     JobChanged,
@@ -290,23 +291,125 @@ def test_where_the_file_is_by_default() -> None:
     assert default_path({"XDG_STATE_HOME": "relative", "HOME": "/h"}) == Path("/h/.local/state/gpushare/cluster.db")
 
 
+# ---- a log that has become long -----------------------------------------------------------------------
+
+
+def test_a_compacted_store_is_as_it_was(tmp_path) -> None:
+    path = tmp_path / "c.db"
+    with Store.create(path, Policy(endings="reported", retry_after=7)) as store:
+        store.append([*CLUSTER, submit("lent", amount="4"), submit("lent too", amount="4")], 1.0)
+        victims = [one.job for one in store.append([submit("owner", "b", "4")], 2.5) if isinstance(one, Preempt)]
+        before = store.allocator.dump(), store.allocator.explain("owner")
+        assert store.compact() == 2
+        assert list(store.rows()) == []
+        store.append([submit("a-1")], 3.0)
+    with Store.open(path) as store:
+        assert (store.seq, store.now, store.length, store.policy.retry_after) == (3, 3.0, 1, 7)
+        store.append([JobWithdrawn("a-1")], 3.0)
+        assert (store.allocator.dump()["jobs"], store.allocator.explain("owner")) == (before[0]["jobs"], before[1])
+        started = store.append([Stopped(victims[0], 1)], 4.0)
+        assert [one.job for one in started if isinstance(one, Start)] == ["owner"]
+        assert store.compact() == 3
+        assert store.compact() == 0
+
+
+def test_others_who_have_it_open_see_that_it_was_compacted(tmp_path) -> None:
+    path = tmp_path / "c.db"
+    with Store.create(path) as one, Store.open(path) as behind, Store.open(path) as even:
+        one.append(CLUSTER, 1.0)
+        even.append([submit("a-1")], 2.0)
+        one.append([submit("a-2")], 3.0)
+        even.append([submit("a-3")], 4.0)
+        one.compact()
+        even.append([submit("a-4")], 5.0)
+        one.compact()
+        behind.append([submit("a-5")], 6.0)
+        one.append([submit("a-6")], 7.0)
+        assert list(one.allocator.jobs) == [f"a-{n}" for n in range(1, 7)]
+        assert Store.open(path).allocator.dump() == one.allocator.dump()
+        assert (one.seq, one.length, behind.length) == (7, 2, 1)
+        with pytest.raises(StoreError, match="for reading"):
+            Store.open(path, read_only=True).compact()
+
+
+def test_a_long_log_is_compacted_by_itself_and_an_old_one_opens_unchanged(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("gpushare.cluster.store.FEW", 10**9)
+    path = tmp_path / "c.db"
+    with Store.create(path) as store:
+        store.append(CLUSTER, 1.0)
+        for n in range(30):
+            store.append([submit(f"a-{n}", amount="0.1")], n + 2.0)
+        before = store.allocator.dump()
+    monkeypatch.setattr("gpushare.cluster.store.FEW", 20)
+    with Store.open(path) as store:
+        assert (store.length, store.allocator.dump()) == (31, before)
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        store.append([submit("last", amount="0.1")], 40.0)
+        assert (store.seq, store.length) == (32, 0)
+        for n in range(30):
+            store.append([JobEnded(f"a-{n}")], 50.0 + n)
+        assert store.length == 30, "fewer rows than there were jobs when it was compacted"
+        store.append([TimePassed()], 99.0)
+        assert store.length == 0
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_a_log_that_cannot_be_compacted_is_kept_and_the_answer_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("gpushare.cluster.store.FEW", 3)
+    monkeypatch.setattr("gpushare.cluster.store.restore", lambda policy, _: Allocator(policy))
+    path = tmp_path / "c.db"
+    with Store.create(path) as store:
+        store.append(CLUSTER, 1.0)
+        for n in range(6):
+            store.append([submit(f"a-{n}", amount="0.1")], n + 2.0)
+        with pytest.raises(StoreError, match="otherwise than it was written"):
+            store.compact()
+        assert store.length == 7
+        assert store.allocator.dump() == replayed(path).dump()
+
+
+def test_room_is_given_back(tmp_path) -> None:
+    path = tmp_path / "c.db"
+    with Store.create(path) as store:
+        store.append(CLUSTER, 1.0)
+        for n in range(40):
+            store.append([submit(f"{'x' * 200}-{n}-{k}", amount="0.001") for k in range(10)], n + 2.0)
+        store.append([JobEnded(name) for name in store.allocator.jobs], 50.0)
+        store.compact()
+        store.shrink()
+        before = store.allocator.dump()
+    assert path.stat().st_size < 100_000
+    with Store.open(path) as store:
+        assert store.allocator.dump() == before
+
+
 # ---- killed at any point ------------------------------------------------------------------------------
 
 
 def story(path: Path, acknowledge) -> None:
     """A writer's life: it makes the cluster, and submits and withdraws jobs, of which some displace others."""
     store = Store.open(path) if path.exists() else Store.create(path)
-    if not store.seq:
-        store.append(CLUSTER, 1.0)
-        acknowledge("cluster")
-    for n in range(store.seq, 40):
-        event = (
-            submit(f"a-{n}") if n < 10 else submit(f"b-{n}", "b") if n < 16 else submit(f"c-{n}", "ab"[n % 2], "0.3")
-        )
-        if n % 7 == 6:
-            event = JobWithdrawn(sorted(store.allocator.jobs)[0])
-        store.append([event], float(n + 1))
-        acknowledge(f"{n}")
+    while store.seq < 40:
+        store.append(chapter(store.seq, store.allocator), float(store.seq + 1))
+        acknowledge(f"{store.seq}")
+
+
+def chapter(n: int, allocator: Allocator) -> list[Event]:
+    if not n:
+        return CLUSTER
+    if n % 7 == 6:
+        return [JobWithdrawn(sorted(allocator.jobs)[0])]
+    return [submit(f"a-{n}") if n < 10 else submit(f"b-{n}", "b") if n < 16 else submit(f"c-{n}", "ab"[n % 2], "0.3")]
+
+
+def told(chapters: int) -> Allocator:
+    """The state after so many of them, without a store."""
+    allocator = Allocator(Policy())
+    for n in range(chapters):
+        allocator.handle(chapter(n, allocator), float(n + 1))
+    return allocator
 
 
 def lives(path: Path, die) -> list[str]:
@@ -384,5 +487,50 @@ def test_nothing_is_lost_or_doubled_when_the_writer_is_killed(tmp_path, die) -> 
             path.unlink()
             seq = 0
     assert kills > KILLS // 4, "most of the writers were meant to be killed before their end"
+    check_file(path)
+
+
+@pytest.mark.parametrize("die", [by_parent, at_a_step])
+def test_a_log_that_is_compacted_again_and_again_loses_nothing_when_the_writer_is_killed(
+    tmp_path, die, monkeypatch
+) -> None:
+    """Every few rows, and the room is given back: killed at any step of that too."""
+    compact, fold = Store.compact, Store._fold
+
+    def soon_again(store: Store, seq: int) -> None:
+        fold(store, seq)
+        store._long = 3
+
+    def compact_and_shrink(store: Store) -> int:
+        rows = compact(store)
+        store.shrink()
+        return rows
+
+    monkeypatch.setattr("gpushare.cluster.store.FEW", 3)
+    monkeypatch.setattr(Store, "_fold", soon_again)
+    monkeypatch.setattr(Store, "compact", compact_and_shrink)
+    path, seq, kills, amid = tmp_path / "c.db", 0, 0, 0
+    for n in range(KILLS):
+        random.seed(n)
+        said = lives(path, die)
+        if not path.exists():
+            continue
+        with Store.open(path) as store:
+            assert seq + len(said) <= store.seq <= seq + len(said) + 1
+            kills += store.seq < 40
+            amid += store.length >= 3
+            seq = store.seq
+            store.allocator.validate()
+            assert store.allocator.dump() == told(seq).dump()
+        if seq >= 40:
+            path.unlink()
+            seq = 0
+    print(f"{kills} killed before their end, {amid} of them when the log was to be compacted")
+    assert kills > KILLS // 4, "most of the writers were meant to be killed before their end"
+    assert amid or KILLS < 100
+    check_file(path)
+
+
+def check_file(path: Path) -> None:
     with sqlite3.connect(path if path.exists() else ":memory:") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

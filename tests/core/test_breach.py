@@ -50,6 +50,41 @@ def test_it_is_forgotten_when_the_driver_no_longer_shows_it() -> None:
     assert set(world.node.jobs[job].processes) == {a}
 
 
+def test_what_a_program_leaves_behind_at_exec_is_not_the_next_ones() -> None:
+    world = node()
+    a = start(world, "A", "4Gi", "8Gi")
+    world.allocate(a, "GPU-0", 5 * GIB)
+    start(world, "B", "4Gi", "max")
+    job = world.programs[a].job
+    fresh = world.exec(a, lag=1.0)
+    assert fresh is not None
+    assert "stray" not in told(world, job)
+    assert world.node.state.usage(world.node.jobs[job], "GPU-0") == 0
+    assert sum(entry.amount for entry in world.node.gpus["GPU-0"].returning.values()) == 5 * GIB + mib(300)
+    world.attach(fresh, "GPU-0")
+    world.allocate(fresh, "GPU-0", 3 * GIB)
+    assert not world.refusals, "it is within its request, however long the driver takes"
+    assert used(world, fresh) == 3 * GIB
+    world.wait(2.1)
+    assert not world.node.gpus["GPU-0"].returning
+
+
+def test_a_program_without_the_library_after_exec_is_charged_in_the_end() -> None:
+    world = node()
+    a = start(world, "A", "4Gi", "8Gi")
+    b = world.join(world.programs[a].job)
+    world.attach(b, "GPU-0")
+    world.allocate(b, "GPU-0", 2 * GIB)
+    pid, job = world.programs[b].pid, world.programs[b].job
+    world.exit(b, lag=100.0)
+    world.strays[pid] = (job, "GPU-0", GIB)
+    world.wait(1.1)
+    usage = world.node.state.usage
+    assert usage(world.node.jobs[job], "GPU-0") == GIB + mib(300), "what is more than the dead left is surely its own"
+    world.wait(world.policy.unkillable_after + 1.1)
+    assert usage(world.node.jobs[job], "GPU-0") == 3 * GIB + 2 * mib(300), "nobody else can hold it, after so long"
+
+
 def test_to_warn_only_leaves_it_outside() -> None:
     world = node("warn")
     a = start(world, "A", "4Gi", "8Gi")

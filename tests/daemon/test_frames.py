@@ -176,7 +176,7 @@ def test_a_client_that_does_not_read_holds_nobody_up(daemon, shim):
     assert sent < 20_000, "the daemon must stop listening to it at some point"
     started = time.monotonic()
     assert shim.ask(MIB).status == lib.GS_OK
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 5, "it would be held up until the deaf one reads, which is after this"
     # Once it reads, all its answers are there, each once.
     deaf.sock.settimeout(5)
     seen = [deaf.answer().seq for _ in range(sent)]

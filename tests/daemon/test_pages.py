@@ -65,8 +65,7 @@ def test_a_new_page_says_whose_it_is(pages, me, directory):
 def test_a_page_is_found_again_with_its_words(pages, me, directory):
     page = make(pages, me)
     assert page.line_of(GPU) == 0 and page.line_of(MIG) == 1 and page.line_of(GPU) == 0
-    page.account.give(0, 1000)
-    page.account.charge(0, 7)
+    page.account.enter(0, 1000, 7)
     lib.gs_grant(page.lines[GPU], 1000)
     assert lib.gs_reserve(page.lines[GPU], 600)
     page.lines[GPU].overhead, page.lines[GPU].attached = 7, 1
@@ -121,8 +120,7 @@ def test_what_a_process_writes_about_itself_is_not_believed(pages, me):
     """Somebody else's pid and job, credit without end, less overhead, another GPU."""
     page = make(pages, me)
     page.line_of(GPU)
-    page.account.give(0, 1000)
-    page.account.charge(0, 7)
+    page.account.enter(0, 1000, 7)
     lib.gs_grant(page.lines[GPU], 1000)
     struct, line = page._struct, page.lines[GPU]
     struct.pid, struct.start_time, struct.uid, struct.job_id = 1, 1, 0, 0xEE
@@ -144,7 +142,7 @@ def test_what_a_process_writes_about_itself_is_not_believed(pages, me):
 def test_used_lower_than_it_is_leaves_the_credit_that_was_given(pages, me):
     page = make(pages, me)
     page.line_of(GPU)
-    page.account.give(0, 1000)
+    page.account.enter(0, 1000, None)
     lib.gs_grant(page.lines[GPU], 1000)
     page.lines[GPU].word = 1000  # used: nothing
     (seen,) = page.lines_seen()
@@ -175,7 +173,7 @@ def test_the_ledger_grows_and_is_read_again(pages, me):
     made = [make(pages, me) for _ in range(200)]
     for number, page in enumerate(made):
         page.line_of(GPU)
-        page.account.give(0, number)
+        page.account.enter(0, number, None)
     for page in made[::2]:
         page.close(remove=True)
     ledger = Pages(pages._directory).ledger

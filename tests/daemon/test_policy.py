@@ -209,7 +209,7 @@ def test_a_slow_account_database_holds_up_only_who_is_not_known_yet(make_daemon,
         started = time.monotonic()
         assert shim.ask(4096).status == lib.GS_OK
         assert daemon.client.version()["protocol"] == 1
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 5, "it would be held up until the gate opens, which is after this"
     assert not answers
     accounts.gate.set()
     thread.join(10)

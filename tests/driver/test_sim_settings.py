@@ -7,6 +7,8 @@ from ctypes import byref, c_bool, c_char, c_int, c_size_t, c_ubyte, c_uint, c_ui
 from typing import Any
 
 from simcuda import (
+    CONTEXT_IS_DESTROYED,
+    INVALID_CONTEXT,
     INVALID_HANDLE,
     INVALID_VALUE,
     KI,
@@ -152,6 +154,46 @@ def resources() -> None:
 
 def test_what_a_device_can_be_divided_into(sim: Any) -> None:
     sim.run(resources)
+
+
+def green_contexts() -> None:
+    cu.cuInit(0)
+    resource, part, number, active, flags = DevResource(), DevResource(), c_uint(1), c_int(), c_uint()
+    cu.cuDeviceGetDevResource(0, byref(resource), 1)
+    cu.cuDevSmResourceSplitByCount(byref(part), byref(number), byref(resource), None, 0, 16)
+    resources = pointer("cuDevResourceGenerateDesc", byref(part), c_uint(1))
+    refuses(INVALID_VALUE, "cuGreenCtxCreate", byref(c_uint64()), 0x1234, 0, 1)
+    green, other = (pointer("cuGreenCtxCreate", resources, c_int(0), c_uint(1)) for _ in range(2))
+    cu.cuDevicePrimaryCtxGetState(0, byref(flags), byref(active))
+    assert active.value == 1, "the primary context is opened"
+    cu.cuGreenCtxGetDevResource(green, byref(resource), 1)
+    assert (resource.type, resource.sm[0]) == (1, 16)
+    ids = c_uint64(), c_uint64()
+    cu.cuGreenCtxGetId(green, byref(ids[0]))
+    cu.cuGreenCtxGetId(other, byref(ids[1]))
+    assert ids[0].value != ids[1].value
+    context = pointer("cuCtxFromGreenCtx", green)
+    cu.cuCtxSetCurrent(context)
+    assert pointer("cuCtxGetCurrent") == context
+    address = alloc(KI)
+    stream = pointer("cuGreenCtxStreamCreate", green, c_uint(1), c_int(0))
+    seen = c_uint64(), c_uint64(), c_uint64()
+    cu.cuStreamGetGreenCtx(stream, byref(seen[0]))
+    cu.cuStreamGetCtx_v2(stream, byref(seen[1]), byref(seen[2]))
+    assert [one.value for one in seen] == [green, context, green]
+    refuses(INVALID_CONTEXT, "cuCtxDestroy_v2", context)
+    cu.cuGreenCtxDestroy(green)
+    refuses(CONTEXT_IS_DESTROYED, "cuMemAlloc_v2", byref(c_uint64()), c_size_t(KI))
+    refuses(INVALID_CONTEXT, "cuGreenCtxDestroy", green)
+    cu.cuCtxSetCurrent(pointer("cuCtxFromGreenCtx", other))
+    cu.cuMemFree_v2(address)  # it was the primary context's
+    cu.cuGreenCtxDestroy(other)
+    cu.cuDevicePrimaryCtxGetState(0, byref(flags), byref(active))
+    assert active.value == 0, "and with the last green one closed"
+
+
+def test_green_contexts(sim: Any) -> None:
+    sim.run(green_contexts)
 
 
 def is_there() -> None:

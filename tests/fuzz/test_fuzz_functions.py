@@ -96,7 +96,7 @@ def test_the_reader_and_the_compiler_see_the_same_rows(tmp_path: Path) -> None:
 def test_the_file_itself_is_read_as_it_is_compiled(tmp_path: Path) -> None:
     text = FILE.read_text()
     assert rows() == by_compiler(text, tmp_path)
-    assert len(rows()) == 672
+    assert len(rows()) == 723
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,7 @@ class Node(RuleBasedStateMachine):
         if world is None:
             return
         seen["events"] += world.events
+        seen["plain grants"] += world.plain_grants
         seen["trims"] += world.trim_count
         seen["trims met"] += world.node.counters.claims_met.get("trim", 0)
         seen["terms"] += len(world.terminated)
@@ -365,6 +366,7 @@ def drive(kind: type[Node], events: int) -> None:
 def test_invariants_hold_after_each_of_many_random_events() -> None:
     drive(Node, EVENTS)
     for what in (
+        "plain grants",
         "claims",
         "trims",
         "trims met",

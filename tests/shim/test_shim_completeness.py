@@ -33,17 +33,17 @@ def named() -> set[str]:
 def include() -> Path | None:
     for directory in (*sorted(Path("/usr/local").glob("cuda*/include")), Path("/usr/include")):
         header = directory / "cuda.h"
-        if header.exists() and "#define CUDA_VERSION 13000" in header.read_text():
+        if header.exists() and "#define CUDA_VERSION 13050" in header.read_text():
             return directory
     return None
 
 
-def test_the_list_has_every_function_that_cuda_13_0_declares():
+def test_the_list_has_every_function_that_cuda_13_5_declares():
     assert set(table()) == named()
-    assert len(named()) == 672
+    assert len(named()) == 723
 
 
-@pytest.mark.skipif(include() is None, reason="the headers of CUDA 13.0 are not here")
+@pytest.mark.skipif(include() is None, reason="the headers of CUDA 13.5 are not here")
 def test_the_names_are_those_of_the_headers():
     directory, declared = include() or Path(), set()
     for header in HEADERS:
@@ -56,7 +56,7 @@ def test_the_names_are_those_of_the_headers():
     assert declared - NOT_HERE == named()
 
 
-@pytest.mark.skipif(include() is None, reason="the headers of CUDA 13.0 are not here")
+@pytest.mark.skipif(include() is None, reason="the headers of CUDA 13.5 are not here")
 def test_versions_and_variants_are_those_of_the_typedefs():
     """The version of each ABI stands in the name of its function type, PFN_cuMemAlloc_v3020."""
     directory, declared = include() or Path(), set()

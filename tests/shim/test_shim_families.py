@@ -320,6 +320,24 @@ def test_vmm_handles_live_until_last_release_and_last_unmap(host):
     assert on_host in (0, 1, 101, 801)
 
 
+def test_a_part_of_a_device_is_memory_of_it(host):
+    """A locality domain (CUDA 13.5): its number and the device's share what is elsewhere the device's place."""
+    said = host.python(
+        """
+        cuda, stream, pool, pointer = Cuda().start(1), None, c_void_p(), c_ulonglong()
+        part = 2 << 8 | 1                                 # the second part of device 1
+        result, handle = cuda.create_block(GiB, device=part, kind=6); check(result)
+        seen = [cuda.used(), cuda.create_block(4 * GiB, device=part, kind=6)[0]]
+        pool = cuda.pool(device=part, kind=6)
+        check(cuda.cuMemAllocFromPoolAsync(byref(pointer), c_size_t(GiB), pool, stream))
+        say([*seen, cuda.used()])
+        """,
+        **LIMIT,
+        GPUSHARE_SIM=host.environment()["GPUSHARE_SIM"] + ",driver_version=13050",
+    ).said
+    assert said == [2**30, 2, 2 * 2**30]
+
+
 def test_vmm_is_charged_to_the_device_that_it_is_on(host):
     said = host.python(
         """

@@ -273,3 +273,47 @@ say([errors, seen[-1], graph_memory(cuda, 3) <= GiB])
         timeout=60,
     ).said
     assert said == [[], 0, True]
+
+
+@pytest.mark.parametrize("version", ["", "_v2"])
+def test_memory_nodes_of_the_general_kind(host, version):
+    """Added by cuGraphAddNode and not by functions of their own; a conditional node beside them changes nothing."""
+    said = host.python(
+        GRAPHS
+        + f"""
+class Free(ctypes.Structure):
+    _fields_ = (("dptr", c_ulonglong),)
+class Conditional(ctypes.Structure):
+    _fields_ = (("handle", c_ulonglong), ("type", c_int), ("size", c_uint), ("bodies", c_void_p), ("ctx", c_void_p))
+class Union(ctypes.Union):
+    _fields_ = (("alloc", AllocNode), ("free", Free), ("conditional", Conditional), ("bytes", c_char * 232))
+class Params(ctypes.Structure):
+    _fields_ = (("type", c_int), ("reserved", c_int * 3), ("of", Union), ("reserved2", c_ulonglong))
+assert ctypes.sizeof(Params) == 256
+def add(graph, params, before=None):
+    node, edges = c_void_p(), () if {version!r} == "" else (None,)
+    nodes = (byref(before), *edges, c_size_t(1)) if before else (None, *edges, c_size_t(0))
+    check(cuda.cuGraphAddNode{version}(byref(node), graph.handle, *nodes, byref(params)))
+    return node
+graph = Graph(cuda)
+alloc = Params(type=10)
+alloc.of.alloc = AllocNode(props=PoolProps(type=1, location=Location(1, 0)), size=600 * MiB)
+first = add(graph, alloc)
+free = Params(type=11)
+free.of.free.dptr = alloc.of.alloc.dptr
+second = add(graph, free, first)
+handle, conditional = c_ulonglong(), Params(type=13)
+check(cuda.cuGraphConditionalHandleCreate(byref(handle), graph.handle, None, 0, 0))
+conditional.of.conditional = Conditional(handle.value, 0, 1)
+add(graph, conditional, second)
+graph.instantiate(); both()
+keep = cuda.must_alloc(500 * MiB)
+refused = graph.launch(stream); both()
+check(cuda.free(keep))
+code = graph.launch(stream); both()
+graph.end(); check(cuda.cuDeviceGraphMemTrim(0)); both()
+say([refused, code, seen])
+""",
+        **LIMIT,
+    ).said
+    assert said == [2, 0, [0, 500, 600, 0]]

@@ -181,6 +181,7 @@ def test_cugetprocaddress_gives_our_hooks_for_all_rows(host, resolver):
         say(answers)
         """,
         **LIMIT,
+        GPUSHARE_SIM=host.environment()["GPUSHARE_SIM"] + ",driver_version=13050",
     )
     assert len(child.said) > 50
     for symbol, file, name in child.said:

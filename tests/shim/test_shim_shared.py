@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 
-def test_a_binding_is_one_more_reference(host):
+
+@pytest.mark.parametrize("newer", [False, True], ids=["v1", "v2"])
+def test_a_binding_is_one_more_reference(host, newer):
     said = host.python(
+        f"""
+        newer, suffix = (0,) * {newer}, "_v2" * {newer}
+        """
         """
         class Object(ctypes.Structure):
             _fields_ = (("devices", c_uint), ("size", c_size_t), ("handles", c_ulonglong), ("flags", c_ulonglong))
         def bind(offset, memory, at, size):
-            return cuda.cuMulticastBindMem(one, c_size_t(offset), memory, c_size_t(at), c_size_t(size), c_ulonglong(0))
+            part = c_size_t(offset), memory, c_size_t(at), c_size_t(size), c_ulonglong(0)
+            return cuda.function("cuMulticastBindMem" + suffix)(one, *newer, *part)
         cuda, nvml = Cuda().start(), Nvml()
         context, one, seen = nvml.of_this_process(), c_ulonglong(), []
         def both():
@@ -28,7 +35,7 @@ def test_a_binding_is_one_more_reference(host):
         base, fourth = cuda.reserve(size).value, cuda.create_block(size)[1]
         check(cuda.map(base, size, fourth))
         part = c_ulonglong(base + 2 * MiB), c_size_t(2 * MiB)
-        check(cuda.cuMulticastBindAddr(one, c_size_t(0), *part, c_ulonglong(0)))
+        check(cuda.function("cuMulticastBindAddr" + suffix)(one, *newer, c_size_t(0), *part, c_ulonglong(0)))
         check(cuda.cuMemRelease(fourth)); check(cuda.unmap(base, size)); both()
         check(cuda.cuMemRelease(one)); both()             # the object's end unbinds
         say([refused, seen])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,20 @@ def test_the_core_is_named_completely() -> None:
     """A new module of the core belongs into the list above: whatever core.py imports is core."""
     mine = {name.split(".")[1] for name in imports(ROOT / "daemon/gpushared/core.py") if name.startswith("gpushared.")}
     assert mine <= set(CORE)
+
+
+def test_no_module_of_the_daemon_needs_itself() -> None:
+    """By whatever way, imports for types included: static_order() raises CycleError, which names the circle."""
+    daemon = ROOT / "daemon" / "gpushared"
+    modules = {f"gpushared.{path.stem}" for path in daemon.glob("*.py")}
+    needs = {name: used_by(daemon / f"{name.split('.')[1]}.py") & modules for name in modules}
+    assert len(list(TopologicalSorter(needs).static_order())) == len(modules)
+
+
+def used_by(path: Path) -> set[str]:
+    """Like imports(), with `from package import module` as the module that it is."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    inside = {
+        f"{node.module}.{alias.name}" for node in tree if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    return imports(path) | inside

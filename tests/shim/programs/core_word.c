@@ -72,6 +72,9 @@ int main(void) {
     require(gs_word_used(word) == 0, "something is still in use");
     require(gs_word_credit(word) == granted - revoked, "credit was lost");
     require(taken > 0, "nothing was ever taken");
+    require(gs_reserve(&line, 3), "there is room");
+    gs_release(&line, 5);
+    require(gs_word_load(&line) == word, "too much was given back");
     require(gs_revoke(&line, UINT32_MAX) == granted - revoked && gs_word_load(&line) == 0, "the rest comes back");
     puts("good");
     return 0;
