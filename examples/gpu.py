@@ -34,7 +34,12 @@ def open_gpu() -> Gpu:
             return CupyGpu()
         except ImportError:
             pass
-    return DriverGpu()
+    try:
+        return DriverGpu()
+    except ImportError as error:
+        raise SystemExit(
+            f"this example needs a binding of the driver ({error}): pip install 'gpushare[demo]'"
+        ) from None
 
 
 class CupyGpu:

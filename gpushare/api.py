@@ -99,7 +99,7 @@ class UnmanagedProcess(TypedDict):
     user: str
     uid: int
     job: str | None  # under which it was started, and from which it has escaped
-    reason: str  # not_preloaded, static, setuid, past_the_shim, unknown
+    reason: str  # not_preloaded, static, setuid, past_the_shim, unknown; observed: by its user's wish
 
 
 class Ailment(TypedDict):

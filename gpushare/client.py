@@ -40,8 +40,10 @@ class Client:
     def status(self) -> api.Status:
         return cast(api.Status, self._call("GET", "/v1/status", api.Status))
 
-    def jobs(self) -> list[api.Job]:
-        return cast(api.Jobs, self._call("GET", "/v1/jobs", api.Jobs))["jobs"]
+    def jobs(self, *, ended: bool = False) -> list[api.Job]:
+        """The living; with those that have ended lately, if they are wanted."""
+        target = "/v1/jobs?ended=1" if ended else "/v1/jobs"
+        return cast(api.Jobs, self._call("GET", target, api.Jobs))["jobs"]
 
     def job(self, name: str) -> api.Job:
         return cast(api.Job, self._call("GET", _job_path(name), api.Job))
@@ -195,9 +197,6 @@ def _error(status: int, value: object) -> GpushareError:
         return unixhttp.garbage(json.dumps(value).encode())
     facts = [(str(fact[0]), str(fact[1])) for fact in error.get("facts") or () if len(fact) == 2]
     hint = error.get("hint")
-    again = error.get("retry_after")
-    if isinstance(hint, str) and isinstance(again, int):
-        hint += f"; or try again in {again} s"
     kind = ERRORS.get(status, GpushareError)
     return kind(
         error["message"],

@@ -193,7 +193,7 @@ def check_escaped(surroundings: Surroundings) -> Finding:
         f"pid {process['pid']} ({process['command']}) of job {process['job']}: {REASONS[process['reason']]}"
         for gpu in surroundings.client.status()["gpus"]
         for process in gpu["unmanaged_processes"]
-        if process["job"]
+        if process["job"] and process["reason"] != "observed"
     ]
     return Finding("warn", "; ".join(dict.fromkeys(found))) if found else Finding("ok", "none")
 
@@ -260,7 +260,10 @@ def check_glibc(_: Surroundings) -> Finding:
 
 CHECKS = (
     Check(
-        "GS01", "NVIDIA driver and NVML", check_driver, "`nvidia-smi` should list your GPUs; with none all still runs"
+        "GS01",
+        "NVIDIA driver and NVML",
+        check_driver,
+        "if this machine has a GPU, `nvidia-smi` must list it; without one, programs run on the software driver",
     ),
     Check("GS02", "shim loads", check_shim_loads, "reinstall gpushare on this machine, with this C library"),
     Check("GS03", "daemon", check_daemon, "restart the daemon after an upgrade: it is of another version"),

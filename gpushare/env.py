@@ -75,6 +75,13 @@ VARIABLES = (
         kind="duration",
     ),
     Variable(
+        "GPUSHARE_MODE",
+        "enforce; observe: only see what the program uses; off: run it as if gpushare were not there",
+        "enforce",
+        choices=("enforce", "observe", "off"),
+        kind="choice",
+    ),
+    Variable(
         "GPUSHARE_VISIBLE",
         "what a program sees as the GPU's total memory",
         "limit",

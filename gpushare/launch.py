@@ -31,7 +31,7 @@ from gpushare.config import load_settings
 from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, NoSuchJob, Refused, UsageError, render
 from gpushare.paths import software_driver_dir
-from gpushare.quantity import Kind, format_bytes, format_duration
+from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.rungs import parse_rungs
 
 __all__ = ["Options", "run"]
@@ -63,6 +63,7 @@ class Options:
     command: list[str]
     flags: Mapping[str, str | None] = field(default_factory=dict)  # by variable: GPUSHARE_LIMIT and so on
     gpus: int = 1
+    devices: tuple[str, ...] = ()  # among which; of none CUDA_VISIBLE_DEVICES says it, if anything does
     wait: float | None = None
     lend: bool = True
     reservation: str | None = None
@@ -89,6 +90,8 @@ class Launch:
     def run(self) -> int:
         self._check()
         program = spawn.find_program(self.options.command[0], self.environ)
+        if self.mode == "off":
+            raise spawn.exec_program(program, self.options.command, spawn.without_preload(self.environ))
         self.node = self._find_daemon()
         if self.node is not None:
             self._admit()
@@ -105,8 +108,10 @@ class Launch:
 
     def _check(self) -> None:
         """Everything that can be refused before anybody else is troubled."""
-        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
+        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG", "GPUSHARE_MODE"):
             self.settings.choice(name)
+        if self.mode != "enforce":
+            self._check_mode()
         self.settings.integer("GPUSHARE_PRIORITY")
         self.settings.duration("GPUSHARE_GRACE")
         if self.options.report is not None:
@@ -114,6 +119,17 @@ class Launch:
         spawn.preload(self.environ)
         for warning in [*self.settings.warnings, *unknown_variables(self.environ)]:
             self.say(warning, level=0)
+
+    def _check_mode(self) -> None:
+        flags = {"GPUSHARE_REQUEST": "--request", "GPUSHARE_LIMIT": "--limit"}
+        for name, flag in flags.items():
+            if self.options.flags.get(name) is not None:
+                raise UsageError(
+                    f"{flag} means nothing with --mode {self.mode}: no budget is enforced", hint="leave it out"
+                )
+        if self.mode == "off" and self.options.report is not None:
+            raise UsageError("--report needs the wrapper to stay, --mode off runs the program in its place")
+        self.budget, self.request, self.limit = Budget(NOTHING, MAX), None, None
 
     def _check_report(self, path: Path) -> None:
         if self.options.replace:
@@ -128,7 +144,8 @@ class Launch:
             if self.options.require_daemon:
                 raise
             why = error.message if isinstance(error, GpushareError) else str(error)
-            self.say(f"{why}; the limit holds for each process by itself, and nothing is lent", level=0)
+            alone = "the limit holds for each process by itself, and nothing is lent"
+            self.say(f"{why}; {alone if self.mode == 'enforce' else 'nothing is observed'}", level=0)
             return None
         if node.passed_over is not None:
             self.say(f"this user's daemon is used, not the system's: {node.passed_over.message}", level=1)
@@ -171,7 +188,7 @@ class Launch:
             "request_source": _source(self.request or (None if self.budget.request.kind is Kind.NONE else self.limit)),
             "limit_source": _source(self.limit or (None if self.budget.limit.kind is Kind.MAX else self.request)),
             "gpus": self.options.gpus,
-            "devices": [gpu["uuid"] for gpu in self.job["gpus"]] if self.job else visible_devices(self.environ),
+            "devices": self._devices(),
             "priority": self.settings.integer("GPUSHARE_PRIORITY"),
             "grace": self.settings.duration("GPUSHARE_GRACE"),
             "lend": self.options.lend,
@@ -179,9 +196,19 @@ class Launch:
             "min_run_time": self.settings.duration("GPUSHARE_MIN_RUN_TIME") or 0.0,
             "on_reclaim": ",".join(parse_rungs(self.settings.text("GPUSHARE_ON_RECLAIM") or "kill")),
             "wait": None,
+            **({"mode": "observe"} if self.mode == "observe" else {}),  # an older daemon knows no modes
             "job": self.job["id"] if self.job else None,
             "cwd": working_directory(),
         }
+
+    def _devices(self) -> list[str] | None:
+        if self.job is not None:
+            return [gpu["uuid"] for gpu in self.job["gpus"]]
+        return list(self.options.devices) or visible_devices(self.environ)
+
+    @property
+    def mode(self) -> str:
+        return self.settings.choice("GPUSHARE_MODE")
 
     @property
     def name(self) -> str:
@@ -200,18 +227,21 @@ class Launch:
             )
 
     def _child_environ(self) -> dict[str, str]:
-        environ = dict(self.environ)
+        environ = spawn.without_preload(self.environ)
         for name, quantity in (("GPUSHARE_REQUEST", self.budget.request), ("GPUSHARE_LIMIT", self.budget.limit)):
             for alias in self.settings.overruled_aliases(name, quantity):
                 del environ[alias]
             environ[name] = quantity.canonical()
-        environ["LD_PRELOAD"] = spawn.preload(self.environ)
+        if self.mode == "enforce":
+            environ["LD_PRELOAD"] = spawn.preload(self.environ)
         environ["GPUSHARE_NAME"] = self.name
         for name in ("GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
             setting = self.settings.find(name)
             if setting:
                 environ[name] = setting.text
         environ.pop("GPUSHARE_JOB", None)  # of a job around this one
+        if self.options.devices:
+            environ["CUDA_VISIBLE_DEVICES"] = ",".join(self.options.devices)
         if self.node is not None and self.job is not None:
             environ["GPUSHARE_JOB"] = self.job["id"]
             environ["GPUSHARE_SOCKET"] = str(self.node.runtime.api_socket)

@@ -4,11 +4,14 @@ The node daemon decides with a Reason; the same object becomes the line on a use
 the HTTP API, the text in a frame to the shim and the record behind `gpushare explain`, so that all of them say
 the same. The shape of a message is fixed: one line what happened, in the user's terms; facts in aligned pairs;
 then a `hint:` with the way out.
+
+A Reason may speak of jobs that are not its reader's. Whom it names stays data in it, as a Mention, until it is told
+to somebody (gpushared/reveal.py): what comes out, a Told, has plain text only, and nothing else can be rendered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -48,18 +51,78 @@ class Code(StrEnum):
     """Queued for admission as long as it was ready to wait."""
 
 
+@dataclass(slots=True)  # not frozen: that takes three times as long, and a refusal may name many
+class Mention:
+    """Something of a user's that is named in a text: how it is called for each kind of reader."""
+
+    uid: int
+    own: str
+    """For this user and for administrators."""
+    by_name: str | None
+    """For others where names of jobs may be seen; and so on. None: a value in `data` that is withheld."""
+    by_user: str | None
+    by_none: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text with mentions. It is no string, so that it cannot become one by accident: an f-string refuses it."""
+
+    parts: tuple[str | Mention, ...]
+
+    def __str__(self) -> str:
+        raise TypeError("a Text has to be told to somebody: Viewer.words()")
+
+    def __format__(self, _: str) -> str:
+        return str(self)
+
+
+Words = str | Text
+
+
+def words(*parts: Words | Mention) -> Words:
+    """The parts, one after the other; a plain string if nobody is mentioned."""
+    flat: list[str | Mention] = []
+    for part in parts:
+        if isinstance(part, Text):
+            flat += part.parts
+        else:
+            flat.append(part)
+    plain = [part for part in flat if isinstance(part, str)]
+    return "".join(plain) if len(plain) == len(flat) else Text(tuple(flat))
+
+
+def joined(separator: str, items: Iterable[Words | Mention]) -> Words:
+    """As str.join."""
+    parts: list[Words | Mention] = []
+    for item in items:
+        parts += (separator, item)
+    return words(*parts[1:])
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """code and data for programs; message, facts and hint for people."""
+    """code and data for programs; message, facts and hint for people. Not yet told to anybody."""
+
+    code: Code
+    message: Words
+    """One line, no full stop."""
+    facts: tuple[tuple[Words, Words], ...] = ()
+    """(label, text) pairs, in order."""
+    hint: Words | None = None
+    data: Mapping[str, object] = field(default_factory=dict)
+    """The numbers, in bytes and seconds, by stable names. A name of somebody's is a Mention here, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A Reason as one reader may have it."""
 
     code: Code
     message: str
-    """One line, no full stop."""
     facts: tuple[tuple[str, str], ...] = ()
-    """(label, text) pairs, in order."""
     hint: str | None = None
     data: Mapping[str, object] = field(default_factory=dict)
-    """The numbers, in bytes and seconds, by stable names."""
 
     def render(self) -> str:
         """The whole message, several lines, without the leading `gpushare: `."""

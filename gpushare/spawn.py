@@ -70,6 +70,14 @@ def preload(environ: Mapping[str, str]) -> str:
     return prepend(path, environ.get("LD_PRELOAD", ""))
 
 
+def without_preload(environ: Mapping[str, str]) -> dict[str, str]:
+    """For a program that gpushare keeps out of."""
+    path = str(library())
+    others = [one for one in environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if one and one != path]
+    kept = {name: value for name, value in environ.items() if name not in ("LD_PRELOAD", "GPUSHARE_MODE")}
+    return kept | ({"LD_PRELOAD": ":".join(others)} if others else {})
+
+
 def prepend(item: str, items: str) -> str:
     others = [other for other in items.replace(" ", ":").split(":") if other and other != item]
     return ":".join([item, *others])

@@ -9,10 +9,11 @@ last, and one that is sick or lost not at all (health.py).
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 
 from gpushare.quantity import Kind, Quantity, format_bytes
-from gpushare.reasons import Code, Reason
-from gpushared import health
+from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushared import health, obstacle, reveal
 from gpushared.events import JobSpec
 from gpushared.state import Bounds, Gpu, Job, Reservation, State
 
@@ -62,13 +63,16 @@ def place(
     allowed = admitting
     bounds: dict[str, Bounds] = {}
     misfit: Reason | None = None
-    for gpu in allowed:
+    for gpu in sorted(allowed, key=lambda gpu: gpu.capacity):
         found = bounds_on(gpu, spec.request, spec.limit)
         if isinstance(found, Reason):
-            misfit = found
+            misfit = found  # of the largest: what is too much for it is too much for all
         else:
             bounds[gpu.id] = found
     if misfit is not None and len(bounds) < spec.gpus:
+        if misfit.code is Code.TOO_LARGE and not bounds and len(allowed) > 1:
+            asked = format_bytes(int(str(misfit.data["request"])))
+            return replace(misfit, message=f"a request of {asked} is more than any GPU here has")
         return misfit
     fitting = [
         gpu
@@ -93,35 +97,32 @@ def no_room(
     state: State, spec: JobSpec, gpus: list[Gpu], *, but: Job | None = None, inside: Reservation | None = None
 ) -> Reason:
     """A refusal with the numbers and who holds them."""
-    facts = []
+    facts: list[tuple[Words, Words]] = []
     data: dict[str, object] = {}
-    most = 0
+    lefts = []
     for gpu in gpus:
         left = max(0, unrequested(state, gpu, but, inside))
-        most = max(most, left)
-        holders = sorted(
-            (job for job in state.owners(gpu.id) if job is not but), key=lambda job: -job.bounds[gpu.id].request
-        )
-        held = [
-            f"{job.spec.name} ({job.spec.user}) {format_bytes(job.bounds[gpu.id].request)}"
-            for job in holders
-            if job.bounds[gpu.id].request
-        ]
+        lefts.append(left)
+        jobs = [(job.bounds[gpu.id].request, job) for job in state.owners(gpu.id) if job is not but]
+        holders = sorted((one for one in jobs if one[0]), key=lambda one: -one[0])
+        held = [words(reveal.who(job.spec), f" {format_bytes(amount)}") for amount, job in holders[: obstacle.NAMED]]
+        held += obstacle.and_others([amount for amount, _ in holders])
         held += [
-            f"reserved as {one.spec.name} ({one.spec.user}) {format_bytes(state.remainder(one, gpu.id))}"
+            words(reveal.reserved(one.spec), f" {format_bytes(state.remainder(one, gpu.id))}")
             for one in state.reservations.values()
             if one is not inside and state.remainder(one, gpu.id)
         ]
         if gpu.unmanaged:
             held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
         text = f"{format_bytes(left)} of {format_bytes(gpu.capacity)} not yet requested"
-        facts.append((f"GPU {gpu.index}", f"{text}; held: {', '.join(held)}" if held else text))
+        facts.append((f"GPU {gpu.index}", words(text, "; held: ", joined(", ", held)) if held else text))
         data[gpu.id] = {
             "capacity": gpu.capacity,
             "unrequested": left,
             "unmanaged": gpu.unmanaged,
-            "requests": {job.id: job.bounds[gpu.id].request for job in holders},
+            "requests": {job.id: amount for amount, job in jobs},
         }
+    most = sorted(lefts, reverse=True)[spec.gpus - 1] if spec.gpus <= len(lefts) else 0  # on each of so many
     where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"
     return Reason(
         Code.NOT_ADMITTED,
@@ -147,7 +148,7 @@ def candidates(state: State, spec: JobSpec) -> list[Gpu] | Reason:
     unknown = [device for device in spec.devices if device not in state.gpus]
     if unknown:
         known = tuple((f"GPU {gpu.index}", gpu.id) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index))
-        hint = "CUDA_VISIBLE_DEVICES names it: name one that is there, or unset it"
+        hint = "CUDA_VISIBLE_DEVICES or --gpu names it: name one that is there, or none"
         return Reason(Code.NO_SUCH_GPU, f"no GPU {unknown[0]} on this node", known, hint)
     return [state.gpus[device] for device in dict.fromkeys(spec.devices)]
 
@@ -161,7 +162,7 @@ def _too_few(spec: JobSpec, allowed: list[Gpu]) -> Reason:
     count = len(allowed)
     whose, more = "this node has", ""
     if spec.devices is not None:
-        whose, more = "CUDA_VISIBLE_DEVICES names", ", or name more of them"
+        whose, more = "CUDA_VISIBLE_DEVICES or --gpu names", ", or name more of them"
     return Reason(
         Code.TOO_LARGE,
         f"asked for {spec.gpus} GPUs, {whose} {count}",

@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from aiohttp import web
 
 from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
-from gpushare.quantity import MAX, NOTHING, Quantity
-from gpushare.reasons import Code, Reason
+from gpushare.quantity import MAX, NOTHING, Budget, Quantity
+from gpushare.reasons import Code, Reason, Told, words
 from gpushare.rungs import LADDER, parse_rungs
-from gpushared import follow
+from gpushared import follow, reveal
 from gpushared import instructions as do
 from gpushared.config import Config
 from gpushared.events import (
@@ -42,11 +42,12 @@ from gpushared.front import NOBODY, Front
 from gpushared.gate import Gate
 from gpushared.hello import new_job_id
 from gpushared.identities import user_name
-from gpushared.jobs import Entry
+from gpushared.jobs import Entry, Notice
 from gpushared.logs import facts, log
 from gpushared.processes import Process, parent_of, peer_credentials, printable, uid_of
+from gpushared.reveal import Viewer
 from gpushared.shell import Shell
-from gpushared.views import Viewer, Views
+from gpushared.views import Views
 
 MAX_BODY = 256 * 1024
 BODY_WITHIN = 10.0
@@ -71,7 +72,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Rejected(GpushareError):
     """The core said no."""
 
-    def __init__(self, reason: Reason, queue: int = 0) -> None:
+    def __init__(self, reason: Told, queue: int = 0) -> None:
         super().__init__(reason.message, facts=reason.facts, hint=reason.hint, code=reason.code.value)
         self.status = HTTP_STATUS.get(reason.code, 409)
         self.retry_after = RETRY_AFTER * (1 + queue) if reason.code is Code.NOT_ADMITTED else None
@@ -173,19 +174,18 @@ class Api:
         return Caller(pid, uid, self.gate.is_admin(uid))
 
     def _viewer(self, request: web.Request) -> Viewer:
-        caller = self._caller(request)
-        return Viewer(caller.uid, self._config().reveal, caller.admin)
+        return self.gate.viewer(self._caller(request).uid)
 
     def _find(self, request: web.Request) -> Entry:
-        name = request.match_info["job"]
-        found = self.shell.book.find(name)
+        name, viewer = request.match_info["job"], self._viewer(request)
+        found = self.shell.book.find(name, viewer)
         if len(found) == 1:
             return found[0]
         if found:
             raise UsageError(
                 f"{name[:60]!r} fits {len(found)} jobs",
                 code="ambiguous_job",
-                facts=[(entry.id, entry.spec.name) for entry in found[:8]],
+                facts=[(entry.id, viewer.words(words(reveal.who(entry.spec)))) for entry in found[:8]],
                 hint="use the id",
             )
         raise NoSuchJob(f"no job {printable(name, 60)!r}", hint="see `gpushare ps`")
@@ -193,10 +193,16 @@ class Api:
     def _find_own(self, request: web.Request) -> tuple[Entry, Caller]:
         entry, caller = self._find(request), self._caller(request)
         if not caller.may_change(entry.spec.uid):
-            raise NotPermitted(
-                f"job {entry.id} belongs to {entry.spec.user}", hint="its user or an administrator may change it"
-            )
+            raise self._not_theirs(entry, caller.uid, "its user or an administrator may change it")
         return entry, caller
+
+    def _not_theirs(self, entry: Entry, uid: int, hint: str | None = None) -> NotPermitted:
+        owner = words(reveal.user(entry.spec))
+        return NotPermitted(f"job {entry.id} belongs to {self.gate.viewer(uid).words(owner)}", hint=hint)
+
+    def _over(self, entry: Entry, caller: Caller) -> NoSuchJob:
+        name = self.gate.viewer(caller.uid).words(words(reveal.name(entry.spec)))
+        return NoSuchJob(f"job {name} ({entry.id}) has ended", hint="`gpushare ps -a` says how")
 
     # ---- looking -----------------------------------------------------------------------------------
 
@@ -212,7 +218,9 @@ class Api:
         return web.json_response(answer)
 
     async def get_jobs(self, request: web.Request) -> web.Response:
-        return web.json_response({"jobs": self.views.jobs(self._viewer(request))})
+        """The living; with ?ended=1 also those that have ended lately."""
+        ended = request.query.get("ended") == "1"
+        return web.json_response({"jobs": self.views.jobs(self._viewer(request), ended=ended)})
 
     async def get_job(self, request: web.Request) -> web.Response:
         return web.json_response(self.views.job(self._find(request), self._viewer(request)))
@@ -225,12 +233,10 @@ class Api:
     async def get_story(self, request: web.Request) -> web.Response:
         entry, viewer = self._find(request), self._viewer(request)
         if not viewer.may_see(entry.spec.uid):
-            raise NotPermitted(
-                f"job {entry.id} belongs to {entry.spec.user}", hint="its user and administrators read its story"
-            )
+            raise self._not_theirs(entry, viewer.uid, "its user and administrators read its story")
         shown = self.views.job(entry, viewer)
         waiting = self.views.waiting(viewer, entry.id)
-        return web.json_response({"job": shown, "story": self.views.story(entry), "waiting": waiting})
+        return web.json_response({"job": shown, "story": self.views.story(entry, viewer), "waiting": waiting})
 
     async def get_explain(self, request: web.Request) -> web.Response:
         viewer = self._viewer(request)
@@ -239,23 +245,25 @@ class Api:
                 "gpus": self.views.gpus(viewer),
                 "waiting": self.views.waiting(viewer),
                 "pressure": self.views.pressure(),
-                "records": self.views.records(viewer),
+                "records": self.views.records(viewer, self.views.readable(viewer)),
             }
         )
 
     async def get_records(self, request: web.Request) -> web.StreamResponse:
         """What has happened; with ?follow=1 also what happens, a line each, until the caller hangs up."""
         viewer = self._viewer(request)
-        earlier = self.views.records(viewer)
         if request.query.get("follow") != "1":
-            return web.json_response({"records": earlier})
+            return web.json_response({"records": self.views.records(viewer, self.views.readable(viewer))})
         count = request.query.get("last", "10")
         if not count.isdecimal():
             raise UsageError(f"last={printable(count, 20)} is not a number", code="bad_request")
-        earlier = earlier[-int(count) :] if int(count) else []
-        return await follow.stream(
-            request, self.shell.followers, earlier, lambda records: self.views.readable(records, viewer)
-        )
+        backlog = follow.Backlog(self.views.readable(viewer, int(count)), self.views.may_read(viewer))
+
+        def show(records: list[do.Record], lost: int) -> Iterable[follow.Line]:
+            nowhere = {"event": "lost", "gpu": None, "job": None, "name": None}
+            return [*follow.note_of(lost, **nowhere), *self.views.records(viewer, records)]
+
+        return await follow.stream(request, backlog, self.shell.followers, show, follow.HEARTBEAT)
 
     async def get_pressure(self, request: web.Request) -> web.Response:
         self._caller(request)
@@ -300,6 +308,9 @@ class Api:
         if not any(sources) and (request, limit) == (NOTHING, MAX):
             request = limit = None  # `gpushare run` writes down what follows from saying nothing
         budget, place = self.gate.budget(caller.uid, request, limit)
+        observe = _observes(body.text("mode"))
+        if observe:
+            budget, place = Budget(NOTHING, MAX), ""
         devices = body.texts("devices", most=64)
         command = body.texts("command", most=10_000) or ()
         name = body.text("name", longest=256) or (Path(command[0]).name if command else "job")
@@ -315,6 +326,7 @@ class Api:
             priority=_or(body.integer("priority", -(2**31), 2**31 - 1), 0),
             grace=body.seconds("grace", 24 * 3600.0),
             lend=body.flag("lend", True),
+            observe=observe,
             min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
             on_reclaim=_rungs(body.text("on_reclaim")),
             request_source=sources[0] or place,
@@ -338,7 +350,7 @@ class Api:
         """A wrapper comes back after a restart of the daemon; None: nobody here knows its job."""
         entry = self.shell.book.get(job)
         if entry is not None and not caller.may_change(entry.spec.uid):
-            raise NotPermitted(f"job {job} belongs to {entry.spec.user}")
+            raise self._not_theirs(entry, caller.uid)
         if entry is not None and entry.state == "queued":
             raise UsageError(f"job {job} still waits for room", code="bad_request")
         if entry is None or entry.state == "ended" or entry.id not in self.shell.core.jobs:
@@ -351,7 +363,7 @@ class Api:
     async def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> Entry:
         allowed = self.gate.admit(spec)
         if isinstance(allowed, Reason):
-            raise Rejected(allowed)
+            raise Rejected(self.gate.viewer(spec.uid).told(allowed))
         spec = allowed
         entry = self.shell.book.open(job, spec)
         entry.admission = self.shell.loop.create_future()
@@ -366,7 +378,7 @@ class Api:
             raise
         if refusal is not None:
             self.shell.book.forget(entry)
-            raise Rejected(refusal, len(self.shell.core.state.queue))
+            raise Rejected(self.gate.viewer(spec.uid).told(refusal), len(self.shell.core.state.queue))
         self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
 
@@ -392,16 +404,16 @@ class Api:
         # What the rules let a user's job request, they let it reserve; a limit it has none.
         allowed = self.gate.admit(replace(spec, limit=spec.request))
         if isinstance(allowed, Reason):
-            raise Rejected(allowed)
+            raise Rejected(self._viewer(request).told(allowed))
         event = ReservationAsked(new_job_id(), spec, lasting)
         answer = self.shell.ask_core(event)
         if isinstance(answer, do.ReservationRefused):
-            raise Rejected(answer.reason)
+            raise Rejected(self._viewer(request).told(answer.reason))
         if not isinstance(answer, do.ReservationMade):
             raise GpushareError("the daemon did not answer the request", code="internal")
         self.shell.persist()
         made = self.shell.core.state.reservations[event.reservation]
-        return web.json_response(self.views.reservation(made), status=201)
+        return web.json_response(self.views.reservation(made, self._viewer(request)), status=201)
 
     async def get_reservations(self, request: web.Request) -> web.Response:
         viewer = self._viewer(request)
@@ -415,7 +427,7 @@ class Api:
         assert found is not None  # else _reservation has raised
         self.shell.feed(ReservationEnded(found.id))
         self.shell.persist()
-        return web.json_response(self.views.reservation(found))
+        return web.json_response(self.views.reservation(found, self._viewer(request)))
 
     def _reservation(self, name: str | None, caller: Caller) -> str:
         """The id of the caller's reservation of that name or id; "" if none is named."""
@@ -437,7 +449,7 @@ class Api:
         pid = body.integer("pid", 1, 2**22)
         body.finish(("pid",))
         if entry.state == "ended":
-            raise NoSuchJob(f"job {entry.id} has ended")
+            raise self._over(entry, caller)
         if pid is None:
             raise UsageError("pid is missing", code="bad_request")
         main = Process.open(pid)
@@ -472,11 +484,11 @@ class Api:
         if event.request is None and event.limit is None and event.priority is None:
             raise UsageError("nothing to change", code="bad_request", hint="give request, limit or priority")
         if entry.state == "ended":
-            raise NoSuchJob(f"job {entry.id} has ended")
+            raise self._over(entry, caller)
         if not caller.admin:
             allowed = self.gate.change(entry, event)
             if isinstance(allowed, Reason):
-                raise Rejected(allowed)
+                raise Rejected(self._viewer(request).told(allowed))
             event = allowed
         viewer = self._viewer(request)
         before = self.views.job(entry, viewer)
@@ -488,7 +500,7 @@ class Api:
         else:
             answer = self.shell.ask_core(event)
         if isinstance(answer, do.BudgetRefused):
-            raise Rejected(answer.reason)
+            raise Rejected(self._viewer(request).told(answer.reason))
         if not isinstance(answer, do.BudgetSet):
             raise GpushareError("the daemon did not answer the change", code="internal")
         entry.spec = self.shell.core.jobs[entry.id].spec
@@ -498,7 +510,7 @@ class Api:
         return web.json_response({"before": before, "after": after, "note": answer.note})
 
     async def delete_job(self, request: web.Request) -> web.Response:
-        entry, _ = self._find_own(request)
+        (entry, _), viewer = self._find_own(request), self._viewer(request)
         body = await _body(request, empty_is_ok=True)
         exit_code, number = body.integer("exit_code", 0, 255), body.integer("signal", 1, 64)
         body.finish(("exit_code", "signal"))
@@ -508,30 +520,23 @@ class Api:
             entry.exit_code, entry.exit_signal = exit_code, number
             self.views.remember(entry)
             self.shell.feed(JobEnded(entry.id))
-        shown = self.views.job(entry, self._viewer(request))
-        outcome = self.views.outcome(entry)
+        shown = self.views.job(entry, viewer)
+        outcome = self.views.outcome(entry, viewer)
         shown["state"], shown["outcome"] = "ended", outcome
         return web.json_response({"job": shown, "outcome": outcome})
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
         entry, _ = self._find_own(request)
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
-        queue = entry.listen()
-        try:
-            await response.prepare(request)
-            while (notice := await queue.get()) is not None:
-                await response.write(json.dumps(notice, default=str).encode() + b"\n")
-            await response.write_eof()
-        except ConnectionError:
-            pass  # it no longer wants to know
-        finally:
-            entry.listeners.discard(queue)
-        return response
+
+        def show(notices: list[Notice], lost: int) -> Iterable[follow.Line]:
+            return [*follow.note_of(lost, kind="lost"), *notices]
+
+        return await follow.stream(request, entry.backlog(), entry.listeners, show)
 
 
 JOB_FIELDS = (
     *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
-    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd"),
+    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd", "mode"),
 )
 RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
 
@@ -569,6 +574,12 @@ def _quantity(text: str | None, what: str) -> Quantity | None:
         return Quantity.parse(text)
     except QuantityError as error:
         raise QuantityError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _observes(mode: str | None) -> bool:
+    if mode not in (None, "enforce", "observe"):
+        raise UsageError(f"mode {printable(mode, 20)!r} is neither enforce nor observe", code="bad_request")
+    return mode == "observe"
 
 
 def _rungs(text: str | None) -> tuple[str, ...]:

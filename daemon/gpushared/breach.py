@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpushare.quantity import format_bytes
-from gpushare.reasons import Code, Reason
-from gpushared import rungs
+from gpushare.reasons import Code, Mention, Reason, joined, words
+from gpushared import reveal, rungs
 from gpushared.events import MemorySampled
 from gpushared.instructions import Kill, Notify
 from gpushared.state import Gpu, Job, Process, Share, whole_units
@@ -44,11 +44,16 @@ def settle_strays(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[i
         share = gpu.shares[process]
         if charged.get(state.processes[process].pid) is None:
             _drop(turn, share)
+    for one in state.jobs.values():
+        one.observed.pop(gpu.id, None)
     for pid, stray in sample.strays.items():
         job = state.jobs.get(stray.job)
         if job is None or gpu.id not in job.bounds:
             continue
         amount = whole_units(max(0, by_pid.get(pid, 0) - coming_back.get(pid, 0)))
+        if job.spec.observe:
+            job.observed[gpu.id] = job.observed.get(gpu.id, 0) + amount
+            continue
         known = gpu.shares.get(stray_id(pid))
         if known is None and not amount:
             continue
@@ -58,7 +63,7 @@ def settle_strays(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[i
             owner = state.processes.get(stray_id(pid)) or _join(turn, job, pid, stray.command)
             state.add_share(Share(owner.id, job.id, gpu.id, turn.now, overhead=amount, measured=True))
         if known is None:
-            _tell_of_stray(turn, gpu, job, f"{stray.command}[{pid}]", amount)
+            _tell_of_stray(turn, gpu, job, reveal.program(job.spec.uid, stray.command, pid), amount)
 
 
 def _join(turn: Turn, job: Job, pid: int, command: str) -> Process:
@@ -80,15 +85,15 @@ def _drop(turn: Turn, share: Share) -> None:
         del state.processes[process.id]
 
 
-def _tell_of_stray(turn: Turn, gpu: Gpu, job: Job, who: str, amount: int) -> None:
-    if job.strays_told.get(who) == gpu.id:
+def _tell_of_stray(turn: Turn, gpu: Gpu, job: Job, who: Mention, amount: int) -> None:
+    if job.strays_told.get(who.own) == gpu.id:
         return
-    job.strays_told[who] = gpu.id
+    job.strays_told[who.own] = gpu.id
     counted = "it is not counted" if turn.policy.on_breach == "warn" else "it is counted against the job's limit"
     reason = Reason(
         Code.BREACH,
-        f"{who} uses {format_bytes(amount)} of GPU {gpu.index} without gpushare's library",
-        (("job", f"{job.spec.name} ({job.id}), under which it was started"),),
+        words(who, f" uses {format_bytes(amount)} of GPU {gpu.index} without gpushare's library"),
+        (("job", words(reveal.name(job.spec), f" ({job.id}), under which it was started")),),
         f"a static or setuid program cannot be kept to a budget; {counted}",
         {"process": who, "amount": amount, "gpu": gpu.id, "job": job.id},
     )
@@ -117,22 +122,23 @@ def check(turn: Turn, gpu: Gpu) -> None:
             job.killed = reason
             state.counters.kills_for_breach += 1
             turn.emit(Kill(job.id, tuple(sorted(job.processes)), reason))
-            turn.record_reason("kill", reason, f"killed: {reason.message}", job=job, gpu=gpu.id)
+            turn.record_reason("kill", reason, words("killed: ", reason.message), job=job, gpu=gpu.id)
 
 
 def _why(turn: Turn, gpu: Gpu, job: Job, over: int) -> Reason:
     state = turn.state
     bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)
     largest = sorted(state.shares_of(job, gpu.id), key=lambda share: (-share.overhead, share.process))
+    uid = job.spec.uid
     named = [
-        f"{process.command or 'a process'}[{process.pid}] {format_bytes(share.overhead)}"
+        words(reveal.program(uid, process.command, process.pid), f" {format_bytes(share.overhead)}")
         for share, process in ((share, state.processes[share.process]) for share in largest[:4])
         if share.overhead
     ]
     facts = (
         ("limit", format_bytes(bounds.limit)),
         ("in use", f"{format_bytes(usage)}, as the driver sees it"),
-        ("uncounted", ", ".join(named)),
+        ("uncounted", joined(", ", named)),
     )
     data = {
         "gpu": gpu.id,
@@ -144,7 +150,8 @@ def _why(turn: Turn, gpu: Gpu, job: Job, over: int) -> Reason:
         "loan": state.loan(job, gpu.id),
     }
     first = state.processes[largest[0].process]
-    who = f"{first.command or 'a process'}[{first.pid}]" + (" and others use" if len(named) > 1 else " uses")
-    message = f"{who} {format_bytes(over)} more of GPU {gpu.index} than the job's limit, past gpushare's account"
+    do = "and others use" if len(named) > 1 else "uses"
+    more = f" {do} {format_bytes(over)} more of GPU {gpu.index} than the job's limit, past gpushare's account"
+    message = words(reveal.program(uid, first.command, first.pid), more)
     hint = "contexts and loaded modules count: raise --limit if that is what it needs"
     return Reason(Code.BREACH, message, facts, hint, data)

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpushare.errors import GpushareError, UsageError
 from gpushare.paths import SYSTEM_DIR, user_dir
 from gpushared import logs
-from gpushared.runtime_dir import AlreadyRunning, RuntimeDir
+from gpushared.runtime_dir import RuntimeDir
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,8 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         logs.set_up(options.log_level, options.log_format)
         return _run(options)
-    except AlreadyRunning:
-        return 0
     except GpushareError as error:
         print(error.render().replace("gpushare: ", "gpushared: ", 1), file=sys.stderr)
         return error.exit_code

@@ -197,6 +197,7 @@ _RULES: Mapping[str, Callable[[object], Any]] = {
     "max_grace": _most(_seconds(0.0)),
     "max_min_run_time": _most(_seconds(0.0)),
     "no_lend": _flag,
+    "observe": _flag,
 }
 
 NAMED = ("users", "projects", "groups")

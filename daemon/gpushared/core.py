@@ -22,8 +22,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.quantity import Quantity, format_bytes, format_duration
-from gpushare.reasons import Code, Reason
-from gpushared import admission, health, lending, measure, notes, reserving, rungs
+from gpushare.reasons import Code, Mention, Reason, words
+from gpushared import admission, health, lending, measure, notes, reserving, reveal, rungs
 from gpushared.events import (
     AskCancelled,
     AttachAsked,
@@ -246,7 +246,7 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
         _queue_or_refuse(turn, event, found)
     elif ahead and inside is None and _overtakes(turn, ahead, found):
         # What is free belongs to those who wait: large requests would never get in otherwise.
-        facts = tuple((f"{waiting.spec.name}", f"waits for {waiting.spec.request}") for waiting in ahead[:4])
+        facts = tuple((words(reveal.name(one.spec)), f"waits for {one.spec.request}") for one in ahead[:4])
         message = f"{len(ahead)} jobs queue for room already" if len(ahead) > 1 else "a job queues for room already"
         reason = Reason(Code.NOT_ADMITTED, message, facts, "queue behind them with --wait")
         _queue_or_refuse(turn, event, reason)
@@ -320,7 +320,7 @@ def _admit_waiting(turn: Turn) -> None:
             turn.record_of_submission("refused", found, waiting.job, waiting.spec)
         elif turn.now >= waiting.until:
             del state.queue[waiting.job]
-            message = f"queued for room as long as it was ready to wait: {found.message}"
+            message = words("queued for room as long as it was ready to wait: ", found.message)
             hint = "request less, or wait longer with --wait"
             reason = replace(found, code=Code.WAIT_OVER, message=message, hint=hint)
             turn.emit(JobRefused(waiting.job, reason))
@@ -381,13 +381,17 @@ def _close_if_over(turn: Turn, job: Job) -> None:
 # ---- processes -------------------------------------------------------------------------------------
 
 
+def _program(job: Job, process: Process | ProcessJoined) -> Mention:
+    return reveal.program(job.spec.uid, process.command, process.pid)
+
+
 def _process_joined(turn: Turn, event: ProcessJoined) -> None:
     job = turn.state.jobs.get(event.job)
     if job is None or event.process in turn.state.processes:
         return
     turn.state.processes[event.process] = Process(event.process, job.id, event.pid, event.command, turn.now)
     job.processes.add(event.process)
-    turn.record("joined", f"{event.command or 'a process'}[{event.pid}] joins", job=job, pid=event.pid)
+    turn.record("joined", words(_program(job, event), " joins"), job=job, pid=event.pid)
     if job.killed is not None:
         turn.emit(Kill(job.id, (event.process,), job.killed))  # the job is over, and nobody starts in it any more
 
@@ -433,7 +437,7 @@ def _process_gone(turn: Turn, event: ProcessGone) -> None:
     for gpu in touched:
         if not state.has_share(job, gpu.id):
             rungs.gone(turn, gpu, job)
-    turn.record("left", f"{process.command or 'a process'}[{process.pid}] has gone", job=job, pid=process.pid)
+    turn.record("left", words(_program(job, process), " has gone"), job=job, pid=process.pid)
     for gpu in touched:
         if gpu.asks and gpu.returning:
             turn.sample(gpu)  # somebody waits for just this memory, and it may be back already

@@ -42,6 +42,8 @@ class JobSpec:
     limit_source: str = ""
     reservation: str = ""
     """The reservation that it starts in, by id."""
+    observe: bool = False
+    """Its programs run without the library: what NVML shows of them is shown, and nothing else is done about them."""
 
 
 class Event:

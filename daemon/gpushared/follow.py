@@ -1,6 +1,7 @@
-"""The stream of records that `gpushare events --follow` reads: one JSON object a line, as they are made.
+"""Streams of what happens, for whoever follows: records of the node, notices of a job. One JSON object a line.
 
-A reader that does not keep up loses records, never the daemon its memory: a line says how many.
+A reader that does not keep up loses the oldest lines, never the daemon its memory: a line says how many. One that
+reads nothing at all is closed by front.py.
 """
 
 from __future__ import annotations
@@ -9,78 +10,109 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 from aiohttp import web
 
-from gpushare import api
-from gpushared.instructions import Record
-
-KEPT = 1000
-"""Records that wait for one reader."""
+UNREAD = 1000
+"""Items that wait for one reader. They are shared: all readers of a stream have the same ones."""
+AT_ONCE = 64
+"""So many become text in one piece, and lie in a connection's buffer."""
 HEARTBEAT = 15.0
 """Seconds of silence until an empty line: the end of a reader is noticed only by writing to it."""
 
+Item = TypeVar("Item")
+Line = Mapping[str, object]
 
-class Backlog:
+
+class Batch(NamedTuple, Generic[Item]):
+    items: list[Item]
+    lost: int
+    """Left out before the first of these."""
+    ended: bool
+    """There will be no more."""
+
+
+class Backlog(Generic[Item]):
     """What one reader has not read yet."""
 
-    def __init__(self) -> None:
-        self._records: deque[Record] = deque()
+    def __init__(self, first: Iterable[Item] = (), wanted: Callable[[Item], bool] = lambda _: True) -> None:
+        self._items: deque[Item] = deque()
+        self._wanted = wanted
         self._lost = 0
+        self._ended = False
         self._more = asyncio.Event()
+        for item in first:
+            self.put(item)
 
-    def put(self, record: Record) -> None:
-        if len(self._records) >= KEPT:
-            self._records.popleft()
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: Item) -> None:
+        """What this reader does not want, others' for instance, cannot push out what it does."""
+        if self._ended or not self._wanted(item):
+            return
+        if len(self._items) >= UNREAD:
+            self._items.popleft()
             self._lost += 1
-        self._records.append(record)
+        self._items.append(item)
         self._more.set()
 
-    async def take(self) -> tuple[list[Record], int]:
-        """All that is there, as soon as there is some or the heartbeat is due; and how many were lost before."""
+    def end(self) -> None:
+        self._ended = True
+        self._more.set()
+
+    async def take(self, patience: float | None) -> Batch[Item]:
+        """The next few, as soon as there are some, or nothing when the patience is at its end."""
         try:
-            async with asyncio.timeout(HEARTBEAT):
+            async with asyncio.timeout(patience):
                 await self._more.wait()
         except TimeoutError:
-            return [], 0
-        self._more.clear()
-        records, lost = list(self._records), self._lost
-        self._records.clear()
+            return Batch([], 0, ended=False)
+        items = [self._items.popleft() for _ in range(min(AT_ONCE, len(self._items)))]
+        batch = Batch(items, self._lost, self._ended and not self._items)
         self._lost = 0
-        return records, lost
+        if not self._items and not self._ended:
+            self._more.clear()
+        return batch
 
 
 async def stream(
     request: web.Request,
-    followers: set[Callable[[Record], None]],
-    first: Iterable[api.Record],
-    show: Callable[[list[Record]], Iterable[api.Record]],
+    backlog: Backlog[Item],
+    readers: set[Backlog[Item]],
+    show: Callable[[list[Item], int], Iterable[Line]],
+    heartbeat: float | None = None,
 ) -> web.StreamResponse:
-    """Write `first`, then every record as it comes and as `show` has it, until the reader goes."""
+    """Write all that is put into the backlog, until it ends or the reader goes; for that long it is among `readers`.
+
+    `show` makes the lines of a few items and of how many were lost before them.
+    """
     response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
-    backlog = Backlog()
-    followers.add(backlog.put)
+    readers.add(backlog)
     try:
         await response.prepare(request)
-        await response.write(_lines(first))
-        while True:
-            records, lost = await backlog.take()
-            await response.write(_lines([*_note_of(lost), *show(records)]) or b"\n")
+        ended = False
+        while not ended:
+            items, missed, ended = await backlog.take(heartbeat)
+            await response.write(_lines(show(items, missed)) or b"\n")
+        await response.write_eof()
     except ConnectionError:
         pass  # it no longer wants to know
     finally:
-        followers.discard(backlog.put)
+        readers.discard(backlog)
     return response
 
 
-def _note_of(lost: int) -> list[api.Record]:
+def note_of(lost: int, **more: object) -> list[Line]:
+    """The line that takes the place of those that were lost."""
     if not lost:
         return []
-    text = f"{lost} records are left out here: the reader was too slow"
-    nowhere: dict[str, None] = {"gpu": None, "job": None, "name": None}
-    return [{"time": time.time(), "event": "lost", "text": text, "facts": {"lost": lost}, **nowhere}]  # type: ignore[typeddict-item]
+    what = "1 line is" if lost == 1 else f"{lost} lines are"
+    text = f"{what} left out here: the reader was too slow"
+    return [{"time": time.time(), "text": text, "facts": {"lost": lost}, **more}]
 
 
-def _lines(records: Iterable[api.Record]) -> bytes:
-    return b"".join(json.dumps(record, default=str).encode() + b"\n" for record in records)
+def _lines(lines: Iterable[Line]) -> bytes:
+    return b"".join(json.dumps(line, default=str).encode() + b"\n" for line in lines)

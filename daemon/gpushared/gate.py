@@ -17,6 +17,7 @@ from gpushared.config import Config
 from gpushared.events import BudgetChanged, JobSpec
 from gpushared.identities import Identities
 from gpushared.jobs import Entry
+from gpushared.reveal import Viewer
 from gpushared.shell import Shell
 
 
@@ -50,6 +51,10 @@ class Gate:
         """root, and who is in the group of administrators: they see and change the jobs of all users."""
         group = self._config().admin_group
         return uid == 0 or (bool(group) and group in self._identities.known(uid).groups)
+
+    def viewer(self, uid: int) -> Viewer:
+        """What this user may read."""
+        return Viewer(uid, self._config().reveal, self.is_admin(uid))
 
     # ---- what --------------------------------------------------------------------------------------
 

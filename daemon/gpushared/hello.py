@@ -218,7 +218,7 @@ class Welcomer:
         )
         allowed = self.gate.admit(spec)
         if isinstance(allowed, Reason):
-            raise Refusal(NOT_ADMITTED, allowed.render())
+            raise Refusal(NOT_ADMITTED, self.shell.viewer_of(uid).told(allowed).render())
         spec = allowed
         entry = self.shell.book.open(job, spec)
         entry.admission = self.shell.loop.create_future()
@@ -226,7 +226,9 @@ class Welcomer:
         refusal = entry.admission.result() if entry.admission.done() else None
         if entry.state != "running":
             self.shell.book.forget(entry)
-            raise Refusal(NOT_ADMITTED, refusal.render() if refusal is not None else "the job was not admitted")
+            if refusal is None:
+                raise Refusal(NOT_ADMITTED, "the job was not admitted")
+            raise Refusal(NOT_ADMITTED, self.shell.viewer_of(uid).told(refusal).render())
         return job
 
 

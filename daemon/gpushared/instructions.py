@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpushare.reasons import Reason
+from gpushare.reasons import Reason, Words
 
 
 class Instruction:
@@ -227,7 +227,7 @@ class Record:
     time: float
     event: str
     gpu: str | None
-    text: str
+    text: Words
     facts: Mapping[str, object] = field(default_factory=dict)
     job: str | None = None
     name: str | None = None

@@ -16,11 +16,11 @@ from typing import Any
 
 from gpushare.reasons import Reason
 from gpushared.events import JobSpec
+from gpushared.follow import Backlog
 from gpushared.processes import Process, Readers
+from gpushared.reveal import Viewer
 
 NOTICES_KEPT = 64
-NOTICES_UNREAD = 256
-"""Of one listener; more than are kept."""
 ENDED_KEPT = 256
 
 Notice = dict[str, Any]
@@ -43,9 +43,9 @@ class Entry:
     """Resolved with None when the job is admitted, else with the reason of the refusal."""
     queued: bool = False
     notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
-    listeners: set[asyncio.Queue[Notice | None]] = field(default_factory=set)
+    listeners: set[Backlog[Notice]] = field(default_factory=set)
     reclaim: dict[str, Any] | None = None
-    """The Terminate or Kill that it stands under, unless it has been relieved."""
+    """The Terminate or Kill that it stands under, unless it has been relieved; its owner's names are mentions."""
     exit_code: int | None = None
     exit_signal: int | None = None
     ended: float | None = None
@@ -58,28 +58,22 @@ class Entry:
     def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
         notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
         self.notices.append(notice)
-        for listener in list(self.listeners):
-            if listener.qsize() >= NOTICES_UNREAD:
-                self.listeners.discard(listener)  # it does not read; its stream ends when it does
-                listener.put_nowait(None)
-            else:
-                listener.put_nowait(notice)
+        for listener in self.listeners:
+            listener.put(notice)
 
-    def listen(self) -> asyncio.Queue[Notice | None]:
-        """A queue with all notices so far and to come; None is the end."""
-        queue: asyncio.Queue[Notice | None] = asyncio.Queue()
-        for notice in self.notices:
-            queue.put_nowait(notice)
+    def backlog(self) -> Backlog[Notice]:
+        """For a new listener: all notices so far."""
+        backlog = Backlog(self.notices)
         if self.state == "ended":
-            queue.put_nowait(None)
-        self.listeners.add(queue)
-        return queue
+            backlog.end()
+        return backlog
 
     def note_peak(self, gpu: str, usage: int) -> None:
         if usage > self.peak.get(gpu, 0):
             self.peak[gpu] = usage
 
     def outcome(self, refusals_alive: int) -> dict[str, Any]:
+        """With mentions in what is said about the reclaim: not yet told to anybody."""
         return {
             "exit_code": self.exit_code,
             "signal": self.exit_signal,
@@ -112,12 +106,17 @@ class Book:
     def all(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))
 
-    def find(self, name: str) -> list[Entry]:
-        """By id, else by name (a living job before ended ones), else by the beginning of an id."""
+    def find(self, name: str, viewer: Viewer) -> list[Entry]:
+        """By id, else by name (a living job before ended ones), else by the beginning of an id.
+
+        By name only what the viewer may know by name: else who guesses would learn it. Of several, a user's own.
+        """
         exact = self._entries.get(name)
         if exact is not None:
             return [exact]
-        named = [entry for entry in self._entries.values() if entry.spec.name == name]
+        named = [one for one in self._entries.values() if one.spec.name == name and viewer.sees_name(one.spec.uid)]
+        if not viewer.may_see_all:
+            named = [one for one in named if one.spec.uid == viewer.uid] or named
         living = [entry for entry in named if entry.state != "ended"]
         if named:
             return living or named[-1:]
@@ -148,7 +147,7 @@ class Book:
         entry.state = "ended"
         entry.ended = entry.ended or time.time()
         for listener in entry.listeners:
-            listener.put_nowait(None)
+            listener.end()
         self._let_go(entry)
         self._ended.append(entry)
         if len(self._ended) > ENDED_KEPT:
@@ -157,10 +156,9 @@ class Book:
                 del self._entries[oldest.id]
 
     def end_streams(self) -> None:
-        """The daemon goes: whoever listens should look for the next one."""
         for entry in self._entries.values():
             for listener in entry.listeners:
-                listener.put_nowait(None)
+                listener.end()
 
     def close(self) -> None:
         """Let go of all processes; the jobs stay."""

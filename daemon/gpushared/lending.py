@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
-from gpushare.reasons import Code, Reason
-from gpushared import health, obstacle, reclaim
+from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushared import health, obstacle, reclaim, reveal
 from gpushared.events import CreditAsked
 from gpushared.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
-from gpushared.state import UNIT, Ask, Gpu, Job, Rung, Share, State, whole_units
+from gpushared.state import MIB, UNIT, Ask, Gpu, Job, Rung, Share, State, whole_units
 from gpushared.turn import Turn
 
 
@@ -292,7 +292,7 @@ def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
         Code.DRIVER_FAILED,
         f"the driver cannot allocate {amount} on GPU {gpu.index}, although there is room",
         (("request", "within it: its guarantee is not kept" if within else "above it"),),
-        "its memory may be in too small pieces: PyTorch has expandable_segments:True for that",
+        "its memory may be in too small pieces: for PyTorch set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         {"asked": max(event.size, event.allocation), "job": job.id, "within": within},
     )
     turn.emit(Denied(event.ask, event.process, gpu.id, reason))
@@ -306,7 +306,7 @@ def _claim_waits(gpu: Gpu, ask: Ask, room: Room) -> Reason:
     """For its story; who holds what meanwhile is said in waits.py."""
     free = max(0, room.available)
     what = f"to open a context ({format_bytes(ask.wanted)})" if ask.attach else f"for {format_bytes(ask.wanted)}"
-    text = f"waits {what} on GPU {gpu.index}, within its request, of which {format_bytes(free)} are free"
+    text = f"waits {what} on GPU {gpu.index}, which is within its request; {format_bytes(free)} are free"
     return Reason(Code.CLAIM_WAITS, text, data={"asked": ask.wanted, "free": free, "job": ask.job})
 
 
@@ -325,7 +325,8 @@ def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
         ("in use", f"{format_bytes(usage)}{_by_process(turn, gpu, job)}"),
     )
     data = {"asked": ask.wanted, "limit": bounds.limit, "usage": usage, "job": job.id}
-    hint = f"raise it while it runs with `gpushare set {job.spec.name} --limit Q`"
+    enough = -(-(usage + ask.wanted) // MIB)
+    hint = words("raise it while it runs: `gpushare set ", reveal.name(job.spec), f" --limit {enough}Mi`")
     if bounds.limit >= gpu.capacity:
         hint = f"the limit is all that GPU {gpu.index} can give"
     return Reason(Code.OVER_LIMIT, f"{_what(gpu, ask)}: over this job's limit", facts, hint, data)
@@ -335,17 +336,15 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
     state = turn.state
     job = state.jobs[ask.job]
     bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)
-    holders = [
-        f"{other.spec.name} ({other.spec.user}) {format_bytes(state.usage(other, gpu.id))}"
-        for other in state.owners(gpu.id)
-        if other is not job and state.usage(other, gpu.id)
-    ]
-    holders += obstacle.held_by_no_job(gpu)
+    others = [(state.usage(other, gpu.id), other) for other in state.owners(gpu.id) if other is not job]
+    holding = sorted((one for one in others if one[0]), key=lambda one: -one[0])
+    holders = [words(reveal.who(other.spec), f" {format_bytes(used)}") for used, other in holding[: obstacle.NAMED]]
+    holders += obstacle.and_others([used for used, _ in holding]) + obstacle.held_by_no_job(gpu)
     free = max(0, room.available)
-    what = f"{_what(gpu, ask)}: it is above this job's request, and {format_bytes(free)} are free"
-    facts = [
+    what = f"{_what(gpu, ask)}: it is above this job's request, and only {format_bytes(free)} are free"
+    facts: list[tuple[Words, Words]] = [
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
-        ("held", " · ".join(holders) or "nothing by others"),
+        ("held", joined(" · ", holders) or "nothing by others"),
     ]
     data = {"asked": ask.wanted, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
     hint = "memory above the request is lent only while it is free; ask for more with --request"

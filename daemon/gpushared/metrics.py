@@ -18,8 +18,9 @@ from gpushared.ailments import Condition
 
 if TYPE_CHECKING:
     from gpushare.api import Gpu, Job
+    from gpushared.reveal import Viewer
     from gpushared.shell import Shell
-    from gpushared.views import Viewer, Views
+    from gpushared.views import Views
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -105,7 +106,7 @@ class _Collector:
                 gauge.add_metric(labels, amount)
             yield gauge
         count = GaugeMetricFamily("gpushare_jobs", "Jobs by state.", labels=("state",))
-        for state in ("running", "borrowing", "trimming", "asked_back", "waiting", "queued"):
+        for state in ("running", "borrowing", "trimming", "asked_back", "waiting", "queued", "observed"):
             count.add_metric((state,), states.get(state, 0))
         yield count
 

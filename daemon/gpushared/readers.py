@@ -52,6 +52,8 @@ class Readers:
                 # One that an earlier callback has removed may be another's number by now.
                 if callback is not None and known.get(fd) is callback:
                     callback()
-            self.after_round()
         finally:
-            self.in_round = False
+            try:
+                self.after_round()
+            finally:
+                self.in_round = False

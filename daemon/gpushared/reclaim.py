@@ -281,7 +281,7 @@ def _note_unkillable(turn: Turn, gpu: Gpu) -> None:
         if late and not reclaim.given_up:
             reclaim.given_up = True
             text = (
-                f"was killed, and does not go: {format_bytes(turn.state.usage(job, gpu.id))} of GPU {gpu.index} with it"
+                f"was killed, and is still there, with {format_bytes(turn.state.usage(job, gpu.id))} of GPU {gpu.index}"
             )
             turn.record("unkillable", text, job=job, gpu=gpu.id, usage=turn.state.usage(job, gpu.id))
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpushare.quantity import Kind, Quantity, format_bytes, format_duration
-from gpushare.reasons import Code, Reason
-from gpushared import admission
+from gpushare.reasons import Code, Reason, words
+from gpushared import admission, reveal
 from gpushared.events import JobSpec, ReservationAsked, ReservationEnded, ReservationRestored
 from gpushared.instructions import Persist, ReservationMade, ReservationRefused
 from gpushared.state import Reservation
@@ -31,7 +31,8 @@ def ask(turn: Turn, event: ReservationAsked) -> None:
         if found.code is Code.NOT_ADMITTED:
             found = replace(found, hint="reserve less, or when one of these ends")
         turn.emit(ReservationRefused(event.reservation, found))
-        turn.record_of_user(spec.uid, "refused", f"no reservation {spec.name} for {spec.user}: {found.message}")
+        text = words("no reservation ", reveal.name(spec), " for ", reveal.user(spec), ": ", found.message)
+        turn.record_of_user(spec.uid, "refused", text)
         return
     until = None if event.lasting is None else turn.now + event.lasting
     amounts = {gpu: bounds.request for gpu, bounds in found.items()}
@@ -39,7 +40,8 @@ def ask(turn: Turn, event: ReservationAsked) -> None:
     turn.emit(ReservationMade(event.reservation, tuple(amounts)))
     where = _places(turn, state.reservations[event.reservation])
     lasting = "until it is released" if event.lasting is None else f"for {format_duration(event.lasting)}"
-    turn.record_of_user(spec.uid, "reserved", f"{spec.user} reserves {where} as {spec.name}, {lasting}")
+    text = words(reveal.user(spec), f" reserves {where} as ", reveal.name(spec), f", {lasting}")
+    turn.record_of_user(spec.uid, "reserved", text)
     turn.emit(Persist())
 
 
@@ -56,8 +58,8 @@ def _objection(turn: Turn, event: ReservationAsked) -> Reason | None:
     if same:
         return Reason(
             Code.BAD_BUDGET,
-            f"there is a reservation {spec.name} already",
-            hint=f"`gpushare release {spec.name}` ends it; or give another --name",
+            words("there is a reservation ", reveal.name(spec), " already"),
+            hint=words("`gpushare release ", reveal.name(spec), "` ends it; or give another --name"),
         )
     return None
 
@@ -93,7 +95,8 @@ def end_those_over(turn: Turn) -> bool:
 
 
 def _over(turn: Turn, gone: Reservation, how: str) -> None:
-    text = f"the reservation {gone.spec.name} of {gone.spec.user} is {how}: {_places(turn, gone)}"
+    mine = reveal.name(gone.spec), " of ", reveal.user(gone.spec)
+    text = words("the reservation ", *mine, f" is {how}: {_places(turn, gone)}")
     turn.record_of_user(gone.spec.uid, "released", text)
     turn.emit(Persist())
 
@@ -104,5 +107,9 @@ def of_job(turn: Turn, spec: JobSpec) -> Reservation | Reason | None:
         return None
     found = turn.state.reservations.get(spec.reservation)
     if found is None or found.spec.uid != spec.uid:
-        return Reason(Code.NO_SUCH_JOB, f"no reservation {spec.reservation}", hint="see `gpushare reserve --list`")
+        return Reason(
+            Code.NO_SUCH_JOB,
+            f"no reservation {spec.reservation}: it is over, or has been released",
+            hint="see `gpushare reserve --list`",
+        )
     return found

@@ -37,6 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
     "max_grace": None,
     "max_min_run_time": None,
     "no_lend": True,
+    "observe": True,
 }
 """Every key of a policy table, and what holds where no table says anything. None: unlimited."""
 
@@ -174,6 +175,9 @@ def _over(rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int]) -> list[
     keep = rules.find(who, "no_lend")
     if not keep.value and not spec.lend:
         found.append(Over("--no-lend", "asked for", "not allowed", keep))
+    watch = rules.find(who, "observe")
+    if not watch.value and spec.observe:
+        found.append(Over("--mode observe", "asked for", "not allowed", watch))
     return [one for one in found if one is not None]
 
 

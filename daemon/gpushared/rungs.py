@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpushare.quantity import format_bytes, format_duration
-from gpushare.reasons import Code, Reason
+from gpushare.reasons import Code, Mention, Reason, words
+from gpushared import reveal
 from gpushared.events import TrimSeen
 from gpushared.instructions import Kill, Notify, Terminate, Trim
 from gpushared.state import Ask, Gpu, Job, Reclaim, Rung
@@ -31,10 +32,10 @@ def trim(turn: Turn, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
     job.trimmed_at[gpu.id] = turn.now
     turn.state.counters.trims += 1
     turn.emit(Trim(job.id, tuple(sorted(share.process for share in shares)), gpu.id, size, turn.policy.trim, reason))
-    owner = turn.state.jobs[claim.job].spec.name
+    owner = reveal.name(turn.state.jobs[claim.job].spec)
     what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
     loan = format_bytes(turn.state.loan(job, gpu.id))
-    text = f"asked to trim its caches: {owner} wants {what}, of which this job has {loan} on loan"
+    text = words("asked to trim its caches: ", owner, f" wants {what}, and this job has {loan} there on loan")
     turn.record_reason("trim", reason, text, job=job, gpu=gpu.id)
 
 
@@ -72,14 +73,14 @@ def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
     if already is None:
         turn.state.counters.terms += 1
         turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
-    owner = turn.state.jobs[claim.job].spec.name
+    owner = reveal.name(turn.state.jobs[claim.job].spec)
+    what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
     loan = format_bytes(turn.state.loan(victim, gpu.id))
-    text = (
-        f"asked with SIGTERM to give back: {owner} wants {format_bytes(claim.wanted)} of GPU {gpu.index}, of which this"
-        f" job has {loan} on loan; it is stopped in {format_duration(max(0.0, deadline - turn.now))} otherwise"
-    )
+    otherwise = f"; it is stopped in {format_duration(max(0.0, deadline - turn.now))} otherwise"
     if turn.policy.last_rung == "term":
-        text = text.partition(";")[0]
+        otherwise = ""
+    wants = f" wants {what}, and this job has {loan} there on loan{otherwise}"
+    text = words("asked with SIGTERM to give back: ", owner, wants)
     turn.record_reason("term", reason, text, job=victim, gpu=gpu.id)
 
 
@@ -93,10 +94,11 @@ def kill(turn: Turn, gpu: Gpu, victim: Job) -> None:
     turn.state.counters.kills += 1
     turn.emit(Kill(victim.id, tuple(sorted(victim.processes)), reason))
     owner = turn.state.jobs.get(victim.reclaims[gpu.id].owner)
+    whom: Mention | str = reveal.name(owner.spec) if owner else "its owner"
     grace = float(reason.data["grace"])  # type: ignore[arg-type]
     why = f"its grace of {format_duration(grace)} is over" if grace else "it wants no notice"
     loan = format_bytes(turn.state.loan(victim, gpu.id))
-    text = f"killed: {why}, and its loan of {loan} is needed by {owner.spec.name if owner else 'its owner'}"
+    text = words(f"killed: {why}, and its loan of {loan} is needed by ", whom)
     turn.record_reason("kill", reason, text, job=victim, gpu=gpu.id)
 
 
@@ -154,7 +156,7 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
     usage, loan = state.usage(victim, gpu.id), state.loan(victim, gpu.id)
     request = victim.bounds[gpu.id].request
     facts = (
-        ("owed", f"{format_bytes(claim.wanted)} to {owner.spec.name} ({owner.spec.user}), within its request"),
+        ("owed", words(f"{format_bytes(claim.wanted)} to ", reveal.who(owner.spec), ", within its request")),
         (
             "used",
             f"{format_bytes(usage)}, of which {format_bytes(request)} guaranteed and {format_bytes(loan)} on loan",
@@ -163,8 +165,8 @@ def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
     )
     data = {
         "owner": owner.id,
-        "owner_name": owner.spec.name,
-        "owner_user": owner.spec.user,
+        "owner_name": reveal.bare_name(owner.spec),
+        "owner_user": reveal.bare_user(owner.spec),
         "victim": victim.id,
         "gpu": gpu.id,
         "asked": claim.wanted,

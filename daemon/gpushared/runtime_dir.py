@@ -48,7 +48,7 @@ class RuntimeDir:
         deadline = time.monotonic() + PATIENCE
         while not self._try_lock():
             if self._answers():
-                raise AlreadyRunning(f"a daemon serves {self.directory} already")
+                raise AlreadyRunning(f"a daemon serves {self.directory} already", hint="`gpushare daemon stop` ends it")
             if time.monotonic() > deadline:
                 raise GpushareError(f"another daemon holds {self.directory} and does not answer", code="locked")
             time.sleep(0.05)

@@ -12,7 +12,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,15 +36,18 @@ from gpushared.events import (
     ProcessGone,
     ReservationAsked,
     Revoked,
+    Stray,
     TimePassed,
     UsedSeen,
 )
+from gpushared.follow import Backlog
 from gpushared.gpus import Gpus, Sample
 from gpushared.instructions import Record
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
 from gpushared.outsiders import StrayFinder, open_stray
 from gpushared.readers import Readers
+from gpushared.reveal import OPERATOR, Viewer
 from gpushared.state_file import StateFile
 from gpushared.strays import Strays
 from gpushared.turns import Turns
@@ -100,9 +103,11 @@ class Shell:
         self.book.on_wrapper_end = self._wrapper_ended
         self.answers: dict[int, Answer] = {}
         self.traffic = Traffic()
+        self.viewer_of: Callable[[int], Viewer] = lambda uid: Viewer(uid, "none")
+        """What a user may read; the gate knows."""
         self.on_silence: Callable[[str], None] = lambda _: None
         """Called with a GPU for which the driver did not answer."""
-        self.followers: set[Callable[[Record], None]] = set()
+        self.followers: set[Backlog[Record]] = set()
         """Who wants to hear of each record as it is made."""
         self._stray_finder = StrayFinder()
         self._sparingly = Sparingly(1.0)
@@ -282,6 +287,7 @@ class Shell:
         steady = {process: used for process, used in after.items() if before.get(process) == used}
         self._note_peaks(gpu, after)
         strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
+        self._note_observed(gpu, strays, sample.by_pid or {})
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
@@ -298,6 +304,17 @@ class Shell:
             entry = self.book.get(job)
             if entry is not None:
                 entry.note_peak(gpu, sum(amounts))
+
+    def _note_observed(self, gpu: str, strays: Mapping[int, Stray], by_pid: Mapping[int, int]) -> None:
+        """What NVML shows is all that there is of a job that is only observed."""
+        amounts: dict[str, int] = {}
+        for pid, stray in strays.items():
+            if self.core.jobs[stray.job].spec.observe:
+                amounts[stray.job] = amounts.get(stray.job, 0) + by_pid.get(pid, 0)
+        for job, amount in amounts.items():
+            entry = self.book.get(job)
+            if entry is not None:
+                entry.note_peak(gpu, amount)
 
     # ---- pages -------------------------------------------------------------------------------------
 
@@ -356,7 +373,7 @@ class Shell:
         entry = self.book.get(done.job)
         if entry is not None:
             entry.queued = True
-            entry.notify("waiting", done.reason.render(), done.reason.data)
+            self._tell(entry, "waiting", done.reason)
 
     def _job_closed(self, done: do.JobClosed) -> None:
         entry = self.book.get(done.job)
@@ -387,9 +404,7 @@ class Shell:
         if entry is None:
             return
         entry.reclaim = killed_facts(wish.reason)
-        entry.notify(
-            kind, wish.reason.render(), {**wish.reason.data, "facts": [list(one) for one in wish.reason.facts]}
-        )
+        self._tell(entry, kind, wish.reason, with_facts=True)
         clients = [client for client in map(self.clients.get, wish.processes) if client is not None]
         found = (open_stray(-id, entry.id, entry.spec.uid) for id in wish.processes if id < 0)
         strays = [stray for stray in found if stray is not None]
@@ -397,7 +412,8 @@ class Shell:
         reached = stop(entry, [*(client.process for client in clients), *strays], number)
         for stray in strays:
             stray.close()
-        log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=wish.reason.message))
+        why = OPERATOR.words(wish.reason.message)
+        log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=why))
 
     def _notify(self, wish: do.Notify) -> None:
         entry = self.book.get(wish.job)
@@ -405,7 +421,13 @@ class Shell:
             return
         if wish.kind == "relieved":
             entry.reclaim = None
-        entry.notify(wish.kind, wish.reason.render(), wish.reason.data)
+        self._tell(entry, wish.kind, wish.reason)
+
+    def _tell(self, entry: Entry, kind: str, reason: Reason, *, with_facts: bool = False) -> None:
+        """In the words that the job's user may read."""
+        told = self.viewer_of(entry.spec.uid).told(reason)
+        more = {"facts": [list(one) for one in told.facts]} if with_facts else {}
+        entry.notify(kind, told.render(), {**told.data, **more})
 
     def _answered_at_once(self, done: do.Instruction) -> None:
         self._at_once = done
@@ -495,15 +517,15 @@ class Shell:
     def _log(self, wish: do.Log) -> None:
         """One line a second of each kind and job: a program that asks in a loop must not fill the disk."""
         record = wish.record
-        for follower in list(self.followers):
-            follower(record)
+        for follower in self.followers:
+            follower.put(record)
         left_out = self._sparingly.allow((record.event, record.job, record.gpu))
         if left_out is None or not log.isEnabledFor(logging.INFO):
             return
-        numbers = {key: value for key, value in record.facts.items() if not isinstance(value, dict)}
+        numbers = {key: value for key, value in OPERATOR.facts(record.facts).items() if not isinstance(value, dict)}
         where = {key: value for key, value in (("job", record.job), ("gpu", record.gpu)) if value}
         more = {"more": left_out} if left_out else {}
-        log.info(record.text, extra=facts(event=record.event, **{**numbers, **where, **more}))
+        log.info(OPERATOR.words(record.text), extra=facts(event=record.event, **{**numbers, **where, **more}))
 
     def _persist_soon(self, _: do.Persist) -> None:
         """Once for all changes of a while, and not while a process that starts waits for its next answer."""
@@ -516,6 +538,12 @@ class Shell:
             self._persist.cancel()
             self._persist = None
         self.state_file.write(self.core.state, time.monotonic(), self.book.live())
+
+    def end_streams(self) -> None:
+        """The daemon goes: whoever follows should look for the next one."""
+        for follower in self.followers:
+            follower.end()
+        self.book.end_streams()
 
     def close(self) -> None:
         """Stop acting. Pages stay where they are, for the next daemon."""

@@ -1,9 +1,10 @@
 """The shims' end of the line: a SOCK_SEQPACKET listener, one frame a packet (shim/wire.h).
 
-asyncio has no protocol classes for packet sockets, and needs none: everything happens in the reader callback, so
-that asking for credit costs one receive, one turn of the core and one send. Clients are other people's programs.
-Whatever they send, the answer is GS_BAD_FRAME or a closed connection; whatever they do not read waits in their
-own short queue; and a client that has too much on its way is not listened to until it has caught up.
+asyncio has no protocol classes for packet sockets, and needs none: in a round of the readers' epoll, a frame of each
+connection that is readable is taken, one after the other has its turn of the core, and the answers go out together.
+Clients are other people's programs. Whatever they send, the answer is GS_BAD_FRAME or a closed connection; whatever
+they do not read waits in their own short queue; and a client that has too much on its way is not listened to until it
+has caught up.
 """
 
 from __future__ import annotations
@@ -513,7 +514,8 @@ class ShimServer:
 
     def _deny(self, connection: Connection, seq: int, denied: do.Denied, line: int = 0) -> None:
         status = STATUS.get(denied.reason.code, int(lib.GS_NOT_FREE))
-        self._reply(connection, seq, status, line=line, text=denied.reason.render())
+        told = self.shell.viewer_of(connection.uid).told(denied.reason)
+        self._reply(connection, seq, status, line=line, text=told.render())
 
     def _reply(
         self, connection: Connection, seq: int, status: int, *, line: int = 0, granted: int = 0, text: str = ""

@@ -202,6 +202,9 @@ class Job:
     """When it was last seen to compute, to allocate or to free."""
     breaches: dict[str, float] = field(default_factory=dict)
     """By GPU: since when it is above its limit by what only NVML sees."""
+    observed: dict[str, int] = field(default_factory=dict)
+    """By GPU, of a job that is only observed: what the last sample showed of its programs. It is in no sum of ours: it
+    counts as used outside gpushare."""
     strays_told: dict[str, str] = field(default_factory=dict)
     """Strays that it has been told of, and on which GPU."""
     refusals: int = 0

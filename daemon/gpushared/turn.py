@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpushare.reasons import Reason
+from gpushare.reasons import Reason, Words
 from gpushared.events import JobSpec
 from gpushared.instructions import Instruction, Log, LookUsed, Record, SampleMemory
 from gpushared.state import Gpu, Job, Policy, State
@@ -40,11 +40,13 @@ class Turn:
             gpu.sampling = True
             self.out.append(SampleMemory(gpu.id))
 
-    def record(self, event: str, text: str, *, job: Job | None = None, gpu: str | None = None, **facts: object) -> None:
+    def record(
+        self, event: str, text: Words, *, job: Job | None = None, gpu: str | None = None, **facts: object
+    ) -> None:
         """Note for the log, the node's story and the job's."""
         self._keep(event, text, job, gpu, facts)
 
-    def record_of_user(self, uid: int, event: str, text: str) -> None:
+    def record_of_user(self, uid: int, event: str, text: Words) -> None:
         """The same of what is a user's and no job's."""
         self._note(Record(self.now, event, None, text, {}, uid=uid))
 
@@ -54,12 +56,12 @@ class Turn:
         self._note(Record(self.now, event, None, reason.message, facts, job, spec.name, spec.uid))
 
     def record_reason(
-        self, event: str, reason: Reason, text: str = "", *, job: Job | None = None, gpu: str | None = None
+        self, event: str, reason: Reason, text: Words = "", *, job: Job | None = None, gpu: str | None = None
     ) -> None:
         """The same for a reason, with its numbers; `text` where its message is for somebody else's eyes."""
         self._keep(event, text or reason.message, job, gpu, {"code": reason.code.value, **reason.data})
 
-    def _keep(self, event: str, text: str, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:
+    def _keep(self, event: str, text: Words, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:
         record = Record(self.now, event, gpu, text, facts)
         if job is not None:
             record = Record(self.now, event, gpu, text, facts, job.id, job.spec.name, job.spec.uid)

@@ -6,8 +6,7 @@ Words are read from the pages at the moment of asking: what the core last saw of
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from gpushare import api
 from gpushared import health, waits
@@ -15,20 +14,9 @@ from gpushared.core import NodeState
 from gpushared.instructions import Record
 from gpushared.jobs import Entry
 from gpushared.outsiders import outsiders
+from gpushared.reveal import OPERATOR, Viewer
 from gpushared.shell import Shell
 from gpushared.state import Gpu, Job, Reservation, Rung, Share
-
-
-@dataclass(frozen=True, slots=True)
-class Viewer:
-    """Who looks, and how much of other users' jobs is shown."""
-
-    uid: int
-    reveal: str
-    admin: bool = False
-
-    def may_see(self, uid: int) -> bool:
-        return self.admin or self.uid in (0, uid)
 
 
 def clock_offset() -> float:
@@ -64,7 +52,7 @@ class Views:
             "limit_source": spec.limit_source,
             "gpus": [],
             "processes": [],
-            "outcome": self.outcome(entry) if entry.state == "ended" else None,
+            "outcome": self.outcome(entry, viewer) if entry.state == "ended" else None,
         }
         if job is not None:
             self._fill(shown, entry, job, core or self.shell.core)
@@ -78,21 +66,23 @@ class Views:
         """Keep the last picture of a job that the core is about to forget."""
         job = self.shell.core.jobs.get(entry.id)
         if job is not None:
-            shown = self.job(entry, Viewer(0, "name"))
+            shown = self.job(entry, OPERATOR)
             entry.last_seen = {"gpus": shown["gpus"]}
 
-    def outcome(self, entry: Entry) -> api.Outcome:
+    def outcome(self, entry: Entry, viewer: Viewer) -> api.Outcome:
         alive = sum(self.shell.enforcer.refusals(client.id) for client in self.shell.clients.of_job(entry.id))
-        return entry.outcome(alive)  # type: ignore[return-value]
+        return viewer.facts(entry.outcome(alive))  # type: ignore[return-value]
 
-    def jobs(self, viewer: Viewer) -> list[api.Job]:
-        return [self.job(entry, viewer) for entry in self.shell.book.live()]
+    def jobs(self, viewer: Viewer, *, ended: bool = False) -> list[api.Job]:
+        return [self.job(entry, viewer) for entry in (self.shell.book.all() if ended else self.shell.book.live())]
 
     def _state(self, entry: Entry, job: Job | None) -> str:
         if entry.state != "running" or job is None:
             return entry.state
         if job.reclaims:
             return "asked_back" if any(one.rung > Rung.TRIM for one in job.reclaims.values()) else "trimming"
+        if job.spec.observe:
+            return "observed"
         claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
         return "waiting" if claims else "running"
 
@@ -108,7 +98,7 @@ class Views:
         shares = core.state.shares_of(job, gpu.id)
         used = {share.process: self._used(share) for share in shares}
         accounted, overhead = sum(used.values()), sum(share.overhead for share in shares)
-        usage, bounds = accounted + overhead, job.bounds[gpu.id]
+        usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
         entry.note_peak(gpu.id, usage)
         if len(shares) == 1:
             entry.note_peak(gpu.id, overhead + self.shell.enforcer.peak(shares[0].process, gpu.id))
@@ -127,7 +117,7 @@ class Views:
             "usage": usage,
             "accounted": accounted,
             "overhead": overhead,
-            "loan": max(0, usage - bounds.request),
+            "loan": 0 if job.spec.observe else max(0, usage - bounds.request),
             "credit": sum(share.credit for share in shares),
             "peak": entry.peak.get(gpu.id, 0),
             "grantable": grantable,
@@ -178,21 +168,24 @@ class Views:
         known |= {entry.pid for entry in gpu.returning.values()}
         found = outsiders(sample.by_pid if sample is not None else None, known)
         for one in found:
+            job = self.shell.core.jobs.get(one["job"] or "")
+            if job is not None and job.spec.observe and job.spec.uid == one["uid"]:
+                one["reason"] = "observed"
             if not viewer.may_see(one["uid"]):
                 one["command"] = "-"
-                if viewer.reveal == "none":
-                    one["user"], one["uid"] = "-", -1
+            if not viewer.sees_user(one["uid"]):
+                one["user"], one["uid"] = "-", -1
         return found
 
-    def reservation(self, one: Reservation, viewer: Viewer | None = None) -> api.Reservation:
+    def reservation(self, one: Reservation, viewer: Viewer) -> api.Reservation:
         state = self.shell.core.state
         offset = clock_offset()
-        hidden = viewer is not None and not viewer.may_see(one.spec.uid)
+        uid = one.spec.uid
         return {
             "id": one.id,
-            "name": "-" if hidden and viewer is not None and viewer.reveal != "name" else one.spec.name,
-            "user": "-" if hidden and viewer is not None and viewer.reveal == "none" else one.spec.user,
-            "uid": -1 if hidden and viewer is not None and viewer.reveal == "none" else one.spec.uid,
+            "name": one.spec.name if viewer.sees_name(uid) else "-",
+            "user": one.spec.user if viewer.sees_user(uid) else "-",
+            "uid": uid if viewer.sees_user(uid) else -1,
             "since": one.since + offset,
             "until": None if one.until is None else one.until + offset,
             "gpus": [
@@ -204,7 +197,7 @@ class Views:
                 }
                 for gpu, amount in one.amounts.items()
             ],
-            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and not hidden],
+            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and viewer.may_see(uid)],
         }
 
     # ---- waiting -----------------------------------------------------------------------------------
@@ -220,14 +213,14 @@ class Views:
                 "gpu": one.gpu,
                 "since": one.since + offset,
                 "until": one.until + offset,
-                "code": one.reason.code.value,
-                "message": one.reason.message,
-                "facts": [list(fact) for fact in one.reason.facts],
-                "hint": one.reason.hint,
-                "data": dict(one.reason.data),
+                "code": told.code.value,
+                "message": told.message,
+                "facts": [list(fact) for fact in told.facts],
+                "hint": told.hint,
+                "data": dict(told.data),
             }
-            for one in found
-            if job in (None, one.job) and (viewer.reveal == "name" or viewer.may_see(one.uid))
+            for one, told in ((one, viewer.told(one.reason)) for one in found)
+            if job in (None, one.job) and viewer.sees_name(one.uid)
         ]
 
     def pressure(self) -> list[api.GpuPressure]:
@@ -240,23 +233,23 @@ class Views:
 
     # ---- records -----------------------------------------------------------------------------------
 
-    def story(self, entry: Entry) -> list[api.Record]:
+    def story(self, entry: Entry, viewer: Viewer) -> list[api.Record]:
         """The core forgets a job's story with the job; the node's records outlive it for a while."""
         own = self.shell.core.story(entry.id)
         noted = [one for one in self.shell.core.records if one.job == entry.id]
         before = [one for one in noted if one.time < own[0].time] if own else noted  # it queued
-        return _records([*before, *own])
+        return _records([*before, *own], viewer)
 
-    def records(self, viewer: Viewer) -> list[api.Record]:
-        return self.readable(self.shell.core.records, viewer)
+    def may_read(self, viewer: Viewer) -> Callable[[Record], bool]:
+        """Records are read of jobs that the viewer may know by name: they say what happens in a job."""
+        return lambda one: one.uid is None or viewer.sees_name(one.uid)
 
-    def readable(self, records: Iterable[Record], viewer: Viewer) -> list[api.Record]:
-        """Those of these that the viewer may read."""
-        return _records(one for one in records if self._may_read(one, viewer))
+    def readable(self, viewer: Viewer, last: int | None = None) -> list[Record]:
+        found = list(filter(self.may_read(viewer), self.shell.core.records))
+        return found if last is None else found[len(found) - min(last, len(found)) :]
 
-    def _may_read(self, record: Record, viewer: Viewer) -> bool:
-        """Texts name jobs: those of others are read only where names may be seen."""
-        return record.uid is None or viewer.reveal == "name" or viewer.may_see(record.uid)
+    def records(self, viewer: Viewer, found: Iterable[Record]) -> list[api.Record]:
+        return _records(found, viewer)
 
 
 def health_of(gpu: Gpu) -> api.Health:
@@ -273,7 +266,7 @@ def health_of(gpu: Gpu) -> api.Health:
     return {"state": str(health.condition_of(gpu)), "shortfall": health.shortfall(gpu), "ailments": shown}
 
 
-def _records(found: Iterable[Record]) -> list[api.Record]:
+def _records(found: Iterable[Record], viewer: Viewer) -> list[api.Record]:
     offset = clock_offset()
     return [
         {
@@ -282,8 +275,8 @@ def _records(found: Iterable[Record]) -> list[api.Record]:
             "event": one.event,
             "gpu": one.gpu,
             "job": one.job,
-            "text": one.text,
-            "facts": dict(one.facts),
+            "text": viewer.words(one.text),
+            "facts": viewer.facts(one.facts),
         }
         for one in found
     ]
@@ -291,10 +284,13 @@ def _records(found: Iterable[Record]) -> list[api.Record]:
 
 def _veil(shown: api.Job, viewer: Viewer) -> api.Job:
     """Another user's job: how much memory it takes is everybody's business, what it does is not."""
-    if viewer.reveal != "name":
+    uid = shown["uid"]
+    if not viewer.sees_name(uid):
         shown["name"] = "-"
-    if viewer.reveal == "none":
+    if not viewer.sees_user(uid):
         shown["user"], shown["uid"] = "-", -1
+    if shown["outcome"] is not None and not viewer.sees_name(uid):
+        shown["outcome"] |= {"exit_code": None, "signal": None, "killed": None}  # as its records, which say the same
     shown["command"] = []
     for process in shown["processes"]:
         process["command"] = "-"

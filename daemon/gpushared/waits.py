@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes, format_duration
-from gpushare.reasons import Code, Reason
-from gpushared import admission, obstacle
+from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushared import admission, obstacle, reveal
 from gpushared.state import A_YEAR, Ask, Gpu, Job, Policy, Reclaim, Rung, State, Submission
 
 
@@ -51,89 +51,89 @@ def _of_claim(state: State, gpu: Gpu, ask: Ask, now: float) -> Reason:
     job = state.jobs[ask.job]
     what = "a context" if ask.attach else format_bytes(ask.wanted)
     asked = [other for other in gpu.on_rung.values() if other is not job]
-    facts = [
+    facts: list[tuple[Words, Words]] = [
         ("free", format_bytes(max(0, gpu.free))),
-        ("held", " · ".join(_holders(state, gpu, but=job)) or "nothing by others"),
+        ("held", joined(" · ", _holders(state, gpu, but=job)) or "nothing by others"),
         *(("asked", _asked(state.policy, other, other.reclaims[gpu.id], now)) for other in asked),
         ("at most", f"{_span(ask.deadline - now)} more; then the call fails"),
     ]
-    message = (
-        f"{job.spec.name} ({job.spec.user}) has waited {_span(now - ask.since)} for {what} of GPU {gpu.index},"
-        " which is within its request"
-    )
+    waited = f" has waited {_span(now - ask.since)} for {what} of GPU {gpu.index}, which is within its request"
     cause, hint = _end_of(state, gpu, ask, asked, now)
     data = {"asked": ask.wanted, "waited": now - ask.since, "cause": cause, "borrowers": [one.id for one in asked]}
-    return Reason(Code.CLAIM_WAITS, message, tuple(facts), hint, data)
+    return Reason(Code.CLAIM_WAITS, words(reveal.who(job.spec), waited), tuple(facts), hint, data)
 
 
-def _holders(state: State, gpu: Gpu, but: Job) -> list[str]:
+def _holders(state: State, gpu: Gpu, but: Job) -> list[Words]:
     """Borrowers first: theirs is what can come back."""
     others = [job for job in state.owners(gpu.id) if job is not but and state.usage(job, gpu.id)]
-    held = []
-    for job in sorted(others, key=lambda job: (-state.loan(job, gpu.id), -state.usage(job, gpu.id))):
+    held: list[Words] = []
+    others.sort(key=lambda job: (-state.loan(job, gpu.id), -state.usage(job, gpu.id)))
+    for job in others[: obstacle.NAMED]:
         loan = state.loan(job, gpu.id)
         lent = f", {format_bytes(loan)} of it on loan" if loan else ""
-        held.append(f"{job.spec.name} ({job.spec.user}) {format_bytes(state.usage(job, gpu.id))}{lent}")
-    return held + obstacle.held_by_no_job(gpu)
+        held.append(words(reveal.who(job.spec), f" {format_bytes(state.usage(job, gpu.id))}{lent}"))
+    return held + obstacle.and_others([state.usage(job, gpu.id) for job in others]) + obstacle.held_by_no_job(gpu)
 
 
-def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> str:
+def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> Words:
     """What a borrower has been told, and what comes next."""
-    who, ago = job.spec.name, f"{_span(now - one.since)} ago"
+    who, ago = reveal.name(job.spec), f"{_span(now - one.since)} ago"
     if one.killed_at is not None:
-        what = "does not go" if one.given_up else "its memory is on its way back"
-        return f"{who} was killed {_span(now - one.killed_at)} ago, and {what}"
+        what = "is still there" if one.given_up else "its memory is on its way back"
+        return words(who, f" was killed {_span(now - one.killed_at)} ago, and {what}")
     if one.rung is Rung.TRIM:
         if one.trimmed:
-            return f"{who} was asked to trim its caches {ago}, and has given what it could"
-        return f"{who} was asked to trim its caches {ago}, and has {_span(one.deadline - now)} to answer"
-    told = f"{who} was asked with SIGTERM {ago}"
+            return words(who, f" was asked to trim its caches {ago}, and has given what it could")
+        left = _span(one.deadline - now)
+        return words(who, f" was asked to trim its caches {ago}, and has {left} to answer")
+    told = words(who, f" was asked with SIGTERM {ago}")
     if policy.last_rung != "kill":
-        return f"{told}; nobody is killed on this node"
-    return f"{told}, and is killed in {_span(one.deadline - now)} unless it gives back"
+        return words(told, "; nobody is killed on this node")
+    return words(told, f", and is killed in {_span(one.deadline - now)} unless it gives back")
 
 
-def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> tuple[str, str]:
+def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> tuple[str, Words]:
     """What is waited for, as a word for programs, and what would end the wait."""
     gone = [job for job in asked if job.reclaims[gpu.id].killed_at is not None]
     told = [job for job in asked if job not in gone and job.reclaims[gpu.id].rung >= Rung.TERM]
     trims = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TRIM]
     if gone and all(not job.reclaims[gpu.id].given_up for job in gone):
-        return "killed", f"it goes on as soon as the memory of {_names(gone)} is free"
+        return "killed", words("it goes on as soon as the memory of ", _names(gone), " is free")
     if told:
         missing = max(0, ask.need - max(0, gpu.free))
         last = max(job.reclaims[gpu.id].deadline for job in told)
         kill = state.policy.last_rung == "kill"
         when = f", or has been stopped, in {_span(last - now)} at the latest" if kill else ""
-        return "grace", f"it goes on when {_names(told)} gives {format_bytes(missing)} back{when}"
+        back = f" gives {format_bytes(missing)} back{when}"
+        return "grace", words("it goes on when ", _names(told), back)
     if trims and any(not job.reclaims[gpu.id].trimmed for job in trims):
-        return "trim", f"it goes on when the caches of {_names(trims)} have come back; nobody is stopped before that"
+        back = " have come back; nobody is stopped before that"
+        return "trim", words("it goes on when the caches of ", _names(trims), back)
     found = obstacle.of(state, gpu, ask, now)
-    return found.cause, f"in the way: {found.text}; {found.way_out}"
+    return found.cause, words("in the way: ", found.text, f"; {found.way_out}")
 
 
 # ---- the queue -------------------------------------------------------------------------------------
 
 
 def _of_submission(state: State, one: Submission, now: float) -> Reason:
-    ahead = [other.spec.name for other in state.queue.values() if other.order < one.order]
+    ahead = [reveal.name(other.spec) for other in state.queue.values() if other.order < one.order]
     inside = state.reservations.get(one.spec.reservation)
     found = admission.place(state, one.spec, (), inside)
-    facts = list(found.facts) if isinstance(found, Reason) else []
+    facts: list[tuple[Words, Words]] = list(found.facts) if isinstance(found, Reason) else []
     if ahead:
-        facts.append(("ahead", ", ".join(ahead)))
+        facts.append(("ahead", joined(", ", ahead)))
     forever = one.until - now > A_YEAR
     patience = "as long as it takes" if forever else f"{_span(one.until - now)} more; then it is refused"
     facts.append(("at most", patience))
-    message = (
-        f"{one.spec.name} ({one.spec.user}) has queued {_span(now - one.since)} for a request of {_said(state, one)}"
-        f"{f' on {one.spec.gpus} GPUs' if one.spec.gpus > 1 else ''}"
-    )
+    where = f" on {one.spec.gpus} GPUs" if one.spec.gpus > 1 else ""
+    queued = f" has queued {_span(now - one.since)} for a request of {_said(state, one)}{where}"
     if isinstance(found, Reason):
         hint = "it starts when jobs that hold requests end, or lower them with `gpushare set JOB --request`"
     else:
         hint = "there is room for it, and those ahead of it come first"
-    return Reason(Code.NOT_ADMITTED, message, tuple(facts), hint, {"waited": now - one.since, "ahead": len(ahead)})
+    data = {"waited": now - one.since, "ahead": len(ahead)}
+    return Reason(Code.NOT_ADMITTED, words(reveal.who(one.spec), queued), tuple(facts), hint, data)
 
 
 def _said(state: State, one: Submission) -> str:
@@ -144,8 +144,8 @@ def _said(state: State, one: Submission) -> str:
 # ---- in words --------------------------------------------------------------------------------------
 
 
-def _names(jobs: list[Job]) -> str:
-    return " and ".join(job.spec.name for job in jobs)
+def _names(jobs: list[Job]) -> Words:
+    return joined(" and ", (reveal.name(job.spec) for job in jobs))
 
 
 def _span(seconds: float) -> str:

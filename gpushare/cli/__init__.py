@@ -24,6 +24,7 @@ COMMANDS = {
     "run": "gpushare.cli.run",
     "ps": "gpushare.cli.ps",
     "status": "gpushare.cli.status",
+    "top": "gpushare.cli.top",
     "set": "gpushare.cli.set",
     "reserve": "gpushare.cli.reserve",
     "release": "gpushare.cli.release",

@@ -29,7 +29,7 @@ def command(output: str) -> int:
         _output.print_json("doctor", {"checks": checks})
     else:
         rows = [[check.id, finding.state, check.title, finding.detail] for check, finding in found]
-        columns = [Column("ID"), Column("STATE"), Column("CHECK"), Column("FOUND", shrink=True)]
+        columns = [Column("ID"), Column("STATE"), Column("CHECK"), Column("FOUND", wrap=True)]
         _output.print_table(columns, rows)
         _print_hints([(check.id, finding.hint) for check, finding in found if finding.hint])
     return 1 if any(finding.state == "fail" for _, finding in found) else 0

@@ -29,7 +29,7 @@ def command(follow: bool, last: int, job: str | None, output: str) -> None:
     client = find(load_settings()).client()
 
     def wanted(record: Record) -> bool:
-        return job is None or job in (record["name"], record["job"])
+        return job is None or job in (record["name"], record["job"]) or record["event"] == "lost"
 
     if not follow:
         found = [record for record in client.records() if wanted(record)]

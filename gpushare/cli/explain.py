@@ -86,6 +86,12 @@ def _print_story(story: Story) -> None:
             bounds = f"request {format_bytes(gpu['request'])}, limit {format_bytes(gpu['limit'])}"
             click.echo(f"  GPU {gpu['index']}  used {format_bytes(gpu['peak'])} at most; {bounds}")
             continue
+        if job["state"] == "observed":
+            most = format_bytes(gpu["peak"])
+            click.echo(
+                f"  GPU {gpu['index']}  uses {format_bytes(gpu['usage'])}, {most} at most; only observed: no budget"
+            )
+            continue
         loan = f", {format_bytes(gpu['loan'])} of it on loan" if gpu["loan"] else ""
         click.echo(
             f"  GPU {gpu['index']}  uses {format_bytes(gpu['usage'])}{loan}; request {format_bytes(gpu['request'])},"

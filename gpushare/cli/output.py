@@ -1,7 +1,8 @@
 """How results look: tables for people, JSON for programs. The only module that imports rich.
 
 Data goes to stdout and everything else to stderr. A table has no frame, so that it can be read, grepped and cut;
-it is fitted to a terminal's width and never cut when piped. Colour only repeats what the words say.
+it is fitted to a terminal's width, by leaving out what matters least and never by cutting at the edge, and is whole
+when piped. Colour only repeats what the words say.
 """
 
 from __future__ import annotations
@@ -9,21 +10,30 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-__all__ = ["Column", "age", "clock", "jsonl", "option", "print_json", "print_table", "progress"]
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["Column", "age", "clock", "jsonl", "option", "print_json", "print_table", "progress", "styled", "table"]
 
 PIPED_WIDTH = 10_000
+GAP = 2
+SHRUNK = 10
+"""So much of a column that may be cut is left at least."""
 STYLES = {
     "borrowing": "yellow",
     "asked_back": "bold red",
     "waiting": "magenta",
+    "observed": "blue",
     "queued": "cyan",
     "unmanaged": "magenta",
     "escaped": "bold red",
@@ -45,6 +55,8 @@ class Column:
     title: str
     right: bool = False
     shrink: bool = False  # may be cut to fit a terminal
+    wrap: bool = False  # goes on in the next line where it does not fit
+    spare: int = 0  # may be left out to fit a terminal: the largest first; 0 never
 
 
 def option(*formats: str) -> Callable[[Function], Function]:
@@ -71,27 +83,111 @@ def jsonl(schema: str, items: Sequence[Mapping[str, object]]) -> None:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], dim: Callable[[int], bool] | None = None
 ) -> None:
+    click.echo("\n".join(table(columns, rows, terminal_size().columns if sys.stdout.isatty() else None, dim)))
+
+
+def terminal_size() -> os.terminal_size:
+    return shutil.get_terminal_size()  # heeds COLUMNS and LINES
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    dim: Callable[[int], bool] | None = None,
+) -> list[str]:
+    """The lines. width: of the terminal that they are for; None is no terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(
+    room = width or PIPED_WIDTH
+    kept = _kept(columns, rows, room)
+    widths = _widths(columns, rows, kept, room)
+    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for index in kept:
+        column = columns[index]
+        drawn.add_column(
             column.title,
             justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis" if column.shrink else "ignore",
-            min_width=None if column.shrink else _widest(columns, rows, column),
+            no_wrap=not column.wrap,
+            overflow="ellipsis",
+            width=widths[index],
         )
-    for index, row in enumerate(rows):
-        style = "dim" if dim is not None and dim(index) else ""
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row), style=style)
-    terminal = sys.stdout.isatty()
-    drawn = io.StringIO()
-    width = Console(file=sys.stdout).width if terminal else PIPED_WIDTH
-    Console(file=drawn, width=width, force_terminal=terminal or None, highlight=False).print(table)
-    click.echo("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()))
+    for number, row in enumerate(rows):
+        style = "dim" if dim is not None and dim(number) else ""
+        drawn.add_row(*(Text(row[index], style=STYLES.get(row[index], "")) for index in kept), style=style)
+    console = Console(
+        file=io.StringIO(),
+        width=max(room, _total(widths.values()) + GAP),
+        force_terminal=width is not None or None,
+        highlight=False,
+    )
+    console.print(drawn)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def styled(*parts: tuple[str, str]) -> str:
+    """One line for a terminal, of (text, style) pairs."""
+    from rich.text import Text
+
+    return _ansi(Text.assemble(*parts))
+
+
+def _ansi(text: Text) -> str:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=PIPED_WIDTH, force_terminal=True, highlight=False)
+    console.print(text, end="", soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def cut(line: str, width: int) -> str:
+    """A line of a table, no longer than a terminal is wide."""
+    from rich.text import Text
+
+    text = Text.from_ansi(line)
+    if text.cell_len <= width:
+        return line
+    text.truncate(width)
+    return _ansi(text)
+
+
+def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Which of the columns are shown."""
+    kept = list(range(len(columns)))
+    while _total([_least(columns, rows, index) for index in kept]) > room:
+        spare = max(kept, key=lambda index: columns[index].spare)
+        if not columns[spare].spare:
+            break
+        kept.remove(spare)
+    return kept
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: list[int], room: int) -> dict[int, int]:
+    """As wide as they are, with what is too much taken from those that may be cut, the widest first."""
+    widths = {index: _widest(columns, rows, index) for index in kept}
+    while _total(widths.values()) > room:
+        shrinkable = [index for index in kept if widths[index] > _least(columns, rows, index)]
+        if not shrinkable:
+            break  # what is too wide all the same is wrapped
+        widths[max(shrinkable, key=lambda index: widths[index])] -= 1
+    return widths
+
+
+def _total(widths: Collection[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _least(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> int:
+    widest = _widest(columns, rows, index)
+    return min(widest, SHRUNK) if columns[index].shrink or columns[index].wrap else widest
+
+
+def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> int:
+    return max([len(columns[index].title), *(len(row[index]) for row in rows)])
 
 
 @contextlib.contextmanager
@@ -108,16 +204,18 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], column: Column) -> int:
-    index = columns.index(column)
-    return max([len(column.title), *(len(row[index]) for row in rows)])
-
-
 def clock(moment: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(moment))
+    """With the date, if it is another day's."""
+    when, now = time.localtime(moment), time.localtime()
+    same_day = (when.tm_year, when.tm_yday) == (now.tm_year, now.tm_yday)
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", when)
 
 
 def age(moment: float) -> str:
+    return lasted(time.time() - moment)
+
+
+def lasted(seconds: float) -> str:
     from gpushare.quantity import format_duration
 
-    return format_duration(float(int(max(0.0, time.time() - moment)))).replace(" ", "")
+    return format_duration(float(int(max(0.0, seconds)))).replace(" ", "")

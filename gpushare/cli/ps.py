@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
+from dataclasses import replace
 
 import click
 
-from gpushare.api import Gpu, Job, UnmanagedProcess
+from gpushare.api import Gpu, Job, Outcome, UnmanagedProcess
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
@@ -16,14 +19,14 @@ from gpushare.quantity import format_bytes
 
 COLUMNS = [
     Column("GPU", right=True),
-    Column("JOB"),
-    Column("USER"),
-    Column("PID", right=True),
-    Column("AGE", right=True),
+    Column("JOB", shrink=True),
+    Column("USER", shrink=True, spare=2),
+    Column("PID", right=True, spare=5),
+    Column("AGE", right=True, spare=6),
     Column("USAGE", right=True),
-    Column("REQUEST", right=True),
-    Column("LIMIT", right=True),
-    Column("LOAN", right=True),
+    Column("REQUEST", right=True, spare=3),
+    Column("LIMIT", right=True, spare=4),
+    Column("LOAN", right=True, spare=1),
     Column("STATE"),
 ]
 WIDE = [
@@ -34,30 +37,61 @@ WIDE = [
     Column("LIMIT FROM"),
     Column("GPU HEALTH"),
 ]
-COMMAND = Column("COMMAND", shrink=True)
+COMMAND = Column("COMMAND", shrink=True, spare=7)
 
 
 @click.command(short_help="List jobs and what they use.")
+@click.option("-a", "--all", "ended", is_flag=True, help="Ended jobs, too: how they ended, and the most they used.")
+@click.option("--gpu", metavar="GPU", help="Only on this GPU: its number, or its UUID or the beginning of that.")
+@click.option("--user", metavar="USER", help="Only of this user: name or uid.")
 @_output.option("table", "wide", "json", "jsonl")
-def command(output: str) -> None:
-    """List the jobs of this node: for each of their GPUs what they use, what is guaranteed, and what is on loan."""
+def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> None:
+    """List the jobs of this node: for each of their GPUs what they use, what is guaranteed, and what is on loan.
+
+    For a job that has ended, AGE is how long it lasted and USAGE the most that it used.
+    """
     client = find(load_settings()).client()
-    jobs = client.jobs()
+    jobs = [job for job in client.jobs(ended=ended) if user is None or user in (job["user"], str(job["uid"]))]
+    if gpu is not None:
+        jobs = [_only_on(job, gpu) for job in jobs]
+        jobs = [job for job in jobs if job["gpus"]]
     if output == "json":
         _output.print_json("ps", {"jobs": jobs})
     elif output == "jsonl":
         _output.jsonl("ps", jobs)
     elif jobs or output == "wide":
-        _print(jobs, client.status()["gpus"] if output == "wide" else [], wide=output == "wide")
+        outsiders = [] if output != "wide" else _outsiders(client.status()["gpus"], gpu, user)
+        _print(jobs, outsiders, wide=output == "wide")
     else:
-        click.echo("no jobs", err=True)
+        click.echo("no jobs" + (" like that" if gpu or user else ""), err=True)
 
 
-def _print(jobs: list[Job], gpus: list[Gpu], *, wide: bool) -> None:
-    lines = [(job["uid"], row) for job in jobs for row in _rows(job, wide=wide)]
-    lines += [(one["uid"], _outsider(gpu, one)) for gpu in gpus for one in gpu["unmanaged_processes"]]
+def _only_on(job: Job, gpu: str) -> Job:
+    return {**job, "gpus": [one for one in job["gpus"] if _is(gpu, one["index"], one["uuid"])]}
+
+
+def _is(wanted: str, index: int, uuid: str) -> bool:
+    return wanted == str(index) or (not wanted.isdecimal() and uuid.lower().startswith(wanted.lower()))
+
+
+def _outsiders(gpus: list[Gpu], wanted: str | None, user: str | None) -> list[tuple[Gpu, UnmanagedProcess]]:
+    return [
+        (gpu, one)
+        for gpu in gpus
+        if wanted is None or _is(wanted, gpu["index"], gpu["uuid"])
+        for one in gpu["unmanaged_processes"]
+        if user is None or user in (one["user"], str(one["uid"]))
+    ]
+
+
+def _print(jobs: list[Job], outsiders: list[tuple[Gpu, UnmanagedProcess]], *, wide: bool) -> None:
+    lines = [(job["uid"], row) for job in jobs for row in rows(job, wide=wide)]
+    lines += [(one["uid"], _outsider(gpu, one)) for gpu, one in outsiders]
+    columns = [*COLUMNS, COMMAND]
+    if wide:  # all of it, on as many lines as it takes
+        columns = [replace(one, spare=0) for one in (*COLUMNS, *WIDE, COMMAND)]
     _output.print_table(
-        [*COLUMNS, *(WIDE if wide else []), COMMAND],
+        columns,
         [row for _, row in lines],
         dim=lambda index: lines[index][0] != os.getuid(),
     )
@@ -66,38 +100,44 @@ def _print(jobs: list[Job], gpus: list[Gpu], *, wide: bool) -> None:
 def _outsider(gpu: Gpu, process: UnmanagedProcess) -> list[str]:
     """A program with memory on the GPU and no budget; `escaped` if it was started under a job all the same."""
     state = "escaped" if process["job"] else "unmanaged"
+    if process["reason"] == "observed":
+        state = "observed"
     row = [str(gpu["index"]), "-", process["user"], str(process["pid"]), "-", format_bytes(process["bytes"])]
     wide = [process["job"] or "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
     return [*row, "-", "-", "-", state, *wide, process["command"]]
 
 
-def _rows(job: Job, *, wide: bool) -> list[list[str]]:
+def rows(job: Job, *, wide: bool = False) -> list[list[str]]:
+    """A line for each of its GPUs."""
     pids = [str(process["pid"]) for process in job["processes"]]
     pid = pids[0] + (f"+{len(pids) - 1}" if len(pids) > 1 else "") if pids else "-"
-    rows = []
+    outcome = job["outcome"]
+    age = _output.age(job["since"]) if outcome is None else _output.lasted(outcome["duration"])
+    state = job["state"] if outcome is None else _ending(outcome)
+    start, command = [job["name"], job["user"], pid, age], shlex.join(job["command"])
+    found = []
     for gpu in job["gpus"]:
-        amounts = [format_bytes(amount) for amount in (gpu["usage"], gpu["request"], gpu["limit"])]
-        loan = format_bytes(gpu["loan"]) if gpu["loan"] else "-"
-        row = [
-            str(gpu["index"]),
-            job["name"],
-            job["user"],
-            pid,
-            _output.age(job["since"]),
-            *amounts,
-            loan,
-            job["state"],
-        ]
+        usage = gpu["usage"] if outcome is None else outcome["peak"].get(gpu["uuid"], 0)
+        loan = format_bytes(gpu["loan"]) if gpu["loan"] and outcome is None else "-"
+        row = [str(gpu["index"]), *start, *map(format_bytes, (usage, gpu["request"], gpu["limit"])), loan, state]
         if wide:
             row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu["uuid"]]
             row += [job["limit_source"] or "-", gpu["health"]]
-        rows.append([*row, shlex.join(job["command"])])
-    return rows or [_without_gpu(job, pid, wide=wide)]
+        found.append([*row, command])
+    if not found:  # it is queued, or was never on one
+        row = ["-", *start, "-", "-", "-", "-", state]
+        if wide:
+            row += [job["id"], str(job["priority"]), "-", "-", job["limit_source"] or "-", "-"]
+        found.append([*row, command])
+    return found
 
 
-def _without_gpu(job: Job, pid: str, *, wide: bool) -> list[str]:
-    """A job that is queued has no GPU yet."""
-    row = ["-", job["name"], job["user"], pid, _output.age(job["since"]), "-", "-", "-", "-", job["state"]]
-    if wide:
-        row += [job["id"], str(job["priority"]), "-", "-", job["limit_source"] or "-", "-"]
-    return [*row, shlex.join(job["command"])]
+def _ending(outcome: Outcome) -> str:
+    """Short; `gpushare explain JOB` has the whole of it."""
+    if outcome["killed"] is not None:
+        return "over limit" if outcome["killed"]["code"] == "breach" else "reclaimed"
+    if outcome["signal"] is not None:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(outcome["signal"]).name
+        return f"signal {outcome['signal']}"
+    return "ended" if outcome["exit_code"] is None else f"exit {outcome['exit_code']}"

@@ -62,7 +62,14 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 )
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
 @click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
-@click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
+@click.option("--gpus", metavar="N", type=click.IntRange(1), help="How many GPUs.  [default: 1, or those of --gpu]")
+@click.option(
+    "--gpu",
+    "devices",
+    metavar="GPU",
+    multiple=True,
+    help="On this one: its number in `gpushare status`, or its UUID. For several GPUs give it several times.",
+)
 @click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's]")
 @click.option("--priority", metavar="N", help="Jobs of lower priority are stopped first.  [default: 0]")
 @click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m.")
@@ -80,6 +87,11 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.option("--no-lend", is_flag=True, help="Keep this job's unused memory for itself.")
 @click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.  [default: auto]")
 @click.option("--visible", metavar="WHAT", help="What the program sees as the GPU's size: limit or request.")
+@click.option(
+    "--mode",
+    metavar="MODE",
+    help="enforce; observe: no budget, only see what it uses (ps, --report); off: as if gpushare were not there.",
+)
 @click.option("--exec", "replace", is_flag=True, help="Become the program instead of staying as its parent.")
 @click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write how it ended as JSON.")
 @click.option("--require-daemon", is_flag=True, help="Fail rather than run without a daemon.")
@@ -91,7 +103,8 @@ def command(
     command_line: tuple[str, ...],
     request: str | None,
     limit: str | None,
-    gpus: int,
+    gpus: int | None,
+    devices: tuple[str, ...],
     name: str | None,
     priority: str | None,
     grace: str | None,
@@ -103,6 +116,7 @@ def command(
     reservation: str | None,
     driver: str | None,
     visible: str | None,
+    mode: str | None,
     replace: bool,
     report: Path | None,
     require_daemon: bool,
@@ -136,12 +150,14 @@ def command(
         "GPUSHARE_MIN_RUN_TIME": min_run_time,
         "GPUSHARE_DRIVER": driver,
         "GPUSHARE_VISIBLE": visible,
+        "GPUSHARE_MODE": mode,
     }
     return run(
         Options(
             command=list(command_line),
             flags=flags,
-            gpus=gpus,
+            gpus=gpus or len(devices) or 1,
+            devices=devices,
             wait=wait,
             lend=not no_lend,
             reservation=reservation,

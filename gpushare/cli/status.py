@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from gpushare.api import Gpu, Job, Status
@@ -13,14 +15,14 @@ from gpushare.quantity import format_bytes, format_duration
 
 COLUMNS = [
     Column("GPU", right=True),
-    Column("NAME"),
-    Column("TOTAL", right=True),
-    Column("CAPACITY", right=True),
-    Column("REQUESTED", right=True),
+    Column("NAME", shrink=True),
+    Column("TOTAL", right=True, spare=3),
+    Column("CAPACITY", right=True, spare=4),
+    Column("REQUESTED", right=True, spare=1),
     Column("USAGE", right=True),
     Column("LENT", right=True),
     Column("FREE", right=True),
-    Column("UNMANAGED", right=True),
+    Column("UNMANAGED", right=True, spare=2),
     Column("HEALTH"),
     Column("MEMORY"),
 ]
@@ -39,10 +41,10 @@ def command(output: str) -> None:
     if output == "json":
         _output.print_json("status", dict(status))
         return
-    click.echo(_headline(node, status))
+    click.echo(headline(node, status))
     click.echo()
     wide = output == "wide"
-    columns = [*COLUMNS, *(WIDE if wide else [])]
+    columns = [*(replace(one, spare=0) for one in COLUMNS), *WIDE] if wide else COLUMNS
     _output.print_table(columns, [_row(gpu, wide=wide) for gpu in status["gpus"]])
     click.echo(f"\n{LEGEND}")
     if status["jobs"]:
@@ -52,7 +54,7 @@ def command(output: str) -> None:
         click.echo("\n" + "\n".join(ailing))
 
 
-def _headline(node: Node, status: Status) -> str:
+def headline(node: Node, status: Status) -> str:
     daemon = status["daemon"]
     jobs = f"{daemon['jobs']} job{'' if daemon['jobs'] == 1 else 's'}"
     up = format_duration(float(int(daemon["uptime"])))
@@ -84,14 +86,14 @@ def ailments(gpu: Gpu, *, hints: bool) -> list[str]:
     return lines
 
 
-def bar(gpu: Gpu) -> str:
+def bar(gpu: Gpu, width: int = BAR) -> str:
     """The GPU's memory as a strip; whatever is there shows as at least one mark."""
     parts = (("#", gpu["usage"] - gpu["lent"]), ("+", gpu["lent"]), ("!", gpu["unmanaged"]))
     strip = ""
     for mark, amount in parts:
         if amount > 0 and gpu["total"] > 0:
-            strip += mark * max(1, round(amount / gpu["total"] * BAR))
-    return f"[{strip[:BAR]:.<{BAR}}]"
+            strip += mark * max(1, round(amount / gpu["total"] * width))
+    return f"[{strip[:width]:.<{width}}]"
 
 
 def _jobs(jobs: list[Job]) -> str:

@@ -37,7 +37,7 @@ static const struct source limit_sources[] = {
 static const char *const known_names[] = {
     "GPUSHARE_REQUEST",    "GPUSHARE_LIMIT",        "GPUSHARE_NAME",    "GPUSHARE_PRIORITY", "GPUSHARE_GRACE",
     "GPUSHARE_ON_RECLAIM", "GPUSHARE_MIN_RUN_TIME", "GPUSHARE_VISIBLE", "GPUSHARE_DRIVER",   "GPUSHARE_SOCKET",
-    "GPUSHARE_LOG",        "GPUSHARE_SIM",          "GPUSHARE_CONFIG",  "GPUSHARE_JOB"};
+    "GPUSHARE_LOG",        "GPUSHARE_SIM",          "GPUSHARE_CONFIG",  "GPUSHARE_JOB",      "GPUSHARE_MODE"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -335,6 +335,11 @@ void gs_options_read(struct gs_options *options, char **environment, bool warn) 
     for (size_t i = 0; i < COUNT(limit_sources); i++)
         options->active |= value_of(environment, limit_sources[i].name) != NULL && limit_sources[i].dialect != GS_HAMI;
     options->active |= request.set || limit.set || options->job_id != 0;
+    const char *mode = value_of(environment, "GPUSHARE_MODE");
+    if (is_word(mode, "observe") || is_word(mode, "off"))
+        options->active = false; /* whoever observes reads NVML */
+    else if (mode != NULL && !is_word(mode, "enforce") && *mode != '\0')
+        warn_of_value("GPUSHARE_MODE", "none of enforce, observe, off: ignored", warn);
     fill_budget(options, request, limit);
     check_order(options, warn);
     const char *limit_name = limit.set ? limit.name : request.set ? request.name : "";

@@ -36,8 +36,9 @@
 #define POOL_MAGIC   0x6d69732d75706770ull /* "pgpu-sim" */
 #define POOL_VERSION 1
 #define POOL_SLOTS   4096
-/* Of another version, or of a build with another layout: made anew. */
-#define POOL_READY (POOL_MAGIC + POOL_VERSION + ((uint64_t)sizeof(struct pool_file) << 8))
+/* A build with another layout has GPUs of its own in the same directory: its files have another name. */
+#define POOL_LAYOUT ((unsigned long long)POOL_VERSION + ((unsigned long long)sizeof(struct pool_file) << 8))
+#define POOL_READY  (POOL_MAGIC + POOL_LAYOUT)
 
 /* Changed under the mutex only, except by its owner; free when pid is 0. */
 struct slot {
@@ -178,8 +179,14 @@ static bool make_directory(const char *directory) {
     return true;
 }
 
+static int open_file_of_layout(const char *directory, const char *name) {
+    char whole[32];
+    snprintf(whole, sizeof whole, "%s-%llx", name, POOL_LAYOUT);
+    return open_file(directory, whole);
+}
+
 static bool map_pool(const char *directory) {
-    int fd = open_file(directory, "pool");
+    int fd = open_file_of_layout(directory, "pool");
     if (fd < 0 || ftruncate(fd, sizeof(struct pool_file)) != 0) {
         return complain("cannot open the file 'pool'");
     }
@@ -220,7 +227,7 @@ static bool open_locked(const struct sim_settings *settings) {
         return false;
     }
     if (alive_fd < 0) {
-        alive_fd = open_file(settings->pool, "alive");
+        alive_fd = open_file_of_layout(settings->pool, "alive");
     }
     if (alive_fd < 0) {
         return complain("cannot open the file 'alive'");

@@ -22,7 +22,8 @@ struct capture {
     pthread_t thread;
     CUstream stream; /* where it began */
     bool spoiled;
-    size_t first; /* nodes that were there before */
+    size_t first;  /* nodes that were there before */
+    CUgraph again; /* the program's, which has the same nodes and gets their new parameters; NULL for most */
     struct capture *next;
 };
 
@@ -210,6 +211,45 @@ static CUresult begin_in(CUstream stream, CUgraph graph, const CUgraphNode *depe
     return handle_is(graph, HANDLE_GRAPH) ? begin(stream, mode, graph, dependencies, count) : CUDA_ERROR_INVALID_VALUE;
 }
 
+static CUresult begin_again(CUstream stream, CUstreamCaptureMode mode, CUgraph graph) {
+    CUresult result = handle_is(graph, HANDLE_GRAPH) ? begin(stream, mode, NULL, NULL, 0) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        captures->again = graph;
+    }
+    return result;
+}
+
+static bool same_place(CUgraphNode one, CUgraphNode other) {
+    if (one->operation.type != other->operation.type || one->dependencies.count != other->dependencies.count) {
+        return false;
+    }
+    for (size_t index = 0; index < one->dependencies.count; index++) {
+        if (one->dependencies.nodes[index]->place != other->dependencies.nodes[index]->place) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What the nodes do goes over to those of the older graph, which had the same in the same order; the graph that was
+ * captured ends. Nodes that own something are not exchanged here. */
+static CUresult hand_over(CUgraph fresh, CUgraph older) {
+    bool same = handle_is(older, HANDLE_GRAPH) && fresh->nodes.count == older->nodes.count && !fresh->memory &&
+                !fresh->conditional;
+    for (size_t index = 0; same && index < fresh->nodes.count; index++) {
+        CUgraphNode node = fresh->nodes.nodes[index];
+        same = same_place(node, older->nodes.nodes[index]) && node->operation.type != CU_GRAPH_NODE_TYPE_GRAPH;
+    }
+    for (size_t index = 0; same && index < fresh->nodes.count; index++) {
+        struct operation *one = &fresh->nodes.nodes[index]->operation, *other = &older->nodes.nodes[index]->operation;
+        struct operation swapped = *one;
+        *one = *other;
+        *other = swapped;
+    }
+    graph_end(fresh);
+    return same ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+
 static void end(struct capture *capture) {
     struct capture **place = &captures;
     while (*place != capture) {
@@ -257,7 +297,10 @@ static CUresult end_in(CUstream stream, CUgraph *graph) {
     CUresult result = capture->spoiled                  ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                       : !joined(capture, &branch->tail) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                                                         : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && capture->again != NULL) {
+        result = hand_over(capture->graph, capture->again);
+        *graph = result == CUDA_SUCCESS ? capture->again : NULL;
+    } else if (result == CUDA_SUCCESS) {
         *graph = capture->graph;
     } else if (!capture->given) {
         graph_end(capture->graph);
@@ -289,6 +332,10 @@ API_TWIN(cuStreamBeginCaptureToGraph, _ptsz,
          (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t count,
           CUstreamCaptureMode mode),
          ((void)edges, LOCKED(begin_in(stream, graph, dependencies, count, mode))))
+/* The program's function is not asked about what has changed: all may. */
+API_TWIN(cuStreamBeginRecaptureToGraph, _ptsz,
+         (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback function, void *data),
+         ((void)function, (void)data, LOCKED(begin_again(stream, mode, graph))))
 API_TWIN(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph), LOCKED(end_in(stream, graph)))
 
 /* ---- asking --------------------------------------------------------------------------------------- */

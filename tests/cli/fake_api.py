@@ -119,6 +119,8 @@ class FakeDaemon:
             case "POST", ["jobs"]:
                 return self.refusals.pop(0) if self.refusals else (201, self._register(body))
             case "GET", ["jobs"]:
+                return 200, {"jobs": [job for job in self.jobs.values() if job["state"] != "ended"]}
+            case "GET", ["jobs?ended=1"]:
                 return 200, {"jobs": list(self.jobs.values())}
             case "GET", ["status"]:
                 daemon = {"version": "0.1.0", "uptime": 200.0, "jobs": len(self.jobs)}

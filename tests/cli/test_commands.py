@@ -7,11 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from fake_api import GIB, UUID, make_job, refusal
 
-from gpushare.cli import main
+from gpushare.cli import main, output, ps
 from gpushare.paths import SYSTEM_DIR
 
 
@@ -97,6 +98,67 @@ def test_ps_of_a_job_that_waits_for_a_gpu(gpushare, busy):
     assert (row[0], row[1], row[9]) == ("-", "nb-2", "queued")
 
 
+def test_ps_of_jobs_that_have_ended(gpushare, busy):
+    outcome = {"exit_code": 3, "signal": None, "killed": None, "peak": {UUID.format(0): 9 * GIB}, "refusals": 0}
+    gone = busy.jobs["b7b7b7b7b7b7b7b7"]
+    gone |= {"state": "ended", "outcome": outcome | {"duration": 75.4}}
+    assert [row[1] for row in columns(gpushare("ps")[1])[1:]] == ["train"]
+
+    def shown() -> list[str]:
+        return columns(gpushare("ps", "-a")[1])[2]
+
+    assert shown()[4:10] == ["1m15s", "9.0 GiB", "8.0 GiB", "8.0 GiB", "-", "exit 3"]
+    killed = {"code": "reclaim", "claim": "x", "owner": None, "owner_user": None, "asked": 1, "got": 1, "loan": 1}
+    killed |= {"usage": 1, "request": 0, "grace": 5.0, "reason": "", "time": 0.0}
+    for change, state in (
+        ({"signal": 9, "exit_code": None}, "SIGKILL"),
+        ({"signal": 64, "exit_code": None}, "SIGRTMAX"),
+        ({"exit_code": None}, "ended"),
+        ({"killed": killed}, "reclaimed"),
+        ({"killed": killed | {"code": "breach"}}, "over limit"),
+    ):
+        gone["outcome"] = outcome | {"duration": 75.4} | change
+        assert shown()[9] == state
+    assert [job["state"] for job in json.loads(gpushare("ps", "-a", "--json")[1])["jobs"]] == ["borrowing", "ended"]
+
+
+def test_ps_of_one_user_or_gpu(gpushare, busy):
+    def names(*arguments: str) -> list[str]:
+        return [row[1] for row in columns(gpushare("ps", *arguments)[1])[1:]]
+
+    assert names("--user", "bob") == ["nb-2"] == names("--user", str(os.getuid() + 1))
+    assert names("--gpu", "0") == ["train", "nb-2"] == names("--gpu", UUID.format(0)[:12].lower())
+    assert gpushare("ps", "--gpu", "1") == (0, "", "no jobs like that\n")
+    assert json.loads(gpushare("ps", "--user", "carol", "-o", "json")[1])["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (200, "GPU JOB USER PID AGE USAGE REQUEST LIMIT LOAN STATE COMMAND"),
+        (80, "GPU JOB USER PID AGE USAGE REQUEST LIMIT LOAN STATE"),
+        (66, "GPU JOB USER USAGE REQUEST LIMIT LOAN STATE"),
+        (40, "GPU JOB USAGE LOAN STATE"),
+        (10, "GPU JOB USAGE STATE"),
+    ],
+)
+def test_a_narrow_terminal_shows_less_and_never_half_a_column(busy, width, titles):
+    shown = ps.rows(busy.jobs["a1b2c3d4e5f60718"])
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.table([*ps.COLUMNS, ps.COMMAND], shown, width)]
+    assert lines[0].split() == titles.split()
+    assert len(lines) == 2 and "12.0 GiB" in lines[1] and "borrowing" in lines[1]
+    assert max(map(len, lines)) <= max(width, 35)
+
+
+def test_what_a_user_asks_for_is_wrapped_and_not_left_out(gpushare, busy, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    out = gpushare("ps", "-o", "wide")[1]
+    assert "a1b2c3d4e5f60718" in out and UUID.format(0) in out and "4121" in out
+    out = gpushare("status")[1]
+    assert "[######" in out and "3.2 GiB" in out and ".....]" in out and "gpushare …" in out
+
+
 def test_ps_without_jobs(gpushare, fake):
     assert gpushare("ps") == (0, "", "no jobs\n")
 
@@ -148,9 +210,17 @@ def test_explain(gpushare, busy):
 
 def test_explain_a_job(gpushare, busy):
     busy.records = [
-        {"time": 0.0, "event": "admitted", "gpu": None, "job": "a1", "name": "train", "text": "admitted", "facts": {}},
         {
-            "time": 1.0,
+            "time": time.time(),
+            "event": "admitted",
+            "gpu": None,
+            "job": "a1",
+            "name": "train",
+            "text": "admitted",
+            "facts": {},
+        },
+        {
+            "time": time.time(),
             "event": "asked_back",
             "gpu": None,
             "job": "a1",
@@ -384,3 +454,9 @@ def test_the_python_names(busy, environ):
     assert package.set_limit("train", "10Gi")["after"]["gpus"][0]["limit"] == 10 * GIB
     with pytest.raises(package.errors.QuantityError):
         package.set_limit("train", "10g")
+
+
+def test_a_moment_of_another_day_has_its_date():
+    now = time.time()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", output.clock(now))
+    assert output.clock(now - 366 * 86400) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 366 * 86400))

@@ -104,6 +104,20 @@ def test_the_first_word_that_is_no_option_begins_the_command(run, fake):
 # What the daemon is told, and what it says
 
 
+def test_on_which_gpus(run, fake, monkeypatch):
+    """--gpu comes before CUDA_VISIBLE_DEVICES, and says how many as well."""
+    for arguments, gpus, devices in (
+        ([], 1, ["3"]),
+        (["--gpu", "1"], 1, ["1"]),
+        (["--gpu", "1", "--gpu", "GPU-0"], 2, ["1", "GPU-0"]),
+        (["--gpu", "1", "--gpu", "0", "--gpus", "1"], 1, ["1", "0"]),
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+        run(*arguments, "true")
+        body = fake.bodies("POST")[-1]
+        assert (body["gpus"], body["devices"]) == (gpus, devices)
+
+
 def test_registration(run, fake, tmp_path):
     run(
         *("--request", "4Gi", "--limit", "0.5", "--name", "mine", "--priority", "-3", "--grace", "500ms", "--no-lend"),

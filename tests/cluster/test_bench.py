@@ -13,7 +13,10 @@ from types import ModuleType
 
 import pytest
 
-from gpushare.cluster.model import JobEnded
+from gpushare.cluster import moves
+from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Node, NodeAdded, Policy, Queue, QueueAdded, Tasks
+from gpushare.cluster.quantity import gpus
 from gpushare.errors import GpushareError
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "cluster.py"
@@ -96,6 +99,20 @@ def test_the_curve(tmp_path, capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(5e-6, "5 us"), (0.0123, "12.3 ms"), (3, "3.00 s"), (None, "-")])
 def test_times(seconds: float | None, text: str) -> None:
     assert cluster.shown(seconds) == text
+
+
+def test_moving_looks_only_at_nodes_that_can_be_the_cheapest(monkeypatch) -> None:
+    """Forty full nodes, and two on which one GPU is missing for the job: one of these it is."""
+    allocator = Allocator(Policy())
+    allocator.handle([NodeAdded(Node(f"n{n}", 2)) for n in range(42)] + [QueueAdded(Queue("q", quota=gpus(84)))], 0.0)
+    allocator.handle([JobSubmitted(Job(f"j{n}", "q")) for n in range(84)], 1.0)
+    looked = []
+    clear = moves.clear
+    monkeypatch.setattr(moves, "clear", lambda node, *rest: looked.append(node.spec.name) or clear(node, *rest))
+    allocator.handle([JobEnded("j40"), JobEnded("j60")], 2.0)
+    actions = allocator.handle(JobSubmitted(Job("wide", "q", (Tasks(gpus=2),))), 3.0)
+    assert [type(action).__name__ for action in actions] == ["Move", "Start"]
+    assert looked == ["n20", "n30"]
 
 
 @pytest.mark.parametrize("shape", [shapes.large_reclaim(16), shapes.many_single(10), shapes.fragmented(10)])

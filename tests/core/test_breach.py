@@ -6,6 +6,7 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
+from gpushared.reveal import OPERATOR
 from gpushared.state import MIB, Policy
 from property.world import World, mib
 
@@ -30,8 +31,8 @@ def test_a_static_program_of_a_job_is_charged_to_it() -> None:
     assert world.node.state.usage(world.node.jobs[job], "GPU-0") >= 3 * GIB + mib(300)
     assert gpu.unmanaged == 0
     (line,) = [record for record in world.node.story(job) if record.event == "stray"]
-    assert "static[" in line.text
-    assert "3.0 GiB of GPU 0" in line.text
+    assert "static[" in OPERATOR.words(line.text)
+    assert "3.0 GiB of GPU 0" in OPERATOR.words(line.text)
     world.allocate(a, "GPU-0", 5 * GIB)
     assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
     world.allocate(a, "GPU-0", 4 * GIB)
@@ -105,8 +106,8 @@ def test_a_job_far_above_its_limit(on_breach: str, killed: int) -> None:
     world.programs[a].contexts["GPU-0"] = mib(300) + 4 * GIB  # what it uses without having asked
     world.wait(0.9)
     (line,) = [record for record in world.node.story(job) if record.event == "breach"]
-    assert line.text.startswith("python[")
-    assert "more of GPU 0 than the job's limit" in line.text
+    assert OPERATOR.words(line.text).startswith("python[")
+    assert "more of GPU 0 than the job's limit" in OPERATOR.words(line.text)
     world.wait(3.0)
     assert len(world.killed) == killed
     if killed:
@@ -171,3 +172,39 @@ def test_a_job_is_over_when_the_last_static_program_has_gone_after_its_wrapper()
     del world.strays[pid]
     world.wait(1.1)
     assert job not in world.node.jobs
+
+
+@pytest.mark.parametrize("on_breach", ["warn", "deny", "kill"])
+def test_of_a_job_that_is_only_observed_the_amount_is_known_and_nothing_is_done(on_breach: str) -> None:
+    world = node(on_breach)
+    job = world.submit(spec("watched", "none", "max", observe=True))
+    pid = world.escape(job, "GPU-0", 3 * GIB)
+    other = world.escape(job, "GPU-0", 2 * GIB)
+    state, gpu = world.node.state, world.node.gpus["GPU-0"]
+    assert state.jobs[job].observed == {"GPU-0": 5 * GIB}
+    assert (gpu.unmanaged, state.usage(state.jobs[job], "GPU-0")) == (5 * GIB, 0), "it is in nobody's budget"
+    world.wait(10.0)
+    assert told(world, job) == ["admitted"]
+    assert not world.killed
+    del world.strays[other]
+    world.send(world._sample("GPU-0"))
+    assert state.jobs[job].observed == {"GPU-0": 3 * GIB}
+    del world.strays[pid]
+    world.send(world._sample("GPU-0"))
+    assert state.jobs[job].observed == {} and gpu.unmanaged == 0
+    world.end(job)
+    assert job not in state.jobs
+
+
+def test_an_observed_job_is_no_borrower() -> None:
+    """Its memory stands in the way of an owner, as that of any program outside does, and is not asked for."""
+    world = node()
+    world.ever_protected = True
+    job = world.submit(spec("watched", "none", "max", observe=True))
+    owner = start(world, "serve", "8Gi", "8Gi")
+    world.escape(job, "GPU-0", 10 * GIB)
+    world.allocate(owner, "GPU-0", 7 * GIB)
+    world.wait(31.0)
+    assert [one.reason.code for one in world.refusals] == [Code.CLAIM_TIMED_OUT]
+    assert not world.killed
+    assert told(world, job) == ["admitted"]

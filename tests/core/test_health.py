@@ -9,6 +9,7 @@ from gpushare.reasons import Code
 from gpushared import ailments, health, xids
 from gpushared.ailments import Condition
 from gpushared.events import CreditAsked, JobSubmitted, MemorySampled
+from gpushared.reveal import OPERATOR
 from gpushared.state import MIB, Policy
 from property.world import Waiting, World, mib
 
@@ -221,7 +222,7 @@ def _ask(world: World, process: int) -> int:
 def test_the_message_says_what_happened_and_what_it_means(world: World) -> None:
     start(world, "A", "4Gi", "8Gi")
     xid(world, 79)
-    assert world.told[-1].reason.render() == (
+    assert OPERATOR.told(world.told[-1].reason).render() == (
         "GPU 0 is lost: Xid 79, it has fallen off the bus\n"
         "  GPU 0    software GPU, GPU-0\n"
         "  the job  what it had there is gone, and its calls fail; started again it gets another GPU, if there is one\n"

@@ -38,6 +38,7 @@ from gpushared.events import (
 from gpushared.gate import Gate
 from gpushared.instructions import BudgetSet, Instruction, Log, Record
 from gpushared.jobs import killed_facts
+from gpushared.reveal import OPERATOR
 from gpushared.rules import Who
 from gpushared.state import MIB, Policy
 from gpushared.turn import Turn
@@ -99,7 +100,7 @@ class Tale:
         """The records of these kinds, in their order, each text once."""
         said = []
         for one in self.heard.records:
-            line = f"{one.event:<13} {f'{one.name}: ' if one.name else ''}{one.text}"
+            line = f"{one.event:<13} {f'{one.name}: ' if one.name else ''}{OPERATOR.words(one.text)}"
             if one.event in events and line not in said:
                 said.append(line)
         assert {line.split()[0] for line in said} == set(events), f"not all of {events} were told: {said}"
@@ -109,7 +110,7 @@ class Tale:
         """The last message of this kind, whole: an instruction's name, or Notify and its kind."""
         found = [reason for name, reason in self.heard.others if name == kind]
         assert found, f"nobody was told {kind}, but {sorted({name for name, _ in self.heard.others})}"
-        self.show(f"[{kind}, {found[-1].code}]", found[-1].render())
+        self.show(f"[{kind}, {found[-1].code}]", OPERATOR.told(found[-1]).render())
 
     def borrower(self, name: str = "train", size: int = 12 * GIB, **more: object) -> int:
         process = start(self.world, name, "4Gi", "14Gi", **more)
@@ -208,9 +209,28 @@ def _(tale: Tale) -> None:
     tale.told("JobRefused")
 
 
-@story("more than the GPU has")
+@story("no room, and many hold what there is: the largest are named")
+def _(tale: Tale) -> None:
+    for number in range(10):
+        tale.world.submit(spec(f"small-{number}", f"{500 + number}Mi", "1Gi"))
+    tale.world.submit(spec("late", "12Gi", "12Gi"))
+    tale.told("JobRefused")
+
+
+@story("room on one of two GPUs, and two are asked for: so much as both of them have")
+def _(tale: Tale) -> None:
+    world = tale.node(2)
+    start(world, "train", "12Gi", "12Gi")
+    world.submit(spec("wide", "6Gi", "6Gi", gpus=2))
+    tale.told("JobRefused")
+
+
+@story("more than the GPU has, and more than any of them")
 def _(tale: Tale) -> None:
     tale.world.submit(spec("huge", "20Gi", "40Gi"))
+    tale.told("JobRefused")
+    world = tale.node(2)
+    world.submit(spec("huge", "20Gi", "40Gi"))
     tale.told("JobRefused")
 
 
@@ -280,7 +300,7 @@ def _(tale: Tale) -> None:
     known = config.Config(**config.parse(text, Path("/etc/gpushare/gpushared.toml"))).rules
     answer = rules.admit(known, Who(1000, "alice"), spec("train", "8Gi", "14Gi", priority=5), [16 * GIB], 0)
     assert isinstance(answer, Reason)
-    tale.show(f"[{answer.code}]", answer.render())
+    tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
     shell = SimpleNamespace(
         book=SimpleNamespace(live=lambda: [SimpleNamespace(spec=spec("x", "1Gi", "1Gi"))] * 3),
         doors=SimpleNamespace(most_jobs=lambda _: 3),
@@ -288,7 +308,7 @@ def _(tale: Tale) -> None:
     gate = Gate(shell, config.Config, SimpleNamespace(known=lambda uid: Who(uid, "alice")))
     answer = gate.admit(spec("train", "1Gi", "1Gi"))
     assert isinstance(answer, Reason)
-    tale.show(f"[{answer.code}]", answer.render())
+    tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
 
 
 # ---- reservations ----------------------------------------------------------------------------------
@@ -587,7 +607,7 @@ def _(tale: Tale) -> None:
 
 def explain(tale: Tale) -> None:
     for one in waits.all_of(tale.world.node.state, tale.world.now):
-        tale.show(f"[waits, {one.reason.code}]", one.reason.render())
+        tale.show(f"[waits, {one.reason.code}]", OPERATOR.told(one.reason).render())
 
 
 @story("explain: a borrower trims")
@@ -778,7 +798,7 @@ def _(tale: Tale) -> None:
     tale.world.wait(6.0)
     (kill,) = tale.world.killed
     at = time.mktime((2026, 3, 1, 14, 2, 11, 0, 0, -1))
-    reclaimed = {**killed_facts(kill.reason), "time": at}
+    reclaimed = {**OPERATOR.facts(killed_facts(kill.reason)), "time": at}
     breach = {**reclaimed, "code": "breach", "reason": "static[4121] uses 3.0 GiB more of GPU 0 than the job's limit"}
     outcome = {"exit_code": None, "signal": 9, "peak": {}, "refusals": 0, "duration": 60.0}
     killed = Ending(signal.SIGKILL, "python[4121]")
@@ -786,7 +806,7 @@ def _(tale: Tale) -> None:
         replace(killed, outcome={**outcome, "killed": reclaimed}),
         replace(killed, outcome={**outcome, "killed": {**reclaimed, "grace": 0.0, "owner": None, "owner_user": None}}),
         replace(killed, outcome={**outcome, "killed": breach}),
-        replace(killed, killed_notice=kill.reason.render()),
+        replace(killed, killed_notice=OPERATOR.told(kill.reason).render()),
         replace(killed, by_kernel=True),
         killed,
     ):
@@ -875,14 +895,15 @@ def test_every_obstacle_is_told(heard: Heard) -> None:
 
 def test_messages_have_their_shape(heard: Heard) -> None:
     """One line, no full stop, no capital; facts on one line each; no number without its unit."""
-    for kind, reason in heard.others:
+    for kind, reason in ((kind, OPERATOR.told(reason)) for kind, reason in heard.others):
         for line in (reason.message, *(text for _, text in reason.facts), reason.hint or "x"):
             assert line == line.strip(), (kind, line)
             assert line and "\n" not in line, (kind, line)
             assert not line.endswith("."), (kind, line)
             assert "None" not in line and "{" not in line, (kind, line)
     for record in heard.records:
-        assert record.text and "\n" not in record.text and not record.text.endswith("."), record
+        text = OPERATOR.words(record.text)
+        assert text and "\n" not in text and not text.endswith("."), record
 
 
 def test_without_attribution_the_messages_are_the_same() -> None:

@@ -12,6 +12,7 @@ from gpushare.quantity import MAX, NOTHING, Quantity
 from gpushare.reasons import Code, Reason
 from gpushared import config, rules
 from gpushared.events import JobSpec
+from gpushared.reveal import OPERATOR
 from gpushared.rules import Who
 
 GIB = 2**30
@@ -76,7 +77,7 @@ def test_without_rules_everything_is_allowed_as_it_is():
 def test_an_amount_above_its_maximum_names_the_rule_and_its_line(said):
     answer = rules.admit(said, who("carol"), spec("1Gi", "13Gi"), TOTALS)
     assert refused(answer) == ["$.policy.max_limit"]
-    text = answer.render()
+    text = OPERATOR.told(answer).render()
     assert "carol" in text and "13.0 GiB" in text and "at most 12.0 GiB" in text and "/etc/g.toml:2" in text
     assert rules.admit(said, who("carol"), spec("1Gi", "12Gi"), TOTALS) == spec("1Gi", "12Gi")
 
@@ -110,7 +111,7 @@ def test_projects_come_before_groups_and_have_both_kinds_of_members(said):
 
 def test_a_user_may_be_named_by_number(said):
     answer = rules.admit(said, who("dave", uid=1007), spec(), TOTALS, 0)
-    assert refused(answer) == ["$.policy.users.1007.max_jobs"] and "/etc/g.toml:22" in answer.render()
+    assert refused(answer) == ["$.policy.users.1007.max_jobs"] and "/etc/g.toml:22" in OPERATOR.told(answer).render()
 
 
 def test_max_is_all_that_one_may_have(said):
@@ -133,7 +134,7 @@ def test_shares_are_compared_on_each_gpu():
     half = spec("none", "50%")
     assert not isinstance(rules.admit(said, who("x"), half, (40 * GIB, 16 * GIB)), Reason)
     answer = rules.admit(said, who("x"), half, (16 * GIB, 80 * GIB))
-    assert refused(answer) and "50% (40.0 GiB)" in answer.render()
+    assert refused(answer) and "50% (40.0 GiB)" in OPERATOR.told(answer).render()
 
 
 @pytest.mark.parametrize(
@@ -146,13 +147,15 @@ def test_shares_are_compared_on_each_gpu():
         ('max_min_run_time = "0s"', {"min_run_time": 1.0}, "minimum run time"),
         ("no_lend = false", {"lend": False}, "--no-lend"),
         ('max_request = "none"', {"request": "1Mi"}, "request"),
+        ("observe = false", {"observe": True}, "--mode observe"),
     ],
 )
 def test_every_other_maximum(text, changes, says):
     said = read(f"[policy]\n{text}\n")
     answer = rules.admit(said, who("x"), spec(**changes), TOTALS)
-    assert refused(answer) == [f"$.policy.{text.split(' ', maxsplit=1)[0]}"] and says in answer.render()
+    assert refused(answer) == [f"$.policy.{text.split(' ', maxsplit=1)[0]}"] and says in OPERATOR.told(answer).render()
     below = {"gpus": 2, "priority": -5, "grace": 10.0, "min_run_time": 0.0, "lend": True, "request": "none"}
+    below["observe"] = False
     allowed = spec(**{key: below[key] for key in changes})
     assert rules.admit(said, who("x"), allowed, TOTALS) == allowed
 

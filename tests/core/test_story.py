@@ -9,6 +9,7 @@ from gpushare.quantity import Quantity
 from gpushare.reasons import Code
 from gpushared.events import BudgetChanged, MemorySampled
 from gpushared.instructions import JobRefused, Terminate
+from gpushared.reveal import OPERATOR
 from gpushared.state import MIB, Policy
 from property.world import World, mib
 
@@ -55,7 +56,7 @@ def test_a_borrower_that_does_nothing_is_killed_and_the_owner_never_sees_out_of_
     assert len(world.killed) == 1
     assert used(world, b) == 7 * GIB
     assert not world.refusals
-    data = world.killed[0].reason.data
+    data = OPERATOR.facts(world.killed[0].reason.data)
     assert (data["owner_name"], data["asked"]) == ("B", 7 * GIB - (data["asked"] != 7 * GIB) * 64 * MIB)
 
 
@@ -71,7 +72,7 @@ def test_admission_names_the_numbers_and_the_holders(world: World) -> None:
     world.submit(spec("C", "6Gi", "6Gi"))
     reason = refused[0].reason
     assert reason.code is Code.NOT_ADMITTED
-    text = reason.render()
+    text = OPERATOR.told(reason).render()
     assert "no room for a request of 6.0 GiB" in text
     assert "B (alice) 8.0 GiB" in text
     assert "A (alice) 4.0 GiB" in text
@@ -86,7 +87,7 @@ def test_a_loan_never_evicts_anyone(world: World) -> None:
     world.allocate(b, "GPU-0", 8 * GIB)
     assert [one.reason.code for one in world.refusals] == [Code.NOT_FREE]
     assert not world.terminated
-    assert "A (alice)" in world.refusals[0].reason.render()
+    assert "A (alice)" in OPERATOR.told(world.refusals[0].reason).render()
 
 
 def test_of_two_borrowers_the_one_that_suffices_goes(world: World) -> None:
@@ -108,7 +109,7 @@ def test_nobody_is_killed_when_killing_cannot_help(world: World) -> None:
     assert not world.terminated
     assert [one.reason.code for one in world.refusals] == [Code.CLAIM_TIMED_OUT]
     assert world.node.counters.violations == {"unmanaged": 1}
-    assert "used outside gpushare" in world.refusals[0].reason.render()
+    assert "used outside gpushare" in OPERATOR.told(world.refusals[0].reason).render()
 
 
 def test_over_the_limit(world: World) -> None:
@@ -141,7 +142,7 @@ def test_memory_of_the_dead_is_not_granted_before_the_driver_returns_it(world: W
     world.exit(a, lag=2.0)
     world.allocate(b, "GPU-0", 12 * GIB)
     assert [one.reason.code for one in world.refusals] == [Code.NOT_FREE], "a loan does not wait"
-    assert "on its way back" in world.refusals[0].reason.render()
+    assert "on its way back" in OPERATOR.told(world.refusals[0].reason).render()
     world.wait(2.5)
     world.programs[b].words["GPU-0"].used = 0
     world.allocate(b, "GPU-0", 12 * GIB)

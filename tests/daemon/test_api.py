@@ -84,7 +84,7 @@ def test_a_request_without_room_names_who_holds_it(daemon):
     with pytest.raises(Refused, match="no room") as caught:
         register(daemon, request="6Gi", devices=["0"])
     assert caught.value.code == "not_admitted" and "first" in str(caught.value.facts)
-    assert caught.value.hint.endswith("queue for room with --wait; or try again in 3 s")
+    assert caught.value.hint.endswith("or queue for room with --wait")
     with pytest.raises(Refused) as caught:
         register(daemon, request="17Gi", limit="17Gi")
     assert caught.value.code == "too_large"
@@ -416,3 +416,13 @@ def test_a_driver_that_fails_or_hangs_stops_nothing(make_daemon):
     assert unlucky.answer().status == lib.GS_OK
     for shim in (unlucky, other):
         shim.close()
+
+
+def test_ended_jobs_are_listed_for_who_wants_them(daemon):
+    living, gone = register(daemon), register(daemon)
+    daemon.client.end(gone["id"], 3, None)
+    assert [job["id"] for job in daemon.client.jobs()] == [living["id"]]
+    shown = {job["id"]: job for job in daemon.client.jobs(ended=True)}
+    assert shown.keys() == {living["id"], gone["id"]}
+    assert shown[gone["id"]]["state"] == "ended" and shown[gone["id"]]["outcome"]["exit_code"] == 3
+    assert shown[living["id"]]["outcome"] is None

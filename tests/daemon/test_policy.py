@@ -300,7 +300,7 @@ def test_the_last_rung_is_the_last(make_daemon, program):
     owner.hello(job=job["id"])
     owner.attach(GPU)
     answer = owner.ask(10 * GIB)
-    assert answer.status == lib.GS_TIMED_OUT and "ends with term" in answer.text
+    assert answer.status == lib.GS_TIMED_OUT and "never killed" in answer.text
     assert borrower.process.poll() is None
     counters = daemon.call(lambda: daemon.shell.core.counters)
     assert (counters.terms, counters.kills) == (1, 0) and counters.violations == {"policy": 1}

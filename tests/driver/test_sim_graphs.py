@@ -11,6 +11,7 @@ from simcuda import (
     BLOCK,
     HOST,
     INVALID_VALUE,
+    KI,
     MI,
     NOT_SUPPORTED,
     OUT_OF_MEMORY,
@@ -296,6 +297,35 @@ def pointer_of_end(stream: int) -> int:
 
 def test_capture_of_two_streams(sim: Any) -> None:
     sim.run(captures)
+
+
+def recaptures() -> None:
+    start()
+    target, stream = alloc(4 * KI), pointer("cuStreamCreate", c_uint(1))
+
+    def fill(value: int) -> None:
+        cu.cuMemsetD8Async(target, c_uint(value), c_size_t(KI), stream)
+
+    cu.cuStreamBeginCapture_v2(stream, GLOBAL)
+    fill(1)
+    graph = pointer_of_end(stream)
+    (node,) = listed("cuGraphGetNodes", graph)
+    cu.cuStreamBeginRecaptureToGraph(stream, GLOBAL, graph, None, None)
+    fill(7)
+    assert pointer_of_end(stream) == graph and listed("cuGraphGetNodes", graph) == [node]
+    cu.cuGraphLaunch(instantiate(graph), stream)
+    assert read(target, 2) == bytes([7, 7]), "the node does what was captured last"
+    cu.cuStreamBeginRecaptureToGraph(stream, GLOBAL, graph, None, None)
+    fill(1)
+    fill(2)
+    result = c_uint64()
+    refuses(910, "cuStreamEndCapture", stream, byref(result))
+    assert result.value == 0 and status(stream) == 0
+    refuses(INVALID_VALUE, "cuStreamBeginRecaptureToGraph", stream, GLOBAL, 0x1234, None, None)
+
+
+def test_a_graph_that_is_captured_again(sim: Any) -> None:
+    sim.run(recaptures)
 
 
 def spoils(name: str, code: int, *arguments: Any) -> None:

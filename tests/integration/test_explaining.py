@@ -51,14 +51,14 @@ def test_who_waits_for_what_who_holds_it_and_what_would_end_the_wait(node: Node)
     assert "to return borrowed memory: 7.0 GiB owed to" in story
     for said in (
         "admitted on GPU 0 (4.0 GiB requested, limit 14.0 GiB)",
-        "asked with SIGTERM to give back: serve wants 7.0 GiB of GPU 0, of which this job has 8.",
+        "asked with SIGTERM to give back: serve wants 7.0 GiB of GPU 0, and this job has 8.",
         "killed: its grace of 4 s is over, and its loan of 8.",
         "it was killed",
         "the job is over",
     ):
         assert said in story, said
     owner = node.gpushare("explain", "serve").stdout
-    assert "waits for 7.0 GiB on GPU 0, within its request, of which" in owner
+    assert "waits for 7.0 GiB on GPU 0, which is within its request; " in owner
     assert "claim of 7.0 GiB on GPU 0 met after 4." in owner
     assert "by kill" in owner
     queued = node.gpushare("explain", "late").stdout

@@ -68,9 +68,9 @@ def test_it_outlives_a_daemon_that_is_killed(node: Node) -> None:
 
 
 def test_a_daemon_of_ones_own_stays_while_something_is_reserved(node: Node) -> None:
-    pid = node.start_daemon('[daemon]\nidle_exit = "500ms"\n')
+    pid = node.start_daemon('[daemon]\nidle_exit = "2s"\n')
     assert node.gpushare("reserve", "1Gi").returncode == 0
-    time.sleep(2.0)
+    time.sleep(3.5)
     assert not gone(pid), "it would forget what it has promised"
     assert node.gpushare("release", "reserved").returncode == 0
     wait_for(lambda: gone(pid), "the daemon to go idle and end")

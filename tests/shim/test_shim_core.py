@@ -176,8 +176,18 @@ def test_budgets_as_in_python(options, environ):
     assert [found["request"], found["limit"]] == expected_budget(environ)
 
 
+def test_a_mode_that_is_none_is_said_and_the_budget_holds(options):
+    found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_MODE="watch")
+    assert found["active"] == 1 and "GPUSHARE_MODE" in err and "enforce, observe, off" in err
+    assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_MODE="enforce") == options(GPUSHARE_LIMIT="4Gi")
+
+
 @pytest.mark.parametrize(
-    "environ", [{}, {"CUDA_DEVICE_MEMORY_LIMIT": "0m"}, {"GPUSHARE_NAME": "x"}, {"GPUSHARE_LIMIT": ""}]
+    "environ",
+    [
+        *({}, {"CUDA_DEVICE_MEMORY_LIMIT": "0m"}, {"GPUSHARE_NAME": "x"}, {"GPUSHARE_LIMIT": ""}),
+        *({"GPUSHARE_LIMIT": "4Gi", "GPUSHARE_MODE": mode} for mode in ("observe", "off", " off ")),
+    ],
 )
 def test_without_a_budget_it_is_inert(options, environ):
     found, err = options(**environ)

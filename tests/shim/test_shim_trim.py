@@ -173,6 +173,8 @@ BEGIN = {
     "check(cuda.cuStreamBeginCapture_v2_ptsz(stream, 0))",
     "to a graph": "graph = c_void_p(); check(cuda.cuGraphCreate(byref(graph), 0)); "
     "check(cuda.cuStreamBeginCaptureToGraph(stream, graph, None, None, c_size_t(0), 0))",
+    "recapture": "graph = c_void_p(); check(cuda.cuGraphCreate(byref(graph), 0)); "
+    "check(cuda.cuStreamBeginRecaptureToGraph(stream, 0, graph, None, None))",
 }
 END = {
     "ended": "graph = c_void_p(); check(cuda.cuStreamEndCapture(stream, byref(graph)))",

@@ -26,6 +26,7 @@ CORE = [
     "reclaim",
     "breach",
     "reserving",
+    "reveal",
     "rungs",
     "stall",
     "measure",
