@@ -30,6 +30,7 @@ from gpushare.cluster.codec import plain
 from gpushare.cluster.document import FileError, Item, load, parse
 from gpushare.cluster.model import (
     Action,
+    Code,
     Event,
     JobEnded,
     JobSubmitted,
@@ -248,9 +249,12 @@ def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **
     refused = [action for action in actions if isinstance(action, Refuse)]
     if refused:
         first = refused[0]
+        later = f"try again in {first.retry_after:g} s"
+        if first.reason.code is Code.NO_NODE:
+            later = "ask for less, or for other nodes"
         raise Refused(
             f"{first.job} was refused: {first.reason.message}",
-            hint=f"try again in {first.retry_after:g} s, or leave --no-wait out: then it is queued",
+            hint=f"{later}, or leave --no-wait out: then it is queued",
         )
 
 

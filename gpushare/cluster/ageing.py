@@ -10,11 +10,12 @@ So a gang starts at the latest when the jobs that ran on its nodes have ended: n
 
 from __future__ import annotations
 
+from gpushare.cluster.candidates import Bounds, Candidate
 from gpushare.cluster.model import Code
-from gpushare.cluster.placement import forbidden
+from gpushare.cluster.placement import forbidden, wants_of
 from gpushare.cluster.state import JobClass, JobState
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.victims import Bounds, Candidate, Search, commit, wants_of
+from gpushare.cluster.victims import Search, commit
 
 
 def may_reserve(job: JobState, cls: JobClass) -> bool:
@@ -116,5 +117,5 @@ def complete(turn: Turn) -> bool:
     if not search.run():
         state.undo(mark)
         return False
-    commit(turn, job, search.placed, rung, search.taken, reclaimed=False, more=False, reason=Code.BACKFILL_OVER)
+    commit(turn, search, rung, reclaimed=False, more=False, reason=Code.BACKFILL_OVER)
     return True

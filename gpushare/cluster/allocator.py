@@ -10,7 +10,7 @@ behind it, in the order in which a decision needs it:
     placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
     moves.py       room by moving others
     elastic.py     room by shrinking others; growing back
-    victims.py     room by reclaim and preemption
+    victims.py     room by reclaim and preemption               candidates.py, clearing.py, proof.py   its steps
     ageing.py      reservations for who has waited too long
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo
     explain.py     why, and what would change it                snapshot.py   the whole state as text, and back
@@ -88,6 +88,8 @@ class Allocator:
     def _decided(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
         self._kept = self._state.sequence, self._state.version, self._state.protected_until
         turn = Turn(self._state, self._now, hypothetical=hypothetical)
+        if self._again:
+            self._state.version += 1  # what had just started may move now, so what was stuck may not be any more
         for event in events:
             apply(turn, event)
         decide(turn)

@@ -36,7 +36,6 @@ from gpushare.cluster.model import (
     check_queue,
 )
 from gpushare.cluster.order import is_open
-from gpushare.cluster.placement import largest_possible
 from gpushare.cluster.quantity import format_gpus
 from gpushare.cluster.space import BROKEN, NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State
@@ -101,8 +100,18 @@ def _nodes_changed(state: State) -> None:
     state.version += 1
     for shape in state.shapes.values():
         open_shape(state, shape)
-        if shape.by_bytes:
+        if not _found_possible(state, shape) and shape.by_bytes:
             _estimate_again(state, shape)
+
+
+def _found_possible(state: State, shape: Shape) -> bool:
+    """Whether some node could hold it is looked at again; whether that has changed."""
+    possible = state.too_large(shape) is None
+    if possible == shape.possible:
+        return False
+    state.journal.set(shape, "possible", possible)
+    _estimate_again(state, shape)
+    return True
 
 
 def _estimate_again(state: State, shape: Shape) -> None:
@@ -112,6 +121,7 @@ def _estimate_again(state: State, shape: Shape) -> None:
         if cls.charge != charge:
             state.journal.set(cls, "charge", charge)
             state.weigh(cls.queue)
+        state.journal.set(cls, "demand", demand)
         for seqs in (cls.pending, cls.running):
             for seq in seqs:
                 job = state.by_seq[seq]
@@ -141,7 +151,13 @@ def _lose(turn: Turn, node: NodeState) -> None:
     if state.space.reserved >> node.number & 1:
         ageing.release(turn)
     _unlink(state, node)
-    state.version += 1
+    _nodes_are_fewer(turn)
+
+
+def _nodes_are_fewer(turn: Turn) -> None:
+    turn.state.version += 1
+    for shape in turn.state.shapes.values():
+        _found_possible(turn.state, shape)
     turn.start_claimed()
 
 
@@ -206,7 +222,7 @@ def _set_health(turn: Turn, node: NodeState, gpu: int, healthy: bool) -> None:
     if healthy:
         _nodes_changed(state)
     else:
-        turn.start_claimed()
+        _nodes_are_fewer(turn)
 
 
 # ---- queues ------------------------------------------------------------------------------------------
@@ -309,7 +325,6 @@ def enter(turn: Turn, spec: Job) -> JobState:
         check_job(spec)
         _check_limits(spec, queue)
         cls = state.class_of(spec, queue)
-        _check_fits(state, spec, cls)
     elif not spec.id or spec.min_runtime:
         check_job(spec)
     seq = state.sequence
@@ -338,16 +353,6 @@ def _check_limits(spec: Job, queue: QueueState) -> None:
                 asked = format_gpus(max(tasks.limit or 0, tasks.rungs[0]))
                 what = f"{asked} of a GPU is above what queue {one.name} allows"
                 raise bad(at, what, f"ask for at most {format_gpus(most)}", "over_limit")
-
-
-def _check_fits(state: State, spec: Job, cls: JobClass) -> None:
-    """A job larger than any node would wait for ever; before there are nodes nobody can know."""
-    if not state.space.alive:
-        return
-    never = largest_possible(state, cls.shape)
-    if never is not None:
-        hint = "ask for less, for fewer GPUs of one node, or select other nodes"
-        raise bad(f"job {spec.id}: tasks", never.message, hint, "too_large")
 
 
 def _job_restored(turn: Turn, event: JobRestored) -> None:
@@ -395,6 +400,8 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     job.attempt = event.attempt
     job.since = job.changed = event.since
     job.started_in = -1
+    if turn.partial[-1:] == [job] and job.seq in job.cls.short:
+        state.delist(job.cls.short, job.seq)  # what its gang lacks comes together or not at all
     state.dirty[job.queue] = None
     state.fresh[job.cls] = None
 

@@ -26,21 +26,21 @@ from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.moves import consolidate, could_consolidate
 from gpushare.cluster.order import ABOVE, ROOM, WITHIN_SHARE, Order, is_more_open, is_open, standing
 from gpushare.cluster.placement import (
-    Want,
     allowed_nodes,
     forbidden,
     forbidden_reason,
-    largest_first,
+    more_charge,
     no_space,
     place_task,
     place_within,
     take,
+    wants_of,
     why_no_room,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.state import FOREVER, JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn, spread
-from gpushare.cluster.victims import more_charge, preempt, reclaim, wants_of
+from gpushare.cluster.victims import preempt, reclaim
 
 
 def decide(turn: Turn) -> None:
@@ -52,8 +52,8 @@ def decide(turn: Turn) -> None:
         turn.everything = True
     while True:
         for job in [job for job in turn.partial if not _first_come_others(job)]:
-            turn.partial.remove(job)
-            complete_gang(turn, job)
+            if complete_gang(turn, job):
+                turn.partial.remove(job)
         _settle(turn)
         open_gates(turn)
         if start_reserved(turn):
@@ -67,7 +67,7 @@ def decide(turn: Turn) -> None:
         elastic.grow(turn)
         ageing.reserve(turn)
         if turn.partial:
-            complete_gang(turn, turn.partial.pop(0))
+            complete_or_stop(turn, turn.partial.pop(0))
         elif not state.dirty and not state.freed and not state.dropped:
             break
 
@@ -91,34 +91,49 @@ def _first_come_others(job: JobState) -> bool:
     return any(cls.priority > job.cls.priority and len(cls.pending) for cls in job.queue.classes.values())
 
 
-def complete_gang(turn: Turn, job: JobState) -> None:
-    """A job was found running in part: start what is missing, in place of its further tasks if need be, or stop it."""
-    if not job.places:
+def complete_or_stop(turn: Turn, job: JobState) -> None:
+    """A job was found running in part: start what is missing, if need be in place of whom it may take from, or stop
+    it. It comes last: by then all others have had what is theirs."""
+    cls = job.cls
+    if complete_gang(turn, job) or consolidate(turn, cls, job, True) or elastic.shrink(turn, cls, job, True):
         return
+    queue = cls.queue
+    after = queue.allocated + more_charge(turn.state, cls, wants_of(job, job.rung, True))
+    in_right = after <= queue.share or queue.quota is None or after <= queue.quota
+    if (in_right and reclaim(turn, cls, job, True)) or preempt(turn, cls, job, True):
+        return
+    turn.stop(job, Reason(Code.INCOMPLETE), again=True)
+
+
+def complete_gang(turn: Turn, job: JobState) -> bool:
+    """Start what is missing where there is room, or in place of its further tasks; whether no part is missing now."""
+    if not job.places:
+        return True
     state, shape = turn.state, job.cls.shape
     mask, apart = allowed_nodes(state, job), spread(job.queue)
     length, mark = len(turn.out), state.mark()
-    extra = [place for place in job.ordered if place.task >= shape.groups[place.group].least][::-1]
+    extra = [
+        place
+        for index, group in enumerate(shape.groups)
+        for place in [place for place in job.ordered if place.group == index][group.least :]
+    ][::-1]
     placed: list[Place] = []
-    for index in largest_first(shape, job.rung):
-        group = shape.groups[index]
-        taken = {task for one, task in job.places if one == index}
-        for task in [task for task in range(group.top) if task not in taken][: max(0, group.least - len(taken))]:
-            place = place_task(state, job, Want(index, task, group.needs[job.rung]), mask, apart)
-            while place is None and extra:
-                gone = extra.pop()
-                turn.lift(job, gone)
-                turn.evicted(job, [gone], job.job.id, Reason(Code.INCOMPLETE))
-                place = place_task(state, job, Want(index, task, group.needs[job.rung]), mask, apart)
-            if place is not None:
-                placed.append(place)
+    for want in wants_of(job, job.rung, True):
+        place = place_task(state, job, want, mask, apart)
+        while place is None and extra:
+            gone = extra.pop(0)
+            turn.lift(job, gone)
+            turn.evicted(job, [gone], job.job.id, Reason(Code.INCOMPLETE))
+            place = place_task(state, job, want, mask, apart)
+        if place is not None:
+            placed.append(place)
     enough = all(job.count(index) >= group.least for index, group in enumerate(shape.groups))
     if enough and forbidden(job.cls, sum(place.charge for place in placed)) is None:
         turn.extend(job, placed, Reason(Code.INCOMPLETE))
-        return
+        return True
     state.undo(mark)
     del turn.out[length:]
-    turn.stop(job, Reason(Code.INCOMPLETE), again=True)
+    return False
 
 
 # ---- gates -------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ far as there is room that no waiting job can use: highest priority first, oldest
 
 from __future__ import annotations
 
+from gpushare.cluster.candidates import reclaimable
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import Want, allowed_nodes, forbidden, take
+from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, take, wants_of
 from gpushare.cluster.space import NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.victims import more_charge, reclaimable, wants_of
 
 
 def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpushare.cluster import views
+from gpushare.cluster.candidates import candidates_for_preempt, candidates_for_reclaim
 from gpushare.cluster.model import (
     Code,
     Event,
@@ -32,7 +33,6 @@ from gpushare.cluster.placement import forbidden, forbidden_reason, why_no_room
 from gpushare.cluster.quantity import format_gpus
 from gpushare.cluster.state import JobState, QueueState, State
 from gpushare.cluster.turn import min_runtime
-from gpushare.cluster.victims import candidates_for_preempt, candidates_for_reclaim
 from gpushare.quantity import format_duration
 
 if TYPE_CHECKING:

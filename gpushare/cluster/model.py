@@ -13,7 +13,7 @@ Interface, version 1 (changes are noted here)::
     allocator.validate()                              # raises if an invariant is broken
 
 Since version 1 was written down: Explanation.who and .others, Allocator.limit(), Allocator.now; a JobRestored with a
-part of its gang is completed or stopped instead of refused; Code.TAKEN and Code.INCOMPLETE.
+part of its gang is completed or stopped instead of refused; Code.TAKEN, Code.TAKEN_AND_MOVED and Code.INCOMPLETE.
 
 Quantities are integers: micro-GPUs (`quantity.gpus(0.5) == 500_000`) and bytes. Times are seconds of any clock that
 does not go back; only their differences matter.
@@ -280,7 +280,8 @@ class JobSubmitted:
 class JobRestored:
     """A job that runs already, as an engine found it. The order in which jobs came is their age.
 
-    If only a part of its gang runs, the rest is started, or if there is no room the job is stopped and waits.
+    If only a part of its gang runs, the rest is started, if need be in place of others from whom the job may take; if
+    that cannot be, it is stopped and waits.
     """
 
     job: Job
@@ -588,71 +589,84 @@ def check_node(node: Node) -> None:
         _number(f"node {node.name}: broken", index, 0, node.gpus - 1)
 
 
+def _refuse(at: str, *rules: tuple[bool, str, str, str] | tuple[bool, str, str, str, str]) -> None:
+    """The first rule that is broken: (whether it is, where, what, remedy, code)."""
+    for broken, where, *words in rules:
+        if broken:
+            raise bad(at + where, *words)
+
+
 def check_queue(queue: Queue) -> None:
     """The queue by itself; the allocator checks its place in the tree."""
     _name("queue", queue.name)
     at = f"queue {queue.name}: "
-    for name in ("quota", "limit", "weight", "default_limit", "max_limit"):
+    for name, least, most in (
+        *((name, 0, MOST) for name in ("quota", "limit", "weight")),
+        *((name, 1, MICRO) for name in ("default_limit", "max_limit")),
+    ):
         value = getattr(queue, name)
         if value is not None:
-            _number(at + name, value, 0, MOST)
-    for name in ("default_limit", "max_limit"):
-        value = getattr(queue, name)
-        if value is not None:
-            _number(at + name, value, 1, MICRO)
+            _number(at + name, value, least, most)
     _number(at + "priority", queue.priority, -(2**31), 2**31)
     if queue.min_runtime is not None:
         _seconds(at + "min_runtime", queue.min_runtime)
-    if queue.placement not in (None, "pack", "spread"):
-        raise bad(at + "placement", f"{queue.placement!r} is unknown", "write pack or spread")
-    if queue.limit is not None and queue.quota is not None and queue.limit < queue.quota:
-        raise bad(
-            at + "limit", f"{queue.limit} is below the quota of {queue.quota}", "raise the limit or lower the quota"
-        )
-    if queue.static and queue.quota is None:
-        raise bad(at + "static", "a static queue needs a quota", "give it a quota")
-    if None not in (queue.default_limit, queue.max_limit) and queue.default_limit > queue.max_limit:  # type: ignore[operator]
-        raise bad(at + "default_limit", "it is above max_limit", "lower default_limit or raise max_limit")
+    unknown, quota, limit = queue.placement not in (None, "pack", "spread"), queue.quota, queue.limit
+    below_quota = limit is not None and quota is not None and limit < quota
+    above_most = None not in (queue.default_limit, queue.max_limit) and queue.default_limit > queue.max_limit  # type: ignore[operator]
+    _refuse(
+        at,
+        (unknown, "placement", f"{queue.placement!r} is unknown", "write pack or spread"),
+        (below_quota, "limit", f"{limit} is below the quota of {quota}", "raise the limit or lower the quota"),
+        (queue.static and quota is None, "static", "a static queue needs a quota", "give it a quota"),
+        (above_most, "default_limit", "it is above max_limit", "lower default_limit or raise max_limit"),
+    )
 
 
 def check_job(job: Job) -> None:
-    """The job by itself; the allocator checks its queue and whether any node is large enough."""
+    """The job by itself; the allocator checks its queue."""
     _name("job", job.id)
     at = f"job {job.id}: "
     _number(at + "priority", job.priority, -(2**31), 2**31)
     _seconds(at + "min_runtime", job.min_runtime)
-    if not job.tasks:
-        raise bad(at + "tasks", "there are none", "give it at least one group of tasks")
     for index, tasks in enumerate(job.tasks):
         _check_tasks(f"{at}tasks[{index}]", tasks)
-    if not any(tasks.top for tasks in job.tasks):
-        raise bad(at + "tasks", "all groups are empty", "give it at least one task")
     lengths = {len(tasks.ladder) for tasks in job.tasks if tasks.ladder}
-    if len(lengths) > 1:
-        raise bad(at + "tasks", "the ladders have different lengths", "give all groups as many rungs, or none")
+    _refuse(
+        at + "tasks",
+        (not job.tasks, "", "there are none", "give it at least one group of tasks"),
+        (not any(tasks.top for tasks in job.tasks), "", "all groups are empty", "give it at least one task"),
+        (len(lengths) > 1, "", "the ladders have different lengths", "give all groups as many rungs, or none"),
+    )
 
 
 def _check_tasks(at: str, tasks: Tasks) -> None:
     _number(f"{at}.least", tasks.least, 0, MOST_TASKS)
     if tasks.most is not None:
         _number(f"{at}.most", tasks.most, 0, MOST_TASKS)
-        if tasks.most < tasks.least:
-            raise bad(f"{at}.most", f"{tasks.most} is below least, {tasks.least}", "raise most or lower least")
     _number(f"{at}.gpus", tasks.gpus, 0, MOST_GPUS_OF_NODE)
-    if tasks.share is not None and tasks.memory is not None:
-        raise bad(at, "both a share and bytes are asked for", "say one of share and memory", "mixed_request")
+    both = tasks.share is not None and tasks.memory is not None
+    _refuse(
+        at,
+        (tasks.top < tasks.least, ".most", f"{tasks.most} is below least, {tasks.least}", "raise most or lower least"),
+        (both, "", "both a share and bytes are asked for", "say one of share and memory", "mixed_request"),
+    )
     unit, most = ("memory", MOST_BYTES) if tasks.memory is not None else ("share", MICRO)
     rungs = tasks.rungs
     _number(f"{at}.{unit}", rungs[0], 1, most)
-    for lower, higher in zip(rungs[1:], rungs, strict=False):
+    for lower in rungs[1:]:
         _number(f"{at}.ladder", lower, 1, most)
-        if lower >= higher:
-            raise bad(f"{at}.ladder", f"{lower} does not come after {higher}", "list the rungs in falling order")
     if tasks.limit is not None:
         _number(f"{at}.limit", tasks.limit, 1, most)
-        if tasks.limit < rungs[0]:
-            hint = "raise the limit, or leave it out: then it equals the request"
-            raise bad(f"{at}.limit", f"{tasks.limit} is below the request of {rungs[0]}", hint, "request_over_limit")
+    limit = rungs[0] if tasks.limit is None else tasks.limit
+    hint = "raise the limit, or leave it out: then it equals the request"
+    _refuse(
+        at,
+        *(
+            (lower >= higher, ".ladder", f"{lower} does not come after {higher}", "list the rungs in falling order")
+            for lower, higher in zip(rungs[1:], rungs, strict=False)
+        ),
+        (limit < rungs[0], ".limit", f"{limit} is below the request of {rungs[0]}", hint, "request_over_limit"),
+    )
 
 
 def started(actions: list[Action]) -> Iterator[str]:

@@ -5,12 +5,14 @@ Everything here leaves the places occupied in the ledger (not yet paid for) or n
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State, TaskShape
+from gpushare.quantity import format_bytes
 
 
 class Want(NamedTuple):
@@ -147,19 +149,20 @@ def no_space(state: State, shape: Shape, mask: int | None = None) -> Reason:
 
 
 def largest_possible(state: State, shape: Shape) -> Reason | None:
-    """A reason why no node that it selects could ever hold one of its tasks; None if one can."""
-    for group in shape.groups:
-        need = group.needs[-1]
-        best = -1
-        for node in state.space.among(state.space.mask(shape.selector)):
-            working = len(node.free) - len(node.spec.broken)
-            if need.on(node.memory) <= node.memory:
-                best = max(best, working)
-            if working >= need.gpus and need.on(node.memory) <= node.memory:
-                break
-        else:
-            return Reason(Code.NO_NODE, {"need": f"{need.gpus} GPUs", "largest": f"{max(best, 0)} GPUs"})
-    return None
+    """A reason why no node that it selects could hold one of its tasks, even if empty; None if one can."""
+    found = state.too_large(shape)
+    if found is None and state.space.alive:
+        return None
+    need, node = found or (shape.groups[0].needs[-1], None)
+    asked = _blocks(need.gpus, need.amount if need.in_bytes else None)
+    if node is None:
+        return Reason(Code.NO_NODE, {"need": asked, "largest": "none"})
+    largest = _blocks(len(node.free) - len(node.spec.broken), node.memory if need.in_bytes else None)
+    return Reason(Code.NO_NODE, {"need": asked, "largest": f"{node.spec.name} with {largest}", "node": node.spec.name})
+
+
+def _blocks(gpus: int, memory: int | None) -> str:
+    return f"{gpus} GPU{'' if gpus == 1 else 's'}" + ("" if memory is None else f" of {format_bytes(memory)}")
 
 
 def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
@@ -173,3 +176,27 @@ def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
         if all(state.space.holds(group.needs[-1], group.least, mask) for group in shape.groups):
             return Reason(Code.RESERVED, {"for_job": state.reserver.job.id})
     return no_space(state, shape)
+
+
+def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
+    """The whole gang, or of a job that runs what its gang lacks, else its next task."""
+    shape = job.cls.shape
+    if more and job.complete:
+        for index, group in enumerate(shape.groups):
+            taken = {task for one, task in job.places if one == index}
+            if len(taken) < group.top:
+                task = next(task for task in range(group.top) if task not in taken)
+                return [Want(index, task, group.needs[rung])]
+        return []
+    wants: list[Want] = []
+    for index in largest_first(shape, rung):
+        group = shape.groups[index]
+        lacking = group.least - job.count(index) if more else group.least
+        free = (task for task in range(group.top) if (index, task) not in job.places)
+        wants += [Want(index, task, group.needs[rung]) for task in islice(free, max(0, lacking))]
+    return wants
+
+
+def more_charge(state: State, cls: JobClass, wants: list[Want]) -> int:
+    memories = state.memories(cls.shape)
+    return sum(want.need.charge(memories[-1] if memories else 80 * 2**30) for want in wants)

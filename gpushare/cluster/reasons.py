@@ -26,6 +26,8 @@ class Code(StrEnum):
     """Room was made by shrinking elastic jobs."""
     TAKEN = "taken"
     """Room was made by stopping others."""
+    TAKEN_AND_MOVED = "taken_and_moved"
+    """Room was made by stopping some and moving others."""
     RECLAIM = "reclaim"
     """A queue below its share takes back what others have above theirs."""
     PREEMPT = "preempt"
@@ -46,7 +48,7 @@ class Code(StrEnum):
     NO_SPACE = "no_space"
     """Waits: nowhere is there a block that large, and the queue may not, or cannot, take from others."""
     NO_NODE = "no_node"
-    """Waits: no node matches, or none that does is large enough."""
+    """Waits for a node: none that is there matches, or none that does could hold it even if empty."""
     RESERVED = "reserved"
     """Waits: there is room, but it is kept for a gang that has waited long enough."""
     ENDING = "ending"
@@ -60,6 +62,7 @@ SENTENCES: Mapping[Code, str] = {
     Code.MOVED: "room was made by moving {moves} running tasks",
     Code.SHRUNK: "room was made by shrinking {shrunk}",
     Code.TAKEN: "room was made by stopping {victims}",
+    Code.TAKEN_AND_MOVED: "room was made by stopping {victims} and moving {moves} running tasks",
     Code.RECLAIM: "{for_queue} is below its share and takes back what {queue} has above its own",
     Code.PREEMPT: "{for_job} has a higher priority ({for_priority} above {priority}) in {queue}",
     Code.BACKFILL_OVER: "{for_job}, for which these GPUs were reserved, can start",
@@ -70,7 +73,7 @@ SENTENCES: Mapping[Code, str] = {
     Code.LIMIT: "the limit of {queue} is {limit}, {allocated} are in use and {need} more are needed",
     Code.QUOTA: "the quota of {queue} is {quota}, non-preemptible jobs hold {allocated} and need {need} more",
     Code.NO_SPACE: "{free} GPUs are free, the largest block is {largest}, {need} are needed",
-    Code.NO_NODE: "no node can hold it: {need} needed, the largest that matches has {largest}",
+    Code.NO_NODE: "no node that is there can hold it: {need} needed, the largest that matches: {largest}",
     Code.RESERVED: "there is room, but it is reserved for {for_job}",
     Code.ENDING: "starts when {waits_for} have ended",
     Code.NOT_WAITING: "it does not wait",

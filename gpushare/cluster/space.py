@@ -287,6 +287,22 @@ class Space:
             return False
         return self.find(need, mask) is not None
 
+    def could_hold(self, need: Need, mask: int) -> bool:
+        """Would one such task fit on one of these nodes, if that were empty?"""
+        return any(
+            len(node.free) - len(node.spec.broken) >= need.gpus and need.on(node.memory) <= node.memory
+            for node in self.among(mask)
+        )
+
+    def nearest(self, need: Need, mask: int) -> NodeState | None:
+        """The node that comes nearest to holding it: GPUs that are large enough, then more GPUs, then larger ones."""
+
+        def size(node: NodeState) -> tuple[bool, int, int, int]:
+            working = len(node.free) - len(node.spec.broken)
+            return need.on(node.memory) <= node.memory, working, node.memory, -node.number
+
+        return max(self.among(mask), key=size, default=None)
+
     def largest(self, mask: int) -> int:
         """GPUs of the largest free block of whole GPUs."""
         for count in range(len(self.whole) - 1, 0, -1):

@@ -218,6 +218,7 @@ class Shape:
         "full",
         "full_more",
         "groups",
+        "possible",
         "rungs",
         "selector",
         "simple",
@@ -249,6 +250,8 @@ class Shape:
         self.by_bytes = any(group.needs[0].in_bytes for group in self.groups)
         self.cheapest = 0
         """What a gang of it costs at least (micro), as its classes know it."""
+        self.possible = True
+        """Some node could hold it, if empty; what none can does not count as demand."""
         self.full = False
         """No room when last tried, and nothing that would help has been freed since."""
         self.full_more = False
@@ -369,8 +372,13 @@ class JobState:
         return all(self.count(index) >= group.least for index, group in enumerate(self.cls.shape.groups))
 
     def extra(self) -> int:
-        """Tasks above the least."""
-        return len(self.places) - self.cls.shape.tasks if self.cls.shape.elastic else 0
+        """Tasks above the least of their groups."""
+        shape = self.cls.shape
+        if not shape.elastic:
+            return 0
+        if len(shape.groups) == 1:
+            return max(0, len(self.places) - shape.tasks)
+        return sum(max(0, self.count(index) - group.least) for index, group in enumerate(shape.groups))
 
 
 class State:
@@ -599,6 +607,7 @@ class State:
             shape = self.shapes.get(shape_key)
             if shape is None:
                 shape = Shape(job.tasks, job.selector, job.backfill and job.preemptible)
+                shape.possible = self.too_large(shape) is None
                 self.journal.put(self.shapes, shape_key, shape)
             cls = JobClass(key, len(self.classes), queue, job, shape)
             cls.charge = self.least_charge(shape)
@@ -626,6 +635,17 @@ class State:
             found = [memory for memory in found if memory >= most]
         return found
 
+    def too_large(self, shape: Shape) -> tuple[Need, NodeState | None] | None:
+        """Tasks of its gang that none of the nodes that it selects could hold, even if empty, and the largest of these
+        nodes. None if all could be held; before there are nodes nobody can know."""
+        if not self.space.alive:
+            return None
+        mask = self.space.mask(shape.selector)
+        for group in shape.groups:
+            if group.least and not self.space.could_hold(group.needs[-1], mask):
+                return group.needs[-1], self.space.nearest(group.needs[-1], mask)
+        return None
+
     def least_charge(self, shape: Shape) -> int:
         """Least cost of its gang: on the largest GPUs, on the last rung."""
         memories = self.memories(shape)
@@ -633,6 +653,8 @@ class State:
 
     def demand_of(self, shape: Shape) -> int:
         """What it would hold if it had all that it asks for."""
+        if not shape.possible:
+            return 0
         memories = self.memories(shape)
         return shape.top_charge(memories[-1] if memories else 80 * 2**30)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from allocator_stage import GIB, Stage, gpus
 
@@ -20,8 +22,10 @@ from gpushare.cluster.model import (
     QueueAdded,
     QueueChanged,
     QueueRemoved,
+    Refuse,
     Selector,
     Tasks,
+    Wait,
 )
 from gpushare.errors import GpushareError, NoSuchJob
 
@@ -67,9 +71,8 @@ BAD = [
     (JobSubmitted(Job("x", "q", (Tasks(memory=-1),))), "job x: tasks[0].memory", "not between"),
     (JobSubmitted(Job("x", "q", (Tasks(share=500_000, limit=400_000),))), "job x: tasks[0].limit", "below the request"),
     (JobSubmitted(Job("x", "q", (Tasks(share=500_000, ladder=(600_000,)),))), "job x: tasks[0].ladder", "come after"),
-    (JobSubmitted(Job("x", "q", (Tasks(gpus=9),))), "job x: tasks", "no node can hold it"),
-    (JobSubmitted(Job("x", "q", (Tasks(memory=81 * GIB),))), "job x: tasks", "no node can hold it"),
-    (JobSubmitted(Job("x", "q", selector=Selector(pools=("moon",)))), "job x: tasks", "no node can hold it"),
+    (JobSubmitted(Job("x", "q", (Tasks(gpus=1025),))), "job x: tasks[0].gpus", "not between"),
+    (JobSubmitted(Job("x", "q", (Tasks(memory=2**50 + 1),))), "job x: tasks[0].memory", "not between"),
     (JobSubmitted(Job("x", "small", (Tasks(share=gpus(0.9)),))), "job x: tasks[0].limit", "above what queue small"),
     (JobSubmitted(Job("x", "q", min_runtime=float("nan"))), "job x: min_runtime", "not a number of seconds"),
     (JobRestored(Job("x", "q"), (), 0.0), "job x: places", "there are none"),
@@ -113,6 +116,64 @@ def test_an_unknown_job(stage, event) -> None:
         stage.send(event)
     with pytest.raises(NoSuchJob):
         stage.allocator.explain("nobody")
+
+
+TOO_LARGE = {
+    "GPUs": (Tasks(gpus=16), Selector(), "16 GPUs needed, the largest that matches: n with 8 GPUs"),
+    "memory": (
+        Tasks(memory=96 * GIB),
+        Selector(),
+        "1 GPU of 96.0 GiB needed, the largest that matches: n with 8 GPUs of 80.0 GiB",
+    ),
+    "no match": (Tasks(), Selector(pools=("moon",)), "1 GPU needed, the largest that matches: none"),
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_a_job_that_no_node_could_hold_waits_for_one_and_says_so(stage, what) -> None:
+    tasks, selector, message = TOO_LARGE[what]
+    before = stage.allocator.queues["q"].demand
+    job = Job("x", "q", (tasks,), selector=selector)
+    assert stage.send(JobSubmitted(job)) == [Wait("x", stage.why("x"))]
+    assert stage.why("x").code == "no_node"
+    assert stage.why("x").message == f"no node that is there can hold it: {message}"
+    assert stage.allocator.explain("x").reason == stage.why("x")
+    # It takes nothing from anybody: what cannot be had is no demand.
+    assert stage.allocator.queues["q"].demand == before
+    (refused,) = stage.send(JobSubmitted(replace(job, id="now", wait=False)))
+    assert isinstance(refused, Refuse)
+    assert refused.reason.code == "no_node"
+    stage.send(NodeAdded(Node("m", 16, 96 * GIB, pool="moon")))
+    assert "x" in stage.running()
+    assert stage.allocator.queues["q"].demand > before
+
+
+def test_explain_names_the_node_that_would_hold_it(stage) -> None:
+    stage.send(JobSubmitted(Job("x", "q", (Tasks(gpus=16),))))
+    assert stage.allocator.explain("x").change == "add a node with 16 GPUs"
+
+
+def test_a_job_waits_when_the_only_node_that_could_hold_it_goes(stage) -> None:
+    before = stage.allocator.queues["q"].demand
+    stage.send(NodeAdded(Node("m", 16)))
+    name = stage.job("q", 16)
+    assert name in stage.running()
+    stage.send(NodeLost("m"))
+    assert stage.allocator.explain(name).reason.code == "no_node"
+    assert stage.allocator.queues["q"].demand == before
+    stage.send(NodeAdded(Node("m", 16)))
+    assert name in stage.running()
+
+
+def test_a_rebuild_takes_jobs_in_whatever_order_the_nodes_come_back() -> None:
+    """A new leader hears of small nodes, of the jobs, and then of the rest."""
+    stage = Stage({"small": 1})
+    stage.queue("q", 64)
+    large = Job("large", "q", (Tasks(gpus=8),))
+    stage.send([JobSubmitted(large), JobSubmitted(Job("other", "q"))])
+    assert stage.waiting() == ["large"]
+    stage.send(NodeAdded(Node("n", 8)))
+    assert stage.running() == ["large", "other"]
 
 
 def test_before_there_are_nodes_everything_may_be_submitted() -> None:

@@ -154,6 +154,20 @@ def test_no_wait_is_refused_with_the_time_to_come_again(cluster) -> None:
     assert list(states(cluster)) == ["all"]
 
 
+def test_a_job_that_no_node_could_hold_is_told_so_at_once_and_waits(cluster) -> None:
+    out = cluster("submit -q a --gpus 8 --name wide")
+    what = "no node that is there can hold it: 8 GPUs needed, the largest that matches: n1 with 4 GPUs"
+    assert out.startswith("wait")
+    assert what in out
+    assert what in cluster("explain wide")
+    cluster("submit -q a --memory 100Gi --name now --no-wait", code=1)
+    assert "the largest that matches: n1 with 4 GPUs of 80.0 GiB" in cluster.err
+    assert "ask for less, or for other nodes, or leave --no-wait out: then it is queued" in cluster.err
+    assert "start" in cluster("change 'node: {{name: big, gpus: 8}}'")
+    assert states(cluster) == {"wide": "running"}
+    assert "not between" in cluster.refused("submit -q a --gpus 2000")
+
+
 @pytest.mark.parametrize("view", ["queues", "nodes", "jobs", "plan", "explain j"])
 def test_every_view_is_json_too(cluster, view: str) -> None:
     cluster("submit -q a --name j")

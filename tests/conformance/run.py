@@ -42,7 +42,6 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.quantity import MICRO, format_gpus, gpus
 from gpushare.cluster.reading import Seats
-from gpushare.errors import UsageError
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 LEVELS = ("invariants", "queues", "running", "evictions")
@@ -227,7 +226,7 @@ class Outcome:
 def play(case: Case) -> Outcome:
     known = translate(case)
     allocator = Allocator(Policy(reserve_after=None))
-    actions = allocator.handle(accepted(known.events), NOW)
+    actions = allocator.handle(known.events, NOW)
     broken = list(_broken(case, allocator))
     now = NOW
     while (wake := allocator.next_wake) is not None and wake <= NOW + HORIZON:
@@ -241,21 +240,6 @@ def play(case: Case) -> Outcome:
     }
     held = {name: view.allocated for name, view in allocator.queues.items()}
     return Outcome(frozenset(running - known.stuck), held, evictions, moves, tuple(dict.fromkeys(broken)))
-
-
-def accepted(events: list[Event]) -> list[Event]:
-    """Without the jobs that are refused on their own, because no node is large enough: the other scheduler keeps them
-    waiting for ever, which is the same here."""
-    setup = [event for event in events if not isinstance(event, JobSubmitted)]
-    found = []
-    for event in events:
-        if isinstance(event, JobSubmitted):
-            try:
-                Allocator(Policy(reserve_after=None)).handle([*setup, event], NOW)
-            except UsageError:
-                continue
-        found.append(event)
-    return found
 
 
 def _broken(case: Case, allocator: Allocator) -> Iterator[str]:
@@ -416,7 +400,7 @@ NOWHERE: tuple[frozenset[str], str] = (frozenset(), "")
 
 def actions_of(case: Case) -> list[Action]:
     """For looking at one case."""
-    return Allocator(Policy(reserve_after=None)).handle(accepted(translate(case).events), NOW)
+    return Allocator(Policy(reserve_after=None)).handle(translate(case).events, NOW)
 
 
 def main() -> int:

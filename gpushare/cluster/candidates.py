@@ -1,0 +1,296 @@
+"""Who may be taken from: what may go as one, of which queues and jobs, how far, and in which order.
+
+    Reclaim: the job keeps its queue, and every ancestor a up to below the common one, within quota (then from those
+    above their quota) or within share (then from those above share and quota). The rule holds for each queue on the
+    victim's path and before each single victim, so what is in quota is never taken.
+    Preempt: jobs of the same queue with strictly lower priority.
+    In both: preemptible, past its minimum run time, and not started in this turn or about to start.
+
+The order: lower priority classes of queues first, then lower job priorities (a stage is only left when it does not
+suffice); within a stage the queue most over its share, and of it the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace, merge
+from typing import NamedTuple
+
+from gpushare.cluster.model import Place
+from gpushare.cluster.order import ratio
+from gpushare.cluster.space import NodeState
+from gpushare.cluster.state import JobClass, JobState, QueueState
+from gpushare.cluster.turn import Turn
+
+ENDLESS = 10**18
+NOTHING: Mapping[QueueState, int] = {}
+
+
+# ---- what is taken as one --------------------------------------------------------------------------------
+
+
+class Unit:
+    """What is taken as one: a task above an elastic job's least, or a whole job."""
+
+    __slots__ = ("charge", "freed", "here", "job", "last", "places", "rank")
+
+    def __init__(self, job: JobState, places: Sequence[Place], node: str, rank: int) -> None:
+        self.job = job
+        self.places = places
+        if len(places) == 1:
+            self.here = places if places[0].node == node else []
+            self.charge = self.last = places[0].charge
+            self.rank = rank
+            self.freed = len(places[0].gpus) if self.here else 0
+            return
+        self.here = [place for place in places if place.node == node]
+        self.charge = sum(place.charge for place in places)
+        self.last = self.charge
+        """Of it, what goes last: all, or of an elastic job its gang after the further tasks."""
+        if len(places) > 1 and job.extra() > 0:
+            self.last = job.cls.charge
+        self.rank = rank
+        """The smaller, the better a victim."""
+        self.freed = sum(len(place.gpus) for place in self.here)
+
+
+def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -> list[Unit]:
+    """What of the job could be taken to make room on the node."""
+    if not job.places:
+        return []
+    name = node.spec.name
+    if extras_first and job.cls.shape.elastic:
+        found = []
+        for index, group in enumerate(job.cls.shape.groups):
+            extra = job.count(index) - group.least
+            if extra > 0:
+                here = [place for place in job.ordered if place.group == index and place.node == name]
+                found += [Unit(job, [place], name, rank) for place in here[::-1][:extra]]
+        if found or job.extra() > 0:
+            return found
+    places = job.ordered if len(job.places) > 1 else list(job.places.values())
+    unit = Unit(job, places, name, rank)
+    return [unit] if unit.here else []
+
+
+# ---- how far ---------------------------------------------------------------------------------------------
+
+
+class Bounds:
+    """How far each queue may be taken from: until it is no longer above its bound."""
+
+    def __init__(self) -> None:
+        self.of: dict[QueueState, tuple[tuple[QueueState, int], ...]] = {}
+        """By leaf: the queues of its path that must stay above a bound before each victim."""
+        self.leaves: list[tuple[tuple[int, ...], QueueState]] = []
+        """Leaves that may be taken from, each with its place in the order."""
+        self.ceilings: list[tuple[QueueState, int, bool]] = []
+        """The job's queue and its ancestors: with the job, each may hold so much if victims are taken outside of it;
+        whether that is its quota."""
+        self.late: set[JobState] = set()
+        """Jobs in quota: those before them in the order of victims would bring their queues down to their bounds."""
+        self.strict = True
+        """A queue that one of these is taken from keeps its bound ..."""
+        self.spared = False
+        """... and that has spared somebody."""
+
+    def room(self, leaf: QueueState) -> int:
+        """How far it is above its bounds; the last victim may take more."""
+        room = ENDLESS
+        for queue, bound in self.of.get(leaf, ()):
+            room = min(room, queue.allocated - bound)
+        return room
+
+    def could_free(self, units: Iterable[Unit]) -> int:
+        """No more than so much (micro) can be had from these."""
+        sums: dict[QueueState, tuple[int, int]] = {}
+        for unit in units:
+            total, most = sums.get(unit.job.queue, (0, 0))
+            sums[unit.job.queue] = total + unit.charge, max(most, unit.charge)
+        free = 0
+        for leaf, (total, most) in sums.items():
+            room = self.room(leaf)
+            if room > 0:
+                free += min(total, room + most - 1)
+        return free
+
+    def permit(self, units: Iterable[Unit], before: Mapping[QueueState, int] = NOTHING) -> bool:
+        """Can these be taken one after the other, the largest last? `before`: what queues held with all of them."""
+        if not self.of:
+            return True
+        sums: dict[QueueState, tuple[int, int, bool]] = {}
+        bounds: dict[QueueState, int] = {}
+        for unit in units:
+            late = unit.job in self.late
+            for queue, bound in self.of.get(unit.job.queue, ()):
+                total, most, any_late = sums.get(queue, (0, 0, False))
+                sums[queue] = total + unit.charge, max(most, unit.last), any_late or late
+                bounds[queue] = bound
+        for queue, (total, most, any_late) in sums.items():
+            left = before.get(queue, queue.allocated) - total
+            if left + most <= bounds[queue]:
+                return False
+            if any_late and left < bounds[queue] and self.strict:
+                self.spared = True
+                return False
+        return True
+
+
+def reclaimable(leaf: QueueState, charge: int) -> Bounds:
+    """Leaves that must give to this one, and how far."""
+    bounds = Bounds()
+    in_quota = in_share = True
+    inside = 0
+    """What could at most be taken below the queue looked at: that makes room in it for the job."""
+    for mine in leaf.path:
+        after = mine.allocated + charge - inside
+        in_quota = in_quota and (mine.quota is None or after <= mine.quota)
+        in_share = in_share and after <= mine.share
+        if not in_quota and not in_share:
+            break
+        ceiling = mine.share if not in_quota else ENDLESS if mine.quota is None else mine.quota
+        bounds.ceilings.append((mine, ceiling, in_quota))
+        parent = mine.parent
+        assert parent is not None
+        for other in parent.children.values():
+            if other is not mine and other.quota is not None and other.allocated > other.quota:
+                inside += _over(other, in_quota, (), (), bounds)
+    bounds.leaves.sort(key=lambda entry: entry[0])
+    return bounds
+
+
+def _over(
+    queue: QueueState,
+    quota_alone: bool,
+    key: tuple[int, ...],
+    chain: tuple[tuple[QueueState, int], ...],
+    bounds: Bounds,
+) -> int:
+    """Find the leaves below a queue, as far as all on the way are above their bound; what they hold at most to take."""
+    if queue.quota is None:
+        return 0
+    bound = queue.quota if quota_alone else max(queue.quota, queue.share)
+    if queue.allocated <= bound:
+        return 0
+    key = (*key, queue.spec.priority, -ratio(queue.allocated, queue.share), queue.order)
+    chain = (*chain, (queue, bound))
+    if queue.children:
+        return sum(_over(child, quota_alone, key, chain, bounds) for child in queue.children.values())
+    bounds.of[queue] = chain
+    bounds.leaves.append((key, queue))
+    return queue.allocated
+
+
+def within(queue: QueueState, top: QueueState) -> bool:
+    return top in queue.path
+
+
+# ---- whose jobs ------------------------------------------------------------------------------------------
+
+
+class Candidate(NamedTuple):
+    """A class of jobs that may be victims."""
+
+    stage: tuple[int, int]
+    """Priority class of its queue, priority of the jobs: stages are tried in this order."""
+    standing: int
+    """Its queue's place among those that may be taken from."""
+    cls: JobClass
+
+
+def candidates_for_reclaim(cls: JobClass, charge: int) -> tuple[list[Candidate], Bounds]:
+    bounds = reclaimable(cls.queue, charge)
+    top = _full_ancestor(cls, charge)
+    found = []
+    for standing, (key, leaf) in enumerate(bounds.leaves):
+        if top is not None and not within(leaf, top):
+            continue
+        for victim in leaf.classes.values():
+            if victim.preemptible and len(victim.running):
+                found.append(Candidate((key[0], victim.priority), standing, victim))
+    found.sort(key=_candidate_order)
+    return found, bounds
+
+
+def candidates_for_preempt(cls: JobClass) -> tuple[list[Candidate], Bounds]:
+    found = [
+        Candidate((0, victim.priority), 0, victim)
+        for victim in cls.queue.classes.values()
+        if victim.preemptible and victim.priority < cls.priority and len(victim.running)
+    ]
+    found.sort(key=_candidate_order)
+    return found, Bounds()
+
+
+def _candidate_order(one: Candidate) -> tuple[object, ...]:
+    return one.stage, one.standing, one.cls.number
+
+
+def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
+    """The lowest queue whose limit would be broken: only what is below it helps."""
+    for queue in cls.queue.path:
+        if queue.cap is not None and queue.allocated + charge > queue.cap:
+            return queue
+    return None
+
+
+def evictable(turn: Turn, job: JobState) -> bool:
+    if job.unstarted:
+        return False
+    if job.started_in == turn.number:
+        turn.again = True
+        return False
+    granted = job.queue.granted
+    end = job.since + (granted if granted > job.job.min_runtime else job.job.min_runtime)
+    if end > turn.now:
+        turn.state.protected_until = min(turn.state.protected_until, end)
+        return False
+    return True
+
+
+def in_order(
+    candidates: Iterable[Candidate],
+    stage: tuple[int, int],
+    by_seq: Mapping[int, JobState],
+    among: Container[QueueState] | None = None,
+) -> Iterator[JobState]:
+    """Victims up to a stage, best first: the newest of the queue that is most over, taken one after the other."""
+    leaves: dict[QueueState, list[Candidate]] = {}
+    for one in candidates:
+        if one.stage <= stage and (among is None or one.cls.queue in among):
+            leaves.setdefault(one.cls.queue, []).append(one)
+    if len(leaves) == 1:
+        for found in leaves.values():
+            yield from _newest(found, by_seq)
+        return
+    heap = [
+        (found[0].stage[0], -ratio(leaf.allocated, leaf.share), -leaf.order, leaf.allocated, leaf)
+        for leaf, found in leaves.items()
+    ]
+    heapify(heap)
+    begun: dict[QueueState, Iterator[JobState]] = {}
+    while heap:
+        group, _, order, left, leaf = heap[0]
+        jobs = begun.get(leaf)
+        if jobs is None:
+            jobs = begun[leaf] = _newest(leaves[leaf], by_seq)
+        job = next(jobs, None)
+        if job is None:
+            heappop(heap)
+            continue
+        left -= job.charge
+        yield job
+        heapreplace(heap, (group, -ratio(left, leaf.share), order, left, leaf))
+
+
+def _newest(candidates: Sequence[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
+    """The jobs of one queue's classes, which come in order: lowest priority first, then newest first."""
+    begin = 0
+    while begin < len(candidates):
+        stage, end = candidates[begin].stage, begin + 1
+        while end < len(candidates) and candidates[end].stage == stage:
+            end += 1
+        lists = [one.cls.running.newest_first() for one in candidates[begin:end]]
+        for seq in merge(*lists, reverse=True) if len(lists) > 1 else lists[0]:
+            yield by_seq[seq]
+        begin = end

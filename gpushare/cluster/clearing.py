@@ -1,0 +1,145 @@
+"""Making room for one task on one node: the cheapest set of units to take away. Nothing is changed here.
+
+The fewest tasks, then the least that is freed beyond the need, then the best victims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from operator import attrgetter
+from typing import NamedTuple
+
+from gpushare.cluster.candidates import Bounds, Unit
+from gpushare.cluster.model import Place
+from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.space import BROKEN, Need, NodeState
+
+EXHAUSTIVE = 10
+"""Up to so many victims on a node all sets of them are compared."""
+
+_by_rank = attrgetter("rank")
+
+
+class Cost(NamedTuple):
+    """What making room on a node would cost, in the order in which it counts."""
+
+    tasks: int
+    excess: int
+    ranks: tuple[int, ...]
+    """Of the victims, the best to keep first."""
+
+
+def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
+    """The fewest of these units, then the least excess, then the best victims, without which the task fits."""
+    if not units:
+        return None
+    units = sorted(units, key=_by_rank)
+    if need.whole and all(place.amount == node.memory for unit in units for place in unit.here):
+        chosen = fewest(units, need.gpus - node.whole)
+        if chosen is None:
+            return None
+        if bounds.permit(chosen):
+            return cost(chosen, need, node), chosen
+        if bounds.could_free(units) < (need.gpus - node.whole) * MICRO:
+            return None
+    if not fits_without(node, need, (place for unit in units for place in unit.here)):
+        return None
+    return _best_set(node, need, units, bounds) if len(units) <= EXHAUSTIVE else _greedy_set(node, need, units, bounds)
+
+
+def cost(chosen: Sequence[Unit], need: Need, node: NodeState) -> Cost:
+    excess = sum(unit.charge for unit in chosen) - need.charge(node.memory)
+    return Cost(
+        sum(len(unit.places) for unit in chosen), excess, tuple(sorted((unit.rank for unit in chosen), reverse=True))
+    )
+
+
+def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
+    """Fewest tasks whose GPUs on the node add up to what is missing, then least excess, then the best victims.
+
+    By dynamic programming over the number of GPUs freed: (tasks, GPUs beyond the node's, set of units as bits) is
+    additive, and sets compare as numbers whose high bits are the units to keep.
+    """
+    if missing <= 0:
+        return []
+    sizes = {(unit.freed, len(unit.places)) for unit in units}
+    if len(sizes) == 1:
+        count = -(-missing // units[0].freed) if units[0].freed else len(units) + 1
+        return list(units[:count]) if count <= len(units) else None
+    best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}
+    for index, unit in enumerate(units):
+        for freed, (tasks, charge, bits) in list(best.items()):
+            if freed >= missing:
+                continue
+            new = (tasks + len(unit.places), charge + unit.charge, bits | 1 << index)
+            old = best.get(freed + unit.freed)
+            if old is None or new < old:
+                best[freed + unit.freed] = new
+    enough = [entry for freed, entry in best.items() if freed >= missing]
+    if not enough:
+        return None
+    bits = min(enough)[2]
+    return [unit for index, unit in enumerate(units) if bits >> index & 1]
+
+
+def _best_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
+    best: tuple[Cost, list[Unit]] | None = None
+    for count in range(1, len(units) + 1):
+        if best is not None and best[0].tasks <= count:
+            break
+        for group in combinations(units, count):
+            if fits_without(node, need, (place for unit in group for place in unit.here)) and bounds.permit(group):
+                found = cost(group, need, node)
+                if best is None or found < best[0]:
+                    best = found, list(group)
+    return best
+
+
+def _greedy_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
+    """Too many to compare: on the GPUs that are cheapest to clear, the best victims; then what is not needed stays."""
+    chosen: list[Unit] = []
+    amount = need.on(node.memory)
+    by_gpu: list[tuple[int, int, list[Unit]]] = []
+    for gpu, left in enumerate(node.free):
+        if left == BROKEN:
+            continue
+        mine: list[Unit] = []
+        on_gpu = sorted(
+            ((unit, sum(place.amount for place in unit.here if gpu in place.gpus)) for unit in units),
+            key=lambda entry: (-entry[1], entry[0].rank),
+        )
+        room = left
+        for unit, held in on_gpu:
+            if room >= amount or not held:
+                break
+            mine.append(unit)
+            room += held
+        if room >= amount:
+            by_gpu.append((len(mine), gpu, mine))
+    by_gpu.sort(key=lambda entry: entry[:2])
+    for _, _, mine in by_gpu[: need.gpus]:
+        chosen += [unit for unit in mine if unit not in chosen]
+    for unit in sorted(chosen, key=lambda unit: (-unit.charge, -unit.rank)):
+        rest = [one for one in chosen if one is not unit]
+        if fits_without(node, need, (place for one in rest for place in one.here)):
+            chosen = rest
+    if not fits_without(node, need, (place for one in chosen for place in one.here)) or not bounds.permit(chosen):
+        return None
+    return cost(chosen, need, node), chosen
+
+
+def frees_enough(node: NodeState, need: Need, place: Place) -> bool:
+    """Would one such task fit on the node if this place were free?"""
+    if need.whole and place.amount == node.memory:
+        return node.whole + len(place.gpus) >= need.gpus
+    return fits_without(node, need, (place,))
+
+
+def fits_without(node: NodeState, need: Need, places: Iterable[Place]) -> bool:
+    free = list(node.free)
+    for place in places:
+        for gpu in place.gpus:
+            free[gpu] += place.amount
+    amount = need.on(node.memory)
+    return amount <= node.memory and sum(left >= amount and left != BROKEN for left in free) >= need.gpus

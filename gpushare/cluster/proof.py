@@ -1,0 +1,57 @@
+"""The check of a final set of victims: every inequality once more, and that reclaims come to an end.
+
+Why they do (no ping-pong)
+    Shares depend on demand, quotas and nodes, not on what runs (shares.py). Let, over the queues of one level,
+    PhiD = sum of min(allocated, quota) and PhiS = sum of min(allocated, share). A reclaim is done only if (PhiD, PhiS)
+    of every level at which it moves something from one queue to another rises in lexicographic order, on the final
+    set of victims. Starting a job where there is room lowers neither. Both are bounded integers, so with demands
+    unchanged reclaims come to an end, and v, evicted for j, cannot evict j in return: that would lower what has risen.
+    One exception, for quotas: PhiD may stay as it is when a queue that gets its quota displaces a job so large that
+    its own queue cannot have it back within quota: that job cannot evict in return either.
+    Preemption raises the priorities of what a queue runs, in lexicographic order, and needs no share at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpushare.cluster.candidates import Bounds, Unit, within
+from gpushare.cluster.placement import forbidden
+from gpushare.cluster.state import JobState, QueueState
+
+
+def holds(job: JobState, charge: int, taken: Sequence[Unit], before: Mapping[QueueState, int], bounds: Bounds) -> bool:
+    """May the job have what it would pay so much for, with these taken? `before`: what queues held with them."""
+    if forbidden(job.cls, charge) is not None:
+        return False
+    coming = dict.fromkeys(job.queue.path, charge)
+    for queue, _, in_quota in bounds.ceilings:
+        parent = queue.parent
+        assert parent is not None
+        victims = [unit for unit in taken if parent.parent is None or within(unit.job.queue, parent)]
+        others = {one for unit in victims for one in unit.job.queue.path if one.parent is parent} - {queue}
+        if others:
+            rise = gain(before, [queue, *others], coming)
+            if rise <= (0, 0) and not (in_quota and rise[0] == 0 and not any(map(_can_return, victims))):
+                return False
+    return True
+
+
+def _can_return(unit: Unit) -> bool:
+    """Could its queue take back by right of quota what it loses?"""
+    return all(queue.quota is None or queue.allocated + unit.last <= queue.quota for queue in unit.job.queue.path)
+
+
+def gain(
+    before: Mapping[QueueState, int], queues: Iterable[QueueState], coming: Mapping[QueueState, int]
+) -> tuple[int, int]:
+    """By how much (PhiD, PhiS) of these siblings rises, with what is still to come counted."""
+    quota = share = 0
+    for queue in queues:
+        old, new = before[queue], queue.allocated + coming.get(queue, 0)
+        share += min(new, queue.share) - min(old, queue.share)
+        if queue.quota is None:
+            quota += new - old
+        else:
+            quota += min(new, queue.quota) - min(old, queue.quota)
+    return quota, share
