@@ -88,11 +88,14 @@ def _young(turn: Turn, share: Share) -> bool:
 def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
     """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow, and
     nothing else for a small difference before it has been seen twice."""
+    first = share.glimpse < 0
     if found != share.glimpse:
         share.glimpse, share.glimpsed_at = found, turn.now
     steady = turn.now - share.glimpsed_at >= turn.policy.glimpses_apart
     if share.overhead and not steady and abs(found - share.overhead) < NOTICEABLE:
-        return share.overhead  # perhaps an allocation that came and went between the two looks at the word
+        # Perhaps an allocation that came and went between the two looks at the word. But at the first look, which after
+        # a restart is all that tells of memory that the same pid had before exec, too little is worse than too much.
+        return max(found, share.overhead) if first else share.overhead
     if share.attached and not share.measured:
         if _young(turn, share) and not (steady and found):
             return max(found, share.overhead)

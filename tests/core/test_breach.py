@@ -70,6 +70,23 @@ def test_what_a_program_leaves_behind_at_exec_is_not_the_next_ones() -> None:
     assert not world.node.gpus["GPU-0"].returning
 
 
+def test_what_it_left_behind_is_not_forgotten_with_the_daemon() -> None:
+    """Then NVML's figure for the pid is all that tells of it, even where it is small."""
+    world = node()
+    world.cost["GPU-0"] = mib(62)
+    a = start(world, "A", "4Gi", "8Gi")
+    fresh = world.exec(a, lag=2.0)
+    assert fresh is not None
+    world.attach(fresh, "GPU-0")
+    world.restart()
+    gpu = world.node.gpus["GPU-0"]
+    assert gpu.usage >= 2 * mib(62), "the context's, and what the driver has not taken back"
+    for _ in range(3):
+        world.wait(world.policy.settling)
+        world.send(world._sample("GPU-0"))
+    assert gpu.usage == mib(62)
+
+
 def test_a_program_without_the_library_after_exec_is_charged_in_the_end() -> None:
     world = node()
     a = start(world, "A", "4Gi", "8Gi")
