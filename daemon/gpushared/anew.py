@@ -15,13 +15,13 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from gpushared import notes
-from gpushared.clients import Clients
-from gpushared.core import NodeState
-from gpushared.events import Event, GpuFound, JobEnded, JobRestored, JobSubmitted
-from gpushared.gpus import Gpus
+from gpushared.core import notes
+from gpushared.core.events import Event, GpuFound, JobEnded, JobRestored, JobSubmitted
+from gpushared.core.node import NodeState
+from gpushared.core.state import State
+from gpushared.devices.gpus import Gpus
 from gpushared.jobs import Book, Entry
-from gpushared.state import State
+from gpushared.programs.clients import Clients
 
 
 class Shell(Protocol):

@@ -81,8 +81,8 @@ def _directory(options: argparse.Namespace, driver: str) -> Path:
 async def _serve(directory: RuntimeDir, driver: str, loaded: object, path: Path | None) -> None:
     from gpushared import config
     from gpushared.daemon import Daemon
+    from gpushared.devices.nvml import Nvml
     from gpushared.notify import Notifier
-    from gpushared.nvml import Nvml
 
     assert isinstance(loaded, config.Loaded)
     daemon = Daemon(directory, Nvml(driver), loaded, Notifier(), lambda: config.load(path))

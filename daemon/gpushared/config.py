@@ -12,9 +12,9 @@ from typing import Any
 
 from gpushare.errors import GpushareError, UsageError
 from gpushare.quantity import NOTHING, Budget, Kind, Quantity, format_bytes, format_duration, parse_duration
-from gpushared import rules
-from gpushared.rules import UNLIMITED, Rules, Table
-from gpushared.state import Policy
+from gpushared.core import rules
+from gpushared.core.rules import UNLIMITED, Rules, Table
+from gpushared.core.state import Policy
 from gpushared.toml_lines import Lines
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
-from gpushared.core import NodeState
-from gpushared.front import Front
-from gpushared.gate import Gate
-from gpushared.gpus import Driver, Gpus
-from gpushared.hello import Welcomer
-from gpushared.identities import Identities
+from gpushared.core.node import NodeState
+from gpushared.devices.gpus import Driver, Gpus
+from gpushared.devices.watch import Watch
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
-from gpushared.pages import Pages
+from gpushared.people.front import Front
+from gpushared.people.gate import Gate
+from gpushared.people.identities import Identities
+from gpushared.programs.hello import Welcomer
+from gpushared.programs.pages import Pages
+from gpushared.programs.shim_server import ShimServer
 from gpushared.recovery import recover
 from gpushared.runtime_dir import RuntimeDir
 from gpushared.shell import Shell
-from gpushared.shim_server import ShimServer
-from gpushared.watch import Watch
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -121,7 +121,7 @@ class Daemon:
     async def _serve_api(self, stack: contextlib.AsyncExitStack) -> None:
         from aiohttp import web
 
-        from gpushared.api import Api, metrics_application
+        from gpushared.people.api import Api, metrics_application
 
         self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.gate)
         if self.config.metrics_listen:

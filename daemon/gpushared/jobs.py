@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.reasons import Reason
-from gpushared.events import JobSpec
-from gpushared.follow import Backlog
-from gpushared.processes import Process, Readers
-from gpushared.reveal import Viewer
+from gpushared.core.events import JobSpec
+from gpushared.core.reveal import Viewer
+from gpushared.people.follow import Backlog
+from gpushared.programs.processes import Process, Readers
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256

@@ -18,13 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpushared import notes, state_file
+from gpushared import state_file
 from gpushared.anew import submission
-from gpushared.events import JobRestored
-from gpushared.hello import restore_client
+from gpushared.core import notes
+from gpushared.core.events import JobRestored
 from gpushared.logs import facts, log
-from gpushared.pages import Page, Pages
-from gpushared.processes import Process
+from gpushared.programs.hello import restore_client
+from gpushared.programs.pages import Page, Pages
+from gpushared.programs.processes import Process
 from gpushared.shell import Shell
 
 ASKS_AGAIN_WITHIN = 30.0

@@ -1,4 +1,4 @@
-"""The shell: feeds events to the core and does what it answers. All that is decided is decided in core.py.
+"""The shell: feeds events to the core and does what it answers. All that is decided is decided in core/.
 
 A core that has failed in the middle of an event may be half changed, and nobody is to be lent anything on its sums. It
 is thrown away, and another is made of what stands outside it: the pages and their ledger, the book of jobs, the asks
@@ -25,12 +25,8 @@ from typing import Any, TypeVar
 from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
 from gpushared import anew
-from gpushared import instructions as do
-from gpushared.clients import Client, Clients
-from gpushared.core import NodeState
-from gpushared.doors import Doors
-from gpushared.enforcers import ShimEnforcer
-from gpushared.events import (
+from gpushared.core import instructions as do
+from gpushared.core.events import (
     AttachAsked,
     BudgetChanged,
     CreditAsked,
@@ -48,17 +44,21 @@ from gpushared.events import (
     TimePassed,
     UsedSeen,
 )
-from gpushared.follow import Backlog
-from gpushared.gpus import Gpus, Sample
-from gpushared.instructions import Record
+from gpushared.core.instructions import Record
+from gpushared.core.node import NodeState
+from gpushared.core.reveal import OPERATOR, Viewer
+from gpushared.devices.gpus import Gpus, Sample
+from gpushared.devices.outsiders import StrayFinder, open_stray
+from gpushared.doors import Doors
 from gpushared.jobs import Book, Entry, killed_facts, stop
-from gpushared.ledger import Terms
 from gpushared.logs import Sparingly, facts, log
-from gpushared.outsiders import StrayFinder, open_stray
+from gpushared.people.follow import Backlog
+from gpushared.programs.clients import Client, Clients
+from gpushared.programs.enforcers import ShimEnforcer
+from gpushared.programs.ledger import Terms
+from gpushared.programs.strays import Strays
 from gpushared.readers import Readers
-from gpushared.reveal import OPERATOR, Viewer
 from gpushared.state_file import StateFile
-from gpushared.strays import Strays
 from gpushared.turns import Turns
 
 PERSIST_WITHIN = 0.01

@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpushared import notes
+from gpushared.core import notes
+from gpushared.core.state import Job, State
 from gpushared.jobs import Entry
 from gpushared.logs import facts, log
-from gpushared.processes import Process
-from gpushared.state import Job, State
+from gpushared.programs.processes import Process
 
 VERSION = 2
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from gpushared.cli import main
-from gpushared.core import NodeState
-from gpushared.events import Event
-from gpushared.instructions import Instruction
+from gpushared.core.events import Event
+from gpushared.core.instructions import Instruction
+from gpushared.core.node import NodeState
 
 handle = NodeState.handle
 

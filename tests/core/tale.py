@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpushare.quantity import Quantity
-from gpushared.events import JobSpec
+from gpushared.core.events import JobSpec
 from property.world import World
 
 

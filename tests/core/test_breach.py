@@ -6,8 +6,8 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
-from gpushared.reveal import OPERATOR
-from gpushared.state import MIB, Policy
+from gpushared.core.reveal import OPERATOR
+from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB
@@ -147,7 +147,7 @@ def test_a_strange_context_is_not_expected_of_the_next_one() -> None:
 
 def test_a_lowered_limit_is_no_breach() -> None:
     from gpushare.quantity import Quantity
-    from gpushared.events import BudgetChanged
+    from gpushared.core.events import BudgetChanged
 
     world = node("kill")
     job = world.submit(spec("A", "1Gi", "8Gi"))

@@ -13,9 +13,9 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.events import AskCancelled, BudgetChanged, CreditAsked, Event, GpuFound, ProcessJoined
-from gpushared.instructions import Instruction, Persist
-from gpushared.state import MIB, Policy
+from gpushared.core.events import AskCancelled, BudgetChanged, CreditAsked, Event, GpuFound, ProcessJoined
+from gpushared.core.instructions import Instruction, Persist
+from gpushared.core.state import MIB, Policy
 from property.world import Program, Waiting, World, mib
 
 GIB = 1024 * MIB

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from gpushare.quantity import Quantity
-from gpushared.core import NodeState
-from gpushared.events import (
+from gpushared.core.events import (
     AttachAsked,
     CreditAsked,
     Event,
@@ -26,6 +25,7 @@ from gpushared.events import (
     ProcessGone,
     ProcessJoined,
 )
+from gpushared.core.node import NodeState
 
 GIB = 2**30
 GPU = "GPU-0"

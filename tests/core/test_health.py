@@ -6,11 +6,11 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
-from gpushared import ailments, health, xids
-from gpushared.ailments import Condition
-from gpushared.events import CreditAsked, JobSubmitted, MemorySampled
-from gpushared.reveal import OPERATOR
-from gpushared.state import MIB, Policy
+from gpushared.core import ailments, health, xids
+from gpushared.core.ailments import Condition
+from gpushared.core.events import CreditAsked, JobSubmitted, MemorySampled
+from gpushared.core.reveal import OPERATOR
+from gpushared.core.state import MIB, Policy
 from property.world import Waiting, World, mib
 
 GIB = 1024 * MIB
@@ -172,7 +172,7 @@ def test_a_job_that_opens_a_sick_gpu_by_itself_is_told_why_not(world: World) -> 
 
 def test_a_guarantee_is_not_raised_on_a_sick_gpu(world: World) -> None:
     from gpushare.quantity import Quantity
-    from gpushared.events import BudgetChanged
+    from gpushared.core.events import BudgetChanged
 
     a = start(world, "A", "4Gi", "8Gi")
     xid(world, 48)
@@ -274,7 +274,7 @@ def test_a_gpu_that_comes_back_is_used_again(world: World) -> None:
 
 
 def test_an_xid_stays_until_the_driver_says_that_the_gpu_has_recovered(world: World) -> None:
-    from gpushared.events import GpuExamined
+    from gpushared.core.events import GpuExamined
 
     xid(world, 119)
     world.now += 60.0

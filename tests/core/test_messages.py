@@ -25,9 +25,10 @@ from gpushare import reasons
 from gpushare.closing import Ending, closing_words
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code, Reason
-from gpushared import ailments, config, rules, waits
-from gpushared.ailments import Ailment, Condition
-from gpushared.events import (
+from gpushared import config
+from gpushared.core import ailments, rules, waits
+from gpushared.core.ailments import Ailment, Condition
+from gpushared.core.events import (
     AttachAsked,
     BudgetChanged,
     Checkpointed,
@@ -35,13 +36,13 @@ from gpushared.events import (
     MemorySampled,
     ReservationEnded,
 )
-from gpushared.gate import Gate
-from gpushared.instructions import BudgetSet, Instruction, Log, Record
+from gpushared.core.instructions import BudgetSet, Instruction, Log, Record
+from gpushared.core.reveal import OPERATOR
+from gpushared.core.rules import Who
+from gpushared.core.state import MIB, Policy
+from gpushared.core.turn import Turn
 from gpushared.jobs import killed_facts
-from gpushared.reveal import OPERATOR
-from gpushared.rules import Who
-from gpushared.state import MIB, Policy
-from gpushared.turn import Turn
+from gpushared.people.gate import Gate
 from property.world import Waiting, World, mib
 
 GIB = 1024 * MIB
@@ -887,7 +888,7 @@ def test_every_place_that_makes_a_message_is_told(heard: Heard) -> None:
 
 
 def test_every_obstacle_is_told(heard: Heard) -> None:
-    from gpushared.obstacle import WAY_OUT
+    from gpushared.core.obstacle import WAY_OUT
 
     in_vain = [reason.data["cause"] for _, reason in heard.others if reason.code is Code.CLAIM_TIMED_OUT]
     assert set(in_vain) == set(WAY_OUT)
@@ -918,7 +919,7 @@ def test_without_attribution_the_messages_are_the_same() -> None:
 def _calls() -> list[tuple[str, ast.Call]]:
     """The calls in the daemon's sources that make a message, each with its file."""
     found = []
-    for path in sorted(SOURCES.glob("*.py")):
+    for path in sorted(SOURCES.rglob("*.py")):
         if path.name == "turn.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):

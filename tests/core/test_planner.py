@@ -7,8 +7,8 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushared import planner
-from gpushared.planner import Borrower, plan
+from gpushared.core import planner
+from gpushared.core.planner import Borrower, plan
 
 
 def borrower(

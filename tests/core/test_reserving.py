@@ -6,11 +6,11 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
-from gpushared import notes
-from gpushared.core import NodeState
-from gpushared.events import BudgetChanged, GpuFound, JobSpec, ReservationEnded
-from gpushared.instructions import JobRefused
-from gpushared.state import MIB, Policy
+from gpushared.core import notes
+from gpushared.core.events import BudgetChanged, GpuFound, JobSpec, ReservationEnded
+from gpushared.core.instructions import JobRefused
+from gpushared.core.node import NodeState
+from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

@@ -22,11 +22,11 @@ from core import tale as words_of_tales
 from core import test_messages as messages
 from gpushare.quantity import Quantity
 from gpushare.reasons import Mention, Reason, Text, joined, words
-from gpushared import reveal
-from gpushared.events import JobSpec, JobSubmitted, ProcessJoined, ReservationAsked
-from gpushared.instructions import Instruction, Log, Record
+from gpushared.core import reveal
+from gpushared.core.events import JobSpec, JobSubmitted, ProcessJoined, ReservationAsked
+from gpushared.core.instructions import Instruction, Log, Record
+from gpushared.core.reveal import OPERATOR, Viewer
 from gpushared.jobs import killed_facts
-from gpushared.reveal import OPERATOR, Viewer
 from property.world import World
 
 GOLDEN = Path(__file__).with_name("mentions.txt")
@@ -221,7 +221,7 @@ MAY_READ_NAMES = {
 def test_names_become_text_only_as_mentions() -> None:
     """Whoever reads the name or the user of a job beside this list has to say here why that is nobody else's."""
     found = {}
-    for path in sorted(SOURCES.glob("*.py")):
+    for path in sorted(SOURCES.rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for node in ast.walk(function):

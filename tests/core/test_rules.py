@@ -10,10 +10,11 @@ import pytest
 from gpushare.errors import UsageError
 from gpushare.quantity import MAX, NOTHING, Quantity
 from gpushare.reasons import Code, Reason
-from gpushared import config, rules
-from gpushared.events import JobSpec
-from gpushared.reveal import OPERATOR
-from gpushared.rules import Who
+from gpushared import config
+from gpushared.core import rules
+from gpushared.core.events import JobSpec
+from gpushared.core.reveal import OPERATOR
+from gpushared.core.rules import Who
 
 GIB = 2**30
 TOTALS = (16 * GIB, 16 * GIB)

@@ -7,10 +7,10 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.events import BudgetChanged, MemorySampled
-from gpushared.instructions import JobRefused, Terminate
-from gpushared.reveal import OPERATOR
-from gpushared.state import MIB, Policy
+from gpushared.core.events import BudgetChanged, MemorySampled
+from gpushared.core.instructions import JobRefused, Terminate
+from gpushared.core.reveal import OPERATOR
+from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

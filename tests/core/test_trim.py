@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from core.tale import spec, start, used
-from gpushared.events import Checkpointed, MemorySampled
-from gpushared.state import MIB, Policy
+from gpushared.core.events import Checkpointed, MemorySampled
+from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

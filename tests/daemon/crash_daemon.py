@@ -20,12 +20,13 @@ from typing import Any
 
 from daemon_harness import GIB, GPU, GPU2, ROOT
 
-from gpushared import anew, config, core, logs
-from gpushared.core import NodeState
+from gpushared import anew, config, logs
+from gpushared.core import node as core
+from gpushared.core.events import Event
+from gpushared.core.instructions import Instruction
+from gpushared.core.node import NodeState
 from gpushared.daemon import Daemon
-from gpushared.events import Event
-from gpushared.gpus import Fault, FixedGpus, GpuInfo, Gpus
-from gpushared.instructions import Instruction
+from gpushared.devices.gpus import Fault, FixedGpus, GpuInfo, Gpus
 from gpushared.runtime_dir import RuntimeDir
 from gpushared.shell import Shell
 

@@ -21,7 +21,7 @@ from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable
 from gpushared import config as configuration
 from gpushared.daemon import Daemon
-from gpushared.gpus import FixedGpus
+from gpushared.devices.gpus import FixedGpus
 from gpushared.runtime_dir import RuntimeDir
 
 GIB = 2**30

@@ -10,7 +10,7 @@ from daemon_harness import GIB, GPU, GPU2
 
 from gpushared import config, logs
 from gpushared.daemon import Daemon
-from gpushared.gpus import FixedGpus, GpuInfo
+from gpushared.devices.gpus import FixedGpus, GpuInfo
 from gpushared.runtime_dir import AlreadyRunning, RuntimeDir
 
 

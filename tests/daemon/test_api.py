@@ -15,7 +15,7 @@ from daemon_harness import GIB, GPU, GPU2, until
 
 from gpushare._layout import lib
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
-from gpushared.gpus import FixedGpus, GpuInfo, Sample
+from gpushared.devices.gpus import FixedGpus, GpuInfo, Sample
 
 JOB = {"name": "train", "command": ["train.py", "--fast"], "request": "4Gi", "limit": "14Gi", "gpus": 1}
 

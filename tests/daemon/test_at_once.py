@@ -13,7 +13,7 @@ from daemon_harness import GIB, GPU
 from shim_client import MIB
 
 from gpushare._layout import lib
-from gpushared.gpus import FixedGpus, GpuInfo
+from gpushared.devices.gpus import FixedGpus, GpuInfo
 
 CLIENTS = 50
 """More than are taken with one call; fewer than one process may have pages."""

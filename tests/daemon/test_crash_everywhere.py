@@ -34,8 +34,9 @@ from shim_client import ShimClient
 from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushared import core, shell
-from gpushared.core import NodeState
+from gpushared import shell
+from gpushared.core import node as core
+from gpushared.core.node import NodeState
 
 GONE = (DaemonUnreachable, OSError, EOFError)
 OWNER, BORROWER, ALONE = "owner", "borrower", "alone"

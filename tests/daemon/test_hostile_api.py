@@ -14,8 +14,8 @@ from hostile import BOUND, attack, connect, lingering, slowest
 from other_user import ALICE, BOB, CAROL, as_user, needs_root
 
 from gpushare.errors import DaemonUnreachable, Refused
-from gpushared import follow
 from gpushared.doors import Doors
+from gpushared.people import follow
 
 pytestmark = needs_root
 JOB = {"name": "a", "command": ["a"], "request": "1Mi", "limit": "1Mi", "gpus": 1}
@@ -76,7 +76,7 @@ def test_five_thousand_connections_of_one_user(shared):
 
 def test_a_request_that_comes_byte_by_byte(shared, monkeypatch):
     """Slow loris: a header that never ends, from 300 connections."""
-    monkeypatch.setattr("gpushared.front.REQUEST_WITHIN", 2.0)
+    monkeypatch.setattr("gpushared.people.front.REQUEST_WITHIN", 2.0)
 
     def nasty(ready):
         held = [api(shared) for _ in range(300)]
@@ -93,7 +93,7 @@ def test_a_request_that_comes_byte_by_byte(shared, monkeypatch):
 
 
 def test_a_body_that_does_not_come(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.api.BODY_WITHIN", 0.5)
+    monkeypatch.setattr("gpushared.people.api.BODY_WITHIN", 0.5)
     with api(shared) as sock:
         sock.send(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert b"400 Bad Request" in sock.recv(65536)
@@ -146,7 +146,7 @@ def test_floods_of_requests_back_to_back(shared):
 
 
 def test_answers_that_nobody_reads(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.front.UNREAD_WITHIN", 1.5)
+    monkeypatch.setattr("gpushared.people.front.UNREAD_WITHIN", 1.5)
     for number in range(30):
         shared.client.register(JOB | {"name": f"job{number}"})
 
@@ -163,7 +163,7 @@ def test_answers_that_nobody_reads(shared, monkeypatch):
 
 
 def test_events_that_nobody_reads(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.front.UNREAD_WITHIN", 1.5)
+    monkeypatch.setattr("gpushared.people.front.UNREAD_WITHIN", 1.5)
 
     def nasty(ready):
         job = shared.client.register(JOB)

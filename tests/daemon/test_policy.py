@@ -16,8 +16,8 @@ from shim_client import ShimClient
 from gpushare._layout import lib
 from gpushare.errors import Refused
 from gpushared import config
-from gpushared.identities import Identities, look_up
-from gpushared.rules import Rules, Who
+from gpushared.core.rules import Rules, Who
+from gpushared.people.identities import Identities, look_up
 
 JOB = {"name": "train", "command": ["train.py"], "request": "1Gi", "limit": "2Gi", "gpus": 1}
 FILE = """\

@@ -11,7 +11,7 @@ import time
 
 from daemon_harness import until
 
-from gpushared.processes import Process, command_of, has_mapped, parent_of, printable, start_time, uid_of
+from gpushared.programs.processes import Process, command_of, has_mapped, parent_of, printable, start_time, uid_of
 
 
 def test_a_process_is_its_pid_and_its_start():

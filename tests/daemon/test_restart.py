@@ -14,7 +14,7 @@ from daemon_harness import GIB, GPU, GPU2, until
 from gpushare._layout import lib
 from gpushare.errors import DaemonUnreachable
 from gpushare.quantity import MAX, NOTHING
-from gpushared.events import JobSpec
+from gpushared.core.events import JobSpec
 from gpushared.jobs import Book
 
 

@@ -10,8 +10,8 @@ import pytest
 from daemon_harness import GIB, GPU, GPU2, InProcess, until
 
 from gpushare.errors import GpushareError
-from gpushared import ailments
-from gpushared.gpus import Fault, GpuInfo, Sample
+from gpushared.core import ailments
+from gpushared.devices.gpus import Fault, GpuInfo, Sample
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_polling_finds_comes_and_goes(daemon: InProcess) -> None:
 
 
 def test_the_state_is_known_before_the_first_job_is_admitted(make_daemon: Callable[..., InProcess]) -> None:
-    from gpushared.gpus import FixedGpus
+    from gpushared.devices.gpus import FixedGpus
 
     gpus = FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB)], ailments={GPU: (ailments.rows_failed(),)})
     daemon = make_daemon(gpus)

@@ -140,8 +140,8 @@ def test_nvml_loses_a_gpu(sim: Any) -> None:
 
 def daemon_looks(pool: str) -> None:
     """The same through the daemon's eyes."""
-    from gpushared.ailments import Condition
-    from gpushared.nvml import Nvml
+    from gpushared.core.ailments import Condition
+    from gpushared.devices.nvml import Nvml
 
     driver = Nvml("sim")
     gpu, other = (info.uuid for info in driver.list())

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from gpushared.outsiders import reason_of
+from gpushared.devices.outsiders import reason_of
 from integration.node import wait_for
 
 GIB = 2**30

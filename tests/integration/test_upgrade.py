@@ -40,10 +40,10 @@ MORE_FIELDS = {
         ),
         ("    client.page_file = remember(", "    page->line[0].colour = 7;\n    client.page_file = remember("),
     ],
-    "daemon/gpushared/pages.py": [
+    "daemon/gpushared/programs/pages.py": [
         ("        page.magic = lib.GS_PAGE_MAGIC\n", "        page.mood, page.magic = 7, lib.GS_PAGE_MAGIC\n")
     ],
-    "daemon/gpushared/shim_server.py": [
+    "daemon/gpushared/programs/shim_server.py": [
         ("body.granted = status, line, granted\n", "body.granted = status, line, granted\n        body.more = 7\n")
     ],
 }

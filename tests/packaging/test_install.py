@@ -42,7 +42,7 @@ def test_the_wheel_is_for_every_python_and_holds_everything(wheel: Path) -> None
         "gpushare/sim/libcuda.so.1",
         "gpushare/sim/libnvidia-ml.so.1",
         "gpushare/py.typed",
-        "gpushared/core.py",
+        "gpushared/core/node.py",
         "gpushare_examples/borrower.py",
     ):
         assert name in names

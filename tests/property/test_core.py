@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 
 from gpushare.quantity import Kind, Quantity
-from gpushared.events import AskCancelled, BudgetChanged, Checkpointed, JobSpec, ReservationEnded
-from gpushared.state import Policy
+from gpushared.core.events import AskCancelled, BudgetChanged, Checkpointed, JobSpec, ReservationEnded
+from gpushared.core.state import Policy
 from property.world import World, mib
 
 EVENTS = int(os.environ.get("GPUSHARE_TEST_EVENTS", "20000"))

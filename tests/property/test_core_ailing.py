@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from gpushared.ailments import lost, rows_failed, uncorrected
+from gpushared.core.ailments import lost, rows_failed, uncorrected
 from property.test_core import EVENTS, GPUS, Node, drive, seen
 
 

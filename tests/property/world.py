@@ -15,10 +15,9 @@ from unittest import mock
 
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared import lending, notes
-from gpushared.ailments import Ailment, Condition
-from gpushared.core import NodeState
-from gpushared.events import (
+from gpushared.core import lending, notes
+from gpushared.core.ailments import Ailment, Condition
+from gpushared.core.events import (
     AttachAsked,
     CreditAsked,
     Detached,
@@ -41,7 +40,7 @@ from gpushared.events import (
     UsedSeen,
     XidSeen,
 )
-from gpushared.instructions import (
+from gpushared.core.instructions import (
     Attached,
     Denied,
     Granted,
@@ -59,8 +58,9 @@ from gpushared.instructions import (
     Trim,
     WakeAt,
 )
-from gpushared.state import MIB, Bounds, Policy, Rung
-from gpushared.xids import of_xid
+from gpushared.core.node import NodeState
+from gpushared.core.state import MIB, Bounds, Policy, Rung
+from gpushared.core.xids import of_xid
 
 UNIT = 512
 

@@ -1,0 +1,316 @@
+"""Everything that can happen to a node, as data.
+
+The shell turns what the kernel, NVML, the shim and the command line say into these, and hands them to
+`NodeState.handle(event, now)` (node.py), which answers with instructions (instructions.py). Nothing in here
+does I/O. Amounts are in bytes, times in seconds of one monotonic clock, a GPU is named by its UUID, a job by
+its id (16 hexadecimal digits), a process by the id of its credit page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpushare.quantity import Quantity
+from gpushared.core.ailments import Ailment
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a user asked for, per GPU, with the amounts as they were written down."""
+
+    name: str
+    uid: int
+    user: str
+    command: tuple[str, ...]
+    request: Quantity
+    limit: Quantity
+    gpus: int = 1
+    """How many GPUs the daemon is to choose; 0: none now, the budget holds on each GPU the job opens."""
+    devices: tuple[str, ...] | None = None
+    """The only GPUs to choose from, in the user's order; None: any."""
+    priority: int = 0
+    grace: float | None = None
+    """Seconds between SIGTERM and SIGKILL; None: the daemon's default."""
+    lend: bool = True
+    """False: the job's unused request is not lent to others."""
+    min_run_time: float = 0.0
+    """Seconds after its start in which the job is nobody's victim."""
+    on_reclaim: tuple[str, ...] = ("trim", "term", "kill")
+    """The rungs that its loan is asked back by, gentlest first; kill is always the last."""
+    request_source: str = ""
+    limit_source: str = ""
+    reservation: str = ""
+    """The reservation that it starts in, by id."""
+    observe: bool = False
+    """Its programs run without the library: what NVML shows of them is shown, and nothing else is done about them."""
+
+
+class Event:
+    """Base of all events."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFound(Event):
+    """The shell found a GPU (or looked at its size again)."""
+
+    gpu: str
+    index: int
+    name: str
+    total: int
+    reserved: int = 0
+    """What the driver itself keeps (NVML memory info v2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuExamined(Event):
+    """The driver was asked how the GPU is: all that is wrong with it now, but for what it has reported as Xids."""
+
+    gpu: str
+    ailments: tuple[Ailment, ...]
+    recovered: bool = False
+    """The driver itself says that nothing needs to be done about the GPU (R570 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidSeen(Event):
+    """The driver has reported an Xid (xids.py)."""
+
+    gpu: str
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted(Event):
+    """A job asks for admission. Answered by JobAdmitted, JobRefused, or later when it may wait."""
+
+    job: str
+    spec: JobSpec
+    wait: float | None = None
+    """Seconds it is ready to queue from now on; None: not at all."""
+    age: float = 0.0
+    """Seconds for which it has queued already, as far as an earlier core knew."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRestored(Event):
+    """A job that an earlier daemon had admitted, on these GPUs: it keeps its place."""
+
+    job: str
+    spec: JobSpec
+    gpus: tuple[str, ...]
+    age: float = 0.0
+    open: bool = True
+    """False: its wrapper has said that it is over, and processes of its own still lived."""
+    saved: float | None = None
+    """Seconds since it said that its work is saved; None: it never has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationAsked(Event):
+    """A user wants memory kept for jobs to come. Answered by ReservationMade or ReservationRefused."""
+
+    reservation: str
+    spec: JobSpec
+    """Its name, user, request, number of GPUs and devices; the rest means nothing."""
+    lasting: float | None = None
+    """Seconds; None: until it is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRestored(Event):
+    """One that an earlier daemon had made."""
+
+    reservation: str
+    spec: JobSpec
+    amounts: Mapping[str, int]
+    age: float
+    left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationEnded(Event):
+    """Its user has released it."""
+
+    reservation: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobWithdrawn(Event):
+    """The submitter of a queued job has gone."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded(Event):
+    """The job's wrapper says that it is over, or is gone. It stays while processes of its own live."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessJoined(Event):
+    """A process of the job has a page now."""
+
+    process: int
+    job: str
+    pid: int
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSeen:
+    """One line of a page that an earlier daemon made."""
+
+    gpu: str
+    used: int
+    credit: int
+    overhead: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRestored(Event):
+    """A process found again after a restart of the daemon, with the lines of its page as they are.
+
+    Comes after the GpuFound and JobRestored that it needs.
+    """
+
+    process: int
+    job: str
+    pid: int
+    shares: tuple[ShareSeen, ...]
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone(Event):
+    """The process has exited, or has become another program. `used` is what its page last said."""
+
+    process: int
+    used: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachAsked(Event):
+    """The process is about to open a context on the GPU. Answered by Attached or Denied with the same ask."""
+
+    ask: int
+    process: int
+    gpu: str
+    waited: float = 0.0
+    """Seconds for which it has been asked already: of an earlier core, which has failed."""
+
+
+@dataclass(slots=True)  # not frozen: that costs five times as much to make, and of these hundreds come at once
+class CreditAsked(Event):
+    """The process needs `size` bytes beyond its unused credit. Answered by Granted or Denied."""
+
+    ask: int
+    process: int
+    gpu: str
+    size: int
+    driver_failed: bool = False
+    """It had the credit, but the driver said out-of-memory."""
+    allocation: int = 0
+    """What the program wanted to allocate in all, for messages: at least `size`."""
+    again: bool = False
+    """And said so again after the GPU was looked at: nothing is asked for, it is to be counted."""
+    waited: float = 0.0
+    """As of AttachAsked."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskCancelled(Event):
+    """Nobody waits for this answer any more."""
+
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detached(Event):
+    """The last context of the process on the GPU is closed; `used` is what its page says."""
+
+    process: int
+    gpu: str
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrimSeen:
+    """Where a process is with the last trim that was asked of it."""
+
+    begun: bool
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UsedSeen(Event):
+    """The answer to LookUsed: `used` of every process on the GPU, read from the pages just now."""
+
+    gpu: str
+    used: Mapping[int, int]
+    trims: Mapping[int, TrimSeen] = field(default_factory=dict)
+    """Of the processes that can be asked to trim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked(Event):
+    """The answer to Revoke: how much unused credit could really be taken."""
+
+    process: int
+    gpu: str
+    taken: int
+    used: int
+    """Used of the same word at that moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A process that belongs to a job and has no page: the shim is not in it."""
+
+    job: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySampled(Event):
+    """What NVML says of the GPU."""
+
+    gpu: str
+    used: int
+    """Of the device, without what the driver keeps."""
+    by_pid: Mapping[int, int] | None
+    """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
+    steady: Mapping[int, int]
+    """Process -> used, for the processes whose word was the same before and after the sample."""
+    strays: Mapping[int, Stray] = field(default_factory=dict)
+    """By process id: those without a page that were started under a job."""
+    busy: frozenset[int] | None = None
+    """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed(Event):
+    """The job says that its work is saved now: less would be lost with it."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChanged(Event):
+    """An owner or administrator changes a running job. Answered by BudgetSet or BudgetRefused."""
+
+    job: str
+    request: Quantity | None = None
+    limit: Quantity | None = None
+    priority: int | None = None
+    request_source: str = "gpushare set"
+    limit_source: str = "gpushare set"
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed(Event):
+    """The moment of an earlier WakeAt has come (or just: look at the clock)."""

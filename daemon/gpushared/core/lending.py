@@ -1,0 +1,392 @@
+"""Asks: who gets credit now, who waits, who is refused.
+
+A process asks when its credit is used up. In this order, until one is enough:
+
+    1. over the job's limit, even with what its other processes hold idle   refuse
+    2. it fits into what is free                                            grant, and a chunk more
+    3. idle credit of others covers the rest: revoke it                     grant
+    4. the job would be above its request: a loan                           refuse at once (invariant 4),
+                                                                            once NVML has been asked about the dead
+    5. within its request: a claim. It waits, at most the claim timeout, while reclaim.py works
+
+The words of the processes are read (LookUsed) before anything is taken or refused, never before a plain grant.
+What is free is earmarked for waiting claims, in the order of priority and arrival: no loan overtakes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpushare.quantity import format_bytes
+from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushared.core import health, obstacle, reclaim, reveal
+from gpushared.core.events import CreditAsked
+from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
+from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, Rung, Share, State, whole_units
+from gpushared.core.turn import Turn
+
+
+def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruction] | None:
+    """What nearly every ask comes to: nobody waits on the GPU, and it fits. None: there is more to think about.
+
+    What settle() would come to as well (a test puts both side by side), without an Ask, since nothing is to wait: a
+    hundred programs may ask in the same moment, and the last of them waits for all of these.
+    """
+    process = state.processes.get(event.process)
+    share = process.shares.get(event.gpu) if process is not None else None
+    if share is None or event.driver_failed or event.again:
+        return None
+    gpu, job = state.gpus[event.gpu], state.jobs[share.job]
+    if gpu.asks or gpu.on_rung or not gpu.health.admits:
+        return None
+    need = whole_units(event.size)
+    in_limit = job.bounds[gpu.id].limit - job.committed[gpu.id]
+    available = gpu.free - state.unlent(gpu.id, job)
+    if need > in_limit or need > available:
+        return None
+    size = need + min(state.policy.chunk, in_limit - need, available - need) // UNIT * UNIT
+    job.active_at = now
+    state.counters.grants += 1
+    state.change(share, credit=size)
+    figures = _figures(state, gpu, job, share, available - size + state.lendable(gpu))
+    return [Granted(event.ask, event.process, gpu.id, size, figures), Publish(gpu.id)]
+
+
+def add_ask(turn: Turn, ask: Ask) -> None:
+    gpu = turn.state.gpus[ask.gpu]
+    gpu.asks[ask.id] = ask
+    turn.state.asks[ask.id] = ask
+    settle(turn, gpu)
+
+
+def drop_ask(turn: Turn, ask: Ask) -> None:
+    turn.state.asks.pop(ask.id, None)
+    turn.state.gpus[ask.gpu].asks.pop(ask.id, None)
+
+
+def settle(turn: Turn, gpu: Gpu) -> None:
+    """Answer what can be answered on this GPU now, and take the next step for the rest."""
+    if not gpu.asks and not gpu.on_rung:
+        return
+    earmarked = 0
+    waiting: list[Ask] = []
+    for ask in _in_order(turn, gpu):
+        if _try(turn, gpu, ask, earmarked):
+            drop_ask(turn, ask)
+        else:
+            waiting.append(ask)
+            if ask.claim:
+                earmarked += ask.need
+    claims = [ask for ask in waiting if ask.claim and ask.looked]
+    if not gpu.looking and not gpu.revoking and not gpu.sampling:
+        reclaim.pursue(turn, gpu, claims)
+    for ask in waiting:
+        ask.looked = False  # what was seen is old when the next event comes: nothing is refused or taken on it
+
+
+def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
+    """Claims first, by priority, then by arrival; then loans, by arrival. Marks what is a claim."""
+    for ask in gpu.asks.values():
+        _mark(turn, gpu, ask)
+    return sorted(gpu.asks.values(), key=lambda ask: (not ask.claim, *ask.order))
+
+
+def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
+    """As it was learned; else a guess, which must not keep a job out for its limit: NVML will say what it does cost."""
+    learned = turn.state.overheads.get(gpu.name)
+    if learned is not None:
+        return learned
+    return min(turn.policy.guess(gpu.total), job.bounds[gpu.id].limit) // UNIT * UNIT
+
+
+def _mark(turn: Turn, gpu: Gpu, ask: Ask) -> None:
+    """A claim is an ask within the request: by usage as last seen, or surely so by what is committed."""
+    if ask.attach:
+        ask.size = cost_of_a_context(turn, gpu, turn.state.jobs[ask.job])  # may have been learned since
+    ask.claim = usage_after(turn, gpu, ask) <= turn.state.jobs[ask.job].bounds[gpu.id].request
+
+
+def usage_after(turn: Turn, gpu: Gpu, ask: Ask) -> int:
+    """The job's usage if the ask were granted and used: its other processes as seen, its own share in full."""
+    usage = turn.state.usage(turn.state.jobs[ask.job], gpu.id)
+    mine = gpu.shares.get(ask.process)
+    return usage + (mine.idle if mine else 0) + ask.need
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What an ask meets: all in bytes."""
+
+    need: int
+    available: int
+    """Free, and neither earmarked nor kept by an owner that lends nothing."""
+    in_limit: int
+    """Until the job's limit."""
+
+
+def _room(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
+    job = turn.state.jobs[ask.job]
+    available = gpu.free - earmarked - turn.state.unlent(gpu.id, job)
+    return Room(ask.need, available, job.bounds[gpu.id].limit - job.committed.get(gpu.id, 0))
+
+
+def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
+    """True if the ask is answered."""
+    job = turn.state.jobs[ask.job]
+    if not gpu.health.admits:
+        if not gpu.health.lost and not ask.looked:
+            turn.look(gpu)  # what is a loan is refused, so the words must be fresh
+            return False
+        refusal = health.refusal(turn, gpu, ask)
+        if refusal is not None:
+            return _deny(turn, gpu, ask, refusal)
+    if ask.driver_failed and not ask.sampled:
+        turn.sample(gpu)
+        return False
+    room = _room(turn, gpu, ask, earmarked)
+    if room.need <= room.in_limit and room.need <= room.available:
+        _grant(turn, gpu, ask, room)
+        return True
+    if turn.now >= ask.deadline and ask.claim and ask.looked:
+        return _deny(turn, gpu, ask, reclaim.timed_out(turn, gpu, ask))
+    if not ask.looked:
+        turn.look(gpu)
+        return False
+    if gpu.revoking:
+        return False
+    if room.need > room.in_limit:
+        siblings = [share for share in turn.state.shares_of(job, gpu.id) if share.process != ask.process]
+        missing = room.need - room.in_limit
+        idle = sum(share.idle for share in siblings)
+        if missing > idle:
+            if missing <= idle + _guesses(turn, gpu, job):
+                return False  # what its contexts do cost is known in a moment, and may be less
+            if missing <= idle + _strays(turn.state.shares_of(job, gpu.id)) and not ask.sampled:
+                turn.sample(gpu)  # they may have gone by now
+                return False
+            return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
+        _revoke(turn, gpu, missing, siblings, any_idle=True)
+        return False
+    others = [share for share in gpu.shares.values() if share.process != ask.process]
+    idle = sum(turn.state.revocable(share) for share in others)
+    missing = room.need - room.available
+    if idle and (missing <= idle or ask.claim):
+        _revoke(turn, gpu, missing, _idle_first(turn, gpu, ask, others))
+        return False
+    if not ask.claim:
+        if (gpu.returning or _strays(gpu.shares.values())) and not ask.sampled:
+            turn.sample(gpu)  # it may have come back by now, and strays may have gone
+            return False
+        return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
+    if not ask.short:
+        ask.short = True
+        turn.state.counters.claims += 1
+        turn.record_reason("claim_waits", _claim_waits(gpu, ask, room), job=job, gpu=gpu.id)
+    return False
+
+
+def _guesses(turn: Turn, gpu: Gpu, job: Job) -> int:
+    """What the job is charged for contexts that have not been measured yet."""
+    return sum(share.overhead for share in turn.state.shares_of(job, gpu.id) if share.process in gpu.guessed)
+
+
+def _strays(shares: Iterable[Share]) -> int:
+    """What programs without a page hold: only a sample tells that one of them has gone (breach.py)."""
+    return sum(share.overhead for share in shares if share.process < 0)
+
+
+def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
+    """Whose idle credit goes first: the job's own processes', then borrowers', then the largest."""
+    state = turn.state
+
+    def order(share: Share) -> tuple[bool, bool, int, int]:
+        job = state.jobs[share.job]
+        return (share.job != ask.job, state.loan(job, gpu.id) == 0, -share.idle, share.process)
+
+    return sorted(others, key=order)
+
+
+def _revoke(turn: Turn, gpu: Gpu, missing: int, shares: list[Share], *, any_idle: bool = False) -> None:
+    """Take `missing` bytes of idle credit, in this order.
+
+    This ends: a revocation that brings less than it should have has brought all, and the answer says so.
+    """
+    for share in shares:
+        size = min(missing, share.idle if any_idle else turn.state.revocable(share))
+        if size <= 0:
+            continue
+        gpu.revoking += 1
+        turn.emit(Revoke(share.process, gpu.id, size))
+        missing -= size
+        if missing <= 0:
+            return
+
+
+def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
+    state = turn.state
+    spare = min(turn.policy.chunk, room.in_limit - room.need, room.available - room.need)
+    spare = max(0, spare) // UNIT * UNIT if gpu.health.admits else 0
+    state.counters.grants += 1
+    share = gpu.shares.get(ask.process)
+    if ask.attach:
+        if share is None:
+            share = Share(ask.process, ask.job, gpu.id, turn.now)
+            state.add_share(share)
+        share.attached, share.measured, share.since = True, False, turn.now
+        share.glimpse = -1
+        if gpu.name not in state.overheads:
+            gpu.guessed.add(share.process)
+        state.change(share, credit=spare, overhead=room.need)
+        turn.emit(Attached(ask.id, ask.process, gpu.id, room.need, spare))
+        job = state.jobs[ask.job]
+        turn.record(
+            "attached",
+            f"a context opens on GPU {gpu.index} ({format_bytes(room.need)})",
+            job=job,
+            gpu=gpu.id,
+            overhead=room.need,
+        )
+    else:
+        assert share is not None  # node.py takes credit asks of attached processes only
+        size = 0 if ask.driver_failed else room.need + spare
+        state.change(share, credit=size)
+        drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows
+        figures = published(state, gpu, (ask.process,))[ask.process]
+        turn.emit(Granted(ask.id, ask.process, gpu.id, size, figures))
+    if ask.short:
+        _record_claim(turn, gpu, ask)
+    turn.emit(Publish(gpu.id))
+
+
+def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
+    waited = turn.now - ask.since
+    turn.state.counters.claim_seconds += waited
+    job = turn.state.jobs[ask.job]
+    rung = str(ask.rung)
+    turn.state.counters.claims_met[rung] += 1
+    how = "with nobody asked" if ask.rung is Rung.REVOKE else f"by {rung}"
+    text = f"claim of {format_bytes(ask.wanted)} on GPU {gpu.index} met after {waited:.2f} s, {how}"
+    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
+
+
+def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
+    state = turn.state
+    job = state.jobs[ask.job]
+    job.refusals += 1
+    state.counters.denials[reason.code.value] += 1
+    turn.emit(Denied(ask.id, ask.process, gpu.id, reason))
+    turn.record_reason("denied", reason, job=job, gpu=gpu.id)
+    return True
+
+
+def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
+    """The account and NVML agree that there is room, and the driver does not: memory in too small pieces, or a fault of
+    its own. Within the request that is a guarantee that was not kept."""
+    gpu = turn.state.gpus[event.gpu]
+    within = turn.state.usage(job, gpu.id) <= job.bounds[gpu.id].request
+    if within:
+        turn.state.counters.violations["driver"] += 1
+    amount = format_bytes(max(event.size, event.allocation))
+    reason = Reason(
+        Code.DRIVER_FAILED,
+        f"the driver cannot allocate {amount} on GPU {gpu.index}, although there is room",
+        (("request", "within it: its guarantee is not kept" if within else "above it"),),
+        "its memory may be in too small pieces: for PyTorch set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        {"asked": max(event.size, event.allocation), "job": job.id, "within": within},
+    )
+    turn.emit(Denied(event.ask, event.process, gpu.id, reason))
+    turn.record_reason("denied", reason, job=job, gpu=gpu.id)
+
+
+# ---- what those who wait, or are refused, read -----------------------------------------------------
+
+
+def _claim_waits(gpu: Gpu, ask: Ask, room: Room) -> Reason:
+    """For its story; who holds what meanwhile is said in waits.py."""
+    free = max(0, room.available)
+    what = f"to open a context ({format_bytes(ask.wanted)})" if ask.attach else f"for {format_bytes(ask.wanted)}"
+    text = f"waits {what} on GPU {gpu.index}, which is within its request; {format_bytes(free)} are free"
+    return Reason(Code.CLAIM_WAITS, text, data={"asked": ask.wanted, "free": free, "job": ask.job})
+
+
+def _what(gpu: Gpu, ask: Ask) -> str:
+    if ask.attach:
+        return f"cannot open a context on GPU {gpu.index} ({format_bytes(ask.wanted)})"
+    return f"cannot allocate {format_bytes(ask.wanted)} on GPU {gpu.index}"
+
+
+def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
+    job = turn.state.jobs[ask.job]
+    bounds, usage = job.bounds[gpu.id], turn.state.usage(job, gpu.id)
+    source = f"   from {job.spec.limit_source}" if job.spec.limit_source else ""
+    facts = (
+        ("limit", format_bytes(bounds.limit) + source),
+        ("in use", f"{format_bytes(usage)}{_by_process(turn, gpu, job)}"),
+    )
+    data = {"asked": ask.wanted, "limit": bounds.limit, "usage": usage, "job": job.id}
+    enough = -(-(usage + ask.wanted) // MIB)
+    hint = words("raise it while it runs: `gpushare set ", reveal.name(job.spec), f" --limit {enough}Mi`")
+    if bounds.limit >= gpu.capacity:
+        hint = f"the limit is all that GPU {gpu.index} can give"
+    return Reason(Code.OVER_LIMIT, f"{_what(gpu, ask)}: over this job's limit", facts, hint, data)
+
+
+def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
+    state = turn.state
+    job = state.jobs[ask.job]
+    bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)
+    others = [(state.usage(other, gpu.id), other) for other in state.owners(gpu.id) if other is not job]
+    holding = sorted((one for one in others if one[0]), key=lambda one: -one[0])
+    holders = [words(reveal.who(other.spec), f" {format_bytes(used)}") for used, other in holding[: obstacle.NAMED]]
+    holders += obstacle.and_others([used for used, _ in holding]) + obstacle.held_by_no_job(gpu)
+    free = max(0, room.available)
+    what = f"{_what(gpu, ask)}: it is above this job's request, and only {format_bytes(free)} are free"
+    facts: list[tuple[Words, Words]] = [
+        ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
+        ("held", joined(" · ", holders) or "nothing by others"),
+    ]
+    data = {"asked": ask.wanted, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
+    hint = "memory above the request is lent only while it is free; ask for more with --request"
+    return Reason(Code.NOT_FREE, what, tuple(facts), hint, data)
+
+
+def _by_process(turn: Turn, gpu: Gpu, job: Job) -> str:
+    shares = turn.state.shares_of(job, gpu.id)
+    if not shares:
+        return ""
+    processes = turn.state.processes
+    parts = [
+        f"{processes[share.process].command or 'pid'}[{processes[share.process].pid}] {format_bytes(share.usage)}"
+        for share in sorted(shares, key=lambda share: -share.usage)[:4]
+    ]
+    return "   " + ", ".join(parts)
+
+
+# ---- what jobs could be granted now ----------------------------------------------------------------
+
+
+def published(state: State, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, Published]:
+    """For each of these processes: what a request for more credit would get at this moment."""
+    earmarked = sum(ask.need for ask in gpu.asks.values() if ask.claim)
+    lendable = state.lendable(gpu)
+    lent: dict[str, int] = {}
+    found: dict[int, Published] = {}
+    for process in processes:
+        share = gpu.shares.get(process)
+        if share is None:
+            continue
+        job = state.jobs[share.job]
+        if job.id not in lent:
+            lent[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job) + lendable
+        found[process] = _figures(state, gpu, job, share, lent[job.id])
+    return found
+
+
+def _figures(state: State, gpu: Gpu, job: Job, share: Share, lent: int) -> Published:
+    """`lent`: what is free for its job, and what others, or itself, hold idle."""
+    bounds, usage, idle = job.bounds[gpu.id], job.usage[gpu.id], share.idle
+    committed = usage + idle  # what its siblings hold idle would be taken for it
+    lent = lent - (idle if job.spec.lend else state.revocable(share)) if gpu.health.admits else 0
+    grantable = 0 if gpu.health.lost else max(0, min(bounds.limit - committed, max(bounds.request - committed, lent)))
+    return Published(grantable, bounds.limit, bounds.request, share.overhead, usage)

@@ -1,0 +1,733 @@
+"""The node core: `NodeState.handle(event, now)` returns instructions. No clock, socket, NVML or sleep in here.
+
+This file says what each event means; the decisions are in the modules that it calls:
+
+    admission.py   has a job's request a place, and where
+    lending.py     who gets credit, who waits, who is refused
+    reclaim.py     how a claim's shortfall comes back from borrowers
+    planner.py     whose loan it is that must come back
+    obstacle.py    what stands in the way of a claim
+    waits.py       who waits for what, and what would end it
+    measure.py     what NVML corrects
+    health.py      what follows from a GPU's health
+
+`validate()` checks every invariant and runs after every event of every test; `story(job)` is what happened to a
+job, which `gpushare explain` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpushare.quantity import Quantity, format_bytes, format_duration
+from gpushare.reasons import Code, Mention, Reason, words
+from gpushared.core import admission, health, lending, measure, notes, reserving, reveal, rungs
+from gpushared.core.events import (
+    AskCancelled,
+    AttachAsked,
+    BudgetChanged,
+    Checkpointed,
+    CreditAsked,
+    Detached,
+    Event,
+    GpuExamined,
+    GpuFound,
+    JobEnded,
+    JobRestored,
+    JobSubmitted,
+    JobWithdrawn,
+    MemorySampled,
+    ProcessGone,
+    ProcessJoined,
+    ProcessRestored,
+    ReservationAsked,
+    ReservationEnded,
+    ReservationRestored,
+    Revoked,
+    TimePassed,
+    UsedSeen,
+    XidSeen,
+)
+from gpushared.core.instructions import (
+    Attached,
+    BudgetRefused,
+    BudgetSet,
+    Denied,
+    Instruction,
+    JobAdmitted,
+    JobClosed,
+    JobQueued,
+    JobRefused,
+    Kill,
+    Persist,
+    Publish,
+    Published,
+    Record,
+    WakeAt,
+)
+from gpushared.core.state import (
+    A_YEAR,
+    UNIT,
+    Ask,
+    Bounds,
+    Counters,
+    Gpu,
+    Job,
+    Policy,
+    Process,
+    Returning,
+    Share,
+    State,
+    Submission,
+    whole_units,
+)
+from gpushared.core.turn import Turn
+
+__all__ = ["NodeState"]
+
+
+class NodeState:
+    """The node daemon's mind."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.state = State(policy or Policy())
+        self._now = 0.0
+        self._wake: float | None = None
+        self._handlers: dict[type[Event], Callable[[Turn, Any], None]] = {
+            GpuFound: _gpu_found,
+            GpuExamined: _gpu_examined,
+            XidSeen: _xid_seen,
+            JobSubmitted: _job_submitted,
+            JobRestored: _job_restored,
+            JobWithdrawn: _job_withdrawn,
+            JobEnded: _job_ended,
+            ProcessJoined: _process_joined,
+            ProcessRestored: _process_restored,
+            ProcessGone: _process_gone,
+            AttachAsked: _attach_asked,
+            CreditAsked: _credit_asked,
+            AskCancelled: _ask_cancelled,
+            Detached: _detached,
+            UsedSeen: _used_seen,
+            Revoked: _revoked,
+            MemorySampled: _memory_sampled,
+            BudgetChanged: _budget_changed,
+            Checkpointed: _checkpointed,
+            ReservationAsked: reserving.ask,
+            ReservationRestored: reserving.restore,
+            ReservationEnded: _reservation_ended,
+            TimePassed: _time_passed,
+        }
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """What follows from the event. `now` never goes back; a smaller one counts as the last."""
+        self._now = now = max(self._now, now)
+        if type(event) is CreditAsked:
+            granted = lending.grant_plainly(self.state, event, now)
+            if granted is not None:
+                return granted  # it changes no excess, nobody's wait, and not when to look at the clock again
+        turn = Turn(self.state, now)
+        self._handlers[type(event)](turn, event)
+        self.state.work_off_excess()
+        for gpu in self.state.gpus.values():
+            if gpu.asks or gpu.some.running:
+                _note_stall(gpu, self._now)
+        wake = _next_wake(self.state)
+        if wake is not None and wake != self._wake:
+            turn.emit(WakeAt(wake))
+        self._wake = wake
+        return turn.out
+
+    def validate(self) -> None:
+        """Raise InvariantError if the state contradicts itself or an invariant."""
+        self.state.validate()
+
+    def story(self, job: str) -> list[Record]:
+        """What happened to a job, oldest first."""
+        found = self.state.jobs.get(job)
+        return list(found.story) if found else []
+
+    def published(self, gpu: str, processes: Iterable[int] | None = None) -> Mapping[int, Published]:
+        """What the pages of these processes (all of the GPU's, if not said) should say, in bytes."""
+        found = self.state.gpus[gpu]
+        return lending.published(self.state, found, found.shares if processes is None else processes)
+
+    def pressure(self, gpu: str, now: float) -> dict[str, dict[str, float]]:
+        """How long claims have waited on the GPU (stall.py)."""
+        found = self.state.gpus[gpu]
+        return {"some": found.some.read(now), "full": found.full.read(now)}
+
+    def notes(self) -> dict[str, Any]:
+        """What a later daemon should know, as JSON-able data; notes.restore reads it."""
+        return notes.take(self.state, self._now)
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        return self.state.jobs
+
+    @property
+    def gpus(self) -> Mapping[str, Gpu]:
+        return self.state.gpus
+
+    @property
+    def processes(self) -> Mapping[int, Process]:
+        return self.state.processes
+
+    @property
+    def counters(self) -> Counters:
+        return self.state.counters
+
+    @property
+    def records(self) -> list[Record]:
+        return self.state.records
+
+
+# ---- GPUs ------------------------------------------------------------------------------------------
+
+
+def _gpu_found(turn: Turn, event: GpuFound) -> None:
+    policy = turn.policy
+    reserve = max(policy.reserve_least, int(event.total * policy.reserve_share), event.reserved)
+    reserve = whole_units(reserve)
+    known = turn.state.gpus.get(event.gpu)
+    total = event.total // UNIT * UNIT
+    if known is not None:
+        known.index, known.name = event.index, event.name
+        if health.resized(turn, known, total, min(reserve, total)):
+            measure.work_off(turn, known)
+            _after_change_of(turn, known)
+        return
+    turn.state.gpus[event.gpu] = Gpu(event.gpu, event.index, event.name, total, min(reserve, total))
+    text = f"GPU {event.index} {event.name}: {format_bytes(total)}, reserve {format_bytes(reserve)}"
+    turn.record("gpu", text, gpu=event.gpu, total=total, reserve=reserve)
+
+
+def _gpu_examined(turn: Turn, event: GpuExamined) -> None:
+    gpu = turn.state.gpus.get(event.gpu)
+    if gpu is not None:
+        health.examined(turn, gpu, event)
+        _after_change_of(turn, gpu)
+
+
+def _xid_seen(turn: Turn, event: XidSeen) -> None:
+    gpu = turn.state.gpus.get(event.gpu)
+    if gpu is not None:
+        health.xid_seen(turn, gpu, event)
+        _after_change_of(turn, gpu)
+
+
+def _after_change_of(turn: Turn, gpu: Gpu) -> None:
+    """Its health or its size: whoever waits for it may have nothing to wait for any more, or may have it now."""
+    lending.settle(turn, gpu)
+    turn.emit(Publish(gpu.id))
+    _admit_waiting(turn)
+
+
+# ---- jobs ------------------------------------------------------------------------------------------
+
+
+def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
+    state = turn.state
+    if event.job in state.jobs:
+        # The wrapper has come back after a restart of the daemon: it has its place already.
+        state.jobs[event.job].open = True
+        turn.emit(JobAdmitted(event.job, tuple(state.jobs[event.job].bounds)))
+        return
+    inside = reserving.of_job(turn, event.spec)
+    if isinstance(inside, Reason):
+        turn.emit(JobRefused(event.job, inside))
+        turn.record_of_submission("refused", inside, event.job, event.spec)
+        return
+    ahead = [waiting for waiting in state.queue.values() if waiting.spec.priority >= event.spec.priority]
+    found = admission.place(state, event.spec, (), inside) if event.spec.gpus else {}
+    if isinstance(found, Reason):
+        _queue_or_refuse(turn, event, found)
+    elif ahead and inside is None and _overtakes(turn, ahead, found):
+        # What is free belongs to those who wait: large requests would never get in otherwise.
+        facts = tuple((words(reveal.name(one.spec)), f"waits for {one.spec.request}") for one in ahead[:4])
+        message = f"{len(ahead)} jobs queue for room already" if len(ahead) > 1 else "a job queues for room already"
+        reason = Reason(Code.NOT_ADMITTED, message, facts, "queue behind them with --wait")
+        _queue_or_refuse(turn, event, reason)
+    else:
+        _admit(turn, event.job, event.spec, found, turn.now)
+
+
+def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
+    if event.wait is None or reason.code is not Code.NOT_ADMITTED:
+        turn.emit(JobRefused(event.job, reason))
+        turn.record_of_submission("refused", reason, event.job, event.spec)
+        return
+    patience = f", or is refused in {format_duration(event.wait)}" if event.wait < A_YEAR else ""
+    reason = replace(reason, hint=f"it starts when there is room for it{patience}")
+    until = turn.now + event.wait
+    turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now - event.age, until)
+    turn.emit(JobQueued(event.job, reason))
+    turn.record_of_submission("queued", reason, event.job, event.spec)
+    turn.emit(Persist())
+
+
+def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
+    job = Job(id, spec, since, dict(bounds))
+    turn.state.add_job(job)
+    turn.emit(JobAdmitted(id, tuple(bounds)))
+    turn.record("admitted", f"admitted on {_places(turn.state, bounds) or 'each GPU that it opens'}", job=job)
+    turn.emit(Persist())
+    for gpu in bounds:
+        turn.emit(Publish(gpu))
+    return job
+
+
+def _places(state: State, bounds: Mapping[str, Bounds]) -> str:
+    return ", ".join(
+        f"GPU {state.gpus[gpu].index} ({format_bytes(one.request)} requested, limit {format_bytes(one.limit)})"
+        for gpu, one in bounds.items()
+    )
+
+
+def _overtakes(turn: Turn, ahead: Iterable[Submission], found: Mapping[str, Bounds]) -> bool:
+    """It would take room on a GPU that somebody waits for."""
+    waited_for = _waited_for(turn, ahead)
+    return any(bounds.request and gpu in waited_for for gpu, bounds in found.items())
+
+
+def _waited_for(turn: Turn, ahead: Iterable[Submission]) -> set[str]:
+    waited_for: set[str] = set()
+    for waiting in ahead:
+        gpus = admission.candidates(turn.state, waiting.spec)
+        if not isinstance(gpus, Reason):
+            waited_for.update(gpu.id for gpu in gpus)
+    return waited_for
+
+
+def _admit_waiting(turn: Turn) -> None:
+    """Those that now fit: by priority, then by arrival. Nobody overtakes another on a GPU that both could have."""
+    state = turn.state
+    ahead: list[Submission] = []
+    for waiting in sorted(state.queue.values(), key=lambda one: one.order):
+        inside = reserving.of_job(turn, waiting.spec)
+        if isinstance(inside, Reason):  # it has been released meanwhile
+            found: dict[str, Bounds] | Reason = inside
+        else:
+            found = admission.place(state, waiting.spec, _waited_for(turn, ahead), inside)
+        if not isinstance(found, Reason):
+            del state.queue[waiting.job]
+            _admit(turn, waiting.job, waiting.spec, found, turn.now)
+        elif found.code is not Code.NOT_ADMITTED:
+            # No GPU is left that it could wait for: they are lost, or have become too small.
+            del state.queue[waiting.job]
+            turn.emit(JobRefused(waiting.job, found))
+            turn.record_of_submission("refused", found, waiting.job, waiting.spec)
+        elif turn.now >= waiting.until:
+            del state.queue[waiting.job]
+            message = words("queued for room as long as it was ready to wait: ", found.message)
+            hint = "request less, or wait longer with --wait"
+            reason = replace(found, code=Code.WAIT_OVER, message=message, hint=hint)
+            turn.emit(JobRefused(waiting.job, reason))
+            turn.record_of_submission("refused", reason, waiting.job, waiting.spec)
+        else:
+            ahead.append(waiting)
+
+
+def _job_restored(turn: Turn, event: JobRestored) -> None:
+    bounds = {}
+    for id in event.gpus:
+        gpu = turn.state.gpus.get(id)
+        if gpu is None:
+            continue
+        found = admission.bounds_on(gpu, event.spec.request, event.spec.limit)
+        taken = gpu.requested + turn.state.reserved(gpu.id)
+        inside = turn.state.reservations.get(event.spec.reservation)
+        kept = turn.state.remainder(inside, gpu.id) if inside is not None else 0
+        if isinstance(found, Reason) or found.request > gpu.capacity - taken + kept:
+            # The GPU, the reserve or the notes have changed: the job keeps its limit and loses its guarantee.
+            ceiling = min(event.spec.limit.resolve(gpu.total), gpu.capacity)
+            found = Bounds(0, ceiling)
+        bounds[id] = found
+    job = Job(event.job, event.spec, turn.now - event.age, bounds, open=event.open)
+    job.active_at = turn.now  # nobody has looked meanwhile: not idle, as far as anybody knows
+    if event.saved is not None:
+        job.saved_at = turn.now - event.saved
+    turn.state.add_job(job)
+    turn.record("restored", "found again by a daemon that has begun anew", job=job)
+    for id in bounds:
+        turn.emit(Publish(id))
+
+
+def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:
+    if turn.state.queue.pop(event.job, None) is not None:
+        turn.emit(Persist())
+        _admit_waiting(turn)
+
+
+def _job_ended(turn: Turn, event: JobEnded) -> None:
+    job = turn.state.jobs.get(event.job)
+    if job is None:
+        _job_withdrawn(turn, JobWithdrawn(event.job))
+        return
+    job.open = False
+    _close_if_over(turn, job)
+
+
+def _close_if_over(turn: Turn, job: Job) -> None:
+    if job.open or job.processes:
+        return
+    turn.record("ended", "the job is over", job=job)
+    turn.emit(JobClosed(job.id))
+    turn.state.drop_job(job)
+    turn.emit(Persist())
+    _admit_waiting(turn)
+    for gpu in job.bounds:
+        lending.settle(turn, turn.state.gpus[gpu])
+        turn.emit(Publish(gpu))
+
+
+# ---- processes -------------------------------------------------------------------------------------
+
+
+def _program(job: Job, process: Process | ProcessJoined) -> Mention:
+    return reveal.program(job.spec.uid, process.command, process.pid)
+
+
+def _process_joined(turn: Turn, event: ProcessJoined) -> None:
+    job = turn.state.jobs.get(event.job)
+    if job is None or event.process in turn.state.processes:
+        return
+    turn.state.processes[event.process] = Process(event.process, job.id, event.pid, event.command, turn.now)
+    job.processes.add(event.process)
+    turn.record("joined", words(_program(job, event), " joins"), job=job, pid=event.pid)
+    if job.killed is not None:
+        turn.emit(Kill(job.id, (event.process,), job.killed))  # the job is over, and nobody starts in it any more
+
+
+def _process_restored(turn: Turn, event: ProcessRestored) -> None:
+    _process_joined(turn, ProcessJoined(event.process, event.job, event.pid, event.command))
+    state = turn.state
+    if event.process not in state.processes:
+        return
+    job = state.jobs[event.job]
+    for seen in event.shares:
+        gpu = state.gpus.get(seen.gpu)
+        if gpu is None or seen.gpu in state.processes[event.process].shares:
+            continue
+        if seen.gpu not in job.bounds:
+            state.bind(job, gpu.id, Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity)))
+        credit = max(seen.credit, seen.used)
+        attached = seen.overhead > 0  # a closed context is not charged; a new one will be
+        share = Share(event.process, job.id, gpu.id, turn.now, credit, seen.used, seen.overhead, attached)
+        state.add_share(share)
+        state.note_excess(job, gpu.id)
+        turn.emit(Publish(gpu.id))
+
+
+def _process_gone(turn: Turn, event: ProcessGone) -> None:
+    """Its credit is free again at once where it was idle; what it used, when NVML says so."""
+    state = turn.state
+    process = state.processes.get(event.process)
+    if process is None:
+        return
+    job = state.jobs[process.job]
+    for ask in [ask for ask in state.asks.values() if ask.process == process.id]:
+        lending.drop_ask(turn, ask)
+    touched = []
+    for share in list(process.shares.values()):
+        gpu = state.gpus[share.gpu]
+        used = min(event.used.get(gpu.id, share.used), share.credit)
+        _return(turn, gpu, share, process.pid, used + share.overhead)
+        state.drop_share(share)
+        touched.append(gpu)
+    job.processes.discard(process.id)
+    del state.processes[process.id]
+    for gpu in touched:
+        if not state.has_share(job, gpu.id):
+            rungs.gone(turn, gpu, job)
+    turn.record("left", words(_program(job, process), " has gone"), job=job, pid=process.pid)
+    for gpu in touched:
+        if gpu.asks and gpu.returning:
+            turn.sample(gpu)  # somebody waits for just this memory, and it may be back already
+        lending.settle(turn, gpu)
+        turn.emit(Publish(gpu.id))
+    _close_if_over(turn, job)
+
+
+def _return(turn: Turn, gpu: Gpu, share: Share, pid: int, amount: int) -> None:
+    if amount <= 0:
+        return
+    earlier = gpu.returning.get(share.process)
+    amount += earlier.amount if earlier else 0
+    gpu.returning[share.process] = Returning(pid, share.job, amount, turn.now)
+
+
+# ---- asks ------------------------------------------------------------------------------------------
+
+
+def _attach_asked(turn: Turn, event: AttachAsked) -> None:
+    state = turn.state
+    process, gpu = state.processes.get(event.process), state.gpus.get(event.gpu)
+    if process is None or gpu is None:
+        turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
+        return
+    job = state.jobs[process.job]
+    share = process.shares.get(gpu.id)
+    if share is not None and share.attached:
+        turn.emit(Attached(event.ask, process.id, gpu.id, 0, 0))
+        return
+    refusal = _bounds_for(turn, job, gpu)
+    if refusal is not None:
+        turn.emit(Denied(event.ask, process.id, gpu.id, refusal))
+        turn.record_reason("denied", refusal, job=job, gpu=gpu.id)
+        return
+    cost = lending.cost_of_a_context(turn, gpu, job)
+    _wait_for(turn, Ask(event.ask, process.id, job.id, gpu.id, cost, turn.now - event.waited, attach=True))
+
+
+def _bounds_for(turn: Turn, job: Job, gpu: Gpu) -> Reason | None:
+    """Admit a job that comes with the environment alone on the GPU that it opens; others stay on their own."""
+    if gpu.id in job.bounds:
+        return None
+    if job.spec.gpus:
+        mine = tuple((f"GPU {turn.state.gpus[id].index}", id) for id in job.bounds)
+        message = f"this job was not admitted on GPU {gpu.index}"
+        return Reason(Code.NOT_ADMITTED, message, mine, "keep CUDA_VISIBLE_DEVICES as `gpushare run` sets it")
+    found = admission.place(turn.state, replace(job.spec, gpus=1, devices=(gpu.id,)))
+    if isinstance(found, Reason):
+        return found
+    for id, bounds in found.items():
+        turn.state.bind(job, id, bounds)
+    turn.record("admitted", f"admitted on {_places(turn.state, found)}", job=job, gpu=gpu.id)
+    turn.emit(Persist())
+    return None
+
+
+def _no_such_gpu(gpu: str) -> Reason:
+    return Reason(Code.NO_SUCH_GPU, f"the daemon knows no GPU {gpu}", hint="see `gpushare status`")
+
+
+def _credit_asked(turn: Turn, event: CreditAsked) -> None:
+    state = turn.state
+    process = state.processes.get(event.process)
+    share = process.shares.get(event.gpu) if process else None
+    if process is None or share is None:
+        turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
+        return
+    job = state.jobs[process.job]
+    job.active_at = turn.now
+    if event.again:
+        lending.count_failed_driver(turn, event, job)
+        return
+    size = whole_units(event.size)
+    ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now - event.waited)
+    ask.driver_failed, ask.allocation = event.driver_failed, event.allocation
+    _wait_for(turn, ask)
+
+
+def _wait_for(turn: Turn, ask: Ask) -> None:
+    ask.priority = turn.state.jobs[ask.job].spec.priority
+    ask.deadline = ask.since + turn.policy.claim_timeout
+    lending.add_ask(turn, ask)
+
+
+def _ask_cancelled(turn: Turn, event: AskCancelled) -> None:
+    ask = turn.state.asks.get(event.ask)
+    if ask is not None:
+        lending.drop_ask(turn, ask)
+        lending.settle(turn, turn.state.gpus[ask.gpu])
+
+
+def _detached(turn: Turn, event: Detached) -> None:
+    process = turn.state.processes.get(event.process)
+    share = process.shares.get(event.gpu) if process else None
+    if process is None or share is None or not share.attached:
+        return
+    gpu = turn.state.gpus[event.gpu]
+    share.attached = False
+    gpu.guessed.discard(share.process)
+    state = turn.state
+    state.see(share, event.used)
+    overhead = share.overhead
+    state.change(share, overhead=-overhead)
+    _return(turn, gpu, share, process.pid, overhead)
+    measure.work_off(turn, gpu)
+    lending.settle(turn, gpu)
+    turn.emit(Publish(gpu.id))
+
+
+# ---- what the shell answers ------------------------------------------------------------------------
+
+
+def _used_seen(turn: Turn, event: UsedSeen) -> None:
+    gpu = turn.state.gpus[event.gpu]
+    gpu.looking = False
+    gpu.seen_at = turn.now
+    for process, used in event.used.items():
+        share = gpu.shares.get(process)
+        if share is None:
+            continue
+        share.trim = event.trims.get(process)
+        if turn.state.see(share, used):
+            turn.state.jobs[share.job].active_at = turn.now
+    for ask in gpu.asks.values():
+        ask.looked = True
+    measure.work_off(turn, gpu)
+    lending.settle(turn, gpu)
+
+
+def _revoked(turn: Turn, event: Revoked) -> None:
+    gpu = turn.state.gpus[event.gpu]
+    gpu.revoking = max(0, gpu.revoking - 1)
+    share = gpu.shares.get(event.process)
+    if share is not None:
+        turn.state.change(share, credit=-event.taken)
+        turn.state.see(share, event.used)
+        turn.state.counters.revoked_bytes += event.taken
+    if not gpu.revoking:
+        lending.settle(turn, gpu)
+        turn.emit(Publish(gpu.id))
+
+
+def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
+    gpu = turn.state.gpus.get(event.gpu)
+    if gpu is None:
+        return
+    measure.take_sample(turn, gpu, event)
+    for job in turn.state.owners(gpu.id):
+        _close_if_over(turn, job)  # its last program was a static one, which only the sample shows to have gone
+    for ask in gpu.asks.values():
+        ask.sampled = True
+    lending.settle(turn, gpu)
+    _admit_waiting(turn)
+
+
+def _note_stall(gpu: Gpu, now: float) -> None:
+    blocked = {ask.job for ask in gpu.asks.values() if ask.short}
+    gpu.some.note(now, bool(blocked))
+    gpu.full.note(now, bool(blocked) and all(share.job in blocked for share in gpu.shares.values()))
+
+
+def _next_wake(state: State) -> float | None:
+    """When the core wants to look at the clock again, whatever happens until then: derived, never stored.
+
+    Whoever is on a rung is there for a claim that waits, so that graces end at one of its polls.
+    """
+    times = [waiting.until for waiting in state.queue.values()]
+    times += [one.until for one in state.reservations.values() if one.until is not None]
+    for gpu in state.gpus.values():
+        if gpu.health.lost:
+            continue  # nothing comes back from it, and nobody waits for it
+        if gpu.asks:
+            times.append(state.polled_at + state.policy.poll)
+        if gpu.returning:
+            times.append(gpu.sampled_at + (_impatience(state, gpu) if gpu.asks else _patience(state, gpu)))
+        if gpu.guessed:
+            times.append(gpu.sampled_at + state.policy.glimpses_apart)
+    return min(times) if times else None
+
+
+def _patience(state: State, gpu: Gpu) -> float:
+    """How long after a sample to look again for memory of the dead, while nobody asks for it: an ask has NVML asked at
+    once. A sample costs in proportion to the processes, and they may come and go by the hundred."""
+    return state.policy.poll * max(1.0, len(gpu.shares) / 16)
+
+
+def _impatience(state: State, gpu: Gpu) -> float:
+    """The same while somebody waits for it: a quarter of the time that it has taken so far, so that a wait is never
+    longer by much than what the driver needs."""
+    waited = gpu.sampled_at - min(entry.since for entry in gpu.returning.values())
+    return min(state.policy.poll, max(state.policy.poll / 20, waited / 4))
+
+
+def _time_passed(turn: Turn, _event: TimePassed) -> None:
+    turn.state.polled_at = turn.now
+    for gpu in turn.state.gpus.values():
+        if gpu.health.lost:
+            continue
+        if gpu.asks or gpu.on_rung:
+            turn.look(gpu)
+        ago = turn.now - gpu.sampled_at
+        overdue = ago >= _patience(turn.state, gpu) or gpu.asks
+        if (gpu.returning and overdue) or (gpu.guessed and ago >= turn.policy.glimpses_apart):
+            turn.sample(gpu)
+    reserving.end_those_over(turn)
+    _admit_waiting(turn)
+
+
+def _reservation_ended(turn: Turn, event: ReservationEnded) -> None:
+    reserving.end(turn, event)
+    _admit_waiting(turn)
+
+
+def _checkpointed(turn: Turn, event: Checkpointed) -> None:
+    job = turn.state.jobs.get(event.job)
+    if job is not None:
+        job.saved_at = turn.now
+        turn.emit(Persist())
+        turn.record("checkpointed", "says that its work is saved", job=job)
+
+
+# ---- a running job's budget ------------------------------------------------------------------------
+
+
+def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
+    """All GPUs of the job or none. A lower limit takes nothing away: it only stops growth."""
+    state = turn.state
+    job = state.jobs.get(event.job)
+    if job is None:
+        reason = Reason(Code.NO_SUCH_JOB, f"no job {event.job}", hint="see `gpushare ps`")
+        turn.emit(BudgetRefused(event.job, reason))
+        return
+    request: Quantity = event.request or job.spec.request
+    limit: Quantity = event.limit or job.spec.limit
+    changed: dict[str, Bounds] = {}
+    for id in job.bounds:
+        gpu = state.gpus[id]
+        found = admission.bounds_on(gpu, request, limit)
+        if not isinstance(found, Reason) and found.request > job.bounds[id].request:
+            inside = state.reservations.get(job.spec.reservation)
+            room = admission.unrequested(state, gpu, but=job, inside=inside)
+            if not gpu.health.admits:
+                found = health.none_left([gpu], 1)
+            elif found.request > room:
+                found = admission.no_room(
+                    state, replace(job.spec, request=request, gpus=1), [gpu], but=job, inside=inside
+                )
+                found = replace(found, hint=f"raise it to at most {max(0, room) // 2**20}Mi, or when one of these ends")
+        if isinstance(found, Reason):
+            turn.emit(BudgetRefused(job.id, found))
+            return
+        changed[id] = found
+    for id, bounds in changed.items():
+        state.bind(job, id, bounds)
+    job.spec = replace(
+        job.spec,
+        request=request,
+        limit=limit,
+        request_source=event.request_source if event.request else job.spec.request_source,
+        limit_source=event.limit_source if event.limit else job.spec.limit_source,
+        priority=job.spec.priority if event.priority is None else event.priority,
+    )
+    turn.emit(BudgetSet(job.id, _after_change(turn, job)))
+    turn.record_reason("changed", _changed(job), job=job)
+    turn.emit(Persist())
+    for id in changed:
+        state.note_excess(job, id)
+        measure.work_off(turn, state.gpus[id])
+        lending.settle(turn, state.gpus[id])
+        turn.emit(Publish(id))
+    _admit_waiting(turn)
+
+
+def _changed(job: Job) -> Reason:
+    spec = job.spec
+    bounds = {id: {"request": one.request, "limit": one.limit} for id, one in job.bounds.items()}
+    message = f"its budget is now: request {spec.request}, limit {spec.limit}, priority {spec.priority}"
+    return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
+
+
+def _after_change(turn: Turn, job: Job) -> str:
+    over = []
+    for id, bounds in job.bounds.items():
+        excess = turn.state.usage(job, id) - bounds.limit
+        if excess > 0:
+            over.append(f"{format_bytes(excess)} above the new limit on GPU {turn.state.gpus[id].index}")
+    return f"{', '.join(over)}: nothing is taken away, but the job cannot grow" if over else ""

@@ -1,0 +1,301 @@
+"""Reclaim: getting a claim's shortfall back from borrowers, by the gentlest step that is enough.
+
+Idle credit has been revoked before anything here runs (lending.py). What is left of the ladder, rung by rung:
+
+    trim   the program's own allocators give back what they only keep; nobody loses anything
+    term   SIGTERM to all processes of a victim; it may free memory, or write a checkpoint and go
+    kill   SIGKILL when its grace is over and the memory is still missing
+
+A job may leave out trim or term (`--on-reclaim`), never kill: a loan that cannot be taken back would be a gift.
+
+Rules, each held at the moment of action and on words read at that moment:
+
+* there is a shortfall, and borrowers' loans can cover it: else nobody is touched (invariant 6)
+* only borrowers are asked, never the claimant's own job; none is stopped within its protected start (5)
+* whom to ask is planner.py's choice; those already on a rung count first (7); a job is on a rung as a whole (8)
+* nobody is stopped while a trim may still be enough, and no claim waits for trims longer than the trim time
+* nobody is stopped on an old sample: memory outside gpushare may have come back, or be too much for all loans
+* a victim that has given back, or is no longer needed, is left in peace
+* memory that is on its way back counts as covered, and as free only when NVML says so (9)
+
+rungs.py does what is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpushare.quantity import format_bytes, format_duration
+from gpushare.reasons import Code, Reason
+from gpushared.core import obstacle, planner, rungs
+from gpushared.core.state import Ask, Gpu, Job, Rung, Share
+from gpushared.core.turn import Turn
+
+LOWEST = -(2**31)
+"""No job can be given a lower priority."""
+
+
+def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
+    """Take the next step for the claims that wait, if there is one to take now."""
+    asked = _asked(gpu)
+    if not claims:
+        for job in asked:
+            rungs.relieve(turn, gpu, job, "the memory is no longer needed")
+        return
+    fresh = turn.now - turn.policy.poll / 2
+    if gpu.seen_at < fresh:
+        turn.look(gpu)
+        return
+    if gpu.returning and gpu.sampled_at < fresh:
+        turn.sample(gpu)
+        return
+    for job in asked:
+        _note_end_of_trim(turn, gpu, job)
+    _note_unkillable(turn, gpu)
+    pursued, shortfall = _feasible(turn, gpu, claims)
+    if pursued is None or shortfall <= 0:
+        why = "all loans together would not be enough" if pursued is None else "the memory came from elsewhere"
+        for job in asked:
+            rungs.relieve(turn, gpu, job, why)
+        return
+    _climb(turn, gpu, claims, pursued, shortfall)
+    highest = max((job.reclaims[gpu.id].rung for job in gpu.on_rung.values()), default=Rung.REVOKE)
+    for ask in claims:
+        ask.rung = max(ask.rung, highest)
+
+
+def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall: int) -> None:
+    asked = [job for job in _asked(gpu) if not _gave_back(turn, gpu, job)]
+    told_to_stop = [job for job in asked if job.reclaims[gpu.id].rung is Rung.TERM]
+    due = any(turn.now >= job.reclaims[gpu.id].deadline for job in told_to_stop)
+    if due and _is_stale(turn, gpu):
+        return
+    if turn.policy.last_rung == "kill":
+        _kill_due(turn, gpu, told_to_stop, shortfall)
+    missing = shortfall - sum(turn.state.loan(job, gpu.id) for job in told_to_stop)
+    if missing <= 0 or turn.policy.last_rung == "revoke":
+        return
+    if _trimming(turn, gpu, claims, pursued, missing) or _is_stale(turn, gpu):
+        return
+    if turn.policy.last_rung == "trim":
+        return
+    for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
+        rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)
+
+
+def _is_stale(turn: Turn, gpu: Gpu) -> bool:
+    """Whether NVML must be asked before anybody is stopped: memory outside gpushare comes and goes between samples."""
+    stale = gpu.sampled_at < turn.now - turn.policy.poll / 2
+    if stale:
+        turn.sample(gpu)
+    return stale
+
+
+# ---- who is where -----------------------------------------------------------------------------------
+
+
+def _asked(gpu: Gpu) -> list[Job]:
+    """Jobs that have been asked and not yet killed."""
+    return [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is None]
+
+
+def _killed(turn: Turn, gpu: Gpu) -> list[Job]:
+    """Killed jobs whose memory may be counted on: the kernel is still at it."""
+    found = []
+    for job in gpu.on_rung.values():
+        killed_at = job.reclaims[gpu.id].killed_at
+        if killed_at is not None and turn.now - killed_at <= turn.policy.unkillable_after:
+            found.append(job)
+    return found
+
+
+def _lenders(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
+    """Whose loans could meet these claims at all."""
+    claimants = {ask.job for ask in claims}
+    return [
+        job
+        for job in turn.state.owners(gpu.id)
+        # A job with limit = request never borrows; what it is above that, NVML has found, not the job, unless its
+        # limit has been lowered.
+        if job.id not in claimants
+        and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(turn, gpu, job))
+        and turn.state.loan(job, gpu.id) > 0
+    ]
+
+
+def _over_lowered_limit(turn: Turn, gpu: Gpu, job: Job) -> bool:
+    """It has allocated more than its limit allows now: first in turn to give back, whatever its priority."""
+    return sum(share.used for share in turn.state.shares_of(job, gpu.id)) > job.bounds[gpu.id].limit
+
+
+def _stoppable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
+    """Who could be stopped for these claims, and has not been told so yet."""
+    return [
+        job
+        for job in _lenders(turn, gpu, claims)
+        if turn.now - job.since >= job.spec.min_run_time
+        and (gpu.id not in job.reclaims or job.reclaims[gpu.id].rung is Rung.TRIM)
+    ]
+
+
+def _trimmable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
+    """Who could be asked to trim now: nobody twice for the same claim, nobody when the time for it is over."""
+    fresh = [ask for ask in claims if ask.trim_until is None or turn.now < ask.trim_until]
+    newest = max((ask.since for ask in fresh), default=None)
+    if newest is None:
+        return []
+
+    def may(job: Job) -> bool:
+        if "trim" not in job.spec.on_reclaim or not _listeners(turn, gpu, job):
+            return False
+        reclaim = job.reclaims.get(gpu.id)
+        free_to = reclaim is None or (reclaim.rung is Rung.TRIM and reclaim.trimmed)
+        return free_to and job.trimmed_at.get(gpu.id, float("-inf")) < newest
+
+    return [job for job in _lenders(turn, gpu, claims) if may(job)]
+
+
+def _listeners(turn: Turn, gpu: Gpu, job: Job) -> list[Share]:
+    return [share for share in turn.state.shares_of(job, gpu.id) if share.trim is not None]
+
+
+def _in_trim(gpu: Gpu) -> list[Job]:
+    """Jobs that may be giving back this very moment."""
+    return [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TRIM and not job.reclaims[gpu.id].trimmed]
+
+
+def _borrowers(turn: Turn, gpu: Gpu, jobs: Sequence[Job]) -> list[planner.Borrower]:
+    return [borrower(turn, gpu, job) for job in jobs]
+
+
+def borrower(turn: Turn, gpu: Gpu, job: Job) -> planner.Borrower:
+    """What the planner weighs."""
+    state = turn.state
+    unsaved = turn.now - max(job.since, job.saved_at)
+    idle = turn.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
+    priority = LOWEST if _over_lowered_limit(turn, gpu, job) else job.spec.priority
+    held = sum(state.usage(job, id) for id in job.bounds)
+    return planner.Borrower(job.id, state.loan(job, gpu.id), held, priority, unsaved, idle)
+
+
+# ---- sums ------------------------------------------------------------------------------------------
+
+
+def _missing(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> int:
+    """Bytes that these claims need beyond what is free or surely on its way."""
+    state = turn.state
+    claimed: dict[str, int] = {}
+    for ask in claims:
+        claimed[ask.job] = claimed.get(ask.job, 0) + ask.need
+    unlent = sum(
+        max(0, job.bounds[gpu.id].request - job.committed.get(gpu.id, 0) - claimed.get(job.id, 0))
+        for job in state.keepers.values()
+        if gpu.id in job.bounds
+    )
+    coming = gpu.returning_total + sum(state.usage(job, gpu.id) for job in _killed(turn, gpu))
+    return sum(claimed.values()) - gpu.free - coming + unlent
+
+
+def _feasible(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> tuple[Ask | None, int]:
+    """The shortfall of as many claims (in order) as borrowers' loans can cover, and the claim to name for it.
+
+    No claim: not even the first can be covered.
+    """
+    for count in range(len(claims), 0, -1):
+        some = claims[:count]
+        shortfall = _missing(turn, gpu, some)
+        told = [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TERM]
+        able = {job.id: job for job in (*told, *_in_trim(gpu), *_stoppable(turn, gpu, some))}
+        able.update({job.id: job for job in _trimmable(turn, gpu, some)})
+        if shortfall <= sum(turn.state.loan(job, gpu.id) for job in able.values()):
+            return claims[count - 1], shortfall
+    return None, 0
+
+
+# ---- trim ------------------------------------------------------------------------------------------
+
+
+def _trimming(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, missing: int) -> bool:
+    """Whether to wait for trims, having asked for more of them if need be.
+
+    First the few whose loans could cover it, then everybody else: what a cache holds is known when it has been given.
+    """
+    state = turn.state
+    pending = sum(state.loan(job, gpu.id) for job in _in_trim(gpu))
+    if pending >= missing:
+        return True
+    able = _borrowers(turn, gpu, _trimmable(turn, gpu, claims))
+    for chosen in planner.plan(missing - pending, able) or able:
+        rungs.trim(turn, gpu, state.jobs[chosen.job], pursued, min(chosen.loan, missing))
+        pending += chosen.loan
+    if able:
+        for ask in claims:
+            ask.trim_until = turn.now + turn.policy.trim if ask.trim_until is None else ask.trim_until
+    return pending > 0
+
+
+def _note_end_of_trim(turn: Turn, gpu: Gpu, job: Job) -> None:
+    reclaim = job.reclaims[gpu.id]
+    if reclaim.rung is not Rung.TRIM or reclaim.trimmed:
+        return
+    half_over = turn.now >= reclaim.deadline - turn.policy.trim / 2
+    waited_for = [
+        share.trim
+        for share in _listeners(turn, gpu, job)
+        if share.trim is not None and not share.trim.done and (share.trim.begun or not half_over)
+    ]
+    if not waited_for or turn.now >= reclaim.deadline:
+        rungs.trim_over(turn, gpu, job, answered=not waited_for and not half_over)
+
+
+# ---- term and kill ---------------------------------------------------------------------------------
+
+
+def _kill_due(turn: Turn, gpu: Gpu, victims: list[Job], shortfall: int) -> None:
+    """Kill as many of those whose grace is over as are still needed."""
+    due = [victim for victim in victims if turn.now >= victim.reclaims[gpu.id].deadline]
+    if not due:
+        return
+    loans = {victim.id: turn.state.loan(victim, gpu.id) for victim in victims}
+    in_grace = sum(loans[victim.id] for victim in victims if victim not in due)
+    needed = shortfall - in_grace
+    ranked = _borrowers(turn, gpu, due)
+    chosen = planner.plan(needed, ranked) if needed <= sum(loans[job.id] for job in due) else tuple(ranked)
+    for one in chosen:
+        rungs.kill(turn, gpu, turn.state.jobs[one.job])
+
+
+def _gave_back(turn: Turn, gpu: Gpu, victim: Job) -> bool:
+    """A victim whose loan is gone has done what it was asked: it is no borrower any more."""
+    if turn.state.loan(victim, gpu.id) > 0:
+        return False
+    rungs.relieve(turn, gpu, victim, "it has given its loan back")
+    return True
+
+
+def _note_unkillable(turn: Turn, gpu: Gpu) -> None:
+    """Once, when a killed job no longer counts as about to give its memory back: others are asked instead."""
+    for job in gpu.on_rung.values():
+        reclaim = job.reclaims[gpu.id]
+        late = reclaim.killed_at is not None and turn.now - reclaim.killed_at > turn.policy.unkillable_after
+        if late and not reclaim.given_up:
+            reclaim.given_up = True
+            text = (
+                f"was killed, and is still there, with {format_bytes(turn.state.usage(job, gpu.id))} of GPU {gpu.index}"
+            )
+            turn.record("unkillable", text, job=job, gpu=gpu.id, usage=turn.state.usage(job, gpu.id))
+
+
+# ---- claims that cannot be met ---------------------------------------------------------------------
+
+
+def timed_out(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
+    """A claim that could not be met: counted by what stood in the way."""
+    found = obstacle.of(turn.state, gpu, ask, turn.now)
+    turn.state.counters.violations[found.cause] += 1
+    waited = turn.now - ask.since
+    facts = (("in the way", found.text), ("waited", format_duration(waited)))
+    data = {"asked": ask.wanted, "cause": found.cause, "waited": waited, "job": ask.job}
+    what = "open a context" if ask.attach else f"allocate {format_bytes(ask.wanted)}"
+    message = f"cannot {what} on GPU {gpu.index}, although it is within this job's request"
+    return Reason(Code.CLAIM_TIMED_OUT, message, facts, found.way_out, data)

@@ -1,0 +1,123 @@
+"""What one user is told of another's jobs: the one rule, whatever the channel.
+
+    reveal = "name"   the job's name and its user
+    reveal = "user"   its user
+    reveal = "none"   that it is another user's
+
+Its id and how much memory it takes are always told, for they are everybody's business; what it runs never is. A
+user's own jobs are told in full, and so is everything to administrators and to the daemon's log.
+
+Whatever names a job in a text or in data does it with a Mention from here; views.py, which shows jobs as such, asks
+the same Viewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpushare.reasons import Mention, Reason, Text, Told, Words
+from gpushared.core.events import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks, and how much of other users' jobs is shown."""
+
+    uid: int
+    reveal: str
+    admin: bool = False
+
+    def may_see(self, uid: int) -> bool:
+        """All that there is about what belongs to this user."""
+        return self.may_see_all or self.uid == uid
+
+    @property
+    def may_see_all(self) -> bool:
+        return self.admin or self.uid == 0
+
+    def sees_name(self, uid: int) -> bool:
+        return self.reveal == "name" or self.may_see(uid)
+
+    def sees_user(self, uid: int) -> bool:
+        return self.reveal != "none" or self.may_see(uid)
+
+    # ---- texts and data ----------------------------------------------------------------------------
+
+    def word(self, one: Mention) -> str | None:
+        if self.may_see(one.uid):
+            return one.own
+        if self.sees_name(one.uid):
+            return one.by_name
+        return one.by_user if self.sees_user(one.uid) else one.by_none
+
+    def words(self, text: Words) -> str:
+        if isinstance(text, str):
+            return text
+        return "".join(part if isinstance(part, str) else self.word(part) or "-" for part in text.parts)
+
+    def data(self, value: object) -> object:
+        """JSON-able data, with each Mention in it as this viewer may have it."""
+        if isinstance(value, Mention):
+            return self.word(value)
+        if isinstance(value, Text):
+            return self.words(value)
+        if isinstance(value, Mapping):
+            return {key: self.data(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.data(one) for one in value]
+        return value
+
+    def facts(self, values: Mapping[str, object]) -> dict[str, object]:
+        return {key: self.data(value) for key, value in values.items()}
+
+    def told(self, reason: Reason) -> Told:
+        return Told(
+            reason.code,
+            self.words(reason.message),
+            tuple((self.words(label), self.words(text)) for label, text in reason.facts),
+            None if reason.hint is None else self.words(reason.hint),
+            self.facts(reason.data),
+        )
+
+
+OPERATOR = Viewer(0, "name", admin=True)
+"""Who reads the daemon's log."""
+
+
+# ---- what is mentioned ------------------------------------------------------------------------------
+
+
+def name(spec: JobSpec) -> Mention:
+    """A job, in a sentence that says whose it is elsewhere."""
+    return Mention(spec.uid, spec.name, spec.name, f"a job of {spec.user}", "another user's job")
+
+
+def who(spec: JobSpec) -> Mention:
+    """A job and its user."""
+    full = f"{spec.name} ({spec.user})"
+    return Mention(spec.uid, full, full, f"a job of {spec.user}", "another user's job")
+
+
+def user(spec: JobSpec) -> Mention:
+    return Mention(spec.uid, spec.user, spec.user, spec.user, "another user")
+
+
+def reserved(spec: JobSpec) -> Mention:
+    full = f"reserved as {spec.name} ({spec.user})"
+    return Mention(spec.uid, full, full, f"reserved by {spec.user}", "reserved by another user")
+
+
+def program(uid: int, command: str, pid: int) -> Mention:
+    """A process of a job: what it runs is its user's business alone."""
+    hidden = f"a process[{pid}]"
+    return Mention(uid, f"{command or 'a process'}[{pid}]", hidden, hidden, hidden)
+
+
+def bare_name(spec: JobSpec) -> Mention:
+    """For data."""
+    return Mention(spec.uid, spec.name, spec.name, None, None)
+
+
+def bare_user(spec: JobSpec) -> Mention:
+    return Mention(spec.uid, spec.user, spec.user, spec.user, None)

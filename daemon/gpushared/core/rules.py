@@ -1,0 +1,223 @@
+"""What this node allows whom: the [policy] tables of the settings file, and one pure function over them.
+
+    [policy.users.NAME]      one user
+    [policy.projects.NAME]   users and groups that the file puts together under a name
+    [policy.groups.NAME]     the members of a Unix group
+    [policy]                 everybody
+
+Key by key, the first table in this order that covers the user and says something counts; among several projects
+(or groups) of one user the one that stands first in the file. So what is said of one person is never undone by a
+group that this person happens to be in. `request` and `limit`, what a job gets that says neither, go together: the
+first table that has one of them gives both.
+
+A maximum is per job and per GPU. What a job asks for above it is refused, with the rule's place in the file; `max`
+is not an amount, it is "all that I may have", and becomes the maximum. Rules speak at the door: when a job is
+submitted, and when its user raises something. A job that is there already keeps what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity, format_bytes, format_duration
+from gpushare.reasons import Code, Reason
+from gpushared.core.events import JobSpec
+
+UNLIMITED = "unlimited"
+DEFAULTS: Mapping[str, Any] = {
+    "request": NOTHING,
+    "limit": MAX,
+    "max_request": None,
+    "max_limit": None,
+    "max_gpus": None,
+    "max_jobs": None,
+    "max_priority": None,
+    "max_grace": None,
+    "max_min_run_time": None,
+    "no_lend": True,
+    "observe": True,
+}
+"""Every key of a policy table, and what holds where no table says anything. None: unlimited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """A user, under all names that the file may use: user name and uid, group names and gids."""
+
+    uid: int
+    user: str
+    groups: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset((self.user, str(self.uid)))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the file. Neither users nor groups: it is about everybody."""
+
+    path: str
+    values: Mapping[str, Any]
+    users: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    def covers(self, who: Who) -> bool:
+        everybody = not self.users and not self.groups
+        return everybody or not self.users.isdisjoint(who.names) or not self.groups.isdisjoint(who.groups)
+
+
+class Said(NamedTuple):
+    """What holds for a user, and who says so."""
+
+    value: Any
+    rule: str = ""
+    """$.policy.groups.students.max_limit; empty: nobody, it is the default."""
+    place: str = ""
+    """FILE:LINE"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All tables, in the order in which they count."""
+
+    tables: tuple[Table, ...] = ()
+    file: str = field(default="", compare=False)
+
+    def find(self, who: Who, key: str) -> Said:
+        for table in self.tables:
+            if key in table.values and table.covers(who):
+                return Said(table.values[key], f"{table.path}.{key}", f"{self.file}:{table.lines.get(key, 1)}")
+        return Said(DEFAULTS[key])
+
+    @property
+    def need_groups(self) -> bool:
+        """Whether anybody's groups have to be known."""
+        return any(table.groups for table in self.tables)
+
+
+def budget(rules: Rules, who: Who, request: Quantity | None, limit: Quantity | None) -> tuple[Budget, str]:
+    """A job's budget from what it says, and the place in the file if it says nothing and the file does.
+
+    A job that says one of the two has said both (Budget.of), and so has a table.
+    """
+    if request is None and limit is None:
+        for table in rules.tables:
+            if not table.values.keys().isdisjoint(("request", "limit")) and table.covers(who):
+                line = table.lines.get("limit") or table.lines.get("request", 1)
+                return Budget.of(table.values.get("request"), table.values.get("limit")), f"{rules.file}:{line}"
+    return Budget.of(request, limit), ""
+
+
+def admit(rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int], jobs: int = 0) -> JobSpec | Reason:
+    """The job as it may be, or why it may not. `totals` are the sizes of the GPUs that it may come to use, `jobs`
+    how many its user has already."""
+    spec = within(rules, who, spec)
+    over = _over(rules, who, spec, totals)
+    most = rules.find(who, "max_jobs")
+    if most.value is not None and jobs >= most.value:
+        over.append(Over("jobs", f"{jobs} there already", f"at most {most.value} at once", most))
+    return _reason(who, over) if over else spec
+
+
+def change(rules: Rules, who: Who, old: JobSpec, new: JobSpec, totals: Sequence[int]) -> JobSpec | Reason:
+    """The same for a running job that its user changes: what is not raised is not asked about, so that a job from
+    before the rule can still be made smaller."""
+    new = within(rules, who, new)
+    over = [one for one in _over(rules, who, new, totals) if _raised(one.what, old, new, totals)]
+    return _reason(who, over) if over else new
+
+
+def within(rules: Rules, who: Who, spec: JobSpec) -> JobSpec:
+    """`max` means all that this user may have."""
+    ceiling, guarantee = rules.find(who, "max_limit"), rules.find(who, "max_request")
+    if spec.limit.kind is Kind.MAX and ceiling.value is not None:
+        spec = replace(spec, limit=ceiling.value, limit_source=ceiling.place)
+    if spec.request.kind is Kind.MAX and guarantee.value is not None:
+        spec = replace(spec, request=guarantee.value, request_source=guarantee.place)
+    elif spec.request.kind is Kind.MAX and ceiling.value is not None:
+        spec = replace(spec, request=ceiling.value, request_source=ceiling.place)
+    return spec
+
+
+# ---- what is too much ------------------------------------------------------------------------------
+
+
+class Over(NamedTuple):
+    """One thing that is above its maximum."""
+
+    what: str
+    asked: str
+    most: str
+    said: Said
+
+
+def _over(rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int]) -> list[Over]:
+    ceiling = rules.find(who, "max_limit")
+    found = [
+        # A request above the ceiling has either a limit that is above it too, or `max` for one, which is not.
+        _amount_over("request", spec.request, rules.find(who, "max_request"), totals)
+        or _amount_over("request", spec.request, ceiling, totals),
+        _amount_over("limit", spec.limit, ceiling, totals),
+    ]
+    for what, key, asked, show in (
+        ("GPUs", "max_gpus", spec.gpus, str),
+        ("priority", "max_priority", spec.priority, str),
+        ("grace", "max_grace", spec.grace or 0.0, format_duration),
+        ("minimum run time", "max_min_run_time", spec.min_run_time, format_duration),
+    ):
+        said = rules.find(who, key)
+        if said.value is not None and asked > said.value:
+            found.append(Over(what, show(asked), f"at most {show(said.value)}", said))
+    keep = rules.find(who, "no_lend")
+    if not keep.value and not spec.lend:
+        found.append(Over("--no-lend", "asked for", "not allowed", keep))
+    watch = rules.find(who, "observe")
+    if not watch.value and spec.observe:
+        found.append(Over("--mode observe", "asked for", "not allowed", watch))
+    return [one for one in found if one is not None]
+
+
+def _amount_over(what: str, asked: Quantity, said: Said, totals: Sequence[int]) -> Over | None:
+    """On any of the GPUs: a share is more on a larger one."""
+    most: Quantity | None = said.value
+    if most is None:
+        return None
+    for total in totals:
+        if asked.resolve(total) > most.resolve(total):
+            return Over(what, _shown(asked, total), f"at most {_shown(most, total)}", said)
+    return None
+
+
+def _shown(amount: Quantity, total: int) -> str:
+    if amount.kind is Kind.BYTES:
+        return format_bytes(amount.value)
+    return f"{amount} ({format_bytes(amount.resolve(total))})" if amount.kind is Kind.SHARE else str(amount)
+
+
+def _raised(what: str, old: JobSpec, new: JobSpec, totals: Sequence[int]) -> bool:
+    match what:
+        case "request":
+            return any(new.request.resolve(total) > old.request.resolve(total) for total in totals)
+        case "limit":
+            return any(new.limit.resolve(total) > old.limit.resolve(total) for total in totals)
+        case "priority":
+            return new.priority > old.priority
+    return False  # nothing else of a running job can be changed
+
+
+def _reason(who: Who, over: Sequence[Over]) -> Reason:
+    first = over[0]
+    facts = tuple((one.what, f"{one.asked}; {one.most}, by {one.said.rule} ({one.said.place})") for one in over)
+    named = ", ".join(one.what for one in over)
+    data = [{"what": one.what, "asked": one.asked, "rule": one.said.rule, "place": one.said.place} for one in over]
+    return Reason(
+        Code.POLICY,
+        f"this node's settings do not allow that to {who.user}: {named}",
+        facts,
+        f"{first.what}: {first.most}; whoever runs this node sets the rule",
+        {"rules": data},
+    )

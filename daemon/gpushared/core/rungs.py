@@ -1,0 +1,181 @@
+"""The rungs of reclaim: what is done to a borrower, what it is told, and what is noted. reclaim.py decides when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpushare.quantity import format_bytes, format_duration
+from gpushare.reasons import Code, Mention, Reason, words
+from gpushared.core import reveal
+from gpushared.core.events import TrimSeen
+from gpushared.core.instructions import Kill, Notify, Terminate, Trim
+from gpushared.core.state import Ask, Gpu, Job, Reclaim, Rung
+from gpushared.core.turn import Turn
+
+
+class _Step(NamedTuple):
+    rung: Rung
+    deadline: float
+    reason: Reason
+
+
+def trim(turn: Turn, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
+    """Ask all its processes that listen to free what their allocators only keep."""
+    shares = [share for share in turn.state.shares_of(job, gpu.id) if share.trim is not None]
+    for share in shares:
+        share.trim = TrimSeen(begun=False, done=False)
+    reason = _why(turn, gpu, job, claim, turn.policy.trim)
+    facts = (*reason.facts[:-1], ("within", format_duration(turn.policy.trim)))
+    reason = replace(reason, facts=facts, hint="nothing is lost: only caches are asked for")
+    _step_on(turn, gpu, job, claim, _Step(Rung.TRIM, turn.now + turn.policy.trim, reason))
+    job.trimmed_at[gpu.id] = turn.now
+    turn.state.counters.trims += 1
+    turn.emit(Trim(job.id, tuple(sorted(share.process for share in shares)), gpu.id, size, turn.policy.trim, reason))
+    owner = reveal.name(turn.state.jobs[claim.job].spec)
+    what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
+    loan = format_bytes(turn.state.loan(job, gpu.id))
+    text = words("asked to trim its caches: ", owner, f" wants {what}, and this job has {loan} there on loan")
+    turn.record_reason("trim", reason, text, job=job, gpu=gpu.id)
+
+
+def trim_over(turn: Turn, gpu: Gpu, job: Job, *, answered: bool) -> None:
+    """Its trim has brought what it could. It stays on this rung until it is needed further, or not at all."""
+    reclaim = job.reclaims[gpu.id]
+    reclaim.trimmed = True
+    got = max(0, reclaim.loan - turn.state.loan(job, gpu.id))
+    turn.state.counters.trimmed_bytes += got
+    seconds = turn.now - reclaim.since
+    if answered:
+        text = f"trimming gave {format_bytes(got)} of GPU {gpu.index} back in {format_duration(seconds)}"
+    else:
+        what = f"{format_bytes(got)} of GPU {gpu.index}"
+        text = f"no answer to the trim within {format_duration(seconds)}; {what} came back"
+    turn.record("trimmed", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, seconds=seconds, answered=answered)
+
+
+def stop(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
+    """Take its loan by ending it: with notice and grace, unless it wants none and may be killed."""
+    if "term" in victim.spec.on_reclaim or turn.policy.last_rung == "term":
+        _terminate(turn, gpu, victim, claim)
+    else:
+        _step_on(turn, gpu, victim, claim, _Step(Rung.KILL, turn.now, _why(turn, gpu, victim, claim, 0.0)))
+        kill(turn, gpu, victim)
+
+
+def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
+    grace = victim.spec.grace if victim.spec.grace is not None else turn.policy.grace
+    grace = min(grace, max(0.0, claim.deadline - turn.now - turn.policy.teardown))
+    reason = _why(turn, gpu, victim, claim, grace)
+    already = next((one for one in victim.reclaims.values() if one.rung >= Rung.TERM), None)
+    deadline = already.deadline if already else turn.now + grace
+    _step_on(turn, gpu, victim, claim, _Step(Rung.TERM, deadline, reason))
+    if already is None:
+        turn.state.counters.terms += 1
+        turn.emit(Terminate(victim.id, tuple(sorted(victim.processes)), grace, reason))
+    owner = reveal.name(turn.state.jobs[claim.job].spec)
+    what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
+    loan = format_bytes(turn.state.loan(victim, gpu.id))
+    otherwise = f"; it is stopped in {format_duration(max(0.0, deadline - turn.now))} otherwise"
+    if turn.policy.last_rung == "term":
+        otherwise = ""
+    wants = f" wants {what}, and this job has {loan} there on loan{otherwise}"
+    text = words("asked with SIGTERM to give back: ", owner, wants)
+    turn.record_reason("term", reason, text, job=victim, gpu=gpu.id)
+
+
+def kill(turn: Turn, gpu: Gpu, victim: Job) -> None:
+    """SIGKILL to the whole job."""
+    reason = victim.reclaims[gpu.id].reason
+    for reclaim in victim.reclaims.values():
+        reclaim.killed_at = turn.now
+        reclaim.rung = Rung.KILL
+    victim.killed = reason
+    turn.state.counters.kills += 1
+    turn.emit(Kill(victim.id, tuple(sorted(victim.processes)), reason))
+    owner = turn.state.jobs.get(victim.reclaims[gpu.id].owner)
+    whom: Mention | str = reveal.name(owner.spec) if owner else "its owner"
+    grace = float(reason.data["grace"])  # type: ignore[arg-type]
+    why = f"its grace of {format_duration(grace)} is over" if grace else "it wants no notice"
+    loan = format_bytes(turn.state.loan(victim, gpu.id))
+    text = words(f"killed: {why}, and its loan of {loan} is needed by ", whom)
+    turn.record_reason("kill", reason, text, job=victim, gpu=gpu.id)
+
+
+def relieve(turn: Turn, gpu: Gpu, job: Job, why: str) -> None:
+    """Nothing more is wanted of it."""
+    reclaim = job.reclaims[gpu.id]
+    if reclaim.rung is Rung.TRIM and not reclaim.trimmed:
+        trim_over(turn, gpu, job, answered=True)
+    turn.state.take_off_rung(job, gpu.id)
+    if reclaim.rung is Rung.TRIM:
+        return  # nobody has been told anything that would have to be taken back
+    got = max(0, reclaim.loan - turn.state.loan(job, gpu.id))
+    turn.state.counters.relieved += 1
+    gave = f"gave {format_bytes(got)} of GPU {gpu.index} back" if got else f"keeps its loan on GPU {gpu.index}"
+    text = f"{gave} and runs on: {why}"
+    turn.record("relieved", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, rung="term")
+    reason = Reason(Code.RECLAIM, f"nothing more is asked back: {why}", data={"got": got})
+    turn.emit(Notify(job.id, "relieved", reason))
+
+
+def gone(turn: Turn, gpu: Gpu, victim: Job) -> None:
+    """The last process of a job on a rung has left the GPU."""
+    reclaim = turn.state.take_off_rung(victim, gpu.id)
+    if reclaim is None or reclaim.rung is Rung.TRIM:
+        return
+    rung = str(reclaim.rung)
+    seconds = turn.now - reclaim.since
+    how = "it was killed" if reclaim.rung is Rung.KILL else "it ended when asked to"
+    loan = f"its loan of {format_bytes(reclaim.loan)} on GPU {gpu.index}"
+    text = f"{loan} came back after {format_duration(seconds)}: {how}"
+    turn.record(
+        "reclaimed",
+        text,
+        job=victim,
+        gpu=gpu.id,
+        rung=rung,
+        got=reclaim.loan,
+        owner=reclaim.owner,
+        seconds=seconds,
+    )
+
+
+def _step_on(turn: Turn, gpu: Gpu, job: Job, claim: Ask, step: _Step) -> None:
+    loan = turn.state.loan(job, gpu.id)
+    reclaim = Reclaim(job.id, gpu.id, step.rung, turn.now, step.deadline, step.reason, claim.job, claim.wanted, loan)
+    turn.state.put_on_rung(job, reclaim)
+
+
+# ---- what the borrower reads -----------------------------------------------------------------------
+
+
+def _why(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
+    state = turn.state
+    owner = state.jobs[claim.job]
+    usage, loan = state.usage(victim, gpu.id), state.loan(victim, gpu.id)
+    request = victim.bounds[gpu.id].request
+    facts = (
+        ("owed", words(f"{format_bytes(claim.wanted)} to ", reveal.who(owner.spec), ", within its request")),
+        (
+            "used",
+            f"{format_bytes(usage)}, of which {format_bytes(request)} guaranteed and {format_bytes(loan)} on loan",
+        ),
+        ("grace", format_duration(grace) if grace else "none: it wants no notice"),
+    )
+    data = {
+        "owner": owner.id,
+        "owner_name": reveal.bare_name(owner.spec),
+        "owner_user": reveal.bare_user(owner.spec),
+        "victim": victim.id,
+        "gpu": gpu.id,
+        "asked": claim.wanted,
+        "usage": usage,
+        "request": request,
+        "loan": loan,
+        "grace": grace,
+    }
+    message = f"borrowed memory of GPU {gpu.index} is wanted back by its owner"
+    way_out = "free memory on SIGTERM to go on" if grace else "have notice first with --on-reclaim term,kill"
+    hint = f"ask for more with --request, or {way_out}"
+    return Reason(Code.RECLAIM, message, facts, hint, data)

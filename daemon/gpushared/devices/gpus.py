@@ -1,0 +1,191 @@
+"""The GPUs of this node: what there is, and how much of each is used and by whom.
+
+`Driver` is the seam; nvml.py is the implementation for real GPUs and for the software driver, FixedGpus one for
+tests. `Gpus` adds what the shell needs: names as users write them, and a guard against a driver that has become slow.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare.errors import UsageError
+from gpushared.core.ailments import Ailment, removed
+from gpushared.programs.pages import uuid_bytes
+
+SLOW = 0.005
+"""A sample that takes longer than this (seconds) is not taken on the event loop again until it is quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """A GPU or a MIG instance."""
+
+    uuid: str
+    index: int
+    name: str
+    total: int
+    reserved: int = 0
+    """What the driver keeps for itself, not part of `total - used`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Memory of one GPU at one moment, without what the driver keeps."""
+
+    used: int
+    by_pid: Mapping[int, int] | None
+    busy: frozenset[int] | None = None
+    """Processes that have computed since the sample before; None: the driver does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """How a GPU is."""
+
+    ailments: tuple[Ailment, ...]
+    recovered: bool = False
+    """The driver itself says that nothing needs to be done about the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the driver reports by itself: an Xid, or (None) that a look at these GPUs is worth it."""
+
+    gpus: tuple[str, ...]
+    xid: int | None = None
+
+
+class Driver(Protocol):
+    """The GPU driver's management interface."""
+
+    kind: str
+    """nvidia or sim."""
+
+    def list(self) -> list[GpuInfo]:
+        """All GPUs that programs can open, MIG instances in place of the GPU that they divide."""
+
+    def sample(self, uuid: str) -> Sample | None:
+        """None: the driver does not answer for this GPU now."""
+
+    def examine(self, uuid: str) -> Examination | None:
+        """None: the driver does not answer, and does not say why."""
+
+    def wait_for_fault(self, timeout: float) -> Fault | None:
+        """For a thread of its own: until the driver reports something, at most so many seconds."""
+
+    def reopen(self) -> None:
+        """Look anew at what GPUs there are: one that was lost may be back. While nobody else asks anything."""
+
+    def close(self) -> None:
+        """The end."""
+
+
+@dataclass
+class FixedGpus:
+    """A driver for tests: GPUs of given sizes, memory as told."""
+
+    infos: list[GpuInfo]
+    samples: dict[str, Sample | None] = field(default_factory=dict)
+    ailments: dict[str, tuple[Ailment, ...]] = field(default_factory=dict)
+    faults: queue.SimpleQueue[Fault] = field(default_factory=queue.SimpleQueue)
+    kind: str = "sim"
+
+    def list(self) -> list[GpuInfo]:
+        return list(self.infos)
+
+    def sample(self, uuid: str) -> Sample | None:
+        return self.samples.get(uuid, Sample(0, None))
+
+    def examine(self, uuid: str) -> Examination:
+        if uuid not in {info.uuid for info in self.infos}:
+            return Examination((removed(),))
+        return Examination(self.ailments.get(uuid, ()))
+
+    def wait_for_fault(self, timeout: float) -> Fault | None:
+        try:
+            return self.faults.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def reopen(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Gpus:
+    """The GPUs by their names."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.infos: dict[str, GpuInfo] = {}
+        self.by_bytes: dict[bytes, str] = {}
+        self._duration: dict[str, float] = {}
+        self.samples: dict[str, Sample] = {}  # the last of each GPU
+        self.present: set[str] = set()
+        self.reopening = False
+        """The driver is being opened anew, on the thread: nobody else is to ask it anything."""
+        self.failures = 0
+
+    def refresh(self) -> list[GpuInfo]:
+        """Look at the inventory again: sizes change when a driver retires pages, GPUs come back after a reset."""
+        return self.note(self.driver.list())
+
+    def note(self, found: list[GpuInfo]) -> list[GpuInfo]:
+        """This is what there is now. Those that were there before stay known by their UUIDs."""
+        self.present = {info.uuid for info in found}
+        for info in found:
+            self.infos[info.uuid] = info
+            self.by_bytes[uuid_bytes(info.uuid)] = info.uuid
+        return found
+
+    def sample(self, uuid: str) -> Sample | None:
+        started = time.monotonic()
+        sample = self.driver.sample(uuid)
+        self._duration[uuid] = time.monotonic() - started
+        if sample is None:
+            self.failures += 1
+            self.samples.pop(uuid, None)
+        else:
+            self.samples[uuid] = sample
+        return sample
+
+    def is_quick(self, uuid: str) -> bool:
+        return self._duration.get(uuid, 0.0) < SLOW and not self.reopening
+
+    def resolve(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """What CUDA_VISIBLE_DEVICES names, as UUIDs: indices, UUIDs, or beginnings of UUIDs that fit one GPU."""
+        chosen: list[str] = []
+        for device in devices:
+            found = self._resolve_one(device.strip())
+            if found in chosen:
+                raise UsageError(f"GPU {device} is named twice", code="no_such_gpu")
+            chosen.append(found)
+        return tuple(chosen)
+
+    def _resolve_one(self, device: str) -> str:
+        # One that has gone may have had the index of another that is there.
+        infos = sorted(self.infos.values(), key=lambda info: info.uuid in self.present)
+        by_index = {str(info.index): info.uuid for info in infos if not info.uuid.startswith("MIG-")}
+        if device.isdecimal() and str(int(device)) in by_index:
+            return by_index[str(int(device))]
+        wanted = device.lower()
+        fitting = [uuid for uuid in self.infos if wanted and uuid.lower().startswith(wanted)]
+        if len(fitting) == 1 and len(wanted) > len("GPU-"):
+            return fitting[0]
+        why = "more than one GPU of this node begins like that" if len(fitting) > 1 else "this node has no such GPU"
+        raise UsageError(
+            f"cannot use GPU {device!r}: {why}",
+            code="no_such_gpu",
+            facts=[(f"GPU {info.index}", f"{info.uuid}  {info.name}") for info in ordered(self.infos.values())],
+            hint="CUDA_VISIBLE_DEVICES takes numbers and UUIDs, separated by commas; --gpu takes one of them",
+        )
+
+
+def ordered(infos: Iterable[GpuInfo]) -> list[GpuInfo]:
+    return sorted(infos, key=lambda info: (info.index, info.uuid))

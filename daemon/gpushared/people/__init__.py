@@ -1,0 +1,1 @@
+"""Whoever asks by HTTP: who they are, what they may, what they are shown."""

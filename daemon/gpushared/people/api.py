@@ -1,0 +1,658 @@
+"""The HTTP+JSON API on api.sock, for the command line and whoever speaks HTTP to a Unix socket.
+
+Who calls is known from the kernel (SO_PEERCRED). Everybody may look; a job is changed and ended by its own user
+and by administrators: root, and a group that the settings may name. Every error has the same shape:
+{"error": {"code", "message", "facts", "hint"}}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aiohttp import web
+
+from gpushare import __version__, api
+from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
+from gpushare.quantity import MAX, NOTHING, Budget, Quantity
+from gpushare.reasons import Code, Reason, Told, words
+from gpushare.rungs import LADDER, parse_rungs
+from gpushared.config import Config
+from gpushared.core import instructions as do
+from gpushared.core import reveal
+from gpushared.core.events import (
+    BudgetChanged,
+    Checkpointed,
+    JobEnded,
+    JobSpec,
+    JobSubmitted,
+    JobWithdrawn,
+    ReservationAsked,
+    ReservationEnded,
+)
+from gpushared.core.reveal import Viewer
+from gpushared.jobs import Entry, Notice
+from gpushared.logs import facts, log
+from gpushared.people import follow
+from gpushared.people.fields import Fields
+from gpushared.people.front import NOBODY, Front
+from gpushared.people.gate import Gate
+from gpushared.people.identities import user_name
+from gpushared.people.views import Views
+from gpushared.programs.hello import new_job_id
+from gpushared.programs.processes import Process, parent_of, peer_credentials, printable, uid_of
+from gpushared.shell import INTERNAL, Shell
+
+MAX_BODY = 256 * 1024
+BODY_WITHIN = 10.0
+FOREVER = 10 * 365 * 24 * 3600.0
+
+RETRY_AFTER = 3
+"""Seconds until it is worth asking again for a place, for each job that queues for one already and for the asker."""
+
+HTTP_STATUS = {
+    Code.NO_SUCH_JOB: 404,
+    Code.BAD_BUDGET: 400,
+    Code.NO_SUCH_GPU: 400,
+    Code.TOO_LARGE: 409,
+    Code.NOT_ADMITTED: 409,
+    Code.GPU_UNHEALTHY: 409,
+    Code.WAIT_OVER: 409,
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Rejected(GpushareError):
+    """The core said no."""
+
+    def __init__(self, reason: Told, queue: int = 0) -> None:
+        super().__init__(reason.message, facts=reason.facts, hint=reason.hint, code=reason.code.value)
+        self.status = HTTP_STATUS.get(reason.code, 409)
+        self.retry_after = RETRY_AFTER * (1 + queue) if reason.code is Code.NOT_ADMITTED else None
+        """Seconds, where another time may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is at the other end, as the kernel says."""
+
+    pid: int
+    uid: int
+    admin: bool
+
+    def may_change(self, uid: int) -> bool:
+        return self.admin or self.uid == uid
+
+
+class Api:
+    """The handlers."""
+
+    def __init__(self, shell: Shell, config: Callable[[], Config], scope: str, gate: Gate) -> None:
+        self.shell = shell
+        self.gate = gate
+        self.views = Views(shell)
+        self._config = config
+        self._scope = scope
+        self._started = time.time()
+        self.front: Front | None = None
+        self.active = 0
+        """Requests in progress; a daemon that somebody is talking to does not go idle."""
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._guard])
+        job = "/v1/jobs/{job}"
+        app.add_routes(
+            [
+                web.get("/v1/version", self.get_version),
+                web.post("/v1/jobs", self.post_job),
+                web.get("/v1/jobs", self.get_jobs),
+                web.get(job, self.get_job),
+                web.patch(job, self.patch_job),
+                web.delete(job, self.delete_job),
+                web.put(f"{job}/main", self.put_main),
+                web.get(f"{job}/events", self.get_events),
+                web.get(f"{job}/story", self.get_story),
+                web.post(f"{job}/checkpointed", self.post_checkpointed),
+                web.post("/v1/reservations", self.post_reservation),
+                web.get("/v1/reservations", self.get_reservations),
+                web.delete("/v1/reservations/{reservation}", self.delete_reservation),
+                web.get("/v1/explain", self.get_explain),
+                web.get("/v1/events", self.get_records),
+                web.get("/v1/pressure", self.get_pressure),
+                web.get("/v1/status", self.get_status),
+                web.get("/metrics", self.get_metrics),
+            ]
+        )
+        return app
+
+    # ---- errors ------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.active += 1
+        try:
+            return await self._in_turn(request, handler)
+        except web.HTTPException as error:
+            return _http_error(request, error)
+        except GpushareError as error:
+            return _error(_status_of(error), error)
+        except Exception:
+            self.shell.errors += 1
+            log.exception("a request failed", extra=facts(method=request.method, path=request.path))
+            hint = "this is a bug of gpushare; the daemon's log has the details"
+            return _error(500, GpushareError("the daemon failed on this request", code="internal", hint=hint))
+        finally:
+            self.active -= 1
+
+    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A user's requests are begun one after the other, so that many of them hold nobody else up."""
+        guest = self.front.guest(request.protocol) if self.front is not None else None
+        if guest is None:
+            return await handler(request)  # metrics over TCP
+        guest.busy += 1
+        try:
+            uid = self._caller(request).uid
+            await self.shell.turns.enter(uid)
+            await self.gate.meet(uid)
+            return await handler(request)
+        finally:
+            guest.busy -= 1
+            guest.idle_since = time.monotonic()
+
+    def _caller(self, request: web.Request) -> Caller:
+        sock = _unix_socket(request)
+        if sock is None:
+            raise NotPermitted("this address serves metrics only")
+        pid, uid, _ = peer_credentials(sock)
+        return Caller(pid, uid, self.gate.is_admin(uid))
+
+    def _viewer(self, request: web.Request) -> Viewer:
+        return self.gate.viewer(self._caller(request).uid)
+
+    def _find(self, request: web.Request) -> Entry:
+        name, viewer = request.match_info["job"], self._viewer(request)
+        found = self.shell.book.find(name, viewer)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(
+                f"{name[:60]!r} fits {len(found)} jobs",
+                code="ambiguous_job",
+                facts=[(entry.id, viewer.words(words(reveal.who(entry.spec)))) for entry in found[:8]],
+                hint="use the id",
+            )
+        raise NoSuchJob(f"no job {printable(name, 60)!r}", hint="see `gpushare ps`")
+
+    def _find_own(self, request: web.Request) -> tuple[Entry, Caller]:
+        entry, caller = self._find(request), self._caller(request)
+        if not caller.may_change(entry.spec.uid):
+            raise self._not_theirs(entry, caller.uid, "its user or an administrator may change it")
+        return entry, caller
+
+    def _not_theirs(self, entry: Entry, uid: int, hint: str | None = None) -> NotPermitted:
+        owner = words(reveal.user(entry.spec))
+        return NotPermitted(f"job {entry.id} belongs to {self.gate.viewer(uid).words(owner)}", hint=hint)
+
+    def _over(self, entry: Entry, caller: Caller) -> NoSuchJob:
+        name = self.gate.viewer(caller.uid).words(words(reveal.name(entry.spec)))
+        return NoSuchJob(f"job {name} ({entry.id}) has ended", hint="`gpushare ps -a` says how")
+
+    # ---- looking -----------------------------------------------------------------------------------
+
+    async def get_version(self, request: web.Request) -> web.Response:
+        self._caller(request)
+        answer: api.Version = {
+            "version": __version__,
+            "protocol": api.PROTOCOL,
+            "pid": os.getpid(),
+            "driver": self.shell.gpus.driver.kind,
+            "scope": self._scope,
+        }
+        return web.json_response(answer)
+
+    async def get_jobs(self, request: web.Request) -> web.Response:
+        """The living; with ?ended=1 also those that have ended lately."""
+        ended = request.query.get("ended") == "1"
+        return web.json_response({"jobs": self.views.jobs(self._viewer(request), ended=ended)})
+
+    async def get_job(self, request: web.Request) -> web.Response:
+        return web.json_response(self.views.job(self._find(request), self._viewer(request)))
+
+    async def get_status(self, request: web.Request) -> web.Response:
+        jobs = self.views.jobs(self._viewer(request))
+        daemon = {"version": __version__, "uptime": time.time() - self._started, "jobs": len(jobs)}
+        return web.json_response({"daemon": daemon, "gpus": self.views.gpus(self._viewer(request)), "jobs": jobs})
+
+    async def get_story(self, request: web.Request) -> web.Response:
+        entry, viewer = self._find(request), self._viewer(request)
+        if not viewer.may_see(entry.spec.uid):
+            raise self._not_theirs(entry, viewer.uid, "its user and administrators read its story")
+        shown = self.views.job(entry, viewer)
+        waiting = self.views.waiting(viewer, entry.id)
+        return web.json_response({"job": shown, "story": self.views.story(entry, viewer), "waiting": waiting})
+
+    async def get_explain(self, request: web.Request) -> web.Response:
+        viewer = self._viewer(request)
+        return web.json_response(
+            {
+                "gpus": self.views.gpus(viewer),
+                "waiting": self.views.waiting(viewer),
+                "pressure": self.views.pressure(),
+                "records": self.views.records(viewer, self.views.readable(viewer)),
+            }
+        )
+
+    async def get_records(self, request: web.Request) -> web.StreamResponse:
+        """What has happened; with ?follow=1 also what happens, a line each, until the caller hangs up."""
+        viewer = self._viewer(request)
+        if request.query.get("follow") != "1":
+            return web.json_response({"records": self.views.records(viewer, self.views.readable(viewer))})
+        count = request.query.get("last", "10")
+        if not count.isdecimal():
+            raise UsageError(f"last={printable(count, 20)} is not a number", code="bad_request")
+        backlog = follow.Backlog(self.views.readable(viewer, int(count)), self.views.may_read(viewer))
+
+        def show(records: list[do.Record], lost: int) -> Iterable[follow.Line]:
+            nowhere = {"event": "lost", "gpu": None, "job": None, "name": None}
+            return [*follow.note_of(lost, **nowhere), *self.views.records(viewer, records)]
+
+        return await follow.stream(request, backlog, self.shell.followers, show, follow.HEARTBEAT)
+
+    async def get_pressure(self, request: web.Request) -> web.Response:
+        self._caller(request)
+        return web.json_response({"gpus": self.views.pressure()})
+
+    async def get_metrics(self, request: web.Request) -> web.Response:
+        from gpushared.people.metrics import CONTENT_TYPE, render
+
+        nobody = Viewer(NOBODY, self._config().reveal)  # over TCP
+        viewer = self._viewer(request) if _unix_socket(request) is not None else nobody
+        return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
+
+    # ---- submitting --------------------------------------------------------------------------------
+
+    async def post_job(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        body = await _body(request)
+        known = body.text("job", longest=16)
+        wait = body.seconds("wait", FOREVER)
+        spec = self._spec(body, caller)
+        wrapper = Process.open(caller.pid)
+        if wrapper is None:
+            raise NotPermitted(
+                "the daemon cannot see the calling process",
+                code="invisible_process",
+                hint="in a container, share the host's PID namespace",
+            )
+        try:
+            entry = self._reregister(known, spec, caller, wrapper) if known is not None else None
+            if entry is not None and entry.state == "queued":
+                entry = await self._admission_of(entry)
+                wrapper.close()
+            if entry is not None:
+                return web.json_response(self.views.job(entry, self._viewer(request)))
+            entry = await self._submit(_job_id(known), spec, wait, wrapper)
+        except BaseException:
+            wrapper.close()
+            raise
+        return web.json_response(self.views.job(entry, self._viewer(request)), status=201)
+
+    def _spec(self, body: Fields, caller: Caller) -> JobSpec:
+        request = _quantity(body.text("request", longest=64), "the request")
+        limit = _quantity(body.text("limit", longest=64), "the limit")
+        sources = body.text("request_source") or "", body.text("limit_source") or ""
+        if not any(sources) and (request, limit) == (NOTHING, MAX):
+            request = limit = None  # `gpushare run` writes down what follows from saying nothing
+        budget, place = self.gate.budget(caller.uid, request, limit)
+        observe = _observes(body.text("mode"))
+        if observe:
+            budget, place = Budget(NOTHING, MAX), ""
+        devices = body.texts("devices", most=64)
+        command = body.texts("command", most=10_000) or ()
+        name = body.text("name", longest=256) or (Path(command[0]).name if command else "job")
+        spec = JobSpec(
+            name=printable(name, 63),
+            uid=caller.uid,
+            user=user_name(caller.uid),
+            command=command,
+            request=budget.request,
+            limit=budget.limit,
+            gpus=_or(body.integer("gpus", 1, 64), 1),
+            devices=None if devices is None else self._devices(devices),
+            priority=_or(body.integer("priority", -(2**31), 2**31 - 1), 0),
+            grace=body.seconds("grace", 24 * 3600.0),
+            lend=body.flag("lend", True),
+            observe=observe,
+            min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
+            on_reclaim=_rungs(body.text("on_reclaim")),
+            request_source=sources[0] or place,
+            limit_source=sources[1] or place,
+            reservation=self._reservation(body.text("reservation", longest=64), caller),
+        )
+        body.text("cwd")
+        body.finish(JOB_FIELDS)
+        return spec
+
+    def _devices(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        if not devices:
+            raise UsageError(
+                "CUDA_VISIBLE_DEVICES hides every GPU from this program",
+                code="no_such_gpu",
+                hint="unset it, or name a GPU in it",
+            )
+        return self.shell.gpus.resolve(devices)
+
+    def _reregister(self, job: str, spec: JobSpec, caller: Caller, wrapper: Process) -> Entry | None:
+        """A wrapper comes back after a restart of the daemon; None: nobody here knows its job."""
+        entry = self.shell.book.get(job)
+        if entry is not None and not caller.may_change(entry.spec.uid):
+            raise self._not_theirs(entry, caller.uid)
+        if entry is not None and entry.state == "queued":
+            if entry.wrapper is None or not entry.wrapper.same(wrapper):
+                raise UsageError(f"job {job} still waits for room", code="bad_request")
+            return entry  # its call has ended, with an earlier daemon perhaps; its place in the queue has not
+        if entry is None or entry.state == "ended" or entry.id not in self.shell.core.jobs:
+            return None
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
+        entry.admission, entry.over = None, False
+        self.shell.feed(JobSubmitted(job, spec))
+        self.shell.persist()
+        return entry
+
+    async def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> Entry:
+        allowed = self.gate.admit(spec)
+        if isinstance(allowed, Reason):
+            raise Rejected(self.gate.viewer(spec.uid).told(allowed))
+        spec = allowed
+        entry = self.shell.book.open(job, spec)
+        entry.patience = None if wait is None else entry.started + wait
+        entry.admission = self.shell.loop.create_future()
+        self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
+        self.shell.feed(JobSubmitted(job, spec, wait))
+        return await self._admission_of(entry)
+
+    async def _admission_of(self, entry: Entry) -> Entry:
+        """Wait for it. Who asks a second time takes the first call's place."""
+        earlier = entry.admission
+        assert earlier is not None
+        mine = entry.admission = self.shell.loop.create_future()
+        if earlier.done() and not earlier.cancelled():
+            mine.set_result(earlier.result())
+        try:
+            refusal = await mine
+        except asyncio.CancelledError:
+            # The client has hung up, or the daemon stops. Admitted in this very moment, it is nobody's job.
+            if entry.admission is mine and not self.shell.closing:
+                self.shell.feed(JobWithdrawn(entry.id) if entry.state == "queued" else JobEnded(entry.id))
+                self.shell.book.forget(entry)
+                self.shell.persist()
+            raise
+        if refusal is INTERNAL:
+            self.shell.book.forget(entry)
+            raise GpushareError(str(INTERNAL.message), code="internal", hint=str(INTERNAL.hint))
+        if refusal is not None:
+            self.shell.book.forget(entry)
+            raise Rejected(self.gate.viewer(entry.spec.uid).told(refusal), len(self.shell.core.state.queue))
+        self.shell.persist()  # a promise that outlives this daemon from now on
+        return entry
+
+    # ---- reserving ---------------------------------------------------------------------------------
+
+    async def post_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        body = await _body(request)
+        amount = _quantity(body.text("request", longest=64), "the request")
+        devices = body.texts("devices", most=64)
+        spec = JobSpec(
+            name=printable(body.text("name", longest=256) or "reserved", 63),
+            uid=caller.uid,
+            user=user_name(caller.uid),
+            command=(),
+            request=amount or NOTHING,
+            limit=MAX,
+            gpus=_or(body.integer("gpus", 1, 64), 1),
+            devices=None if devices is None else self._devices(devices),
+        )
+        lasting = body.seconds("lasting", FOREVER)
+        body.finish(RESERVATION_FIELDS)
+        # What the rules let a user's job request, they let it reserve; a limit it has none.
+        allowed = self.gate.admit(replace(spec, limit=spec.request))
+        if isinstance(allowed, Reason):
+            raise Rejected(self._viewer(request).told(allowed))
+        event = ReservationAsked(new_job_id(), spec, lasting)
+        answer = self.shell.ask_core(event)
+        if isinstance(answer, do.ReservationRefused):
+            raise Rejected(self._viewer(request).told(answer.reason))
+        if not isinstance(answer, do.ReservationMade):
+            raise GpushareError("the daemon did not answer the request", code="internal")
+        self.shell.persist()
+        made = self.shell.core.state.reservations[event.reservation]
+        return web.json_response(self.views.reservation(made, self._viewer(request)), status=201)
+
+    async def get_reservations(self, request: web.Request) -> web.Response:
+        viewer = self._viewer(request)
+        found = self.shell.core.state.reservations.values()
+        return web.json_response({"reservations": [self.views.reservation(one, viewer) for one in found]})
+
+    async def delete_reservation(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        name = request.match_info["reservation"]
+        found = self.shell.core.state.reservations.get(self._reservation(name, caller))
+        assert found is not None  # else _reservation has raised
+        self.shell.feed(ReservationEnded(found.id))
+        self.shell.persist()
+        return web.json_response(self.views.reservation(found, self._viewer(request)))
+
+    def _reservation(self, name: str | None, caller: Caller) -> str:
+        """The id of the caller's reservation of that name or id; "" if none is named."""
+        if not name:
+            return ""
+        own = [one for one in self.shell.core.state.reservations.values() if caller.may_change(one.spec.uid)]
+        for one in own:
+            if name in (one.id, one.spec.name):
+                return one.id
+        raise NoSuchJob(
+            f"no reservation {printable(name, 60)!r}", code="no_such_reservation", hint="see `gpushare reserve --list`"
+        )
+
+    # ---- running -----------------------------------------------------------------------------------
+
+    async def put_main(self, request: web.Request) -> web.Response:
+        entry, caller = self._find_own(request)
+        body = await _body(request)
+        pid = body.integer("pid", 1, 2**22)
+        body.finish(("pid",))
+        if entry.state == "ended":
+            raise self._over(entry, caller)
+        if pid is None:
+            raise UsageError("pid is missing", code="bad_request")
+        main = Process.open(pid)
+        if main is None:
+            raise UsageError(f"there is no process {pid}", code="no_such_process")
+        # The daemon may kill this process later, with rights that the caller does not have.
+        related = pid == caller.pid or parent_of(pid) == caller.pid
+        if not related or (caller.uid != 0 and uid_of(pid) != caller.uid):
+            main.close()
+            raise NotPermitted(f"process {pid} is not a child of the caller", code="not_a_child")
+        self.shell.book.set_main(entry, main)
+        self.shell.persist()
+        return web.json_response(self.views.job(entry, self._viewer(request)))
+
+    async def post_checkpointed(self, request: web.Request) -> web.Response:
+        entry, _ = self._find_own(request)
+        (await _body(request, empty_is_ok=True)).finish(())
+        self.shell.feed(Checkpointed(entry.id))
+        return web.json_response({})
+
+    async def patch_job(self, request: web.Request) -> web.Response:
+        entry, caller = self._find_own(request)
+        body = await _body(request)
+        event = BudgetChanged(
+            entry.id,
+            request=_quantity(body.text("request", longest=64), "the request"),
+            limit=_quantity(body.text("limit", longest=64), "the limit"),
+            priority=body.integer("priority", -(2**31), 2**31 - 1),
+        )
+        dry_run = body.flag("dry_run", False)
+        body.finish(("request", "limit", "priority", "dry_run"))
+        if event.request is None and event.limit is None and event.priority is None:
+            raise UsageError("nothing to change", code="bad_request", hint="give request, limit or priority")
+        if entry.state == "ended":
+            raise self._over(entry, caller)
+        if not caller.admin:
+            allowed = self.gate.change(entry, event)
+            if isinstance(allowed, Reason):
+                raise Rejected(self._viewer(request).told(allowed))
+            event = allowed
+        viewer = self._viewer(request)
+        before = self.views.job(entry, viewer)
+        core = copy.deepcopy(self.shell.core) if dry_run else None
+        answer: do.Instruction | None
+        if core is not None:
+            said = core.handle(event, time.monotonic())
+            answer = next((one for one in said if isinstance(one, do.BudgetSet | do.BudgetRefused)), None)
+        else:
+            answer = self.shell.ask_core(event)
+        if isinstance(answer, do.BudgetRefused):
+            raise Rejected(self._viewer(request).told(answer.reason))
+        if not isinstance(answer, do.BudgetSet):
+            raise GpushareError("the daemon did not answer the change", code="internal")
+        entry.spec = self.shell.core.jobs[entry.id].spec
+        if not dry_run:
+            self.shell.persist()
+        after = self.views.job(entry, viewer, core)
+        return web.json_response({"before": before, "after": after, "note": answer.note})
+
+    async def delete_job(self, request: web.Request) -> web.Response:
+        (entry, _), viewer = self._find_own(request), self._viewer(request)
+        body = await _body(request, empty_is_ok=True)
+        exit_code, number = body.integer("exit_code", 0, 255), body.integer("signal", 1, 64)
+        body.finish(("exit_code", "signal"))
+        if entry.state == "queued":
+            self.shell.withdraw(entry)
+            self.shell.persist()
+        elif entry.state != "ended":
+            entry.exit_code, entry.exit_signal = exit_code, number
+            self.views.remember(entry)
+            self.shell.end_job(entry)
+            self.shell.persist()  # else a daemon that is killed now would bring the job back
+        shown = self.views.job(entry, viewer)
+        outcome = self.views.outcome(entry, viewer)
+        shown["state"], shown["outcome"] = "ended", outcome
+        return web.json_response({"job": shown, "outcome": outcome})
+
+    async def get_events(self, request: web.Request) -> web.StreamResponse:
+        entry, _ = self._find_own(request)
+
+        def show(notices: list[Notice], lost: int) -> Iterable[follow.Line]:
+            return [*follow.note_of(lost, kind="lost"), *notices]
+
+        return await follow.stream(request, entry.backlog(), entry.listeners, show)
+
+
+JOB_FIELDS = (
+    *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
+    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd", "mode"),
+)
+RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
+
+
+def metrics_application(handlers: Api) -> web.Application:
+    """What a TCP port serves: /metrics and nothing else, for there nobody knows who calls."""
+    app = web.Application()
+    app.add_routes([web.get("/metrics", handlers.get_metrics)])
+    return app
+
+
+def _unix_socket(request: web.Request) -> socket.socket | None:
+    sock: socket.socket | None = request.transport.get_extra_info("socket") if request.transport is not None else None
+    return sock if sock is not None and sock.family == socket.AF_UNIX else None
+
+
+async def _body(request: web.Request, *, empty_is_ok: bool = False) -> Fields:
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            data = await request.read()
+    except TimeoutError:
+        raise UsageError(f"the body of the request did not come within {BODY_WITHIN:g} s", code="bad_request") from None
+    if not data and empty_is_ok:
+        return Fields({})
+    try:
+        return Fields(json.loads(data))
+    except (ValueError, RecursionError):
+        raise UsageError("the body of the request is not JSON", code="bad_request") from None
+
+
+def _quantity(text: str | None, what: str) -> Quantity | None:
+    if text is None:
+        return None
+    try:
+        return Quantity.parse(text)
+    except QuantityError as error:
+        raise QuantityError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _observes(mode: str | None) -> bool:
+    if mode not in (None, "enforce", "observe"):
+        raise UsageError(f"mode {printable(mode, 20)!r} is neither enforce nor observe", code="bad_request")
+    return mode == "observe"
+
+
+def _rungs(text: str | None) -> tuple[str, ...]:
+    """The part of the ladder that the job wants; kill is always its end."""
+    return LADDER if text is None else parse_rungs(text)
+
+
+def _job_id(known: str | None) -> str:
+    if known is None:
+        return new_job_id()
+    valid = len(known) == 16 and all(c in "0123456789abcdef" for c in known) and int(known, 16)
+    if not valid:
+        raise UsageError(f"{known!r} is not a job's id", code="bad_request", hint="16 hexadecimal digits")
+    return known
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _status_of(error: GpushareError) -> int:
+    if isinstance(error, Rejected):
+        return error.status
+    if isinstance(error, NotPermitted):
+        return 403
+    if isinstance(error, NoSuchJob):
+        return 404
+    return 400 if isinstance(error, UsageError) else 500
+
+
+def _error(status: int, error: GpushareError) -> web.Response:
+    shown = {
+        "code": error.code,
+        "message": error.message,
+        "facts": [list(fact) for fact in error.facts],
+        "hint": error.hint,
+    }
+    retry_after = error.retry_after if isinstance(error, Rejected) else None
+    if retry_after is None:
+        return web.json_response({"error": shown}, status=status)
+    return web.json_response(
+        {"error": {**shown, "retry_after": retry_after}}, status=status, headers={"Retry-After": str(retry_after)}
+    )
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+    """aiohttp's own refusals (no such path, wrong method, body too large) in our shape."""
+    if error.status == 413:
+        message = f"the body of the request is larger than {MAX_BODY} bytes"
+    else:
+        message = f"{(error.reason or 'no').lower()}: {request.method} {printable(request.path, 100)}"
+    return _error(error.status, GpushareError(message, code=f"http_{error.status}"))

@@ -1,0 +1,297 @@
+"""Jobs and GPUs as the API shows them (gpushare/api.py has the types), read from the core, the pages and the book.
+
+Words are read from the pages at the moment of asking: what the core last saw of them may be a second old.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from gpushare import api
+from gpushared.core import health, waits
+from gpushared.core.instructions import Record
+from gpushared.core.node import NodeState
+from gpushared.core.reveal import OPERATOR, Viewer
+from gpushared.core.state import Gpu, Job, Reservation, Rung, Share
+from gpushared.devices.outsiders import outsiders
+from gpushared.jobs import Entry
+from gpushared.shell import Shell
+
+
+def clock_offset() -> float:
+    """From the core's clock to the one on the wall."""
+    return time.time() - time.monotonic()
+
+
+class Views:
+    """Renders; changes nothing."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+
+    # ---- jobs --------------------------------------------------------------------------------------
+
+    def job(self, entry: Entry, viewer: Viewer, core: NodeState | None = None) -> api.Job:
+        """With another core: the job as it would be there (a dry run)."""
+        job = (core or self.shell.core).jobs.get(entry.id)
+        spec = job.spec if job is not None else entry.spec
+        shown: api.Job = {
+            "id": entry.id,
+            "name": spec.name,
+            "user": spec.user,
+            "uid": spec.uid,
+            "command": list(spec.command),
+            "state": self._state(entry, job),
+            "since": entry.started,
+            "priority": spec.priority,
+            "lend": spec.lend,
+            "grace": spec.grace,
+            "on_reclaim": list(spec.on_reclaim),
+            "request_source": spec.request_source,
+            "limit_source": spec.limit_source,
+            "gpus": [],
+            "processes": [],
+            "outcome": self.outcome(entry, viewer) if entry.state == "ended" else None,
+        }
+        if job is not None:
+            self._fill(shown, entry, job, core or self.shell.core)
+            if shown["state"] == "running" and any(gpu["loan"] for gpu in shown["gpus"]):
+                shown["state"] = "borrowing"
+        elif entry.last_seen is not None:
+            shown["gpus"] = entry.last_seen["gpus"]
+        return shown if viewer.may_see(spec.uid) else _veil(shown, viewer)
+
+    def remember(self, entry: Entry) -> None:
+        """Keep the last picture of a job that the core is about to forget."""
+        job = self.shell.core.jobs.get(entry.id)
+        if job is not None:
+            shown = self.job(entry, OPERATOR)
+            entry.last_seen = {"gpus": shown["gpus"]}
+
+    def outcome(self, entry: Entry, viewer: Viewer) -> api.Outcome:
+        alive = sum(self.shell.enforcer.refusals(client.id) for client in self.shell.clients.of_job(entry.id))
+        return viewer.facts(entry.outcome(alive))  # type: ignore[return-value]
+
+    def jobs(self, viewer: Viewer, *, ended: bool = False) -> list[api.Job]:
+        return [self.job(entry, viewer) for entry in (self.shell.book.all() if ended else self.shell.book.live())]
+
+    def _state(self, entry: Entry, job: Job | None) -> str:
+        if entry.state != "running" or job is None:
+            return entry.state
+        if job.reclaims:
+            return "asked_back" if any(one.rung > Rung.TRIM for one in job.reclaims.values()) else "trimming"
+        if job.spec.observe:
+            return "observed"
+        claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
+        return "waiting" if claims else "running"
+
+    def _fill(self, shown: api.Job, entry: Entry, job: Job, core: NodeState) -> None:
+        for id in job.bounds:
+            shown["gpus"].append(self._job_on(core.gpus[id], entry, job, core))
+        for process in sorted(job.processes):
+            found = core.processes[process]
+            usage = {gpu: self._used(share) + share.overhead for gpu, share in found.shares.items()}
+            shown["processes"].append({"pid": found.pid, "command": found.command, "gpus": usage})
+
+    def _job_on(self, gpu: Gpu, entry: Entry, job: Job, core: NodeState) -> api.JobGpu:
+        shares = core.state.shares_of(job, gpu.id)
+        used = {share.process: self._used(share) for share in shares}
+        accounted, overhead = sum(used.values()), sum(share.overhead for share in shares)
+        usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
+        entry.note_peak(gpu.id, usage)
+        if len(shares) == 1:
+            entry.note_peak(gpu.id, overhead + self.shell.enforcer.peak(shares[0].process, gpu.id))
+        published = core.published(gpu.id, [share.process for share in shares])
+        grantable = max((one.grantable for one in published.values()), default=0)
+        if not shares:
+            free = max(0, gpu.free) + sum(core.state.revocable(share) for share in gpu.shares.values())
+            grantable = 0 if gpu.health.lost else min(bounds.limit, max(bounds.request, free))
+        return {
+            "uuid": gpu.id,
+            "index": gpu.index,
+            "name": gpu.name,
+            "total": gpu.total,
+            "request": bounds.request,
+            "limit": bounds.limit,
+            "usage": usage,
+            "accounted": accounted,
+            "overhead": overhead,
+            "loan": 0 if job.spec.observe else max(0, usage - bounds.request),
+            "credit": sum(share.credit for share in shares),
+            "peak": entry.peak.get(gpu.id, 0),
+            "grantable": grantable,
+            "health": str(health.condition_of(gpu)),
+        }
+
+    def _used(self, share: Share) -> int:
+        return self.shell.enforcer.used_by((share.process,), share.gpu).get(share.process, share.used)
+
+    # ---- GPUs --------------------------------------------------------------------------------------
+
+    def gpus(self, viewer: Viewer | None = None) -> list[api.Gpu]:
+        """With the processes that are outside of gpushare if somebody looks: they are looked up one by one."""
+        found = sorted(self.shell.core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
+        return [self._gpu(gpu, viewer) for gpu in found]
+
+    def _gpu(self, gpu: Gpu, viewer: Viewer | None) -> api.Gpu:
+        state = self.shell.core.state
+        used = self.shell.enforcer.used_by(gpu.shares, gpu.id)
+        by_job: dict[str, int] = {}
+        for share in gpu.shares.values():
+            usage_of_share = used.get(share.process, share.used) + share.overhead
+            by_job[share.job] = by_job.get(share.job, 0) + usage_of_share
+        usage = sum(by_job.values())
+        lent = sum(max(0, amount - state.jobs[job].bounds[gpu.id].request) for job, amount in by_job.items())
+        returning = gpu.returning_total
+        return {
+            "uuid": gpu.id,
+            "index": gpu.index,
+            "name": gpu.name,
+            "total": gpu.total,
+            "reserve": gpu.reserve,
+            "capacity": gpu.capacity,
+            "requested": gpu.requested + state.reserved(gpu.id),
+            "usage": usage,
+            "lent": lent,
+            "free": 0 if gpu.health.lost else max(0, gpu.capacity - usage - gpu.unmanaged - returning),
+            "unmanaged": gpu.unmanaged,
+            "unmanaged_processes": self._outsiders(gpu, viewer) if viewer is not None else [],
+            "returning": returning,
+            "health": health_of(gpu),
+        }
+
+    def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
+        sample = self.shell.gpus.samples.get(gpu.id)
+        processes = self.shell.core.state.processes
+        known = {processes[share.process].pid for share in gpu.shares.values() if share.process > 0}
+        known |= {entry.pid for entry in gpu.returning.values()}
+        found = outsiders(sample.by_pid if sample is not None else None, known)
+        for one in found:
+            job = self.shell.core.jobs.get(one["job"] or "")
+            if job is not None and job.spec.observe and job.spec.uid == one["uid"]:
+                one["reason"] = "observed"
+            if not viewer.may_see(one["uid"]):
+                one["command"] = "-"
+            if not viewer.sees_user(one["uid"]):
+                one["user"], one["uid"] = "-", -1
+        return found
+
+    def reservation(self, one: Reservation, viewer: Viewer) -> api.Reservation:
+        state = self.shell.core.state
+        offset = clock_offset()
+        uid = one.spec.uid
+        return {
+            "id": one.id,
+            "name": one.spec.name if viewer.sees_name(uid) else "-",
+            "user": one.spec.user if viewer.sees_user(uid) else "-",
+            "uid": uid if viewer.sees_user(uid) else -1,
+            "since": one.since + offset,
+            "until": None if one.until is None else one.until + offset,
+            "gpus": [
+                {
+                    "uuid": gpu,
+                    "index": state.gpus[gpu].index,
+                    "amount": amount,
+                    "remainder": state.remainder(one, gpu),
+                }
+                for gpu, amount in one.amounts.items()
+            ],
+            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and viewer.may_see(uid)],
+        }
+
+    # ---- waiting -----------------------------------------------------------------------------------
+
+    def waiting(self, viewer: Viewer, job: str | None = None) -> list[api.Waiting]:
+        """What waits, as far as the viewer may read about it; of one job, if one is named."""
+        now, offset = time.monotonic(), clock_offset()
+        found = waits.all_of(self.shell.core.state, now)
+        return [
+            {
+                "job": one.job,
+                "name": one.name,
+                "gpu": one.gpu,
+                "since": one.since + offset,
+                "until": one.until + offset,
+                "code": told.code.value,
+                "message": told.message,
+                "facts": [list(fact) for fact in told.facts],
+                "hint": told.hint,
+                "data": dict(told.data),
+            }
+            for one, told in ((one, viewer.told(one.reason)) for one in found)
+            if job in (None, one.job) and viewer.sees_name(one.uid)
+        ]
+
+    def pressure(self) -> list[api.GpuPressure]:
+        core, now = self.shell.core, time.monotonic()
+        found: list[api.GpuPressure] = []
+        for gpu in sorted(core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id)):
+            stalls = core.pressure(gpu.id, now)
+            found.append({"uuid": gpu.id, "index": gpu.index, **stalls})  # type: ignore[typeddict-item]
+        return found
+
+    # ---- records -----------------------------------------------------------------------------------
+
+    def story(self, entry: Entry, viewer: Viewer) -> list[api.Record]:
+        """The core forgets a job's story with the job; the node's records outlive it for a while."""
+        own = self.shell.core.story(entry.id)
+        noted = [one for one in self.shell.core.records if one.job == entry.id]
+        before = [one for one in noted if one.time < own[0].time] if own else noted  # it queued
+        return _records([*before, *own], viewer)
+
+    def may_read(self, viewer: Viewer) -> Callable[[Record], bool]:
+        """Records are read of jobs that the viewer may know by name: they say what happens in a job."""
+        return lambda one: one.uid is None or viewer.sees_name(one.uid)
+
+    def readable(self, viewer: Viewer, last: int | None = None) -> list[Record]:
+        found = list(filter(self.may_read(viewer), self.shell.core.records))
+        return found if last is None else found[len(found) - min(last, len(found)) :]
+
+    def records(self, viewer: Viewer, found: Iterable[Record]) -> list[api.Record]:
+        return _records(found, viewer)
+
+
+def health_of(gpu: Gpu) -> api.Health:
+    shown: list[api.Ailment] = [
+        {
+            "state": str(one.condition),
+            "cause": one.cause,
+            "text": one.text,
+            "hint": one.hint,
+            "facts": dict(one.data),
+        }
+        for one in health.all_of(gpu)
+    ]
+    return {"state": str(health.condition_of(gpu)), "shortfall": health.shortfall(gpu), "ailments": shown}
+
+
+def _records(found: Iterable[Record], viewer: Viewer) -> list[api.Record]:
+    offset = clock_offset()
+    return [
+        {
+            "time": one.time + offset,
+            "name": one.name,
+            "event": one.event,
+            "gpu": one.gpu,
+            "job": one.job,
+            "text": viewer.words(one.text),
+            "facts": viewer.facts(one.facts),
+        }
+        for one in found
+    ]
+
+
+def _veil(shown: api.Job, viewer: Viewer) -> api.Job:
+    """Another user's job: how much memory it takes is everybody's business, what it does is not."""
+    uid = shown["uid"]
+    if not viewer.sees_name(uid):
+        shown["name"] = "-"
+    if not viewer.sees_user(uid):
+        shown["user"], shown["uid"] = "-", -1
+    if shown["outcome"] is not None and not viewer.sees_name(uid):
+        shown["outcome"] |= {"exit_code": None, "signal": None, "killed": None}  # as its records, which say the same
+    shown["command"] = []
+    for process in shown["processes"]:
+        process["command"] = "-"
+    return shown

@@ -1,0 +1,1 @@
+"""Programs under gpushare: their connection, their credit page, their processes."""
