@@ -17,18 +17,18 @@ from gpushare.quantity import format_bytes
 from gpushared import config as configuration
 from gpushared.core.node import NodeState
 from gpushared.devices.gpus import Driver, Gpus
-from gpushared.devices.watch import Watch
+from gpushared.gate import Gate
+from gpushared.hello import Welcomer
+from gpushared.identities import Identities
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
 from gpushared.people.front import Front
-from gpushared.people.gate import Gate
-from gpushared.people.identities import Identities
-from gpushared.programs.hello import Welcomer
 from gpushared.programs.pages import Pages
-from gpushared.programs.shim_server import ShimServer
 from gpushared.recovery import recover
 from gpushared.runtime_dir import RuntimeDir
 from gpushared.shell import Shell
+from gpushared.shim_server import ShimServer
+from gpushared.watch import Watch
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -17,7 +17,7 @@ from typing import Any
 from gpushare.reasons import Reason
 from gpushared.core.events import JobSpec
 from gpushared.core.reveal import Viewer
-from gpushared.people.follow import Backlog
+from gpushared.follow import Backlog
 from gpushared.programs.processes import Process, Readers
 
 NOTICES_KEPT = 64

@@ -22,8 +22,8 @@ from gpushared import state_file
 from gpushared.anew import submission
 from gpushared.core import notes
 from gpushared.core.events import JobRestored
+from gpushared.hello import restore_client
 from gpushared.logs import facts, log
-from gpushared.programs.hello import restore_client
 from gpushared.programs.pages import Page, Pages
 from gpushared.programs.processes import Process
 from gpushared.shell import Shell

@@ -50,9 +50,9 @@ from gpushared.core.reveal import OPERATOR, Viewer
 from gpushared.devices.gpus import Gpus, Sample
 from gpushared.devices.outsiders import StrayFinder, open_stray
 from gpushared.doors import Doors
+from gpushared.follow import Backlog
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
-from gpushared.people.follow import Backlog
 from gpushared.programs.clients import Client, Clients
 from gpushared.programs.enforcers import ShimEnforcer
 from gpushared.programs.ledger import Terms

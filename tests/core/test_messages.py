@@ -41,8 +41,8 @@ from gpushared.core.reveal import OPERATOR
 from gpushared.core.rules import Who
 from gpushared.core.state import MIB, Policy
 from gpushared.core.turn import Turn
+from gpushared.gate import Gate
 from gpushared.jobs import killed_facts
-from gpushared.people.gate import Gate
 from property.world import Waiting, World, mib
 
 GIB = 1024 * MIB

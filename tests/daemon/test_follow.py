@@ -7,9 +7,9 @@ import tracemalloc
 
 from daemon_harness import until
 
+from gpushared import follow
 from gpushared.core.instructions import Record
-from gpushared.people import follow
-from gpushared.people.follow import Backlog
+from gpushared.follow import Backlog
 
 JOB = {"name": "train", "command": ["x"], "request": "1Gi", "limit": "2Gi", "gpus": 1}
 

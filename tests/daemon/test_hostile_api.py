@@ -14,8 +14,8 @@ from hostile import BOUND, attack, connect, lingering, slowest
 from other_user import ALICE, BOB, CAROL, as_user, needs_root
 
 from gpushare.errors import DaemonUnreachable, Refused
+from gpushared import follow
 from gpushared.doors import Doors
-from gpushared.people import follow
 
 pytestmark = needs_root
 JOB = {"name": "a", "command": ["a"], "request": "1Mi", "limit": "1Mi", "gpus": 1}

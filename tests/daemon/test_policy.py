@@ -17,7 +17,7 @@ from gpushare._layout import lib
 from gpushare.errors import Refused
 from gpushared import config
 from gpushared.core.rules import Rules, Who
-from gpushared.people.identities import Identities, look_up
+from gpushared.identities import Identities, look_up
 
 JOB = {"name": "train", "command": ["train.py"], "request": "1Gi", "limit": "2Gi", "gpus": 1}
 FILE = """\

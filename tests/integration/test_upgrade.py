@@ -43,7 +43,7 @@ MORE_FIELDS = {
     "daemon/gpushared/programs/pages.py": [
         ("        page.magic = lib.GS_PAGE_MAGIC\n", "        page.mood, page.magic = 7, lib.GS_PAGE_MAGIC\n")
     ],
-    "daemon/gpushared/programs/shim_server.py": [
+    "daemon/gpushared/shim_server.py": [
         ("body.granted = status, line, granted\n", "body.granted = status, line, granted\n        body.more = 7\n")
     ],
 }

@@ -1,1 +1,1 @@
-"""The GPUs: what NVML says of them, their memory and their health, and who uses them past us."""
+"""The GPUs: what NVML says of their memory and their health, and who uses them past us."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpushare import api
 from gpushared.core.events import Stray
 from gpushared.core.state import Job
-from gpushared.people.identities import user_name
+from gpushared.identities import user_name
 from gpushared.programs.clients import Clients
 from gpushared.programs.processes import Process, command_of, has_mapped, uid_of
 

@@ -1,1 +1,1 @@
-"""Whoever asks by HTTP: who they are, what they may, what they are shown."""
+"""Whoever asks by HTTP, and what they are shown."""

@@ -24,6 +24,7 @@ from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityErro
 from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Code, Reason, Told, words
 from gpushare.rungs import LADDER, parse_rungs
+from gpushared import follow
 from gpushared.config import Config
 from gpushared.core import instructions as do
 from gpushared.core import reveal
@@ -38,15 +39,14 @@ from gpushared.core.events import (
     ReservationEnded,
 )
 from gpushared.core.reveal import Viewer
+from gpushared.gate import Gate
+from gpushared.hello import new_job_id
+from gpushared.identities import user_name
 from gpushared.jobs import Entry, Notice
 from gpushared.logs import facts, log
-from gpushared.people import follow
 from gpushared.people.fields import Fields
 from gpushared.people.front import NOBODY, Front
-from gpushared.people.gate import Gate
-from gpushared.people.identities import user_name
 from gpushared.people.views import Views
-from gpushared.programs.hello import new_job_id
 from gpushared.programs.processes import Process, parent_of, peer_credentials, printable, uid_of
 from gpushared.shell import INTERNAL, Shell
 

@@ -1,1 +1,1 @@
-"""Programs under gpushare: their connection, their credit page, their processes."""
+"""Programs under gpushare as the daemon holds them: their credit page, what it was given, their processes."""

@@ -16,8 +16,8 @@ from gpushared.config import Config
 from gpushared.core import rules
 from gpushared.core.events import BudgetChanged, JobSpec
 from gpushared.core.reveal import Viewer
+from gpushared.identities import Identities
 from gpushared.jobs import Entry
-from gpushared.people.identities import Identities
 from gpushared.shell import Shell
 
 

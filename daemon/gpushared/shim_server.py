@@ -21,9 +21,9 @@ from gpushare._layout import ffi, lib
 from gpushare.reasons import Code
 from gpushared.core import instructions as do
 from gpushared.core.events import AskCancelled, AttachAsked, CreditAsked
+from gpushared.hello import Welcomer
 from gpushared.logs import Sparingly, facts, log
 from gpushared.programs.clients import Client
-from gpushared.programs.hello import Welcomer
 from gpushared.programs.pages import Page, cut, has_page
 from gpushared.programs.processes import Process, peer_credentials
 from gpushared.shell import Shell

@@ -23,10 +23,10 @@ from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
 from gpushare.reasons import Reason
 from gpushare.rungs import LADDER
 from gpushared.core.events import JobRestored, JobSpec, JobSubmitted, ProcessJoined
+from gpushared.gate import Gate
+from gpushared.identities import user_name
 from gpushared.jobs import Entry
 from gpushared.logs import facts, log
-from gpushared.people.gate import Gate
-from gpushared.people.identities import user_name
 from gpushared.programs.clients import Client
 from gpushared.programs.ledger import Terms
 from gpushared.programs.pages import Page, Pages, has_page
