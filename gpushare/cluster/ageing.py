@@ -25,19 +25,23 @@ def may_reserve(job: JobState, cls: JobClass) -> bool:
     return all(cls.charge <= queue.share for queue in job.queue.path) and forbidden(cls, cls.charge) is None
 
 
-def reserve(turn: Turn) -> None:
-    """Give the reservation to who has waited longest, and take it from who does not need it any more."""
+def reserve(turn: Turn) -> bool:
+    """Give the reservation to who has waited longest, and take it from who does not need it any more.
+
+    True if it has changed: others may start on these nodes now, or its holder in place of backfilling jobs.
+    """
     state = turn.state
     after = state.policy.reserve_after
     if after is None:
-        return
+        return False
     holder = state.reserver
     if holder is not None:
-        if not holder.places and holder.seq in state.by_seq and may_reserve(holder, holder.cls):
-            return
-        release(turn)
+        if holder.places or holder.seq not in state.by_seq or not may_reserve(holder, holder.cls):
+            release(turn)
+            return True
+        return False
     if turn.now < state.reserve_at:
-        return
+        return False
     best: tuple[tuple[int, int, float, int], JobState] | None = None
     look_again = turn.now + after
     for cls in state.classes.values():
@@ -57,6 +61,8 @@ def reserve(turn: Turn) -> None:
         if nodes:
             state.journal.set(state, "reserver", best[1])
             state.journal.set(state.space, "reserved", nodes)
+            return True
+    return False
 
 
 def release(turn: Turn) -> None:
@@ -64,6 +70,9 @@ def release(turn: Turn) -> None:
     state = turn.state
     state.journal.set(state, "reserver", None)
     state.journal.set(state.space, "reserved", 0)
+    state.version += 1  # who could not be moved or stopped for any good may be now
+    turn.everything = True
+    turn.failed.clear()
     for shape in state.shapes.values():
         for name in ("full", "full_more"):
             if getattr(shape, name):

@@ -65,7 +65,8 @@ def decide(turn: Turn) -> None:
         if make_room(turn, entitled=False) or _settle(turn):
             continue
         elastic.grow(turn)
-        ageing.reserve(turn)
+        if ageing.reserve(turn):
+            continue
         if turn.partial:
             complete_or_stop(turn, turn.partial.pop(0))
         elif not state.dirty and not state.freed and not state.dropped:

@@ -124,6 +124,7 @@ def next_wake(state: State, now: float) -> float | None:
             waiting = waiting or cls.gate.code not in (Code.QUOTA, Code.NO_NODE)
             if after is not None and state.reserver is None and cls.gate.code is Code.NO_SPACE:
                 times.append(state.by_seq[cls.pending.first].since + after)
+        waiting = waiting or (cls.more_gate is not None and len(cls.short) > 0)
     if waiting and state.protected_until < FOREVER:
         times.append(state.protected_until)
     return min((time for time in times if time > now), default=None)

@@ -44,8 +44,7 @@ class AilingNode(Node):
 
 
 def test_invariants_hold_on_gpus_that_fall_ill_and_change() -> None:
-    drive(AilingNode, EVENTS // 2)
-    for what in (
+    wanted = (
         "claims",
         "terms",
         "not_free",
@@ -56,5 +55,5 @@ def test_invariants_hold_on_gpus_that_fall_ill_and_change() -> None:
         "gpus lost",
         "gpu_lost",
         "overpromised",
-    ):
-        assert seen[what] > 0, f"{seen['events']} events, but no {what}: the test has become shallow"
+    )
+    drive(AilingNode, EVENTS // 2, wanted)

@@ -378,7 +378,7 @@ class World:
             assert answer.reason.code in {Code.NOT_ADMITTED, Code.TOO_LARGE, Code.BAD_BUDGET, Code.GPU_UNHEALTHY}
             return
         bounds = job.bounds[answer.gpu]
-        after = self._after(asked)
+        after = self._after(asked) + self._promised(answer, job.id, bounds.request)
         if answer.reason.code is Code.GPU_UNHEALTHY:
             assert self.condition(answer.gpu) >= Condition.SICK, "refused for the sake of a GPU that is well"
             assert self.condition(answer.gpu) is Condition.LOST or after > bounds.request
@@ -390,7 +390,17 @@ class World:
         else:
             assert after > bounds.request, f"{answer.reason.code} although within the request"
         if answer.reason.code is Code.OVER_LIMIT:
-            assert after > bounds.limit, "refused for a limit that is not reached"
+            assert self._after(asked) > bounds.limit, "refused for a limit that is not reached"
+
+    def _promised(self, answer: Denied, job: str, request: int) -> int:
+        """What processes of the same job wait for since before, within the request: it is theirs first."""
+        promised = 0
+        for ask, one in sorted(self.waiting.items()):
+            if ask < answer.ask and one.gpu == answer.gpu and self.programs[one.program].job == job:
+                growth = self._after(one) - self.usage(job, answer.gpu)
+                if self.usage(job, answer.gpu) + promised + growth <= request:
+                    promised += growth
+        return promised
 
     def _check_stop(self, job: str, processes: tuple[int, ...], data: Mapping[str, object]) -> None:
         """Invariants 4 to 8, at the moment when a job is told to go."""

@@ -86,10 +86,18 @@ def settle(turn: Turn, gpu: Gpu) -> None:
 
 
 def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
-    """Claims first, by priority, then by arrival; then loans, by arrival. Marks what is a claim."""
-    for ask in gpu.asks.values():
-        _mark(turn, gpu, ask)
-    return sorted(gpu.asks.values(), key=lambda ask: (not ask.claim, *ask.order))
+    """Claims first, by priority, then by arrival; then loans, by arrival. Marks what is a claim.
+
+    Of a job whose processes ask side by side, those that came first have the room in its request: else nobody would
+    have to give back what together is a loan.
+    """
+    promised: dict[str, int] = {}
+    asks = sorted(gpu.asks.values(), key=lambda ask: ask.order)
+    for ask in asks:
+        _mark(turn, gpu, ask, promised.get(ask.job, 0))
+        if ask.claim:
+            promised[ask.job] = promised.get(ask.job, 0) + _growth(gpu, ask)
+    return sorted(asks, key=lambda ask: not ask.claim)
 
 
 def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
@@ -100,18 +108,18 @@ def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
     return min(turn.policy.guess(gpu.total), job.bounds[gpu.id].limit) // UNIT * UNIT
 
 
-def _mark(turn: Turn, gpu: Gpu, ask: Ask) -> None:
-    """A claim is an ask within the request: by usage as last seen, or surely so by what is committed."""
+def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int) -> None:
+    """A claim is an ask within the request: by the job's usage as last seen, what it is promised, and this."""
+    job = turn.state.jobs[ask.job]
     if ask.attach:
-        ask.size = cost_of_a_context(turn, gpu, turn.state.jobs[ask.job])  # may have been learned since
-    ask.claim = usage_after(turn, gpu, ask) <= turn.state.jobs[ask.job].bounds[gpu.id].request
+        ask.size = cost_of_a_context(turn, gpu, job)  # may have been learned since
+    ask.claim = turn.state.usage(job, gpu.id) + promised + _growth(gpu, ask) <= job.bounds[gpu.id].request
 
 
-def usage_after(turn: Turn, gpu: Gpu, ask: Ask) -> int:
-    """The job's usage if the ask were granted and used: its other processes as seen, its own share in full."""
-    usage = turn.state.usage(turn.state.jobs[ask.job], gpu.id)
+def _growth(gpu: Gpu, ask: Ask) -> int:
+    """By how much usage grows if the ask is granted and used: what its process has idle is used first."""
     mine = gpu.shares.get(ask.process)
-    return usage + (mine.idle if mine else 0) + ask.need
+    return (mine.idle if mine else 0) + ask.need
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +257,11 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         )
     else:
         assert share is not None  # node.py takes credit asks of attached processes only
-        size = 0 if ask.driver_failed else room.need + spare
+        size, before = 0 if ask.driver_failed else room.need + spare, share.credit
         state.change(share, credit=size)
         drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows
+        if any(other.job == ask.job for other in gpu.asks.values()):
+            state.see(share, before + size - spare)  # it will be used at once: what its siblings ask for comes on top
         figures = published(state, gpu, (ask.process,))[ask.process]
         turn.emit(Granted(ask.id, ask.process, gpu.id, size, figures))
     if ask.short:
