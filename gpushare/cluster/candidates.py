@@ -234,19 +234,11 @@ def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
     return None
 
 
-def stoppable(turn: Turn, job: JobState) -> bool:
-    """It runs, and not only since this turn: what is given in a turn is not taken in it."""
+def evictable(turn: Turn, job: JobState) -> bool:
     if job.unstarted:
         return False
     if job.started_in == turn.number:
         turn.again = True
-        return False
-    return True
-
-
-def evictable(turn: Turn, job: JobState) -> bool:
-    """Nor is it protected by a minimum run time."""
-    if not stoppable(turn, job):
         return False
     granted = job.queue.granted
     end = job.since + (granted if granted > job.job.min_runtime else job.job.min_runtime)

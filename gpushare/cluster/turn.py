@@ -121,7 +121,6 @@ class Turn:
         state = self.state
         state.pay(job, sum(place.charge for place in places))
         self.touched[job.queue] = None
-        state.journal.set(job, "started_in", self.number)
         self._note_commit(job.queue)
         self._note_elastic(job)
         # While its gang waits for others to end, what comes later waits with it.
