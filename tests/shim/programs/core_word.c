@@ -72,6 +72,9 @@ int main(void) {
     require(gs_word_used(word) == 0, "something is still in use");
     require(gs_word_credit(word) == granted - revoked, "credit was lost");
     require(taken > 0, "nothing was ever taken");
+    gs_grant(&line, 3); /* nothing may be left of what was granted */
+    granted += 3;
+    word = gs_word_load(&line);
     require(gs_reserve(&line, 3), "there is room");
     gs_release(&line, 5);
     require(gs_word_load(&line) == word, "too much was given back");
