@@ -1,5 +1,9 @@
 """The shell: feeds events to the core and does what it answers. All that is decided is decided in core/.
 
+One event at a time. What an instruction asks back (LookUsed, SampleMemory, Revoke) is handed in before the next
+event is taken, so the core never sees the world move between its question and the answer. Nothing here waits:
+a slow driver is asked on a thread, and its answer comes as an event of its own.
+
 A core that has failed in the middle of an event may be half changed, and nobody is to be lent anything on its sums. It
 is thrown away, and another is made of what stands outside it: the pages and their ledger, the book of jobs, the asks
 that are not answered (anew.py); a daemon that starts again does the same with the same events (recovery.py). Doing it
