@@ -399,7 +399,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     del turn.out[length:]
     job.attempt = event.attempt
     job.since = job.changed = event.since
-    job.started_in = -1
+    job.given_in = -1
     if turn.partial[-1:] == [job] and job.seq in job.cls.short:
         state.delist(job.cls.short, job.seq)  # what its gang lacks comes together or not at all
     state.dirty[job.queue] = None

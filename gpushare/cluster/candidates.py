@@ -4,7 +4,7 @@
     above their quota) or within share (then from those above share and quota). The rule holds for each queue on the
     victim's path and before each single victim, so what is in quota is never taken.
     Preempt: jobs of the same queue with strictly lower priority.
-    In both: preemptible, past its minimum run time, and not started in this turn or about to start.
+    In both: preemptible, past its minimum run time, and not given a place in this turn or about to start.
 
 The order: lower priority classes of queues first, then lower job priorities (a stage is only left when it does not
 suffice); within a stage the queue most over its share, and of it the newest.
@@ -234,11 +234,19 @@ def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
     return None
 
 
-def evictable(turn: Turn, job: JobState) -> bool:
+def stoppable(turn: Turn, job: JobState) -> bool:
+    """It runs, and got no place in this turn: what is given in a turn is not taken in it."""
     if job.unstarted:
         return False
-    if job.started_in == turn.number:
+    if job.given_in == turn.number:
         turn.again = True
+        return False
+    return True
+
+
+def evictable(turn: Turn, job: JobState) -> bool:
+    """Nor is it protected by a minimum run time."""
+    if not stoppable(turn, job):
         return False
     granted = job.queue.granted
     end = job.since + (granted if granted > job.job.min_runtime else job.job.min_runtime)

@@ -7,8 +7,8 @@
 
 Borrowers come after the rightful have had all means, so nothing is started in one step only to be evicted in the
 next. After each success gates are opened again and the round begins anew, until nothing more can be done. A job is
-evicted at most once in a turn and may not take from others in the turn in which it was, and what was started in a
-turn is no victim in it; so a turn ends.
+evicted at most once in a turn and may not take from others in the turn in which it was, and from what was given a
+place in a turn none is taken in it; so a turn ends.
 
 A class whose first job cannot start has a gate: the reason, which is also what must change. Gates of limits and
 quotas open when something is given back below that queue, gates of room when so much is free that the shape fits.

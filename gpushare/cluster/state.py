@@ -320,6 +320,7 @@ class JobState:
         "cls",
         "demand",
         "evicted_in",
+        "given_in",
         "job",
         "min_runtime",
         "places",
@@ -328,7 +329,6 @@ class JobState:
         "rung",
         "seq",
         "since",
-        "started_in",
         "unstarted",
     )
 
@@ -351,9 +351,10 @@ class JobState:
         """When it was last shrunk, or started below its top rung."""
         self.backfill = False
         self.reason: Reason = THERE_IS_ROOM
-        self.started_in = -1
+        self.given_in = -1
+        """The turn in which it was last given a place: none is taken from it in the same turn."""
         self.evicted_in = -1
-        """Turns."""
+        """The turn in which it lost its last place: it may not take from others in the same turn."""
 
     @property
     def shape(self) -> Shape:

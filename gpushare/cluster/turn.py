@@ -97,14 +97,14 @@ class Turn:
         entries = journal.entries
         self.touched[job.queue] = None
         self._note_commit(job.queue)
-        kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in)
+        kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.given_in)
         entries.append((_restore, job, kept))
         job.attempt += 1
         job.rung = rung
         job.since = job.changed = self.now
         job.backfill = backfill
         job.reason = reason
-        job.started_in = self.number
+        job.given_in = self.number
         shape = cls.shape
         if shape.elastic or shape.rungs > 1:
             self._note_elastic(job)
@@ -121,6 +121,7 @@ class Turn:
         state = self.state
         state.pay(job, sum(place.charge for place in places))
         self.touched[job.queue] = None
+        state.journal.set(job, "given_in", self.number)
         self._note_commit(job.queue)
         self._note_elastic(job)
         # While its gang waits for others to end, what comes later waits with it.
@@ -206,9 +207,9 @@ class Turn:
             for key in list(job.unstarted):
                 state.journal.drop(job.unstarted, key)
             state.journal.drop(state.waiting, seq)
+            state.journal.set(job, "given_in", self.number)
             if len(places) == len(job.places):
                 state.journal.set(job, "since", self.now)
-                state.journal.set(job, "started_in", self.number)
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, job.reason, job.backfill))
 
     def leave(self, job: JobState, places: Iterable[Place]) -> None:
@@ -281,6 +282,7 @@ class Turn:
         keys = sorted((place.group, place.task) for place in old)
         new = [job.places[key] for key in keys]
         self.leave(job, old)
+        self.state.journal.set(job, "given_in", self.number)
         self.out.append(Move(job.job.id, job.attempt, tuple(sorted(old)), tuple(new), for_job, reason))
         if self.reported:
             self._claim(job, new)
@@ -319,16 +321,32 @@ class Turn:
         self._note_elastic(job)
 
     def shrunk(self, job: JobState, for_job: str, reason: Reason) -> None:
+        """It has gone down its ladder; what starts in this turn starts there instead."""
         self.state.journal.set(job, "changed", self.now)
+        if job.given_in == self.number and self._restated(job):
+            return
         self.out.append(Shrink(job.job.id, job.rung, tuple(job.ordered), for_job, reason))
 
     def grown(self, job: JobState, reason: Reason) -> None:
         self.state.journal.set(job, "changed", self.now)
         self.out.append(Grow(job.job.id, job.rung, tuple(job.ordered), reason))
 
+    def _restated(self, job: JobState) -> bool:
+        """Say in the starts of this turn what its places are now; whether these are all of its places."""
+        left = len(job.places)
+        for index in range(len(self.out) - 1, -1, -1):
+            action = self.out[index]
+            if isinstance(action, Start) and action.job == job.job.id:
+                places = tuple([job.places[place.group, place.task] for place in action.places])
+                self.out[index] = action._replace(places=places, rung=job.rung)
+                left -= len(places)
+                if not left:
+                    return True
+        return False
+
 
 def _restore(job: JobState, kept: tuple[int, int, float, float, bool, Reason, int]) -> None:
-    job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.started_in = kept
+    job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.given_in = kept
 
 
 def physically_free(node: NodeState, gpu: int) -> bool:

@@ -32,6 +32,7 @@ from gpushare.cluster.candidates import (
     candidates_for_reclaim,
     evictable,
     in_order,
+    stoppable,
     units_on,
     within,
 )
@@ -82,7 +83,7 @@ class Search:
         of, late, turn = self.bounds.of, self.bounds.late, self.turn
         gone: dict[QueueState, int] = {}
         for job in in_order(self.candidates, stage, self.state.by_seq, among):
-            if evictable(turn, job) if self.only is None else job.seq in self.only and not job.unstarted:
+            if evictable(turn, job) if self.only is None else job.seq in self.only and stoppable(turn, job):
                 chain = of.get(job.queue, ())
                 for queue, bound in chain:
                     if queue.allocated - gone.get(queue, 0) <= bound:

@@ -332,8 +332,10 @@ class World:
     def obey(self, actions) -> None:
         evicted: Counter[str] = Counter()
         checked: set[tuple[str, str]] = set()
+        given: dict[tuple[str, int, int], object] = {}
         for index, action in enumerate(actions):
             self.seen[type(action).__name__] += 1
+            self._check_not_given(action, given)
             if isinstance(action, Preempt):
                 evicted[action.job] += action.whole
                 self.seen[action.reason.code.value] += 1
@@ -374,6 +376,17 @@ class World:
                 del self.running[name]
         assert all(count <= 1 for count in evicted.values()), evicted
         self._check_gpus()
+
+    def _check_not_given(self, action, given: dict) -> None:
+        """What is given in a turn is not taken in the same turn, neither whole nor in part."""
+        if isinstance(action, (Preempt, Stop, Move, Shrink)):
+            for place in action.places:
+                task = (action.job, place.group, place.task)
+                same = isinstance(action, Shrink) and given.get(task) == place
+                assert same or task not in given, f"{task} is given and taken in one turn"
+        places = action.to if isinstance(action, Move) else action.places if isinstance(action, (Start, Grow)) else ()
+        for place in places:
+            given[action.job, place.group, place.task] = place
 
     def _check_victim(self, action: Preempt) -> None:
         job, run = self.jobs[action.job], self.running[action.job]

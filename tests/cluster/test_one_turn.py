@@ -1,0 +1,36 @@
+"""What is given and taken within one list of actions: nobody is told to do what is undone in the same breath."""
+
+from __future__ import annotations
+
+from allocator_stage import Stage, gpus
+
+from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Shrink, Start, Tasks
+
+LADDER = Tasks(share=gpus(1), ladder=(gpus(0.7), gpus(0.4)))
+HALF = Tasks(share=gpus(0.5))
+
+
+def test_what_starts_and_shrinks_in_one_turn_starts_small() -> None:
+    stage = Stage({"n1": 1})
+    stage.queue("a", 1)
+    actions = stage.send([JobSubmitted(Job("large", "a", (LADDER,))), JobSubmitted(Job("half", "a", (HALF,)))])
+    starts = {action.job: action for action in actions if isinstance(action, Start)}
+    assert not any(isinstance(action, Shrink) for action in actions)
+    assert [place.charge for place in starts["large"].places] == [gpus(0.4)]
+    assert starts["large"].rung == 2
+    assert starts["half"].places[0].gpus == starts["large"].places[0].gpus
+    assert stage.rung_share("large") == 0.4
+
+
+def test_a_further_task_starts_at_the_size_to_which_the_rest_of_its_job_shrinks() -> None:
+    stage = Stage({"n1": 2})
+    stage.queue("a", 2)
+    elastic = Tasks(1, 2, share=gpus(1), ladder=(gpus(0.7), gpus(0.4)))
+    stage.job("a", 1, name="first")
+    stage.send(JobSubmitted(Job("ladder", "a", (elastic,))))
+    actions = stage.send([JobEnded("first"), JobSubmitted(Job("half", "a", (HALF,), priority=10))])
+    (start,) = [action for action in actions if isinstance(action, Start) and action.job == "ladder"]
+    (shrink,) = [action for action in actions if isinstance(action, Shrink)]
+    assert start.places == shrink.places[1:]
+    assert {place.charge for place in shrink.places} == {gpus(0.4)}
+    assert start.rung == shrink.rung == 2
