@@ -19,6 +19,7 @@ or moved if there is room elsewhere, and every inequality is checked again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -35,7 +36,7 @@ from gpushare.cluster.candidates import (
     units_on,
     within,
 )
-from gpushare.cluster.clearing import Cost, clear, fewest, frees_enough
+from gpushare.cluster.clearing import Cost, clear, frees_enough, least_of
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Want, allowed_nodes, more_charge, place_task, take, wants_of
@@ -48,8 +49,8 @@ from gpushare.cluster.turn import Turn, spread
 FIRST = (64, 256, 1024, 4096, 16384)
 """So many victims are looked at first: then it is seen whether those after them matter."""
 
-FEW_NODES = 256
-"""Nodes that are looked at one by one before that is given up."""
+DEARER = 3
+"""After so many looks at some of them, one at all victims that does not ask for their order."""
 
 # ---- the search --------------------------------------------------------------------------------------
 
@@ -289,43 +290,54 @@ class Search:
         needs, and of these the least excess, it is the answer, and thousands need not be looked at.
         """
         want = self.wants[0]
-        if len(self.wants) > 1 or not want.need.whole:
-            return False
-        if self.state.space.find(want.need, self.mask) is not None:
+        if len(self.wants) > 1 or not want.need.whole or self.state.space.find(want.need, self.mask) is not None:
             return False
         mark = self.state.mark()
-        for _ in self._gathering(stage):
+        floor = self._least_by_size(stage)
+        for looked, _ in enumerate(self._gathering(stage)):
+            if looked == DEARER:
+                floor = self._least_by_place(stage)
             heap = self._costs(want.need)
-            if heap and not self._beatable(stage, heap[0][0]):
+            if heap and heap[0][0][:2] <= floor:
                 if self._place_cheapest(want, heap) and self._deficit() <= 0:
                     return True
                 self._give_up(mark)
                 break
         return False
 
-    def _beatable(self, stage: tuple[int, int], cost: Cost) -> bool:
-        """Is there a node where fewer tasks, or as many with less excess, might make room? By what runs there."""
+    def _least_by_size(self, stage: tuple[int, int]) -> tuple[int, int]:
+        """On no node does room for the task cost less (tasks, excess), by numbers alone: who goes alone was looked for
+        before, and nobody has more GPUs than the largest."""
         space, need = self.state.space, self.wants[0].need
-        classes = {one.cls for one in self.candidates if one.stage <= stage}
-        most = max(group.needs[0].gpus for cls in classes for group in cls.shape.groups)
-        least = 1 if any(cls.shape.elastic for cls in classes) else 2  # nobody does alone
-        for free in range(min(need.gpus, len(space.whole))):
-            missing, nodes = need.gpus - free, space.whole[free] & self.mask
-            if not nodes or not most or (max(least, -(-missing // most)), -free * MICRO) >= cost[:2]:
-                continue
-            if nodes.bit_count() > FEW_NODES:
-                return True
-            for node in space.among(nodes):
-                jobs = [job for job in map(self.state.by_seq.__getitem__, node.jobs) if job.cls in classes]
-                name = node.spec.name
-                tasks = [Unit(job, [one], name, 0) for job in jobs for one in job.places.values() if one.node == name]
-                chosen = fewest(sorted(tasks, key=lambda unit: unit.charge), missing)
-                if chosen is not None and (
-                    max(least, len(chosen)),
-                    sum(unit.charge for unit in chosen) - need.charge(node.memory),
-                ) < tuple(cost[:2]):
-                    return True
-        return False
+        shapes = {one.cls.shape: None for one in self.candidates if one.stage <= stage}
+        most = max([1, *(group.needs[0].gpus for shape in shapes for group in shape.groups)])
+        least = 1 if any(shape.elastic for shape in shapes) else 2
+        free = range(min(need.gpus, len(space.whole)))
+        costs = [(-(-(need.gpus - n) // most), -n * MICRO) for n in free if space.whole[n] & self.mask]
+        return min(((max(least, tasks), excess) for tasks, excess in costs), default=(0, 0))
+
+    def _least_by_place(self, stage: tuple[int, int]) -> tuple[int, int]:
+        """The same by who runs where, if they could be stopped in any order."""
+        need, turn, by_seq = self.wants[0].need, self.turn, self.state.by_seq
+        sizes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for one in self.candidates:
+            if one.stage <= stage:
+                simple = one.cls.shape.simple
+                alike = (simple.gpus, simple.charge(0)) if simple is not None and not simple.in_bytes else None
+                for seq in one.cls.running:
+                    job = by_seq[seq]
+                    if evictable(turn, job):
+                        for place in job.places.values():
+                            sizes[place.node].append(alike or (len(place.gpus), place.charge))
+        costs = [(0, 0)]
+        for name, found in sizes.items():
+            node = self.state.space.by_name[name]
+            if self.mask >> node.number & 1:
+                found.sort()
+                cost = least_of(tuple(found), need.gpus - node.whole)
+                if cost is not None:
+                    costs.append((cost[0], cost[1] - need.charge(node.memory)))
+        return min(costs[1:], default=costs[0])
 
     def _gather(self, stage: tuple[int, int]) -> None:
         """Who could go, by node, the best victims first."""
