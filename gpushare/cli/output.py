@@ -155,6 +155,13 @@ def cut(line: str, width: int) -> str:
     return _ansi(text)
 
 
+def selected(line: str, width: int) -> str:
+    """A line of a table, as a bar across the terminal."""
+    from rich.text import Text
+
+    return styled((Text.from_ansi(line).plain.ljust(width), "reverse"))
+
+
 def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """Which of the columns are shown."""
     kept = list(range(len(columns)))
