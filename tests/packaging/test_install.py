@@ -46,6 +46,8 @@ def test_the_wheel_is_for_every_python_and_holds_everything(wheel: Path) -> None
         "gpushare_examples/borrower.py",
     ):
         assert name in names
+    for name in ("man1/gpushare.1", "man8/gpushared.8"):
+        assert any(found.endswith(f".data/data/share/man/{name}") for found in names)
     archive = zipfile.ZipFile(wheel)
     for path in (ROOT / "docs").glob("*.md"):
         assert archive.read(f"gpushare_docs/{path.name}").decode() == path.read_text(), path
