@@ -7,6 +7,7 @@ import sys
 import click
 
 from gpushare import manual
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 
@@ -15,7 +16,7 @@ READABLE = 100
 
 
 @click.command(short_help="Read the documentation, without a network.")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete.topics)
 def command(topic: str | None) -> None:
     """Read the documentation of this version. Without TOPIC: list the topics; any beginning of one's name will do.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare.api import Explanation, GpuPressure, Outcome, Record, Story, Waiting
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.status import ailments
 from gpushare.config import load_settings
@@ -26,7 +27,7 @@ LAST = 20
 
 
 @click.command(short_help="Say why memory is short, what happened to a job, or what a message means.")
-@click.argument("subject", required=False, metavar="[JOB | CODE | -]")
+@click.argument("subject", required=False, metavar="[JOB | CODE | -]", shell_complete=complete.subjects)
 @_output.option("table", "json")
 def command(subject: str | None, output: str) -> None:
     """Without an argument: why memory is short right now.
