@@ -22,7 +22,7 @@ from fake_api import GIB, UUID, make_job
 
 from gpushare.cli import main, screen, top
 from gpushare.client import Client
-from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.errors import GpushareError, NoSuchJob, NotPermitted
 from gpushare.stop import ask_to_stop
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -475,3 +475,12 @@ def test_numbers_of_another_pid_namespace_are_not_used(busy, victim, monkeypatch
     with pytest.raises(GpushareError, match="another PID namespace"):
         ask_to_stop(Elsewhere(busy.socket), TRAIN)
     assert victim.poll() is None
+
+
+def test_somebody_elses_job_is_not_asked(busy, victim, monkeypatch):
+    def not_permitted(_descriptor, _number):
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", not_permitted)
+    with pytest.raises(NotPermitted, match=r"job train .* belongs to alice"):
+        ask_to_stop(Client(busy.socket), TRAIN)
