@@ -22,8 +22,8 @@ __all__ = ["Found", "Meaning", "meanings", "messages_in"]
 GAP, OURS, REMEDY = "…", "gpushare: ", "What to do: "
 FRAMEWORKS = "out_of_memory"
 """What a program says after the fact: worth a word only where gpushare has said nothing itself."""
-LONGEST = 10_000
-"""Characters of a line: the rest is no message of ours."""
+LONGEST = 1000
+"""Characters of a line in which a message is looked for: whoever makes lines of millions must not keep us busy."""
 CODE = re.compile(r"""(?:\bcode=|"code": *")([a-z_]+)\b""")
 """In a log and in JSON."""
 FACT = re.compile(r"  (?P<label>\S.*?)(?:  +|$)(?P<text>.*)")
@@ -60,8 +60,8 @@ def messages_in(lines: Iterable[str]) -> list[Found]:
     found: dict[str, Found] = {}
     last, margin = None, 0
     for raw in lines:
-        line = raw.rstrip("\r\n")[:LONGEST]
-        meaning = _meaning_of(line)
+        line = raw.rstrip("\r\n")
+        meaning = _meaning_of(line[:LONGEST])
         if meaning is not None:
             margin = line.find(OURS) if OURS in line else 0
             last = Found(meaning, line[margin:].removeprefix(OURS).strip(), [])
