@@ -223,7 +223,7 @@ def candidates_for_preempt(cls: JobClass) -> tuple[list[Candidate], Bounds]:
 
 
 def _candidate_order(one: Candidate) -> tuple[object, ...]:
-    return one.stage, one.standing, one.cls.number
+    return one.stage, one.standing
 
 
 def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:

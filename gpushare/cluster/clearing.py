@@ -67,6 +67,8 @@ def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
     if len(sizes) == 1:
         count = -(-missing // units[0].freed) if units[0].freed else len(units) + 1
         return list(units[:count]) if count <= len(units) else None
+    if sum(unit.freed for unit in units) < missing:
+        return None
     best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}
     for index, unit in enumerate(units):
         for freed, (tasks, charge, bits) in list(best.items()):

@@ -63,15 +63,15 @@ def is_more_open(cls: JobClass) -> bool:
 
 def next_class(leaf: QueueState) -> tuple[JobClass, bool] | None:
     """The leaf's first class with an open gate, and whether it is a further task of an elastic job."""
-    best: tuple[int, bool, int, int] | None = None
+    best: tuple[int, bool, int] | None = None
     found: JobClass | None = None
     for cls in leaf.classes.values():
         gate, seqs = cls.gate, cls.pending
         # is_open() and len(), written out: a thousand queues are asked at every event.
         if seqs.head < len(seqs.items) and (gate is None or (not cls.shape.full and gate.code in ROOM)):
-            key = (-cls.priority, False, seqs.items[seqs.head], cls.number)
+            key = (-cls.priority, False, seqs.items[seqs.head])
         elif cls.short and is_more_open(cls):
-            key = (-cls.priority, True, cls.short.first, cls.number)
+            key = (-cls.priority, True, cls.short.first)
         else:
             continue
         if best is None or key < best:
