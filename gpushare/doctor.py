@@ -335,7 +335,7 @@ def _reinstall() -> tuple[str, ...]:
     """From the source tree, if we run in one: else compiled anew, for this C library."""
     source, python = PACKAGE.parent, shlex.quote(sys.executable)
     if (source / "shim" / "build_shim.py").exists():
-        return (f"cd {shlex.quote(str(source))} && {python} setup.py -q build_ext --inplace",)
+        return (f"{python} -m pip install --no-deps -e {shlex.quote(str(source))}",)
     return (f"{python} -m pip install --force-reinstall --no-deps --no-binary gpushare gpushare=={__version__}",)
 
 
