@@ -17,12 +17,11 @@ from heapq import heapify, heappop, heapreplace, merge
 from typing import NamedTuple
 
 from gpushare.cluster.model import Place
-from gpushare.cluster.order import ratio
+from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
 
-ENDLESS = 10**18
 NOTHING: Mapping[QueueState, int] = {}
 
 

@@ -24,7 +24,6 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from gpushare.cluster import moves
 from gpushare.cluster.candidates import (
-    ENDLESS,
     Bounds,
     Candidate,
     Unit,
@@ -38,6 +37,7 @@ from gpushare.cluster.candidates import (
 )
 from gpushare.cluster.clearing import Cost, clear, fewest, frees_enough
 from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Want, allowed_nodes, more_charge, place_task, take, wants_of
 from gpushare.cluster.proof import holds
 from gpushare.cluster.quantity import MICRO

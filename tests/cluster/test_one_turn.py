@@ -54,3 +54,31 @@ def test_nothing_grows_only_to_be_taken() -> None:
     assert stage.evicted == []
     stage.send(JobWithdrawn("b-large"))
     assert stage.rung_share("ladder") == 1
+
+
+def test_an_older_job_that_would_borrow_does_not_keep_back_one_that_is_in_its_right() -> None:
+    """Else the last GPU went to b, and b's job was stopped for the small one a moment later."""
+    stage = Stage({"n1": 6})
+    stage.queue("a", 2)
+    stage.queue("b", 4)
+    stage.job("a", 1)
+    stage.job("b", 4)
+    actions = stage.send(
+        [
+            JobSubmitted(Job("a-large", "a", (Tasks(gpus=2),))),
+            JobSubmitted(Job("a-small", "a")),
+            JobSubmitted(Job("b-more", "b")),
+        ]
+    )
+    assert [action.job for action in actions if isinstance(action, Start)] == ["a-small"]
+    assert stage.evicted == []
+    assert stage.held("a", "b") == (2, 4)
+
+
+def test_but_a_job_of_lower_priority_does_not_pass_one_of_higher() -> None:
+    stage = Stage({"n1": 3})
+    stage.queue("a", 2)
+    stage.queue("b", 1)
+    stage.job("a", 1)
+    stage.send([JobSubmitted(Job("high", "a", (Tasks(gpus=2),), 90)), JobSubmitted(Job("low", "a", priority=10))])
+    assert stage.running("a") == ["a-1", "high"]
