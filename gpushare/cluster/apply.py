@@ -427,7 +427,7 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
     if cls is old:
         return
     charge = job.charge
-    listed = [name for name in ("pending", "running", "short") if job.seq in getattr(old, name)]
+    listed = [name for name in ("pending", "running", "short", "tall") if job.seq in getattr(old, name)]
     state.pay(job, -charge)
     for name in listed:
         state.delist(getattr(old, name), job.seq)
@@ -435,6 +435,10 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
     state.journal.set(job, "job", spec)
     for name in listed:
         state.enlist(getattr(cls, name), job.seq)
+    if "tall" in listed:
+        state.journal.put(state.tall, cls, None)
+        if not old.tall:
+            state.journal.drop(state.tall, old)
     state.pay(job, charge)
     state.open(old)
     state.open(cls)

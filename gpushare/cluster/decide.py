@@ -143,7 +143,7 @@ def complete_gang(turn: Turn, job: JobState) -> bool:
 def open_gates(turn: Turn) -> None:
     """Those that what was given back since the last look may have opened."""
     state = turn.state
-    if state.ladders and state.freed:
+    if state.tall and state.freed:
         turn.everything = True
     if state.dropped:
         seen = set()
@@ -374,7 +374,7 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
 def _has_means(turn: Turn, cls: JobClass) -> bool:
     """A quick look at make_room_for(): False only if none of its means can bring anything."""
     state = turn.state
-    if state.ladders or state.space.capacity - state.root.allocated >= cls.charge:
+    if state.tall or state.space.capacity - state.root.allocated >= cls.charge:
         return True
     return _entitled(turn, cls, False) or _outranks(cls)
 

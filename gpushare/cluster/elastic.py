@@ -9,12 +9,15 @@ his right nothing grows above what its queue may keep: it would be taken from it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import groupby, islice
 
 from gpushare.cluster.candidates import reclaimable
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, take, wants_of
-from gpushare.cluster.space import NodeState, fit_on
+from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.space import NodeState, Space, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
 
@@ -22,16 +25,13 @@ from gpushare.cluster.turn import Turn
 def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Start the job in the room that others give up on their ladders."""
     state = turn.state
-    if not state.ladders:
+    if not state.tall:
         return False
     rung = job.rung if more else cls.shape.rungs - 1
     wants = wants_of(job, rung, more)
     charge = more_charge(state, cls, wants) if more else cls.charge
-    givers = _givers(turn, cls, job, charge)
-    if not givers:
-        return False
     mark = state.mark()
-    search = _Search(turn, job, wants, givers)
+    search = _Search(turn, job, wants, _givers(turn, cls, charge))
     if not search.run() or forbidden(cls, sum(place.charge for place in search.placed)) is not None:
         state.undo(mark)
         return False
@@ -49,29 +49,31 @@ def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     return True
 
 
-def _givers(turn: Turn, cls: JobClass, job: JobState, charge: int) -> list[JobState]:
-    """Who may be shrunk for it, in order."""
-    state = turn.state
+def _givers(turn: Turn, cls: JobClass, charge: int) -> list[JobClass]:
+    """Classes of jobs that may be shrunk for it, those of the lowest priority first."""
     others = {queue for _, queue in reclaimable(cls.queue, charge).leaves}
-    found = [
-        giver
-        for giver in (state.by_seq[seq] for seq in state.ladders)
-        if giver is not job and not giver.unstarted and (giver.queue is cls.queue or giver.queue in others)
-    ]
-    return sorted(found, key=lambda giver: (giver.cls.priority, -giver.seq))
+    found = [giver for giver in turn.state.tall if giver.queue is cls.queue or giver.queue in others]
+    return sorted(found, key=_by_priority)
+
+
+def _by_priority(cls: JobClass) -> int:
+    return cls.priority
 
 
 class _Search:
-    def __init__(self, turn: Turn, job: JobState, wants: list[Want], givers: list[JobState]) -> None:
+    def __init__(self, turn: Turn, job: JobState, wants: list[Want], givers: list[JobClass]) -> None:
         self.turn = turn
         self.state = turn.state
         self.job = job
         self.wants = wants
         self.givers = givers
+        self.allowed = set(givers)
         self.placed: list[Place] = []
         self.shrunk: dict[JobState, None] = {}
 
     def run(self) -> bool:
+        if not self.givers:
+            return False
         mask = allowed_nodes(self.state, self.job)
         for want in self.wants:
             found = self.state.space.find(want.need, mask)
@@ -82,18 +84,16 @@ class _Search:
         return bool(self.shrunk)
 
     def _squeeze(self, want: Want, mask: int) -> bool:
-        """The node on which the fewest have to shrink."""
+        """The node on which the fewest have to shrink, of the first so many."""
         best: tuple[int, int] | None = None
-        numbers = {
-            self.state.space.by_name[place.node].number for giver in self.givers for place in giver.places.values()
-        }
-        for number in sorted(numbers)[: self.state.policy.search_width]:
-            if mask >> number & 1:
-                mark = self.state.mark()
-                changed = self._on(want, self.state.space.nodes[number])
-                if changed is not None and (best is None or (len(changed), number) < best):
-                    best = len(changed), number
-                self.state.undo(mark)
+        for node in islice(self._nodes(want, mask), self.state.policy.search_width):
+            mark = self.state.mark()
+            changed = self._on(want, node)
+            self.state.undo(mark)
+            if changed is not None and (best is None or (len(changed), node.number) < best):
+                best = len(changed), node.number
+                if len(changed) == 1:
+                    break
         if best is None:
             return False
         node = self.state.space.nodes[best[1]]
@@ -105,12 +105,41 @@ class _Search:
         self.placed.append(take(self.state, self.job, want, node, gpus))
         return True
 
+    def _nodes(self, want: Want, mask: int) -> Iterator[NodeState]:
+        """Where there would be room if all went down as far as they can, in the order in which jobs are to shrink."""
+        seen = 0
+        by_seq, by_name = self.state.by_seq, self.state.space.by_name
+        for _, classes in groupby(self.givers, key=_by_priority):
+            for seq in merge(*(cls.tall.falling() for cls in classes), reverse=True):
+                for place in by_seq[seq].ordered:
+                    node = by_name[place.node]
+                    bit = 1 << node.number
+                    if mask & bit and not seen & bit:
+                        seen |= bit
+                        if self._could_hold(node, want):
+                            yield node
+
+    def _could_hold(self, node: NodeState, want: Want) -> bool:
+        reach = list(node.free)
+        for giver in self._giving(node):
+            needs = [group.needs[-1] for group in giver.cls.shape.groups]
+            for place in giver.places.values():
+                if place.node == node.spec.name:
+                    for gpu in place.gpus:
+                        reach[gpu] += place.amount - needs[place.group].on(node.memory)
+        amount = want.need.on(node.memory)
+        return sum(left >= amount for left in reach) >= want.need.gpus
+
+    def _giving(self, node: NodeState) -> list[JobState]:
+        """Those on the node that may shrink, in their order."""
+        jobs = [self.state.by_seq[seq] for seq in node.jobs]
+        found = [one for one in jobs if one.cls in self.allowed and one is not self.job and not one.unstarted]
+        return sorted(found, key=lambda one: (one.cls.priority, -one.seq))
+
     def _on(self, want: Want, node: NodeState) -> list[JobState] | None:
         """Shrink those on the node until the task fits, then let go up again whoever need not have."""
         changed: list[tuple[JobState, int]] = []
-        for giver in self.givers:
-            if giver.seq not in node.jobs:
-                continue
+        for giver in self._giving(node):
             before = giver.rung
             while giver.rung < giver.cls.shape.rungs - 1 and fit_on(node, want.need) is None:
                 self.turn.resize(giver, giver.rung + 1)
@@ -154,25 +183,42 @@ def room_for(turn: Turn, job: JobState, rung: int) -> bool:
 
 def grow(turn: Turn) -> None:
     """Give back what was lent, to those whose hold is over."""
-    state = turn.state
-    reserved = state.space.reserved
-    rightful = [cls for cls in state.starving if cls.pending or cls.short]
-    for job in sorted((state.by_seq[seq] for seq in state.shrunk), key=lambda job: (-job.cls.priority, job.seq)):
-        if job.unstarted or turn.now < job.changed + state.policy.grow_hold:
-            continue
-        if any(reserved >> state.space.by_name[place.node].number & 1 for place in job.places.values()):
-            continue
+    rightful = [cls for cls in turn.state.starving if cls.pending or cls.short]
+    for job in growing(turn):
         for rung in range(job.rung):
             if room_for(turn, job, rung):
-                mark = state.mark()
+                mark = turn.state.mark()
                 turn.resize(job, rung)
                 if exposed(job.queue, rightful):
-                    state.undo(mark)
+                    turn.state.undo(mark)
                     continue
-                turn.grown(
-                    job, Reason(Code.GROWN, {"share": job.ordered[0].charge // max(1, len(job.ordered[0].gpus))})
-                )
+                share = job.ordered[0].charge // max(1, len(job.ordered[0].gpus))
+                turn.grown(job, Reason(Code.GROWN, {"share": share}))
                 break
+
+
+def growing(turn: Turn) -> list[JobState]:
+    """Jobs whose hold is over and on one of whose GPUs there is so much room, in the order in which they grow."""
+    state, space = turn.state, turn.state.space
+    if not state.shrunk:
+        return []
+    nodes = 0
+    for memory, table in space.shared.items():
+        for free, some in table.items():
+            if free >= state.least_step * memory // MICRO:
+                nodes |= some
+    held = turn.now - state.policy.grow_hold
+    found: dict[JobState, None] = {}
+    for node in space.among(nodes & ~space.reserved):
+        for job in map(state.by_seq.__getitem__, node.jobs):
+            if job.rung and job.changed <= held and not job.unstarted:
+                found[job] = None
+    jobs = [job for job in found if not _on_any(job, space.reserved, space)]
+    return sorted(jobs, key=lambda job: (-job.cls.priority, job.seq))
+
+
+def _on_any(job: JobState, nodes: int, space: Space) -> bool:
+    return bool(nodes) and any(nodes >> space.by_name[place.node].number & 1 for place in job.places.values())
 
 
 def exposed(queue: QueueState, rightful: Iterable[JobClass]) -> bool:

@@ -268,9 +268,11 @@ def _enter(state: State, one: KeptJob) -> None:
     shape = cls.shape
     if shape.elastic and len(job.places) < sum(group.top for group in shape.groups):
         cls.short.add(one.seq)
+    if one.rung < shape.rungs - 1:
+        cls.tall.add(one.seq)
+        state.tall[cls] = None
     for table, belongs in (
         (state.shrunk, one.rung > 0),
-        (state.ladders, one.rung < shape.rungs - 1),
         (state.backfills, one.backfill),
     ):
         if belongs:

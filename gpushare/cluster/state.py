@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 
 from gpushare.cluster.journal import Journal
@@ -61,6 +62,14 @@ class SeqList:
         items = self.items
         for index in range(len(items) - 1, self.head - 1, -1):
             yield items[index]
+
+    def falling(self) -> Iterator[int]:
+        """Newest first; the list may change between two, each time."""
+        index = len(self.items) - 1
+        while index >= self.head:
+            seq = self.items[index]
+            yield seq
+            index = bisect_left(self.items, seq, self.head) - 1
 
     @property
     def first(self) -> int:
@@ -265,6 +274,12 @@ class Shape:
         """The version of the state for which moving others was found not to help."""
         self.classes: dict[JobClass, None] = {}
 
+    @property
+    def least_step(self) -> int:
+        """The smallest part of a GPU by which a task of it goes up its ladder."""
+        needs = [group.needs for group in self.groups]
+        return min(up.amount - low.amount for one in needs for up, low in pairwise(one) if up.amount > low.amount)
+
     def least_charge(self, memory: int, rung: int = 0) -> int:
         """What the gang costs on GPUs with so much memory."""
         return sum(group.least * group.needs[rung].charge(memory) for group in self.groups)
@@ -289,6 +304,7 @@ class JobClass:
         "running",
         "shape",
         "short",
+        "tall",
     )
 
     def __init__(self, key: object, queue: QueueState, job: Job, shape: Shape) -> None:
@@ -302,6 +318,8 @@ class JobClass:
         """Placed, whether their tasks have started or not."""
         self.short = SeqList()
         """Of those placed, elastic ones that have fewer tasks than they could."""
+        self.tall = SeqList()
+        """Of those placed, those that can go down their ladder."""
         self.gate: Reason | None = None
         """Why its first waiting job cannot start; None: not known, it must be tried."""
         self.more_gate: Reason | None = None
@@ -413,8 +431,10 @@ class State:
         """Places that tasks told to stop still hold, by job and attempt."""
         self.shrunk: dict[int, None] = {}
         """Placed jobs below their top rung."""
-        self.ladders: dict[int, None] = {}
-        """Placed jobs that can still go down."""
+        self.tall: dict[JobClass, None] = {}
+        """Classes with jobs that can go down their ladder."""
+        self.least_step = FOREVER
+        """The smallest part of a GPU (micro) by which any of them goes up."""
         self.starving: dict[JobClass, None] = {}
         """Classes that wait although they are in their queue's right."""
         self.protected_until = FOREVER
@@ -626,6 +646,8 @@ class State:
             cls.charge = self.least_charge(shape)
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
+            if shape.rungs > 1:
+                self.least_step = min(self.least_step, shape.least_step)
             self.journal.put(self.classes, key, cls)
             if not queue.mixed and any(one.priority != cls.priority for one in queue.classes.values()):
                 self.journal.set(queue, "mixed", True)

@@ -155,14 +155,21 @@ class Turn:
             state.fresh[cls] = None
         elif listed and not short:
             state.delist(cls.short, seq)
-        for table, belongs in (
-            (state.shrunk, bool(job.places) and job.rung > 0),
-            (state.ladders, bool(job.places) and job.rung < shape.rungs - 1),
-        ):
-            if belongs and seq not in table:
-                journal.put(table, seq, None)
-            elif not belongs:
-                journal.drop(table, seq)
+        if shape.rungs == 1:
+            return
+        if not job.places or job.rung == 0:
+            journal.drop(state.shrunk, seq)
+        elif seq not in state.shrunk:
+            journal.put(state.shrunk, seq, None)
+        tall = bool(job.places) and job.rung < shape.rungs - 1
+        listed = seq in cls.tall
+        if tall and not listed:
+            state.enlist(cls.tall, seq)
+            journal.put(state.tall, cls, None)
+        elif listed and not tall:
+            state.delist(cls.tall, seq)
+            if not cls.tall:
+                journal.drop(state.tall, cls)
 
     def _correct_demand(self, job: JobState) -> None:
         """Bytes cost more on smaller GPUs than was expected: then that is what it asks for."""
@@ -208,7 +215,7 @@ class Turn:
                 state.journal.drop(job.unstarted, key)
             state.journal.drop(state.waiting, seq)
             state.journal.set(job, "given_in", self.number)
-            if seq in state.ladders:
+            if seq in job.cls.tall:
                 self.everything = True  # it may be shrunk now
             if len(places) == len(job.places):
                 state.journal.set(job, "since", self.now)

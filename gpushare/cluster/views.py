@@ -249,8 +249,9 @@ def _validate_jobs(state: State) -> None:
         for seq in cls.running:
             assert state.by_seq[seq].places and state.by_seq[seq].cls is cls and seq not in seqs
             seqs[seq] = "running"
-        for seq in cls.short:
+        for seq in (*cls.short, *cls.tall):
             assert seqs[seq] == "running"
+        assert (cls in state.tall) == bool(cls.tall), "classes that can go down"
         assert not len(cls.pending) or cls.gate is not None, "a class waits and does not know why"
     assert sorted(seqs) == sorted(state.by_seq)
     for one in state.jobs.values():
@@ -261,6 +262,9 @@ def _validate_jobs(state: State) -> None:
             listed = one.seq in one.cls.short
             assert listed == (len(one.places) < sum(group.top for group in shape.groups)), f"{one.job.id}: short"
             assert (one.seq in state.shrunk) == (one.rung > 0)
+            tall = one.seq in one.cls.tall
+            assert tall == (one.rung < shape.rungs - 1), f"{one.job.id}: on the ladder"
+            assert not tall or one.cls in state.tall
         assert (one.seq in state.waiting) == bool(one.unstarted)
         if one.backfill:
             assert one.seq in state.backfills
