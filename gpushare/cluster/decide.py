@@ -64,6 +64,9 @@ def decide(turn: Turn) -> None:
         start(turn, ABOVE)
         if make_room(turn, entitled=False) or _settle(turn):
             continue
+        if not turn.everything and elastic.growing(turn):
+            turn.everything = True  # first all that wait: room that one of them can use is not for growing
+            continue
         elastic.grow(turn)
         if ageing.reserve(turn):
             continue
