@@ -42,7 +42,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
-from gpushare.quantity import format_bytes
+from gpushare.quantity import count, format_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LINE = "the command line"
@@ -127,9 +127,9 @@ def apply(file: Path, store: Path | None) -> None:
         actions = cluster.append(events, time.time()) if events else []
     kinds = [type(event).__name__ for event in events]
     counts = [
-        views.count(kinds.count("NodeAdded"), "node"),
-        views.count(kinds.count("QueueAdded"), "new queue"),
-        views.count(kinds.count("QueueChanged"), "changed queue"),
+        count(kinds.count("NodeAdded"), "node"),
+        count(kinds.count("QueueAdded"), "new queue"),
+        count(kinds.count("QueueChanged"), "changed queue"),
     ]
     click.echo(f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says")
     _print_actions(actions)
@@ -470,7 +470,7 @@ def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, out
         if plot is not None:
             click.echo(f"drawn to {plot}")
     if played.failures:
-        number = views.count(len(played.failures), "thing")
+        number = count(len(played.failures), "thing")
         raise GpushareError(
             f"{number} did not follow as {file} says",
             facts=[(failure.where, f"step {failure.step}, {failure.message}") for failure in played.failures],
@@ -492,7 +492,7 @@ def compact(store: Path | None) -> None:
     with Store.open(path) as cluster:
         rows = cluster.compact()
         cluster.shrink()
-    click.echo(f"{views.count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
+    click.echo(f"{count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
 
 
 def _scenario(file: Path, *, text: bool) -> views.Played:

@@ -119,13 +119,13 @@ def test_an_unknown_job(stage, event) -> None:
 
 
 TOO_LARGE = {
-    "GPUs": (Tasks(gpus=16), Selector(), "16 GPUs needed, the largest that matches: n with 8 GPUs"),
+    "GPUs": (Tasks(gpus=16), Selector(), "can hold it: 16 GPUs needed, the largest that matches: n with 8 GPUs"),
     "memory": (
         Tasks(memory=96 * GIB),
         Selector(),
-        "1 GPU of 96.0 GiB needed, the largest that matches: n with 8 GPUs of 80.0 GiB",
+        "can hold it: 1 GPU of 96.0 GiB needed, the largest that matches: n with 8 GPUs of 80.0 GiB",
     ),
-    "no match": (Tasks(), Selector(pools=("moon",)), "1 GPU needed, the largest that matches: none"),
+    "no match": (Tasks(), Selector(pools=("moon",)), "matches pool moon: 1 GPU needed"),
 }
 
 
@@ -136,7 +136,7 @@ def test_a_job_that_no_node_could_hold_waits_for_one_and_says_so(stage, what) ->
     job = Job("x", "q", (tasks,), selector=selector)
     assert stage.send(JobSubmitted(job)) == [Wait("x", stage.why("x"))]
     assert stage.why("x").code == "no_node"
-    assert stage.why("x").message == f"no node that is there can hold it: {message}"
+    assert stage.why("x").message == f"no node that is there {message}"
     assert stage.allocator.explain("x").reason == stage.why("x")
     # It takes nothing from anybody: what cannot be had is no demand.
     assert stage.allocator.queues["q"].demand == before
