@@ -119,7 +119,11 @@ class _Course:
 
 def read(path: str | Path) -> Scenario:
     """A scenario from a file. Everything that can be wrong in it is found here, before anything runs."""
-    root = load(path).only("scenario", "about", "given", "steps", "when", "then")
+    root = load(path)
+    if "given" not in root and ("nodes" in root or "queues" in root):
+        hint = "write `given:` above its nodes and queues, or run a trace on it: simulate TRACE --cluster FILE"
+        raise FileError(f"{path} is a cluster, not a scenario: nothing happens in it", hint=hint)
+    root.only("scenario", "about", "given", "steps", "when", "then")
     steps = [_step(item) for item in root["steps"].entries()] if "steps" in root else []
     if "when" in root or "then" in root:
         if steps:
@@ -235,13 +239,17 @@ def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Eve
 
 def _queue_events(entry: Item, queues: Mapping[str, Any]) -> Iterator[Event]:
     """A new queue, or a known one with other numbers: what is not said of it stays."""
-    for queue in reading.queues(entry):
+    for queue, said in reading.said_of_queues(entry):
         view = queues.get(queue.name)
         if view is None:
             yield QueueAdded(queue)
-        else:
-            said = {name: getattr(queue, name) for name in entry.keys() if name not in ("queues", "parent")}  # noqa: SIM118
-            yield QueueChanged(replace(view.queue, **said))
+            continue
+        if queue.parent not in (None, view.queue.parent):
+            entry.refuse(
+                f"queue {queue.name} is below {view.queue.parent or 'nothing'}, not below {queue.parent}",
+                hint="a queue stays where it is: remove it, and add it elsewhere",
+            )
+        yield QueueChanged(replace(view.queue, **{name: getattr(queue, name) for name in said}))
 
 
 def read_events(item: Item, queues: Mapping[str, Any]) -> list[Event]:

@@ -54,7 +54,7 @@ BAD = [
     (NodeAdded(Node("x", 10**6)), "node x: gpus", "not between"),
     (NodeAdded(Node("x", 1, 0)), "node x: memory", "not between"),
     (NodeAdded(Node("x", 1, broken=frozenset({1}))), "node x: broken", "not between"),
-    (NodeLost("x"), "node lost", "no node 'x'"),
+    (NodeLost("x"), "node x", "no node 'x'"),
     (GpuHealth("n", 9, False), "node n: gpu", "is not one of"),
     (JobSubmitted(Job("x", "nobody")), "job x: queue", "no queue 'nobody'"),
     (JobSubmitted(Job("x", "d")), "job x: queue", "has children"),
