@@ -71,6 +71,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: str, dialect: Dialect | str = Dialect.NATIVE) -> Quantity:
+        """4Gi, 4096Mi, 4G (10^9), 0.25, 25%, max or none; in another dialect what that takes. Else QuantityError."""
         dialect = Dialect(dialect)
         trimmed = text.strip(BLANKS)
         if not trimmed:

@@ -588,6 +588,16 @@ def check_node(node: Node) -> None:
         _number(f"node {node.name}: broken", index, 0, node.gpus - 1)
 
 
+def check_policy(policy: Policy) -> None:
+    if policy.endings not in ("instant", "reported"):
+        raise bad("policy: endings", f"{policy.endings!r} is unknown", "write instant or reported")
+    for name in ("grow_hold", "reserve_after", "retry_after"):
+        value = getattr(policy, name)
+        if value is not None or name != "reserve_after":
+            _seconds(f"policy: {name}", value)
+    _number("policy: search_width", policy.search_width, 1, 100_000)
+
+
 def _refuse(at: str, *rules: tuple[bool, str, str, str] | tuple[bool, str, str, str, str]) -> None:
     """The first rule that is broken: (whether it is, where, what, remedy, code)."""
     for broken, where, *words in rules:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from allocator_stage import GIB, Stage, gpus
 
+from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     GpuHealth,
     Job,
@@ -18,6 +19,7 @@ from gpushare.cluster.model import (
     NodeAdded,
     NodeLost,
     Place,
+    Policy,
     Queue,
     QueueAdded,
     QueueChanged,
@@ -25,9 +27,10 @@ from gpushare.cluster.model import (
     Refuse,
     Selector,
     Tasks,
+    TimePassed,
     Wait,
 )
-from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.errors import GpushareError, NoSuchJob, UsageError
 
 ONE = (Place(0, 0, "n", (0,), 0, 0),)
 
@@ -219,3 +222,20 @@ def test_time_does_not_go_back(stage) -> None:
     stage.now = 50.0
     stage.job("q", 1, name="early")
     assert stage.allocator.jobs["early"].since == 100.0
+
+
+@pytest.mark.parametrize("now", ["noon", None, True, float("nan"), float("inf")])
+def test_a_moment_that_is_none(stage, now) -> None:
+    before = stage.allocator.dump()
+    with pytest.raises(UsageError, match="now: .* is not a moment"):
+        stage.allocator.handle(TimePassed(), now)
+    assert stage.allocator.dump() == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"endings": "never"}, {"grow_hold": -1.0}, {"retry_after": None}, {"reserve_after": "1m"}, {"search_width": 0}],
+)
+def test_a_policy_that_makes_no_sense(wrong) -> None:
+    with pytest.raises(UsageError, match=f"policy: {next(iter(wrong))}"):
+        Allocator(Policy(**wrong))
