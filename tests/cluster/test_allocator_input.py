@@ -227,7 +227,7 @@ def test_time_does_not_go_back(stage) -> None:
 @pytest.mark.parametrize("now", ["noon", None, True, float("nan"), float("inf")])
 def test_a_moment_that_is_none(stage, now) -> None:
     before = stage.allocator.dump()
-    with pytest.raises(UsageError, match="now: .* is not a moment"):
+    with pytest.raises(UsageError, match=r"now: .* is not a moment"):
         stage.allocator.handle(TimePassed(), now)
     assert stage.allocator.dump() == before
 
