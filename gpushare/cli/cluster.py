@@ -134,6 +134,8 @@ def apply(file: Path, store: Path | None) -> None:
         count(kinds.count("QueueAdded"), "new queue"),
         count(kinds.count("QueueChanged"), "changed queue"),
     ]
+    for line in views.broken_promises(cluster.allocator):
+        click.echo(f"gpushare: {line}", err=True)
     click.echo(f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says")
     _print_actions(actions)
 

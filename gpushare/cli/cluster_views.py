@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 QUEUES = [
     Column("QUEUE"),
     Column("QUOTA", right=True),
-    Column("LIMIT", right=True),
-    Column("PRIORITY", right=True),
+    Column("LIMIT", right=True, spare=1),
+    Column("PRIORITY", right=True, spare=3),
     Column("HELD", right=True),
     Column("SHARE", right=True),
-    Column("ASKED", right=True),
+    Column("ASKED", right=True, spare=2),
     Column("RUNNING", right=True),
     Column("WAITING", right=True),
 ]
 NODES = [
     Column("NODE"),
-    Column("POOL"),
-    Column("TYPE"),
+    Column("POOL", spare=2),
+    Column("TYPE", spare=1),
     Column("GPUS", right=True),
     Column("MEMORY", right=True),
     Column("WHOLE", right=True),
@@ -50,11 +50,11 @@ JOBS = [
     Column("JOB"),
     Column("QUEUE"),
     Column("STATE"),
-    Column("PRIORITY", right=True),
+    Column("PRIORITY", right=True, spare=3),
     Column("GPUS", right=True),
-    Column("TASKS", right=True),
-    Column("AGE", right=True),
-    Column("WHERE, OR WHY NOT", shrink=True),
+    Column("TASKS", right=True, spare=2),
+    Column("AGE", right=True, spare=1),
+    Column("WHERE, OR WHY NOT", wrap=True, least=40),
 ]
 WHAT_IF = [Column("QUEUE"), Column("NOW", right=True), Column("THEN", right=True)]
 
@@ -79,11 +79,23 @@ def print_queues(allocator: Allocator, *, wide: bool) -> None:
             str(view.pending),
         ]
         rows.append([*row, share.words] if wide else row)
-    _output.print_table([*QUEUES, Column("SHARE COMES FROM")] if wide else QUEUES, rows)
+    _output.print_table([*QUEUES, Column("SHARE COMES FROM", wrap=True, least=30)] if wide else QUEUES, rows)
     if wide:
         for loan in allocator.loans():
             lender = f"from {loan.lender}" if loan.lender else "that are promised to nobody"
             click.echo(f"{loan.borrower} borrows {format_gpus(loan.amount)} {lender}")
+
+
+def broken_promises(allocator: Allocator) -> Iterator[str]:
+    """Quotas that cannot all be met at once: allowed, but perhaps a slip."""
+    limits: dict[str | None, tuple[str, int | None]] = {None: ("there are", _capacity(allocator))}
+    limits |= {name: (f"the quota of {name} is", view.queue.quota) for name, view in allocator.queues.items()}
+    for parent, (what, most) in limits.items():
+        quotas = [allocator.queues[name].queue.quota or 0 for name in children(allocator, parent)]
+        if most is not None and sum(quotas) > most:
+            whose = f"the queues below {parent}" if parent else "the top queues"
+            total, there = _gpus(format_gpus(sum(quotas))), _gpus(format_gpus(most))
+            yield f"the quotas of {whose} add up to {total}, and {what} {there}: if all ask, each gets less"
 
 
 def queues_json(allocator: Allocator) -> dict[str, Any]:

@@ -382,6 +382,11 @@ def test_a_socket_where_nobody_listens_names_what_says_so(gpushare, environ, tmp
     assert f"hint: start it, or take away what names it: GPUSHARE_SOCKET={tmp_path / 'none.sock'}" in err
 
 
+def test_events_of_a_job_that_has_none(gpushare, fake, monkeypatch):
+    monkeypatch.setattr("gpushare.client.Client.records", lambda _: [])
+    assert gpushare("events", "--job", "nobody") == (0, "", "no events of a job 'nobody'\n")
+
+
 def test_daemon_has_no_other_commands(gpushare, fake):
     code, _, err = gpushare("daemon", "restart")
     assert code == 2

@@ -279,6 +279,33 @@ def test_a_bad_cluster_file_makes_no_cluster(sh, text: str, words: str) -> None:
     assert not (sh.directory / "state" / "gpushare" / "cluster.db").exists()
 
 
+def test_promises_that_cannot_all_be_kept_are_named(sh) -> None:
+    below = "[{name: b, quota: 7}]"
+    text = f"nodes: [{{name: n, gpus: 8}}]\nqueues: [{{name: a, quota: 6, queues: {below}}}, {{name: c, quota: 3}}]\n"
+    (sh.directory / "much.yaml").write_text(text)
+    sh("apply {dir}/much.yaml")
+    assert sh.err.splitlines() == [
+        "gpushare: the quotas of the top queues add up to 9 GPUs, and there are 8 GPUs: if all ask, each gets less",
+        "gpushare: the quotas of the queues below a add up to 7 GPUs, and the quota of a is 6 GPUs:"
+        " if all ask, each gets less",
+    ]
+    sh("apply {dir}/cluster.yaml --store {dir}/fine.db")
+    assert sh.err == ""
+
+
+def test_on_a_narrow_terminal_the_reason_stays_and_goes_on_below() -> None:
+    from gpushare.cli import cluster_views, output
+
+    lines = output.table(
+        cluster_views.JOBS,
+        [["train", "vision", "pending", "50", "9", "-", "4m", "no node that is there can hold it: 9 GPUs needed"]],
+        60,
+    )
+    assert "PRIORITY" not in lines[0]
+    assert "…" not in "".join(lines)
+    assert lines[-1].strip() == "GPUs needed"
+
+
 def test_a_policy_is_for_ever(cluster) -> None:
     (cluster.directory / "other.yaml").write_text("policy: {grow_hold: 3s}\n")
     assert "made with another" in cluster.refused("apply {dir}/other.yaml")
