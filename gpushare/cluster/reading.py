@@ -234,6 +234,8 @@ def _seated(entry: Item, pattern: Job, seats: Seats, rung: int, wanted: list[int
         entry["on"].refuse(f"{len(where)} nodes for {len(numbers)} tasks", hint="name one node, or one for each task")
     for (group, task), node in zip(numbers, where, strict=False):
         gpus = seats.take(node, pattern.tasks[group], rung, tuple(wanted))
+        if node not in seats.free:
+            entry["on"].refuse(f"no node {node}", hint=f"there are: {', '.join(list(seats.free)[:8]) or 'none'}")
         if gpus is None:
             entry["on"].refuse(f"there is no room on {node}", hint="name another node; jobs are seated in their order")
         yield Place(group, task, node, gpus, 0, 0)
