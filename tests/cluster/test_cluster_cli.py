@@ -429,7 +429,7 @@ def test_a_bad_trace_is_named_by_line(sh, name: str, text: str, words: str) -> N
         ("given: {}\nsteps: [{when: [{wait: soon}]}]", "cannot read 'soon'"),
         ("given: {}\nsteps: [{when: [{lose: n}]}]", "n"),
         ("given: {queues: [{name: a}]}\nsteps: [{then: {held: {b: 1}}}]", "no b here"),
-        ("given: {queues: [{name: a}], jobs: [{name: j, queue: a, on: n}]}", "no room on n"),
+        ("given: {queues: [{name: a}], jobs: [{name: j, queue: a, on: n}]}", "given.jobs[0].on: no node n"),
     ],
 )
 def test_a_bad_scenario_is_named_by_line(sh, text: str, words: str) -> None:
