@@ -114,6 +114,16 @@ def huge(gpus: int, jobs: int, queues: int) -> Shape:
     return Shape(_nodes(nodes), [QueueShape(f"queue-{n}", gpus // queues) for n in range(queues)], shapes)
 
 
+def borrowed(gpus: int, queues: int, blocks: int) -> Shape:
+    """Half of the queues hold everything in small jobs; of the others each wants a whole node back, `blocks` in all."""
+    nodes, half = gpus // GPUS, queues // 2
+    sizes = ((4, 2, 2), (2, 2, 1, 1, 1, 1), (1,) * GPUS, (4, 2, 1, 1))
+    running = [(f"node-{n}", size) for n in range(nodes) for size in sizes[n % len(sizes)]]
+    jobs = [JobShape(f"small-{i}", f"queue-{i % half}", gpus=size, node=node) for i, (node, size) in enumerate(running)]
+    jobs += [JobShape(f"block-{n}", f"queue-{half + n % half}", gpus=GPUS) for n in range(blocks)]
+    return Shape(_nodes(nodes), [QueueShape(f"queue-{n}", gpus // queues) for n in range(queues)], jobs)
+
+
 # Kueue test/performance/scheduler/configs/large-scale/generator.yaml as of 1000 queues and 50,000 workloads:
 # name, count per queue, milliseconds between two, milliseconds each runs, priority, units
 KUEUE_CLASSES = (("small", 35, 60, 150, 50, 1), ("medium", 11, 300, 350, 100, 5), ("large", 4, 700, 700, 200, 20))

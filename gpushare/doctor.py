@@ -2,16 +2,20 @@
 
 Each check asks the real thing (the loader, the socket, NVML) instead of guessing from its surroundings. `ok` and
 `skip` need nothing; `warn` works, but not as well as it could; `fail` does not work, and is what the exit code tells.
+A finding has the commands that mend it where commands can: for this machine, to be read and then typed.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +24,9 @@ from gpushare import __version__, glibc, locate
 from gpushare.api import UnmanagedProcess
 from gpushare.client import Client
 from gpushare.config import load_settings
-from gpushare.env import Settings, unknown_variables
-from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushare.paths import Runtime, library, software_driver_dir, user_dir
+from gpushare.env import BY_NAME, PREFIX, Settings, unknown_variables
+from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted, UsageError
+from gpushare.paths import PACKAGE, SYSTEM_DIR, Runtime, library, software_driver_dir, user_dir
 from gpushare.presence import late_library
 from gpushare.quantity import format_bytes
 
@@ -31,6 +35,8 @@ __all__ = ["CHECKS", "Check", "Finding", "Surroundings", "examine"]
 OTHER_INTERPOSERS = ("libvgpu.so", "libnvshare.so", "libcuda_hook.so", "libgemhook.so", "libtorch_memory_saver")
 NATIVE_LIMITS_SINCE = 615
 UNMANAGED_WORTH_A_WORD = 256 * 2**20
+NVIDIA, DISPLAY = "0x10de", "0x03"  # on the PCI bus: the vendor, and the class of GPUs with and without a screen
+PRELOAD_FILE = "/etc/ld.so.preload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class Finding:
     state: str  # ok, warn, fail, skip
     detail: str
     hint: str | None = None
+    fix: tuple[str, ...] = ()
+    """Commands for a shell, in order."""
 
 
 @dataclass
@@ -80,13 +88,14 @@ def examine(surroundings: Surroundings) -> Iterator[tuple[Check, Finding]]:
         except GpushareError as error:
             finding = Finding("fail", error.message, error.hint)
         if finding.hint is None and finding.state in ("warn", "fail"):
-            finding = Finding(finding.state, finding.detail, check.hint)
+            finding = replace(finding, hint=check.hint)
         yield check, finding
 
 
 def check_driver(_: Surroundings) -> Finding:
     if locate.detect_driver() == "sim":
-        return Finding("warn", "no NVIDIA driver: the software driver stands in")
+        fix = ("sudo modprobe nvidia", "sudo nvidia-modprobe -u") if _has_nvidia_hardware() else ()
+        return Finding("warn", "no NVIDIA driver: the software driver stands in", fix=fix)
     try:
         version, count = _ask_nvml()
     except OSError as error:
@@ -96,12 +105,12 @@ def check_driver(_: Surroundings) -> Finding:
 
 def check_shim_loads(surroundings: Surroundings) -> Finding:
     if not library().exists():
-        return Finding("fail", f"{library()} is not there")
+        return Finding("fail", f"{library()} is not there", fix=_reinstall())
     true = shutil.which("true") or "/bin/true"
     for command in ([true], [sys.executable, "-c", "pass"]):
         problem = _preload_problem(command, surroundings.environ)
         if problem:
-            return Finding("fail", f"{command[0]}: {problem}")
+            return Finding("fail", f"{command[0]}: {problem}", fix=_reinstall())
     return Finding("ok", f"into {true} and {Path(sys.executable).name}, all symbols bound at once")
 
 
@@ -111,14 +120,17 @@ def check_daemon(surroundings: Surroundings) -> Finding:
     except DaemonUnreachable as error:
         named = surroundings.settings.find("GPUSHARE_SOCKET")
         if named:
-            return Finding("fail", f"{error.message} ({named.source})", "unset GPUSHARE_SOCKET, or start that daemon")
+            detail, fix = f"{error.message} ({named.source})", (f"unset {named.name}",) if named.name else ()
+            return Finding("fail", detail, "unset GPUSHARE_SOCKET, or start that daemon", fix)
         if error.code == "no_daemon":
             return Finding("skip", "none runs; `gpushare run` starts one for its job")
-        return Finding("fail", error.message, error.hint)
+        scope = "system" if (SYSTEM_DIR / "api.sock").exists() else "user"
+        return Finding("fail", error.message, error.hint, _restart(scope) if error.code == "other_protocol" else ())
     version = surroundings.client.version()
     where = f"{node.runtime.api_socket} ({version['scope']}, pid {version['pid']})"
     if version["version"] != __version__:
-        return Finding("warn", f"{where} is version {version['version']}, this command {__version__}")
+        detail = f"{where} is version {version['version']}, this command {__version__}"
+        return Finding("warn", detail, fix=_restart(version["scope"]))
     return Finding("ok", f"{where}, version {version['version']}, protocol {version['protocol']}")
 
 
@@ -126,7 +138,10 @@ def check_runtime_dir(surroundings: Surroundings) -> Finding:
     for driver in ("nvidia", "sim"):
         directory = user_dir(driver, surroundings.environ)
         if directory.is_symlink() or directory.exists():
-            Runtime(directory).check()
+            try:
+                Runtime(directory).check()
+            except NotPermitted as error:
+                return Finding("fail", error.message, error.hint, _make_ours(directory))
     return Finding("ok", str(user_dir("nvidia", surroundings.environ).parent))
 
 
@@ -134,24 +149,28 @@ def check_layout(_: Surroundings) -> Finding:
     try:
         from gpushare._layout import ffi, lib
     except ImportError as error:
-        return Finding("fail", str(error))
+        return Finding("fail", str(error), fix=_reinstall())
     expected = {"struct gs_page": lib.GS_PAGE_BYTES, "struct gs_frame": lib.GS_FRAME_BYTES, "struct gs_line": 128}
     wrong = [
         f"{name} is {ffi.sizeof(name)} bytes, not {size}" for name, size in expected.items() if ffi.sizeof(name) != size
     ]
     if wrong:
-        return Finding("fail", ", ".join(wrong))
+        return Finding("fail", ", ".join(wrong), fix=_reinstall())
     return Finding("ok", f"page version {lib.GS_PAGE_VERSION}, frame version {lib.GS_WIRE_VERSION}")
 
 
 def check_interposers(surroundings: Surroundings) -> Finding:
-    preloaded = f"{surroundings.environ.get('LD_PRELOAD', '')} {_read('/etc/ld.so.preload')}"
-    found = [name for name in OTHER_INTERPOSERS if name in preloaded]
-    if "CUDA_MPS_PIPE_DIRECTORY" in surroundings.environ or _runs("nvidia-cuda-mps"):
-        found.append("MPS")
-    if found:
-        return Finding("warn", f"found {', '.join(found)}")
-    return Finding("ok", "none")
+    in_variable, in_file = surroundings.environ.get("LD_PRELOAD", ""), _read(PRELOAD_FILE)
+    found, fix = [name for name in OTHER_INTERPOSERS if name in f"{in_variable} {in_file}"], []
+    if any(name in in_variable for name in found):
+        fix.append("unset LD_PRELOAD")
+    fix += [f"sudo sed -i '/{re.escape(name)}/d' {PRELOAD_FILE}" for name in found if name in in_file]
+    mps = ["echo quit | nvidia-cuda-mps-control"] if _runs("nvidia-cuda-mps") else []
+    if "CUDA_MPS_PIPE_DIRECTORY" in surroundings.environ:
+        mps.append("unset CUDA_MPS_PIPE_DIRECTORY")
+    if mps:
+        found, fix = [*found, "MPS"], [*fix, *mps]
+    return Finding("warn", f"found {', '.join(found)}", fix=tuple(fix)) if found else Finding("ok", "none")
 
 
 def check_native_limits(surroundings: Surroundings) -> Finding:
@@ -206,18 +225,26 @@ def check_health(surroundings: Surroundings) -> Finding:
         return Finding("ok", f"{len(gpus)} GPU{' is' if len(gpus) == 1 else 's are'} well")
     detail = "; ".join(f"GPU {index} is {one['state']}: {one['text']}" for index, one in found)
     hint = "; ".join(dict.fromkeys(one["hint"] for _, one in found))
-    return Finding("warn" if all(one["state"] == "degraded" for _, one in found) else "fail", detail, hint)
+    state = "warn" if all(one["state"] == "degraded" for _, one in found) else "fail"
+    reset = [gpu["uuid"] for gpu in gpus if any(RESET in one["hint"] for one in gpu["health"]["ailments"])]
+    return Finding(state, detail, hint, _reset(reset, surroundings.client.version()["scope"]) if reset else ())
 
 
 def check_variables(surroundings: Surroundings) -> Finding:
-    settings = surroundings.settings
-    settings.budget()
-    settings.integer("GPUSHARE_PRIORITY")
-    settings.duration("GPUSHARE_GRACE")
-    for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
-        settings.choice(name)
-    problems = [*settings.warnings, *unknown_variables(surroundings.environ)]
-    return Finding("warn", "; ".join(problems)) if problems else Finding("ok", "no contradictions")
+    settings, environ = surroundings.settings, surroundings.environ
+    try:
+        settings.budget()
+        settings.integer("GPUSHARE_PRIORITY")
+        settings.duration("GPUSHARE_GRACE")
+        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG", "GPUSHARE_MODE"):
+            settings.choice(name)
+    except UsageError as error:
+        wrong = [name for name in environ if error.message.startswith(f"{name}=")]
+        return Finding("fail", error.message, error.hint, tuple(f"unset {name}" for name in wrong))
+    unknown = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in BY_NAME]
+    problems = [*settings.warnings, *unknown_variables(environ)]
+    fix = tuple(f"unset {name}" for name in unknown)
+    return Finding("warn", "; ".join(problems), fix=fix) if problems else Finding("ok", "no contradictions")
 
 
 def check_container(surroundings: Surroundings) -> Finding:
@@ -242,18 +269,19 @@ def check_glibc(_: Surroundings) -> Finding:
     try:
         needed = {path.name: glibc.needed(path) for path in (*built, *late)}
     except (OSError, ValueError) as error:
-        return Finding("fail", str(error), "reinstall gpushare")
+        return Finding("fail", str(error), "reinstall gpushare", _reinstall())
     wanting = [path.name for path in (*built, *late) if needed[path.name] > here]
     detail = f"glibc {glibc.text(here)}; " + ", ".join(
         f"{name} needs {glibc.text(needed[name])}" for name in wanting or (library().name, late_library().name)
     )
     if any(path.name in wanting for path in built):
-        return Finding("fail", detail)
+        return Finding("fail", detail, fix=_reinstall())
     if wanting:
         return Finding(
             "warn",
             f"{detail}: gpushare.enable() cannot work here",
             "start notebooks with `gpushare run`, or a kernel made by `gpushare kernel`: these need another library",
+            ("gpushare kernel install",),
         )
     return Finding("ok", detail)
 
@@ -276,7 +304,10 @@ CHECKS = (
     ),
     Check("GS09", "environment variables", check_variables, "unset what you do not mean"),
     Check(
-        "GS10", "container", check_container, "mount /run/gpushare of the node into the container (and share its pids)"
+        "GS10",
+        "container",
+        check_container,
+        "if its node runs the system's daemon, start it with --pid=host -v /run/gpushare:/run/gpushare",
     ),
     Check(
         "GS11",
@@ -292,6 +323,51 @@ CHECKS = (
     ),
     Check("GS13", "health of the GPUs", check_health, "see `gpushare status`"),
 )
+
+
+# ---- what mends it ---------------------------------------------------------------------------------
+
+RESET = "--gpu-reset"
+"""In the hint of an ailment that ends with a reset."""
+
+
+def _reinstall() -> tuple[str, ...]:
+    """From the source tree, if we run in one: else compiled anew, for this C library."""
+    source, python = PACKAGE.parent, shlex.quote(sys.executable)
+    if (source / "shim" / "build_shim.py").exists():
+        return (f"{python} -m pip install --no-deps -e {shlex.quote(str(source))}",)
+    return (f"{python} -m pip install --force-reinstall --no-deps --no-binary gpushare gpushare=={__version__}",)
+
+
+def _restart(scope: str) -> tuple[str, ...]:
+    """A user's own is started again by the next `gpushare run`."""
+    return ("sudo systemctl restart gpushared",) if scope == "system" else ("gpushare daemon stop",)
+
+
+def _reset(uuids: Sequence[str], scope: str) -> tuple[str, ...]:
+    resets = tuple(f"sudo nvidia-smi --gpu-reset -i {uuid}" for uuid in uuids)
+    if scope == "system":
+        return ("sudo systemctl stop gpushared", *resets, "sudo systemctl start gpushared")
+    return ("gpushare daemon stop", *resets)
+
+
+def _make_ours(directory: Path) -> tuple[str, ...]:
+    found = directory.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+        return (f"chmod 700 {shlex.quote(str(directory))}",)
+    if found.st_uid == os.getuid():
+        return (f"rm {shlex.quote(str(directory))}",)
+    return ('export XDG_RUNTIME_DIR="$(mktemp -d)"',)
+
+
+def _has_nvidia_hardware() -> bool:
+    return any(
+        _read(f"{device}/vendor").strip() == NVIDIA and _read(f"{device}/class").startswith(DISPLAY)
+        for device in Path("/sys/bus/pci/devices").glob("*")
+    )
+
+
+# ---- asking ----------------------------------------------------------------------------------------
 
 
 def _pids(processes: Sequence[UnmanagedProcess]) -> str:

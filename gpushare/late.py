@@ -232,7 +232,7 @@ def _make_farm(runtime: Path, drivers: Mapping[str, str]) -> Path:
         raise GpushareError(
             f"{shim} is not there",
             code="not_built",
-            hint="install the package (pip install .), or build in place (python setup.py build_ext --inplace)",
+            hint="install the package (pip install .), or build in place (make build)",
         )
     links = {"libcuda.so": shim, "libcuda.so.1": shim, "libgpushare-real-cuda.so.1": Path(drivers["cuda"])}
     if "nvml" in drivers:

@@ -59,7 +59,7 @@ def preload(environ: Mapping[str, str]) -> str:
         raise GpushareError(
             f"the preload library {path} is not there",
             code="not_built",
-            hint="install the package (pip install .), or build in place (python setup.py build_ext --inplace)",
+            hint="install the package (pip install .), or build in place (make build)",
         )
     if any(character in path for character in " :;"):
         raise GpushareError(

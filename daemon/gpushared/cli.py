@@ -21,7 +21,7 @@ from gpushared.runtime_dir import RuntimeDir
 
 def main(arguments: Sequence[str] | None = None) -> int:
     _without_preload()
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         logs.set_up(options.log_level, options.log_format)
         return _run(options)
@@ -32,22 +32,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog="gpushared",
         description="The node daemon of gpushare: shares the memory of this node's GPUs between programs.",
     )
-    scope = parser.add_mutually_exclusive_group()
+    scope = made.add_mutually_exclusive_group()
     scope.add_argument("--user", action="store_true", help="for this user alone; ends after the last job (default)")
     scope.add_argument("--system", action="store_true", help="for all users; as a service, under systemd")
-    parser.add_argument("--dir", type=Path, help="where its sockets, pages and notes lie")
-    parser.add_argument("--driver", choices=("auto", "nvidia", "sim"), help="NVIDIA's driver or the software driver")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/gpushared.toml")
-    parser.add_argument("--check-config", action="store_true", help="print the settings in force, and where from")
-    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    made.add_argument("--dir", type=Path, help="where its sockets, pages and notes lie")
+    made.add_argument("--driver", choices=("auto", "nvidia", "sim"), help="NVIDIA's driver or the software driver")
+    made.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/gpushared.toml")
+    made.add_argument("--check-config", action="store_true", help="print the settings in force, and where from")
+    made.add_argument("--log-format", choices=("text", "json"), default="text", help="of its log, on standard error")
     level = os.environ.get("GPUSHARE_LOG", "")
-    parser.add_argument("--log-level", choices=tuple(logs.LEVELS), default=level if level in logs.LEVELS else "info")
-    return parser
+    made.add_argument(
+        "--log-level",
+        choices=tuple(logs.LEVELS),
+        default=level if level in logs.LEVELS else "info",
+        help="default: GPUSHARE_LOG, or info",
+    )
+    return made
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -33,6 +33,7 @@ COMMANDS = {
     "explain": "gpushare.cli.explain",
     "events": "gpushare.cli.events",
     "doctor": "gpushare.cli.doctor",
+    "docs": "gpushare.cli.docs",
     "cluster": "gpushare.cli.cluster",
     "demo": "gpushare.cli.demo",
     "kernel": "gpushare.cli.kernel",

@@ -9,6 +9,7 @@ import time
 
 import click
 
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted, UsageError
@@ -23,7 +24,9 @@ STOPS_WITHIN = 10.0
     context_settings={"ignore_unknown_options": True},
 )
 @_output.option("table", "json")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete.words("status", "stop", "--help-daemon")
+)
 def command(arguments: tuple[str, ...], output: str) -> None:
     """Run the node daemon in the foreground; ARGUMENTS are those of gpushared.
 

@@ -8,6 +8,7 @@ import select
 import click
 
 from gpushare.api import Record
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable
@@ -19,7 +20,7 @@ from gpushare.locate import find
 @click.option(
     "-n", "--last", metavar="N", type=click.IntRange(0), default=20, show_default=True, help="How many before."
 )
-@click.option("--job", metavar="JOB", help="Only of this job: its name or id.")
+@click.option("--job", metavar="JOB", shell_complete=complete.jobs, help="Only of this job: its name or id.")
 @_output.option("table", "jsonl")
 def command(follow: bool, last: int, job: str | None, output: str) -> None:
     """What has happened on this node: who was admitted, who waited, who was asked to give back, by which rung.

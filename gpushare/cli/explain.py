@@ -1,38 +1,137 @@
-"""gpushare explain: why memory is short, or what happened to a job."""
+"""gpushare explain: why memory is short, what happened to a job, or what a message means."""
 
 from __future__ import annotations
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING
 
 import click
 
 from gpushare.api import Explanation, GpuPressure, Outcome, Record, Story, Waiting
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.status import ailments
 from gpushare.config import load_settings
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 from gpushare.locate import find
 from gpushare.quantity import format_bytes, format_duration
 
+if TYPE_CHECKING:
+    from gpushare.meaning import Found, Meaning
+
+READABLE = 100
+"""Columns of a text, at most."""
 LAST = 20
 """Records beside what is so now."""
 
 
-@click.command(short_help="Say why memory is short, or what happened to a job.")
-@click.argument("job", required=False)
+@click.command(short_help="Say why memory is short, what happened to a job, or what a message means.")
+@click.argument("subject", required=False, metavar="[JOB | CODE | -]", shell_complete=complete.subjects)
 @_output.option("table", "json")
-def command(job: str | None, output: str) -> None:
-    """Without JOB: why memory is short right now. With JOB (id, the beginning of it, name, or a pid): its story."""
-    client = find(load_settings()).client()
-    if job is None:
-        explanation = client.explain()
+def command(subject: str | None, output: str) -> None:
+    """Without an argument: why memory is short right now.
+
+    With JOB (its id, the beginning of it, its name, or a pid): its story. With CODE, as in -o json: what that reason
+    means, and what to do. With -: the messages of gpushare in what comes on standard input, each with its numbers,
+    what it means, and what to do.
+
+    \b
+    gpushare explain train
+    gpushare explain not_free
+    python train.py 2>&1 | tee log; gpushare explain - < log
+    """
+    if subject is None:
+        explanation = find(load_settings()).client().explain()
         if output == "json":
             _output.print_json("explain", dict(explanation))
         else:
             _print_now(explanation)
+    elif subject == "-":
+        _explain_input(output)
+    else:
+        _explain(subject, output)
+
+
+def _explain(subject: str, output: str) -> None:
+    """A job comes first, so that one whose name is a code is not lost."""
+    from gpushare.meaning import meanings
+
+    try:
+        client = find(load_settings()).client()
+        story = client.story(client.find_job(subject)["id"])
+    except (DaemonUnreachable, NoSuchJob):
+        meaning = meanings().get(subject)
+        if meaning is None:
+            raise
+        if output == "json":
+            _output.print_json("meaning", _meaning(meaning))
+        else:
+            _print_meaning(meaning)
         return
-    story = client.story(client.find_job(job)["id"])
     if output == "json":
         _output.print_json("explain", dict(story))
     else:
         _print_story(story)
+
+
+def _explain_input(output: str) -> None:
+    from gpushare.meaning import messages_in
+
+    if sys.stdin.isatty():
+        click.echo("paste the messages, then Ctrl-D", err=True)
+    with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
+        found = messages_in(lines)
+    if not found:
+        raise GpushareError(
+            "there is no message of gpushare in that",
+            code="no_message",
+            hint="they are on standard error: COMMAND 2>&1 | gpushare explain -",
+        )
+    if output == "json":
+        messages = [
+            {**_meaning(one.meaning), "message": one.message, "facts": one.facts, "hint": one.hint, "count": one.count}
+            for one in found
+        ]
+        _output.print_json("messages", {"messages": messages})
+        return
+    for number, one in enumerate(found):
+        if number:
+            click.echo()
+        _print_found(one)
+
+
+def _meaning(meaning: Meaning) -> dict[str, object]:
+    return {"code": meaning.code, "what": meaning.what, "remedy": meaning.remedy}
+
+
+def _print_found(found: Found) -> None:
+    times = f" ({found.count} times; the last has these numbers)" if found.count > 1 else ""
+    click.echo(f"{found.meaning.code}: {found.message}{times}")
+    width = max((len(label) for label, _ in found.facts), default=0)
+    for label, text in found.facts:
+        first, *more = text.splitlines() or [""]
+        click.echo(f"  {label:<{width}}  {first}".rstrip())
+        for line in more:
+            click.echo(f"{'':{width + 4}}{line}")
+    click.echo()
+    _print_what(found.meaning)
+    if found.hint:
+        click.echo(f"hint: {found.hint}")
+
+
+def _print_meaning(meaning: Meaning) -> None:
+    click.echo(meaning.code)
+    for message in meaning.messages:
+        click.echo(f"  {message}")
+    click.echo()
+    _print_what(meaning)
+
+
+def _print_what(meaning: Meaning) -> None:
+    for paragraph in (*meaning.what.splitlines(), f"What to do: {meaning.remedy}"):
+        width = min(_output.terminal_size().columns, READABLE)
+        click.echo(textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False))
 
 
 def _print_now(explanation: Explanation) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from gpushare import __version__, kernelspec
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.env import Settings
 from gpushare.errors import render
@@ -49,7 +50,12 @@ def command() -> None:
 @command.command()
 @click.option("--name", default="gpushare", show_default=True, metavar="NAME", help="Of the kernel, and of its jobs.")
 @click.option("--display-name", metavar="TEXT", help="What notebooks show.  [default: the base's, with the budget]")
-@click.option("--base", metavar="KERNEL", help="An installed kernel to wrap.  [default: ipykernel of this Python]")
+@click.option(
+    "--base",
+    metavar="KERNEL",
+    shell_complete=complete.kernels,
+    help="An installed kernel to wrap.  [default: ipykernel of this Python]",
+)
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
 @click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
 @click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
@@ -164,7 +170,7 @@ def _as_json(kernel: kernelspec.Kernel) -> dict[str, object]:
 
 
 @command.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=complete.kernels)
 @prefix_option
 @sys_prefix_option
 def remove_kernel(*, name: str, prefix: Path | None, sys_prefix: bool) -> None:

@@ -136,6 +136,17 @@ def styled(*parts: tuple[str, str]) -> str:
     return _ansi(Text.assemble(*parts))
 
 
+def markdown(text: str, width: int) -> str:
+    """For a terminal."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False)
+    console.print(Markdown(text, hyperlinks=False))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
 def _ansi(text: Text) -> str:
     from rich.console import Console
 
@@ -154,6 +165,13 @@ def cut(line: str, width: int) -> str:
         return line
     text.truncate(width)
     return _ansi(text)
+
+
+def selected(line: str, width: int) -> str:
+    """A line of a table, as a bar across the terminal."""
+    from rich.text import Text
+
+    return styled((Text.from_ansi(line).plain.ljust(width), "reverse"))
 
 
 def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:

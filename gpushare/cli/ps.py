@@ -11,6 +11,7 @@ from dataclasses import replace
 import click
 
 from gpushare.api import Gpu, Job, Outcome, UnmanagedProcess
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
@@ -43,7 +44,12 @@ COMMAND = Column("COMMAND", shrink=True, spare=7)
 
 @click.command(short_help="List jobs and what they use.")
 @click.option("-a", "--all", "ended", is_flag=True, help="Ended jobs, too: how they ended, and the most they used.")
-@click.option("--gpu", metavar="GPU", help="Only on this GPU: its number, or its UUID or the beginning of that.")
+@click.option(
+    "--gpu",
+    metavar="GPU",
+    shell_complete=complete.gpus,
+    help="Only on this GPU: its number, or its UUID or the beginning of that.",
+)
 @click.option("--user", metavar="USER", help="Only of this user: name or uid.")
 @_output.option("table", "wide", "json", "jsonl")
 def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from gpushare.cli import complete
 from gpushare.config import load_settings
 from gpushare.locate import find
 from gpushare.quantity import format_bytes
 
 
 @click.command(short_help="End a reservation.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete.reservations)
 def command(name: str) -> None:
     """End the reservation NAME (or its id). Jobs that run in it keep what they have requested."""
     gone = find(load_settings()).client().release(name)

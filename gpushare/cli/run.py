@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gpushare.cli import complete
 from gpushare.errors import QuantityError
 from gpushare.quantity import parse_duration
 
@@ -17,6 +18,13 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._complete_wait(list(args)))
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Behind the program's name nothing is an option of ours: a shell that asks is told so."""
+        params = super().get_params(ctx)
+        if ctx.resilient_parsing and ctx.params.get("command_line"):
+            return [param for param in params if isinstance(param, click.Argument)]
+        return params
 
     def format_epilog(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         from gpushare.env import VARIABLES
@@ -68,6 +76,7 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
     "devices",
     metavar="GPU",
     multiple=True,
+    shell_complete=complete.gpus,
     help="On this one: its number in `gpushare status`, or its UUID. For several GPUs give it several times.",
 )
 @click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's]")
@@ -83,13 +92,29 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
     "--wait", metavar="[TIME]", callback=_wait, help="Wait for room when the request does not fit now, forever or TIME."
 )
 @click.option("--no-wait", is_flag=True, help="Fail at once when the request does not fit (the default).")
-@click.option("--reservation", metavar="NAME", help="Start in memory that `gpushare reserve` has kept.")
+@click.option(
+    "--reservation",
+    metavar="NAME",
+    shell_complete=complete.reservations,
+    help="Start in memory that `gpushare reserve` has kept.",
+)
 @click.option("--no-lend", is_flag=True, help="Keep this job's unused memory for itself.")
-@click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.  [default: auto]")
-@click.option("--visible", metavar="WHAT", help="What the program sees as the GPU's size: limit or request.")
+@click.option(
+    "--driver",
+    metavar="NAME",
+    shell_complete=complete.choices("GPUSHARE_DRIVER"),
+    help="auto, nvidia, or sim: the software driver.  [default: auto]",
+)
+@click.option(
+    "--visible",
+    metavar="WHAT",
+    shell_complete=complete.choices("GPUSHARE_VISIBLE"),
+    help="What the program sees as the GPU's size: limit or request.",
+)
 @click.option(
     "--mode",
     metavar="MODE",
+    shell_complete=complete.choices("GPUSHARE_MODE"),
     help="enforce; observe: no budget, only see what it uses (ps, --report); off: as if gpushare were not there.",
 )
 @click.option("--exec", "replace", is_flag=True, help="Become the program instead of staying as its parent.")
@@ -97,7 +122,14 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.option("--require-daemon", is_flag=True, help="Fail rather than run without a daemon.")
 @click.option("-v", "--verbose", count=True, help="Say where the budget comes from, and what the daemon does.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-@click.argument("command_line", metavar="COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "command_line",
+    metavar="COMMAND [ARG]...",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    shell_complete=complete.program,
+)
 def command(
     *,
     command_line: tuple[str, ...],

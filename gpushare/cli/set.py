@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpushare.api import Change, JobGpu
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.config import load_settings
 from gpushare.env import Setting
@@ -13,7 +14,7 @@ from gpushare.quantity import format_bytes
 
 
 @click.command(short_help="Change a job's request, limit or priority while it runs.")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each of its GPUs.")
 @click.option("--limit", metavar="AMOUNT", help="Ceiling on each of its GPUs.")
 @click.option("--priority", type=int, metavar="N", help="Jobs of lower priority are stopped first.")

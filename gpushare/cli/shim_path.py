@@ -19,6 +19,6 @@ def command() -> None:
         raise GpushareError(
             f"the preload library {library()} is not there",
             code="not_built",
-            hint="install the package (pip install .), or build in place (python setup.py build_ext --inplace)",
+            hint="install the package (pip install .), or build in place (make build)",
         )
     click.echo(library())

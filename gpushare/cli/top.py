@@ -1,37 +1,34 @@
-"""gpushare top: the GPUs and their jobs, live. `frame` makes a picture of an answer; the rest is the terminal."""
+"""gpushare top: the GPUs and their jobs, live.
+
+`frame` makes a picture of an answer, `press` says what a key does to what is seen; the rest is the terminal.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
 import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import click
 
 from gpushare.api import Gpu, Job, Status
 from gpushare.cli import output as _output
 from gpushare.cli import ps
+from gpushare.cli.screen import draw, screen, size
 from gpushare.cli.status import ailments, bar, headline
 from gpushare.config import load_settings
-from gpushare.errors import DaemonUnreachable
-from gpushare.locate import find
+from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.locate import Node, find
 from gpushare.quantity import format_bytes
 
-BAR = 30
+BAR, NARROW = 30, 8
 LEGEND = "# guaranteed  + borrowed  ! outside gpushare  . free  | requested"
 COLOURS = {"#": "green", "+": "yellow", "!": "magenta", ".": "dim", "|": "bold"}
 PIPED = os.terminal_size((100, 10_000))
 ANSWERS_WITHIN = 2.0
-
-ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the alternate screen, without a cursor
-HOME, END_OF_LINE, BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def _most(key: str) -> Callable[[Job], object]:
@@ -46,6 +43,18 @@ SORTS: dict[str, Callable[[Job], object]] = {
 }
 
 
+BY_LETTER = {name[0]: name for name in SORTS}
+STOP = "k"
+HELP = {
+    "up, down": "select a job; Esc selects none",
+    STOP: "ask the selected job to stop, with SIGTERM, after a question",
+    "s": "sort the jobs by something else",
+    ", ".join(BY_LETTER): f"sort by {', '.join(SORTS)}",
+    "h, ?": "this list; any key ends it",
+    "q": "quit",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """How it is shown."""
@@ -54,6 +63,24 @@ class Look:
     sort: str = "usage"
     terminal: bool = True
     footer: str = ""
+    selected: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What its user looks at, and is asked."""
+
+    sort: str = "usage"
+    selected: str | None = None
+    """The id of a job."""
+    asking: Job | None = None
+    """The job of the question that waits for an answer."""
+    stop: Job | None = None
+    """The answer was yes."""
+    note: str = ""
+    """Of the last key; the next one ends it."""
+    help: bool = False
+    over: bool = False
 
 
 @click.command(short_help="Watch the GPUs and their jobs.")
@@ -62,42 +89,118 @@ class Look:
 )
 @click.option("-1", "--once", is_flag=True, help="Show one picture and end, as when piped.")
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="usage", show_default=True, help="Jobs by.")
-def command(interval: float, once: bool, sort: str) -> None:
-    """Watch how the memory of each GPU is divided, and its jobs. q ends it, s sorts by something else."""
+@click.option("--readonly", is_flag=True, help="Only watch: no key changes anything.")
+def command(interval: float, once: bool, sort: str, readonly: bool) -> None:
+    """Watch how the memory of each GPU is divided, and its jobs. q ends it, h lists the other keys."""
     node = find(load_settings())
     if once or not sys.stdout.isatty():
         status = node.client().status()
         terminal = sys.stdout.isatty()
-        size = os.terminal_size((_output.terminal_size().columns, PIPED.lines)) if terminal else PIPED
-        click.echo("\n".join(frame(headline(node, status), status, Look(size, sort, terminal))))
+        room = os.terminal_size((_output.terminal_size().columns, PIPED.lines)) if terminal else PIPED
+        click.echo("\n".join(frame(headline(node, status), status, Look(room, sort, terminal))))
         return
-    sorts = list(SORTS)
+    view = View(sort)
     with contextlib.suppress(KeyboardInterrupt), screen() as wait:
-        while True:
-            footer = f"q quit   s sort by {sorts[(sorts.index(sort) + 1) % len(sorts)]}   every {interval:g} s"
-            look = Look(_size(), sort, footer=footer)
-            _draw(_picture(look), look.size)
-            key = wait(interval)
-            if key in ("q", "Q", "\x04", "gone"):
-                return
-            if key == "s":
-                sort = sorts[(sorts.index(sort) + 1) % len(sorts)]
+        while not view.over:
+            room, found = size(), _ask()
+            look = Look(room, view.sort, footer=footer(view, interval), selected=view.selected)
+            draw(_picture(found, view, look, readonly=readonly), room)
+            jobs = [] if isinstance(found, DaemonUnreachable) else found[1]["jobs"]
+            view = press(view, wait(interval), jobs, readonly=readonly)
+            if view.stop is not None:
+                view = replace(view, stop=None, note=_stop(view.stop))
 
 
-def _size() -> os.terminal_size:
-    """At this moment; COLUMNS and LINES of the environment do not follow a window that is drawn larger."""
-    size = os.get_terminal_size(sys.stdout.fileno())
-    return size if all(size) else os.terminal_size((80, 24))
-
-
-def _picture(look: Look) -> list[str]:
+def _ask() -> tuple[Node, Status] | DaemonUnreachable:
     """A daemon that is restarted meanwhile is waited for: whoever watches wants to see it come back."""
     try:
         node = find(load_settings())
-        status = node.client(ANSWERS_WITHIN).status()
+        return node, node.client(ANSWERS_WITHIN).status()
     except DaemonUnreachable as error:
-        return _bottom([error.message, "trying again"], look)
+        return error
+
+
+def _picture(found: tuple[Node, Status] | DaemonUnreachable, view: View, look: Look, *, readonly: bool) -> list[str]:
+    if view.help:
+        return _bottom(_help(readonly=readonly), look)
+    if isinstance(found, DaemonUnreachable):
+        return _bottom([found.message, "trying again"], look)
+    node, status = found
     return frame(headline(node, status), status, look)
+
+
+def _stop(job: Job) -> str:
+    from gpushare.stop import ask_to_stop
+
+    try:
+        return ask_to_stop(find(load_settings()).client(ANSWERS_WITHIN), job["id"])
+    except GpushareError as error:
+        return error.message
+
+
+# ---- the keys --------------------------------------------------------------------------------------
+
+
+def press(view: View, key: str, jobs: list[Job], *, readonly: bool = False) -> View:
+    """What is seen after the key; "" is none, and changes only what has become of the jobs."""
+    if key in ("end", "gone"):
+        return replace(view, over=True)
+    if view.selected not in {job["id"] for job in jobs}:
+        view = replace(view, selected=None)
+    if not key:
+        return view
+    if view.asking is not None:
+        return replace(view, asking=None, stop=view.asking if key in "yY" else None)
+    view = replace(view, note="")
+    if view.help:
+        return replace(view, help=False)
+    sorts, order = list(SORTS), [job["id"] for job in _in_order(jobs, view.sort)]
+    match key:
+        case "q" | "Q":
+            return replace(view, over=True)
+        case "h" | "?":
+            return replace(view, help=True)
+        case "s":
+            return replace(view, sort=sorts[(sorts.index(view.sort) + 1) % len(sorts)])
+        case "up" | "down":
+            return replace(view, selected=_beside(order, view.selected, 1 if key == "down" else -1))
+        case "escape":
+            return replace(view, selected=None)
+        case "k":
+            if readonly:
+                return replace(view, note=f"{STOP} is off: --readonly")
+            if view.selected is None:
+                return replace(view, note="select a job first: arrow keys")
+            return replace(view, asking=next(job for job in jobs if job["id"] == view.selected))
+    return replace(view, sort=BY_LETTER.get(key, view.sort))
+
+
+def _beside(order: list[str], selected: str | None, step: int) -> str | None:
+    if not order:
+        return None
+    if selected is None:
+        return order[0 if step > 0 else -1]
+    return order[min(max(order.index(selected) + step, 0), len(order) - 1)]
+
+
+def footer(view: View, interval: float) -> str:
+    if view.help:
+        return "any key: back to the jobs"
+    if view.asking is not None:
+        job = view.asking
+        what = f"job {job['name']} of {job['user']} ({job['id']})"
+        return f"y/n  take {what} from the queue?" if job["state"] == "queued" else f"y/n  ask {what} to stop?"
+    if view.note:
+        return view.note
+    sorts = list(SORTS)
+    by = sorts[(sorts.index(view.sort) + 1) % len(sorts)]
+    return f"h help   q quit   s sort by {by}   every {interval:g} s"
+
+
+def _help(*, readonly: bool) -> list[str]:
+    keys = {key: text for key, text in HELP.items() if not (readonly and key == STOP)}
+    width = max(map(len, keys))
+    return ["keys of gpushare top", "", *(f"  {key:<{width}}  {text}" for key, text in keys.items())]
 
 
 # ---- the picture -----------------------------------------------------------------------------------
@@ -127,7 +230,9 @@ def _gpu(gpu: Gpu, look: Look, *, tall: bool) -> list[str]:
     """One line, and another with the numbers where there is room for it."""
     label = f"GPU {gpu['index']} "
     of = f" {format_bytes(gpu['usage']):>9} used {format_bytes(gpu['free']):>9} free"
-    strip = _strip(gpu, max(8, min(BAR, look.size.columns - len(label) - len(of) - 2)))
+    if len(label) + NARROW + 2 + len(of) > look.size.columns:
+        of = f" {format_bytes(gpu['free']):>9} free"
+    strip = _strip(gpu, max(NARROW, min(BAR, look.size.columns - len(label) - len(of) - 2)))
     if look.terminal:
         strip = _output.styled(*((mark, COLOURS.get(mark, "")) for mark in strip))
     for one in ailments(gpu, hints=False)[:1]:
@@ -153,85 +258,30 @@ def _strip(gpu: Gpu, width: int) -> str:
 def _jobs(jobs: list[Job], look: Look, room: int) -> list[str]:
     if not jobs:
         return ["no jobs"]
-    in_order = sorted(jobs, key=SORTS[look.sort])  # type: ignore[arg-type]
-    rows = [(job["uid"], row) for job in in_order for row in ps.rows(job)]
-    shown = rows if len(rows) + 1 <= room else rows[: max(0, room - 2)]
-    lines = _output.table(
+    rows = [(job, row) for job in _in_order(jobs, look.sort) for row in ps.rows(job)]
+    shown = rows if len(rows) + 1 <= room else _around(rows, look.selected, max(0, room - 2))
+    titles, *lines = _output.table(
         [*ps.COLUMNS, ps.COMMAND],
         [row for _, row in shown],
         look.size.columns if look.terminal else None,
-        dim=lambda index: shown[index][0] != os.getuid(),
+        dim=lambda index: shown[index][0]["uid"] != os.getuid(),
     )
-    return lines + ([f"and {len(rows) - len(shown)} more"] if len(shown) < len(rows) else [])
+    for index, (job, _) in enumerate(shown):
+        if look.selected == job["id"]:
+            lines[index] = _output.selected(lines[index], look.size.columns)
+    return [titles, *lines] + ([f"and {len(rows) - len(shown)} more"] if len(shown) < len(rows) else [])
+
+
+def _in_order(jobs: list[Job], sort: str) -> list[Job]:
+    return sorted(jobs, key=SORTS[sort])  # type: ignore[arg-type]
+
+
+def _around(rows: list[tuple[Job, list[str]]], selected: str | None, count: int) -> list[tuple[Job, list[str]]]:
+    """As many from the top, or as far down as it takes to see the selected job."""
+    last = max((index for index, (job, _) in enumerate(rows) if job["id"] == selected), default=0)
+    first = max(0, last + 1 - count)
+    return rows[first : first + count]
 
 
 def _paint(text: str, style: str, look: Look) -> str:
     return _output.styled((text, style)) if look.terminal and style else text
-
-
-# ---- the terminal ----------------------------------------------------------------------------------
-
-
-def _draw(lines: list[str], size: os.terminal_size) -> None:
-    text = f"{END_OF_LINE}\r\n".join(lines[-size.lines :])
-    sys.stdout.write(f"{HOME}{text}{END_OF_LINE}{BELOW}")
-    sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def screen() -> Iterator[Callable[[float], str]]:
-    """The terminal as a canvas, and a function that waits: for a key, for another size, or as long as it is told.
-
-    Whatever ends us, the terminal is as it was before; Ctrl-Z and fg work.
-    """
-    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
-    before = termios.tcgetattr(keys) if keys is not None else None
-
-    def enter() -> None:
-        if keys is not None:
-            tty.setcbreak(keys)
-        os.write(1, ENTER.encode())
-
-    def leave() -> None:
-        os.write(1, LEAVE.encode())
-        if keys is not None and before is not None:
-            termios.tcsetattr(keys, termios.TCSADRAIN, before)
-
-    def pause(_number: int, _frame: object) -> None:
-        leave()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        enter()
-
-    def end(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    handlers = {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: pause, signal.SIGTERM: end, signal.SIGHUP: end}
-    earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    earlier_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-
-    def wait(seconds: float) -> str:
-        """The key; nothing when the time is over, or after a signal; "gone" when the terminal is."""
-        ready, _, _ = select.select([read, *([keys] if keys is not None else [])], [], [], seconds)
-        if read in ready:
-            os.read(read, 4096)
-        if keys not in ready:
-            return ""
-        assert keys is not None
-        try:
-            return os.read(keys, 64)[:1].decode(errors="replace") or "gone"
-        except OSError:
-            return "gone"
-
-    enter()
-    try:
-        yield wait
-    finally:
-        with contextlib.suppress(OSError):
-            leave()
-        signal.set_wakeup_fd(earlier_wakeup)
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-        os.close(read)
-        os.close(write)

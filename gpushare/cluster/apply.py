@@ -245,7 +245,7 @@ def _queue_added(turn: Turn, event: QueueAdded) -> None:
     if parent is None:
         hint = "add the parent first; parents that name each other are a cycle"
         raise bad(f"{at}: parent", f"no queue {spec.parent!r}", hint, "no_such_queue")
-    if parent.classes and any(len(cls.pending) or len(cls.running) for cls in parent.classes.values()):
+    if any(cls.busy for cls in parent.classes.values()):
         hint = "give jobs a queue of their own below it"
         raise bad(f"{at}: parent", f"{parent.name} has jobs, so it cannot have children", hint)
     queue = QueueState(spec, state.sequence, parent)
@@ -290,13 +290,10 @@ def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
     queue = _queue(state, at, event.queue)
     if queue.children:
         raise bad(at, f"it has children: {', '.join(sorted(queue.children)[:5])}", "remove them first")
-    if any(len(cls.pending) or len(cls.running) for cls in queue.classes.values()):
+    if any(cls.busy for cls in queue.classes.values()):
         raise bad(at, "it has jobs", "wait until they have ended, or withdraw them: `gpushare cluster cancel`")
-    for key, cls in list(queue.classes.items()):
-        state.journal.drop(state.classes, key)
-        state.journal.drop(cls.shape.classes, cls)
-        for one in queue.path:
-            state.journal.drop(one.gated, cls)
+    for cls in list(queue.classes.values()):
+        state.forget(cls)
     assert queue.parent is not None
     state.journal.drop(queue.parent.children, event.queue)
     state.journal.drop(state.queues, event.queue)
@@ -311,6 +308,8 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
     state = turn.state
     job = enter(turn, event.job)
     cls = job.cls
+    if cls.gate is not None and not cls.pending:
+        state.journal.set(cls, "gate", None)  # what kept the last one of them need not keep this one
     state.enlist(cls.pending, job.seq)
     if is_open(cls):
         state.dirty[cls.queue] = None

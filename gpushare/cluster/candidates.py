@@ -17,12 +17,11 @@ from heapq import heapify, heappop, heapreplace, merge
 from typing import NamedTuple
 
 from gpushare.cluster.model import Place
-from gpushare.cluster.order import ratio
+from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
 
-ENDLESS = 10**18
 NOTHING: Mapping[QueueState, int] = {}
 
 
@@ -223,7 +222,7 @@ def candidates_for_preempt(cls: JobClass) -> tuple[list[Candidate], Bounds]:
 
 
 def _candidate_order(one: Candidate) -> tuple[object, ...]:
-    return one.stage, one.standing, one.cls.number
+    return one.stage, one.standing
 
 
 def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:

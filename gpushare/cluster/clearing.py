@@ -6,6 +6,7 @@ The fewest tasks, then the least that is freed beyond the need, then the best vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import combinations
 from operator import attrgetter
 from typing import NamedTuple
@@ -67,6 +68,8 @@ def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
     if len(sizes) == 1:
         count = -(-missing // units[0].freed) if units[0].freed else len(units) + 1
         return list(units[:count]) if count <= len(units) else None
+    if sum(unit.freed for unit in units) < missing:
+        return None
     best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}
     for index, unit in enumerate(units):
         for freed, (tasks, charge, bits) in list(best.items()):
@@ -81,6 +84,21 @@ def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
         return None
     bits = min(enough)[2]
     return [unit for index, unit in enumerate(units) if bits >> index & 1]
+
+
+@lru_cache(maxsize=4096)
+def least_of(sizes: tuple[tuple[int, int], ...], missing: int) -> tuple[int, int] | None:
+    """Of tasks that hold so many GPUs and cost so much: how few have all that is missing, and the least these cost.
+
+    Nodes with the same sizes are asked about by the thousand.
+    """
+    best: dict[int, tuple[int, int]] = {0: (0, 0)}
+    for gpus, charge in sizes:
+        for freed, (tasks, paid) in list(best.items()):
+            if freed < missing:
+                new = (tasks + 1, paid + charge)
+                best[freed + gpus] = min(new, best.get(freed + gpus, new))
+    return min((cost for freed, cost in best.items() if freed >= missing), default=None)
 
 
 def _best_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:

@@ -3,16 +3,19 @@
 A rung below the top is what its owner can do with, so what lies between is lent, and goes first: lowest priority
 first, newest first, each only as far down as is needed. Within a queue everyone may ask for it; between queues the
 rule is that of reclaim. A job that was shrunk, or started small, stays so for Policy.grow_hold and grows after that as
-far as there is room that no waiting job can use: highest priority first, oldest first.
+far as there is room that no waiting job can use: highest priority first, oldest first. While somebody waits who is in
+his right nothing grows above what its queue may keep: it would be taken from it at once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from gpushare.cluster.candidates import reclaimable
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, take, wants_of
 from gpushare.cluster.space import NodeState, fit_on
-from gpushare.cluster.state import JobClass, JobState
+from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
 
 
@@ -153,6 +156,7 @@ def grow(turn: Turn) -> None:
     """Give back what was lent, to those whose hold is over."""
     state = turn.state
     reserved = state.space.reserved
+    rightful = [cls for cls in state.starving if cls.pending or cls.short]
     for job in sorted((state.by_seq[seq] for seq in state.shrunk), key=lambda job: (-job.cls.priority, job.seq)):
         if job.unstarted or turn.now < job.changed + state.policy.grow_hold:
             continue
@@ -160,8 +164,28 @@ def grow(turn: Turn) -> None:
             continue
         for rung in range(job.rung):
             if room_for(turn, job, rung):
+                mark = state.mark()
                 turn.resize(job, rung)
+                if exposed(job.queue, rightful):
+                    state.undo(mark)
+                    continue
                 turn.grown(
                     job, Reason(Code.GROWN, {"share": job.ordered[0].charge // max(1, len(job.ordered[0].gpus))})
                 )
                 break
+
+
+def exposed(queue: QueueState, rightful: Iterable[JobClass]) -> bool:
+    """Does it hold what one of these, which wait and are in their right, might take from it?"""
+    if queue.quota is None:
+        return False
+    return any(
+        queue.allocated > (queue.quota if in_quota(cls) else max(queue.quota, queue.share))
+        for cls in rightful
+        if cls.queue is not queue
+    )
+
+
+def in_quota(cls: JobClass) -> bool:
+    """Its queue would be, with one job more."""
+    return cls.queue.quota is None or cls.queue.allocated + cls.charge <= cls.queue.quota

@@ -6,7 +6,9 @@
     4. ratio       the same without the job
     5. order       the queue that came first
 
-and in a leaf the job of the highest priority, gangs before further tasks of elastic jobs, the oldest first.
+and in a leaf the job of the highest priority, gangs before further tasks of elastic jobs, the oldest first; but while
+it is the turn of the rightful, before these what the leaf has a right to: else an older job that is too large for that
+would keep a smaller one back until borrowers have taken the room, and these would be stopped for it at once.
 
 The order is a heap per inner queue, built for the queues that have something to try. Starting a job changes the
 standing of its own path only, so only that is put in its place again.
@@ -21,6 +23,8 @@ from gpushare.cluster.model import Code
 from gpushare.cluster.state import JobClass, QueueState
 
 WITHIN_QUOTA, WITHIN_SHARE, ABOVE = 0, 1, 2
+
+ENDLESS = 10**18
 
 Rank = tuple[int, int, int, int, int]
 
@@ -61,22 +65,28 @@ def is_more_open(cls: JobClass) -> bool:
     return cls.more_gate is None or (not cls.shape.full_more and cls.more_gate.code in ROOM)
 
 
-def next_class(leaf: QueueState) -> tuple[JobClass, bool] | None:
-    """The leaf's first class with an open gate, and whether it is a further task of an elastic job."""
-    best: tuple[int, bool, int, int] | None = None
+def next_class(leaf: QueueState, highest_tier: int = ABOVE) -> tuple[JobClass, bool] | None:
+    """The leaf's first class with an open gate, and whether it is a further task of an elastic job.
+
+    Below the tier ABOVE, what fits into the leaf's right goes before what of the same priority does not and is older.
+    """
+    room = ENDLESS
+    if highest_tier < ABOVE and leaf.quota is not None:
+        room = (leaf.share if leaf.share > leaf.quota else leaf.quota) - leaf.allocated
+    best: tuple[int, bool, bool, int] | None = None
     found: JobClass | None = None
     for cls in leaf.classes.values():
         gate, seqs = cls.gate, cls.pending
         # is_open() and len(), written out: a thousand queues are asked at every event.
         if seqs.head < len(seqs.items) and (gate is None or (not cls.shape.full and gate.code in ROOM)):
-            key = (-cls.priority, False, seqs.items[seqs.head], cls.number)
+            key = (-cls.priority, cls.charge > room, False, seqs.items[seqs.head])
         elif cls.short and is_more_open(cls):
-            key = (-cls.priority, True, cls.short.first, cls.number)
+            key = (-cls.priority, cls.charge > room, True, cls.short.first)
         else:
             continue
         if best is None or key < best:
             best, found = key, cls
-    return None if best is None or found is None else (found, best[1])
+    return None if best is None or found is None else (found, best[2])
 
 
 def _may_be_in_its_right(leaf: QueueState) -> bool:
@@ -118,7 +128,7 @@ class Order:
                 child = self.heaps[child][0][1]
             charge = self.heads[child][2]
         else:
-            head = next_class(queue)
+            head = next_class(queue, self.highest_tier)
             if head is None:
                 self.heads.pop(queue, None)
                 return None

@@ -16,7 +16,7 @@ from gpushare.cluster.codec import decode, encode
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import FOREVER, JobClass, JobState, QueueState, Shape, State
+from gpushare.cluster.state import FEW_CLASSES, FOREVER, JobClass, JobState, QueueState, Shape, State
 
 __all__ = ["restore", "take"]
 
@@ -94,6 +94,7 @@ class Snapshot:
     leaving: tuple[Ending, ...] = ()
     protected_until: float | None = None
     reserve_at: float | None = None
+    tidy_at: int = FEW_CLASSES
     reserver: str | None = None
     reserved: tuple[str, ...] = ()
     """Nodes."""
@@ -122,6 +123,7 @@ def take(allocator: Allocator) -> str:
             leaving=tuple(Ending(job, attempt, places) for (job, attempt), places in state.leaving.items()),
             protected_until=None if state.protected_until == FOREVER else state.protected_until,
             reserve_at=None if state.reserve_at == -FOREVER else state.reserve_at,
+            tidy_at=state.tidy_at,
             reserver=state.reserver.job.id if state.reserver else None,
             reserved=tuple(node.spec.name for node in state.space.among(state.space.reserved)),
         ),
@@ -223,6 +225,7 @@ def _classes(state: State, kept: Snapshot) -> list[Shape]:
     """The shapes for which moving others is known to be in vain."""
     classes = []
     stuck: dict[Shape, None] = {}
+    state.tidy_at = max(kept.tidy_at, len(kept.classes))  # none has jobs yet
     for one in kept.classes:
         sample = Job("-", one.queue, one.tasks, one.priority, one.preemptible, 0.0, one.selector, True, one.backfill)
         cls = state.class_of(sample, state.queues[one.queue])

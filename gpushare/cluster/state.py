@@ -24,6 +24,9 @@ from gpushare.cluster.space import Need, NodeState, Space
 
 FOREVER = float("inf")
 
+FEW_CLASSES = 64
+"""Fewer are never tidied up."""
+
 NO_PLACES: dict[tuple[int, int], Place] = {}
 """Of jobs that have none; never written to. A hundred thousand empty dictionaries would keep the collector busy."""
 
@@ -218,6 +221,7 @@ class Shape:
         "full",
         "full_more",
         "groups",
+        "key",
         "possible",
         "rungs",
         "selector",
@@ -227,6 +231,7 @@ class Shape:
     )
 
     def __init__(self, tasks: tuple[Tasks, ...], selector: Selector, backfill: bool) -> None:
+        self.key = (tasks, selector, backfill)
         self.asked = tasks
         rungs = max(len(one.rungs) for one in tasks)
         self.rungs = rungs
@@ -277,7 +282,6 @@ class JobClass:
         "gate",
         "key",
         "more_gate",
-        "number",
         "pending",
         "preemptible",
         "priority",
@@ -287,9 +291,8 @@ class JobClass:
         "short",
     )
 
-    def __init__(self, key: object, number: int, queue: QueueState, job: Job, shape: Shape) -> None:
+    def __init__(self, key: object, queue: QueueState, job: Job, shape: Shape) -> None:
         self.key = key
-        self.number = number
         self.queue = queue
         self.priority = job.priority
         self.preemptible = job.preemptible
@@ -307,6 +310,11 @@ class JobClass:
         """What one more of it would cost at least (micro), by the GPUs that there are."""
         self.demand = 0
         """What one asks for at most."""
+
+    @property
+    def busy(self) -> bool:
+        """Has it jobs?"""
+        return bool(self.pending or self.running)
 
 
 class JobState:
@@ -395,6 +403,8 @@ class State:
         self.by_seq: dict[int, JobState] = {}
         self.classes: dict[object, JobClass] = {}
         self.shapes: dict[object, Shape] = {}
+        self.tidy_at = FEW_CLASSES
+        """When there are so many classes, those without jobs are forgotten."""
         self.sequence = 0
         self.version = 0
         """Rises with everything that is taken or given back."""
@@ -605,12 +615,14 @@ class State:
         key = (queue.name, job.priority, job.preemptible, shape_key)
         cls = self.classes.get(key)
         if cls is None:
+            if len(self.classes) >= self.tidy_at:
+                self._tidy()
             shape = self.shapes.get(shape_key)
             if shape is None:
                 shape = Shape(job.tasks, job.selector, job.backfill and job.preemptible)
                 shape.possible = self.too_large(shape) is None
                 self.journal.put(self.shapes, shape_key, shape)
-            cls = JobClass(key, len(self.classes), queue, job, shape)
+            cls = JobClass(key, queue, job, shape)
             cls.charge = self.least_charge(shape)
             cls.demand = self.demand_of(shape)
             shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
@@ -622,10 +634,34 @@ class State:
             self.journal.put(shape.classes, cls, None)
         return cls
 
+    def _tidy(self) -> None:
+        """Forget the classes that have no jobs: where no two jobs are alike there would be one for every job that ever
+        came. Seldom, since a class is dear to make and the next such job may come soon."""
+        for cls in [cls for cls in self.classes.values() if not cls.busy]:
+            self.forget(cls)
+        self.journal.set(self, "tidy_at", max(FEW_CLASSES, 2 * len(self.classes)))
+
+    def forget(self, cls: JobClass) -> None:
+        """A class without jobs, and its shape if it was the last of it."""
+        journal, shape = self.journal, cls.shape
+        journal.drop(self.classes, cls.key)
+        journal.drop(self.starving, cls)
+        journal.drop(cls.queue.classes, cls.key)
+        self.weigh(cls.queue)
+        for queue in cls.queue.path:
+            journal.drop(queue.gated, cls)
+        self.fresh.pop(cls, None)
+        journal.drop(shape.classes, cls)
+        if not shape.classes:
+            journal.drop(self.shapes, shape.key)
+            journal.drop(self.full, shape)
+            self.opened.pop(shape, None)
+
     def weigh(self, queue: QueueState) -> None:
         """Its classes or what they cost have changed."""
         alike = not queue.mixed and not any(cls.shape.elastic for cls in queue.classes.values())
-        self.journal.set(queue, "least", min(cls.charge for cls in queue.classes.values()) if alike else 0)
+        least = min((cls.charge for cls in queue.classes.values()), default=0) if alike else 0
+        self.journal.set(queue, "least", least)
 
     def memories(self, shape: Shape) -> list[int]:
         """The sizes of GPUs that it may run on, in rising order."""

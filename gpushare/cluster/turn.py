@@ -208,6 +208,8 @@ class Turn:
                 state.journal.drop(job.unstarted, key)
             state.journal.drop(state.waiting, seq)
             state.journal.set(job, "given_in", self.number)
+            if seq in state.ladders:
+                self.everything = True  # it may be shrunk now
             if len(places) == len(job.places):
                 state.journal.set(job, "since", self.now)
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, job.reason, job.backfill))

@@ -19,12 +19,12 @@ or moved if there is room elsewhere, and every inequality is checked again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from gpushare.cluster import moves
 from gpushare.cluster.candidates import (
-    ENDLESS,
     Bounds,
     Candidate,
     Unit,
@@ -36,14 +36,21 @@ from gpushare.cluster.candidates import (
     units_on,
     within,
 )
-from gpushare.cluster.clearing import Cost, clear, frees_enough
+from gpushare.cluster.clearing import Cost, clear, frees_enough, least_of
 from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Want, allowed_nodes, more_charge, place_task, take, wants_of
 from gpushare.cluster.proof import holds
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn, spread
+
+FIRST = (64, 256, 1024, 4096, 16384)
+"""So many victims are looked at first: then it is seen whether those after them matter."""
+
+DEARER = 3
+"""After so many looks at some of them, one at all victims that does not ask for their order."""
 
 # ---- the search --------------------------------------------------------------------------------------
 
@@ -71,8 +78,8 @@ class Search:
         """What queues on the paths of the job and of victims held."""
         self.holders: dict[NodeState, list[Unit]] = {}
         """By node, who could go as a whole; of elastic jobs what goes is worked out when it is needed."""
-        self.gathered: dict[tuple[int, int], dict[NodeState, list[Unit]]] = {}
-        """The same by stage: each begins from the same state."""
+        self.gathered: dict[tuple[int, int], tuple[dict[NodeState, list[Unit]], Iterator[None]]] = {}
+        """The same by stage, as each begins from the same state; and what still looks for more."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
         self.refused = False
@@ -100,11 +107,12 @@ class Search:
             self.before[queue] = queue.allocated
         stages = sorted({one.stage for one in self.candidates})
         moving = bool(self.bounds.of) and self.state.policy.consolidate
-        while not (self._evicting(stages) or (moving and not self.refused and self._moving(stages))):
+        while not (found := self._evicting(stages) or (moving and not self.refused and self._moving(stages))):
             if not self.bounds.spared:
-                return False
+                break
             self.bounds.strict = self.bounds.spared = False
-        return True
+        self.gathered.clear()  # the generators in there hold this search
+        return found
 
     def _evicting(self, stages: list[tuple[int, int]]) -> bool:
         """Those who are stopped make the room."""
@@ -185,6 +193,10 @@ class Search:
         """Of the jobs that free enough alone, the one with the least excess, then the first in the order of victims."""
         if len(self.wants) > 1 or self.state.space.find(self.wants[0].need, self.mask) is not None:
             return False  # or there is room: then it is a limit that is in the way
+        if self.wants[0].need.gpus > 1 and not any(
+            one.stage == stage and self._could_do_alone(one.cls) for one in self.candidates
+        ):
+            return False
         least, cheap = self._least_excess(stage, self._charge())
         # With many queues most hold nothing of the right size, and would be gone through before the one that does.
         best = self._least_of(stage, least, cheap)
@@ -200,6 +212,16 @@ class Search:
         assert gpus is not None
         self.placed.append(take(self.state, self.job, self.wants[0], node, gpus))
         return True
+
+    def _could_do_alone(self, cls: JobClass) -> bool:
+        """Could one job of the class free enough? By the numbers of its tasks and GPUs alone."""
+        need, shape = self.wants[0].need, cls.shape
+        if shape.tasks > 1:
+            return False
+        if not need.whole:
+            return True
+        gpus = max(group.needs[0].gpus for group in shape.groups)
+        return gpus + self.state.space.largest(self.mask) >= need.gpus
 
     def _least_of(
         self, stage: tuple[int, int], least: int, leaves: Container[QueueState] | None
@@ -245,6 +267,8 @@ class Search:
     # ---- several ---------------------------------------------------------------------------------
 
     def _many(self, stage: tuple[int, int]) -> bool:
+        if self._soon(stage):
+            return True
         self._gather(stage)
         if not self._could_suffice():
             return False
@@ -259,23 +283,83 @@ class Search:
                 return False
         return self._cover_deficit()
 
+    def _soon(self, stage: tuple[int, int]) -> bool:
+        """One task of whole GPUs: look at the first so many victims only, if nobody after them could do better.
+
+        Which victims are the best decides last. So if among the first there is a set of the fewest tasks that any node
+        needs, and of these the least excess, it is the answer, and thousands need not be looked at.
+        """
+        want = self.wants[0]
+        if len(self.wants) > 1 or not want.need.whole or self.state.space.find(want.need, self.mask) is not None:
+            return False
+        mark = self.state.mark()
+        floor = self._least_by_size(stage)
+        for looked, _ in enumerate(self._gathering(stage)):
+            if looked == DEARER:
+                floor = self._least_by_place(stage)
+            heap = self._costs(want.need)
+            if heap and heap[0][0][:2] <= floor:
+                if self._place_cheapest(want, heap) and self._deficit() <= 0:
+                    return True
+                self._give_up(mark)
+                break
+        return False
+
+    def _least_by_size(self, stage: tuple[int, int]) -> tuple[int, int]:
+        """On no node does room for the task cost less (tasks, excess), by numbers alone: who goes alone was looked for
+        before, and nobody has more GPUs than the largest."""
+        space, need = self.state.space, self.wants[0].need
+        shapes = {one.cls.shape: None for one in self.candidates if one.stage <= stage}
+        most = max([1, *(group.needs[0].gpus for shape in shapes for group in shape.groups)])
+        least = 1 if any(shape.elastic for shape in shapes) else 2
+        free = range(min(need.gpus, len(space.whole)))
+        costs = [(-(-(need.gpus - n) // most), -n * MICRO) for n in free if space.whole[n] & self.mask]
+        return min(((max(least, tasks), excess) for tasks, excess in costs), default=(0, 0))
+
+    def _least_by_place(self, stage: tuple[int, int]) -> tuple[int, int]:
+        """The same by who runs where, if they could be stopped in any order."""
+        need, turn, by_seq = self.wants[0].need, self.turn, self.state.by_seq
+        sizes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for one in self.candidates:
+            if one.stage <= stage:
+                simple = one.cls.shape.simple
+                alike = (simple.gpus, simple.charge(0)) if simple is not None and not simple.in_bytes else None
+                for seq in one.cls.running:
+                    job = by_seq[seq]
+                    if evictable(turn, job):
+                        for place in job.places.values():
+                            sizes[place.node].append(alike or (len(place.gpus), place.charge))
+        costs = [(0, 0)]
+        for name, found in sizes.items():
+            node = self.state.space.by_name[name]
+            if self.mask >> node.number & 1:
+                found.sort()
+                cost = least_of(tuple(found), need.gpus - node.whole)
+                if cost is not None:
+                    costs.append((cost[0], cost[1] - need.charge(node.memory)))
+        return min(costs[1:], default=costs[0])
+
     def _gather(self, stage: tuple[int, int]) -> None:
         """Who could go, by node, the best victims first."""
-        kept = self.gathered.get(stage)
-        if kept is not None:
-            self.holders = kept
-            return
-        self.holders = self.gathered[stage] = {}
+        for _ in self._gathering(stage):
+            pass
+
+    def _gathering(self, stage: tuple[int, int]) -> Iterator[None]:
+        """The same, with a pause after the first few, and again after ever more of them."""
+        if stage not in self.gathered:
+            holders: dict[NodeState, list[Unit]] = {}
+            self.gathered[stage] = holders, self._gather_into(holders, stage)
+        self.holders, rest = self.gathered[stage]
+        return rest
+
+    def _gather_into(self, holders: dict[NodeState, list[Unit]], stage: tuple[int, int]) -> Iterator[None]:
         by_name = self.state.space.by_name
         for rank, job in enumerate(self._victims(stage)):
-            if len(job.places) == 1:
-                places = tuple(job.places.values())
-                name = places[0].node
-                self.holders.setdefault(by_name[name], []).append(Unit(job, places, name, rank))
-                continue
-            places = tuple(job.ordered)
-            for name in sorted({place.node for place in places}):
-                self.holders.setdefault(by_name[name], []).append(Unit(job, places, name, rank))
+            if rank in FIRST:
+                yield
+            places = tuple(job.ordered) if len(job.places) > 1 else tuple(job.places.values())
+            for name in sorted({place.node for place in places}) if len(places) > 1 else (places[0].node,):
+                holders.setdefault(by_name[name], []).append(Unit(job, places, name, rank))
 
     def _could_suffice(self) -> bool:
         """With all of them gone, would there be room? For whole GPUs only; else yes."""

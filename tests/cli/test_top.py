@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
@@ -19,8 +20,10 @@ import time
 import pytest
 from fake_api import GIB, UUID, make_job
 
-from gpushare.cli import main, top
+from gpushare.cli import main, screen, top
 from gpushare.client import Client
+from gpushare.errors import GpushareError, NoSuchJob, NotPermitted
+from gpushare.stop import ask_to_stop
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -115,6 +118,10 @@ def test_on_a_narrow_terminal_the_columns_that_matter_stay(busy):
     assert titles == ["GPU", "JOB", "USAGE", "LOAN", "STATE"]
 
 
+def test_on_a_narrow_terminal_a_bar_has_one_number_and_that_one_whole(busy):
+    assert picture(busy, 40, 24)[1] == "GPU 0 [####|+++++++.....]   3.5 GiB free"
+
+
 @pytest.mark.parametrize(
     ("sort", "first"), [("usage", "train"), ("loan", "train"), ("age", "train"), ("name", "a-late-one")]
 )
@@ -143,14 +150,15 @@ def test_without_a_daemon(capsys, monkeypatch, tmp_path):
 class Terminal:
     """`gpushare top` on a pseudo terminal; what it draws."""
 
-    def __init__(self, columns: int = 80, lines: int = 24, *arguments: str) -> None:
+    def __init__(self, columns: int = 80, lines: int = 24, *arguments: str, program: str | None = None) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm"
             os.environ |= {"COLUMNS": "200", "LINES": "50"}  # of whatever has started us: the terminal knows better
             os.environ.pop("NO_COLOR", None)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-            command = [sys.executable, "-m", "gpushare", "top", "-i", "0.2", *arguments]
+            python = ["-m", "gpushare"] if program is None else ["-c", program]
+            command = [sys.executable, *python, "top", "-i", "0.2", *arguments]
             os.execve(sys.executable, command, os.environ)
         self.text = ""
         self.before = termios.tcgetattr(self.fd)
@@ -190,8 +198,8 @@ class Terminal:
 def terminal(busy):
     made = []
 
-    def make(*arguments):
-        made.append(Terminal(*arguments))
+    def make(*arguments, **options):
+        made.append(Terminal(*arguments, **options))
         return made[-1]
 
     yield make
@@ -207,10 +215,10 @@ def test_it_draws_again_and_again_and_q_ends_it(terminal, busy):
     one.read_until(lambda text: "train" in text)
     busy.jobs["a1b2c3d4e5f60718"]["name"] = "renamed"
     one.read_until(lambda text: "renamed" in text)
-    assert one.text.startswith(top.ENTER)
+    assert one.text.startswith(screen.ENTER)
     one.type("q")
     assert one.end() == 0
-    assert one.text.endswith(top.LEAVE), "what was on the terminal before is there again"
+    assert one.text.endswith(screen.LEAVE), "what was on the terminal before is there again"
 
 
 def test_s_sorts_at_once(terminal):
@@ -228,18 +236,20 @@ def test_another_size_is_drawn_at_once_and_fits(terminal):
     for columns, lines in ((40, 10), (120, 30), (80, 5), (20, 3)):
         one.forget()
         one.resize(columns, lines)
-        one.read_until(lambda text: top.BELOW in text.rpartition(top.HOME)[2] and top.HOME in text)
-        last = ANSI.sub("", one.text.split(top.HOME)[-1]).split("\r\r\n")
+        one.read_until(lambda text: screen.BELOW in text.rpartition(screen.HOME)[2] and screen.HOME in text)
+        last = ANSI.sub("", one.text.split(screen.HOME)[-1]).split("\r\r\n")
         assert len(last) <= lines and max(map(len, last)) <= columns, (columns, lines, one.text)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
+)
 def test_a_signal_leaves_the_terminal_as_it_was(terminal, number, code):
     one = terminal()
     one.read_until(lambda text: "q quit" in text)
     os.kill(one.pid, number)
     assert one.end() == code
-    assert one.text.endswith(top.LEAVE)
+    assert one.text.endswith(screen.LEAVE)
 
 
 def test_ctrl_z_gives_the_terminal_back_for_the_time(terminal):
@@ -248,11 +258,11 @@ def test_ctrl_z_gives_the_terminal_back_for_the_time(terminal):
     one.type("\x1a")
     _, status = os.waitpid(one.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
-    one.read_until(lambda text: top.LEAVE in text)
+    one.read_until(lambda text: screen.LEAVE in text)
     assert termios.tcgetattr(one.fd)[3] & termios.ICANON, "the shell's terminal is as it was"
     one.forget()
     os.kill(one.pid, signal.SIGCONT)
-    one.read_until(lambda text: top.ENTER in text and "q quit" in text)
+    one.read_until(lambda text: screen.ENTER in text and "q quit" in text)
     assert not termios.tcgetattr(one.fd)[3] & termios.ICANON
     one.type("q")
     assert one.end() == 0
@@ -268,3 +278,209 @@ def test_a_daemon_that_goes_is_waited_for(terminal, busy):
     one.read_until(lambda text: "train" in text)
     one.type("q")
     assert one.end() == 0
+
+
+def test_a_bug_leaves_the_terminal_as_it_was(terminal):
+    program = "import sys; from gpushare.cli import main, top; top.frame = None; sys.exit(main(sys.argv[1:]))"
+    one = terminal(program=program)
+    assert one.end() == 1
+    assert one.text.index(screen.LEAVE) < one.text.index("TypeError"), "what went wrong is on the terminal, to be read"
+
+
+def test_a_stop_from_elsewhere_and_a_shell_that_has_used_the_terminal_meanwhile(terminal):
+    one = terminal()
+    one.read_until(lambda text: "q quit" in text)
+    os.kill(one.pid, signal.SIGSTOP)
+    os.waitpid(one.pid, os.WUNTRACED)
+    termios.tcsetattr(one.fd, termios.TCSANOW, one.before)
+    assert termios.tcgetattr(one.fd)[3] & termios.ICANON
+    one.forget()
+    os.kill(one.pid, signal.SIGCONT)
+    one.read_until(lambda text: "q quit" in text)
+    assert not termios.tcgetattr(one.fd)[3] & termios.ICANON
+    assert screen.ENTER not in one.text, "it has never left: the terminal keeps one screen only"
+    one.type("q")
+    assert one.end() == 0
+
+
+def test_the_arrows_select_a_job_and_help_lists_the_keys(terminal):
+    one = terminal(120, 24)
+    one.read_until(lambda text: "q quit" in text)
+    one.forget()
+    one.type("\x1b[B")
+    one.read_until(lambda text: re.search(r"\x1b\[7m *0 +train", text))
+    one.forget()
+    one.type("\x1bOB")  # as a terminal sends it in application mode
+    one.read_until(lambda text: re.search(r"\x1b\[7m *- +a-late-one", text))
+    one.type("?")
+    one.read_until(lambda text: all(what in text for what in top.HELP.values()))
+    one.type(" ")
+    one.forget()
+    one.read_until(lambda text: "a-late-one" in text)
+    one.forget()
+    one.type("\x1b")
+    one.read_until(lambda text: "q quit" in text.rpartition(screen.HOME)[2] and "\x1b[7m" not in text)
+    one.type("q")
+    assert one.end() == 0
+
+
+@pytest.fixture
+def victim(busy):
+    """A program of the job train; ends by SIGTERM."""
+    process = subprocess.Popen(["sleep", "600"])
+    busy.jobs["a1b2c3d4e5f60718"]["processes"] = [{"pid": process.pid, "command": "sleep", "gpus": {}}]
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_job_is_asked_to_stop_after_a_question(terminal, victim):
+    one = terminal(120, 24)
+    one.read_until(lambda text: "q quit" in text)
+    one.type("k")
+    one.read_until(lambda text: "select a job first" in text)
+    one.type("\x1b[B")
+    one.read_until(lambda text: "\x1b[7m" in text)
+    one.type("k")
+    one.read_until(lambda text: "y/n  ask job train of alice (a1b2c3d4e5f60718) to stop?" in text)
+    one.type("n")
+    one.read_until(lambda text: "q quit" in text.rpartition("y/n")[2])
+    assert victim.poll() is None
+    one.type("k")
+    one.read_until(lambda text: "y/n" in text.rpartition("q quit")[2])
+    one.type("y")
+    one.read_until(lambda text: "asked job train to stop: SIGTERM to 1 process" in text)
+    assert victim.wait(20) == -signal.SIGTERM
+    one.type("q")
+    assert one.end() == 0
+
+
+def test_readonly(terminal, victim):
+    one = terminal(120, 24, "--readonly")
+    one.read_until(lambda text: "q quit" in text)
+    one.type("\x1b[B")
+    one.read_until(lambda text: "\x1b[7m" in text)
+    one.type("k")
+    one.read_until(lambda text: "k is off: --readonly" in text)
+    one.type("y")
+    one.read_until(lambda text: "q quit" in text.rpartition("--readonly")[2])
+    one.type("h")
+    one.read_until(lambda text: "keys of gpushare top" in text)
+    assert top.HELP[top.STOP] not in one.text
+    assert victim.poll() is None
+
+
+# ---- the keys, without a terminal ------------------------------------------------------------------
+
+
+def jobs_of(fake):
+    return Client(fake.socket).status()["jobs"]
+
+
+def pressed(jobs, *keys, view=None, **options):
+    view = view or top.View()
+    for key in keys:
+        view = top.press(view, key, jobs, **options)
+    return view
+
+
+TRAIN, LATE = "a1b2c3d4e5f60718", "b7b7b7b7b7b7b7b7"
+
+
+@pytest.mark.parametrize(
+    ("keys", "selected"),
+    [
+        (["down"], TRAIN),
+        (["up"], LATE),
+        (["down", "down"], LATE),
+        (["down", "down", "down"], LATE),
+        (["down", "up"], TRAIN),
+        (["down", "escape"], None),
+        (["n", "down"], LATE),  # by name it is the first
+        (["down", "n"], TRAIN),
+    ],
+)
+def test_the_selection_is_a_job_and_not_a_line(busy, keys, selected):
+    assert pressed(jobs_of(busy), *keys).selected == selected
+
+
+def test_a_job_that_ends_is_no_longer_selected(busy):
+    jobs = jobs_of(busy)
+    view = pressed(jobs, "down")
+    assert pressed(jobs[1:], "", view=view).selected is None
+    assert pressed([], "down").selected is None
+
+
+@pytest.mark.parametrize("key", ["n", "q", "escape", "k", "x", "down"])
+def test_only_y_is_yes(busy, key):
+    view = pressed(jobs_of(busy), "down", "k", key)
+    assert (view.stop, view.asking, view.over) == (None, None, False)
+    assert pressed(jobs_of(busy), "down", "k", "", "y").stop["id"] == TRAIN
+
+
+def test_every_sort_has_a_key_of_its_own(busy):
+    assert len(top.BY_LETTER) == len(top.SORTS) and not top.BY_LETTER.keys() & set("hqsk?")
+    for key, sort in top.BY_LETTER.items():
+        assert pressed(jobs_of(busy), key).sort == sort
+
+
+def test_the_selected_job_is_always_seen(busy):
+    for number in range(40):
+        busy.jobs[f"{number:016x}"] = {**busy.jobs[LATE], "id": f"{number:016x}", "name": f"more-{number:02}"}
+    jobs = jobs_of(busy)
+    view = top.View(sort="name")
+    for _ in range(50):
+        view = top.press(view, "down", jobs)
+        drawn = picture(busy, 100, 20, sort="name", footer="q", selected=view.selected)
+        name = next(job["name"] for job in jobs if job["id"] == view.selected)
+        assert any(f" {name} " in line for line in drawn)
+        assert len(drawn) == 20
+
+
+# ---- asking to stop --------------------------------------------------------------------------------
+
+
+def test_a_queued_job_leaves_the_queue(busy):
+    assert ask_to_stop(Client(busy.socket), LATE) == "job a-late-one has left the queue"
+    assert busy.wait_for_call("DELETE", LATE)
+
+
+def test_a_job_without_processes_is_not_asked(busy, victim):
+    busy.jobs[TRAIN]["processes"] = []
+    with pytest.raises(NoSuchJob, match="no process of job train has a GPU open"):
+        ask_to_stop(Client(busy.socket), TRAIN)
+
+
+def test_a_number_that_is_no_longer_the_jobs_is_left_alone(busy, victim):
+    """The second answer counts: the process was held before it."""
+
+    class Later(Client):
+        answers = 0
+
+        def job(self, name):
+            job = super().job(name)
+            self.answers += 1
+            return job if self.answers == 1 else {**job, "processes": []}
+
+    with pytest.raises(NoSuchJob):
+        ask_to_stop(Later(busy.socket), TRAIN)
+    assert victim.poll() is None
+
+
+def test_numbers_of_another_pid_namespace_are_not_used(busy, victim, monkeypatch):
+    class Elsewhere(Client):
+        def version(self):
+            return {**super().version(), "pid": 1}
+
+    with pytest.raises(GpushareError, match="another PID namespace"):
+        ask_to_stop(Elsewhere(busy.socket), TRAIN)
+    assert victim.poll() is None
+
+
+def test_somebody_elses_job_is_not_asked(busy, victim, monkeypatch):
+    def not_permitted(_descriptor, _number):
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", not_permitted)
+    with pytest.raises(NotPermitted, match=r"job train .* belongs to alice"):
+        ask_to_stop(Client(busy.socket), TRAIN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allocator_stage import Stage, gpus
 
-from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Shrink, Start, Tasks
+from gpushare.cluster.model import Job, JobEnded, JobSubmitted, JobWithdrawn, Policy, Shrink, Start, Tasks
 
 LADDER = Tasks(share=gpus(1), ladder=(gpus(0.7), gpus(0.4)))
 HALF = Tasks(share=gpus(0.5))
@@ -34,3 +34,51 @@ def test_a_further_task_starts_at_the_size_to_which_the_rest_of_its_job_shrinks(
     assert start.places == shrink.places[1:]
     assert {place.charge for place in shrink.places} == {gpus(0.4)}
     assert start.rung == shrink.rung == 2
+
+
+def test_nothing_grows_only_to_be_taken() -> None:
+    """b is in its right and waits. Grown, the ladder of a would be above what a may keep, and be stopped for b."""
+    stage = Stage({"n1": 1, "n2": 1}, Policy(grow_hold=60, reserve_after=None, consolidate=False))
+    stage.queue("a", 0.9)
+    stage.queue("b", 1.1)
+    stage.job("a", 0.5, name="a-half")
+    stage.job("b", 0.2, name="b-fifth")
+    stage.job("b", 0.6, name="b-more")
+    stage.job("a", 1, name="ladder", ladder=(0.7, 0.4))
+    assert stage.rung_share("ladder") == 0.4
+    stage.end("b-more")
+    stage.job("b", 0.8, name="b-large")
+    assert stage.waiting() == ["b-large"]
+    stage.wait(100)
+    assert stage.rung_share("ladder") == 0.4
+    assert stage.evicted == []
+    stage.send(JobWithdrawn("b-large"))
+    assert stage.rung_share("ladder") == 1
+
+
+def test_an_older_job_that_would_borrow_does_not_keep_back_one_that_is_in_its_right() -> None:
+    """Else the last GPU went to b, and b's job was stopped for the small one a moment later."""
+    stage = Stage({"n1": 6})
+    stage.queue("a", 2)
+    stage.queue("b", 4)
+    stage.job("a", 1)
+    stage.job("b", 4)
+    actions = stage.send(
+        [
+            JobSubmitted(Job("a-large", "a", (Tasks(gpus=2),))),
+            JobSubmitted(Job("a-small", "a")),
+            JobSubmitted(Job("b-more", "b")),
+        ]
+    )
+    assert [action.job for action in actions if isinstance(action, Start)] == ["a-small"]
+    assert stage.evicted == []
+    assert stage.held("a", "b") == (2, 4)
+
+
+def test_but_a_job_of_lower_priority_does_not_pass_one_of_higher() -> None:
+    stage = Stage({"n1": 3})
+    stage.queue("a", 2)
+    stage.queue("b", 1)
+    stage.job("a", 1)
+    stage.send([JobSubmitted(Job("high", "a", (Tasks(gpus=2),), 90)), JobSubmitted(Job("low", "a", priority=10))])
+    assert stage.running("a") == ["a-1", "high"]

@@ -14,6 +14,7 @@ import pytest
 from allocator_stage import Stage
 from allocator_world import Taste, World
 
+from gpushare.cluster import state
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     Job,
@@ -185,6 +186,36 @@ def test_questions_leave_no_trace(seed) -> None:
             twin.handle(event, now)
         told = len(world.log)
         assert twin.dump() == before
+
+
+@pytest.mark.parametrize("taste", [Taste(), Taste(reported=True)])
+def test_forgetting_classes_without_jobs_changes_nothing(taste, monkeypatch) -> None:
+    """A twin that forgets them at once, and one that never does."""
+    tidied = 0
+    for seed in SEEDS[:12]:
+        monkeypatch.setattr(state, "FEW_CLASSES", 10**9)
+        world = World(seed, taste)
+        for _ in range(150):
+            world.step()
+        monkeypatch.setattr(state, "FEW_CLASSES", 1)
+        twin = Allocator(world.policy)
+        for index, (event, now) in enumerate(world.log):
+            assert tuple(twin.handle(event, now)) == world.actions[index], f"seed {seed}, event {index}"
+            twin.validate()
+        assert twin.dump() == world.allocator.dump()
+        tidied += len(world.allocator._state.classes) - len(twin._state.classes)
+    assert tidied
+
+
+def test_jobs_of_which_no_two_are_alike_leave_nothing_behind() -> None:
+    stage = Stage({"n1": 8})
+    stage.queue("a", 8)
+    kept = stage.allocator._state
+    for number in range(1, 1000):
+        stage.job("a", number / 1000, name="unlike")
+        stage.end("unlike")
+        assert len(kept.classes) == len(kept.shapes) == len(kept.queues["a"].classes) <= state.FEW_CLASSES
+    assert stage.running() == []
 
 
 def small(world: World, random: Random) -> JobSubmitted:

@@ -46,6 +46,11 @@ def test_the_wheel_is_for_every_python_and_holds_everything(wheel: Path) -> None
         "gpushare_examples/borrower.py",
     ):
         assert name in names
+    for name in ("man1/gpushare.1", "man8/gpushared.8"):
+        assert any(found.endswith(f".data/data/share/man/{name}") for found in names)
+    archive = zipfile.ZipFile(wheel)
+    for path in (ROOT / "docs").glob("*.md"):
+        assert archive.read(f"gpushare_docs/{path.name}").decode() == path.read_text(), path
     for name in ("gpushared.service", "gpushared.sysusers", "gpushared.toml"):
         assert any(found.endswith(f"share/gpushare/{name}") for found in names)
     assert not [name for name in names if name.startswith(("tests", "daemon/", "shim/"))]
@@ -61,6 +66,8 @@ def test_what_is_installed_works(wheel: Path, tmp_path: Path) -> None:
     python = str(home / "bin" / "python")
     env = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path), "GPUSHARE_SIM": f"pool={tmp_path}/pool"}
     tmp_path.chmod(0o700)
+    docs = subprocess.run([python, "-m", "gpushare", "docs", "reasons"], env=env, capture_output=True, text=True)
+    assert docs.stdout == (ROOT / "docs" / "reasons.md").read_text(), docs.stderr
     line = [python, "-m", "gpushare", "run", "--limit", "2Gi", "sh", "-c", "echo $GPUSHARE_LIMIT"]
     done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stdout == "2Gi\n", done.stderr

@@ -1,0 +1,118 @@
+"""What may stand on the command line, for shells that ask: names of jobs, GPUs, documents.
+
+A shell waits for the answer with the cursor blinking, and shows nothing else: no message, and no long wait.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from gpushare.errors import GpushareError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from gpushare.client import Client
+
+__all__ = ["choices", "gpus", "jobs", "kernels", "program", "reservations", "subjects", "topics", "words"]
+
+ANSWER_WITHIN = 1.0
+Answer = TypeVar("Answer")
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+
+def words(*known: str) -> Complete:
+    return lambda _, __, incomplete: _items(incomplete, ((word, "") for word in known))
+
+
+def choices(variable: str) -> Complete:
+    """Of an option that is a variable too, and is checked where that is."""
+    from gpushare.env import BY_NAME
+
+    return words(*BY_NAME[variable].choices)
+
+
+def topics(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from gpushare import manual
+
+    return _items(incomplete, ((topic, manual.title(manual.read(topic))) for topic in manual.topics()))
+
+
+def jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """By name, where it is no other's too; the id always works."""
+    found = _ask(lambda client: client.jobs())
+    names = [job["name"] for job in found or ()]
+    return _items(
+        incomplete,
+        (
+            (job["name"] if names.count(job["name"]) == 1 and job["name"] != "-" else job["id"], job["state"])
+            for job in found or ()
+        ),
+    )
+
+
+def subjects(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Of `explain`: a code is offered when some of it is typed, for there are many."""
+    from gpushare.meaning import meanings
+
+    codes = [(code, "") for code in meanings()] if incomplete else [("-", "messages on standard input")]
+    return [*jobs(context, parameter, incomplete), *_items(incomplete, codes)]
+
+
+def reservations(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    found = _ask(lambda client: client.reservations())
+    return _items(incomplete, ((one["name"], one["user"]) for one in found or ()))
+
+
+def gpus(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    status = _ask(lambda client: client.status())
+    found = status["gpus"] if status is not None else []
+    numbers = [(str(gpu["index"]), gpu["name"]) for gpu in found]
+    return _items(incomplete, numbers if not incomplete.startswith("GPU") else [(gpu["uuid"], "") for gpu in found])
+
+
+def kernels(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Those that gpushare has made."""
+    from gpushare import kernelspec
+
+    found = kernelspec.installed(kernelspec.data_dirs(os.environ))
+    return _items(incomplete, ((kernel.name, kernel.display_name) for kernel in found))
+
+
+def program(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A command: what is in PATH, or a path; then what it takes, which are files for all that we know."""
+    if context.params.get(parameter.name or "") or not incomplete or "/" in incomplete:
+        return _files(incomplete)
+    places = (Path(place) for place in os.environ.get("PATH", "").split(":") if place)
+    found = {
+        path.name for place in places if place.is_dir() for path in place.glob("*") if path.name.startswith(incomplete)
+    }
+    return _items(incomplete, ((name, "") for name in sorted(found))) or _files(incomplete)
+
+
+def _files(incomplete: str) -> list[CompletionItem]:
+    """The shell knows them better."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _items(incomplete: str, known: Iterable[tuple[str, str]]) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(word, help=about or None) for word, about in known if word.startswith(incomplete)]
+
+
+def _ask(question: Callable[[Client], Answer]) -> Answer | None:
+    from gpushare.config import load_settings
+    from gpushare.locate import find
+
+    try:
+        return question(find(load_settings()).client(ANSWER_WITHIN))
+    except GpushareError:
+        return None

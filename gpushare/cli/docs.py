@@ -1,0 +1,33 @@
+"""gpushare docs: the documentation, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gpushare import manual
+from gpushare.cli import complete
+from gpushare.cli import output as _output
+from gpushare.cli.output import Column
+
+READABLE = 100
+"""Columns of a text, at most."""
+
+
+@click.command(short_help="Read the documentation, without a network.")
+@click.argument("topic", required=False, shell_complete=complete.topics)
+def command(topic: str | None) -> None:
+    """Read the documentation of this version. Without TOPIC: list the topics; any beginning of one's name will do.
+
+    In a terminal it is paged (PAGER), else plain Markdown.
+    """
+    if topic is None:
+        rows = [[name, manual.title(manual.read(name))] for name in manual.topics()]
+        _output.print_table([Column("TOPIC"), Column("ABOUT", wrap=True)], rows)
+        return
+    text = manual.read(topic)
+    if sys.stdout.isatty():
+        click.echo_via_pager(_output.markdown(text, min(_output.terminal_size().columns, READABLE)))
+    else:
+        click.echo(text, nl=False)

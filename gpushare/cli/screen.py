@@ -1,0 +1,124 @@
+"""The terminal as a canvas: whatever ends the program, it is left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+
+__all__ = ["draw", "screen", "size"]
+
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the alternate screen, without a cursor
+HOME, END_OF_LINE, BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+
+ESCAPE = b"\x1b"
+REST_WITHIN = 0.05
+"""Seconds in which the rest of a key's sequence comes after its ESC, else it was the ESC key."""
+KEYS = {
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    ESCAPE: "escape",
+    b"\x04": "end",
+    b"": "gone",
+}
+"""Those with a name; others are called by their character."""
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def size() -> os.terminal_size:
+    """At this moment; COLUMNS and LINES of the environment do not follow a window that is drawn larger."""
+    found = os.get_terminal_size(sys.stdout.fileno())
+    return found if all(found) else os.terminal_size((80, 24))
+
+
+def draw(lines: list[str], room: os.terminal_size) -> None:
+    text = f"{END_OF_LINE}\r\n".join(lines[-room.lines :])
+    sys.stdout.write(f"{HOME}{text}{END_OF_LINE}{BELOW}")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def screen() -> Iterator[Callable[[float], str]]:
+    """The canvas, and a function that waits: for a key, for another size, or as long as it is told.
+
+    Ctrl-Z and fg work, and so does a SIGSTOP from elsewhere: who continues us may have changed the terminal.
+    """
+    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+    before = termios.tcgetattr(keys) if keys is not None else None
+    entered = False
+
+    def enter() -> None:
+        nonlocal entered
+        if keys is not None:
+            tty.setcbreak(keys)
+        if not entered:
+            os.write(1, ENTER.encode())
+        entered = True
+
+    def leave() -> None:
+        nonlocal entered
+        entered = False
+        os.write(1, LEAVE.encode())
+        if keys is not None and before is not None:
+            termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+    def pause(_number: int, _frame: object) -> None:
+        leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def go_on(_number: int, _frame: object) -> None:
+        enter()
+
+    def end(number: int, _frame: object) -> None:
+        for one in ENDING:
+            signal.signal(one, signal.SIG_IGN)  # a second one must not keep us from leaving
+        raise SystemExit(128 + number)
+
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    handlers: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(ENDING, end)
+    handlers |= {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: pause, signal.SIGCONT: go_on}
+    earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    earlier_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def wait(seconds: float) -> str:
+        """The key; nothing when the time is over, or after a signal; "gone" when the terminal is."""
+        ready, _, _ = select.select([read, *([keys] if keys is not None else [])], [], [], seconds)
+        if read in ready:
+            os.read(read, 4096)
+        if keys not in ready:
+            return ""
+        assert keys is not None
+        return _key(keys)
+
+    try:
+        enter()
+        yield wait
+    finally:
+        with contextlib.suppress(OSError):
+            leave()
+        signal.set_wakeup_fd(earlier_wakeup)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+        os.close(read)
+        os.close(write)
+
+
+def _key(keys: int) -> str:
+    """One press, however much of a held key has come."""
+    try:
+        data = os.read(keys, 64)
+        if data == ESCAPE and select.select([keys], [], [], REST_WITHIN)[0]:
+            data += os.read(keys, 64)
+    except OSError:
+        return "gone"
+    if data[:1] == ESCAPE and data != ESCAPE:
+        return KEYS.get(data[:3], "")
+    return KEYS.get(data[:1]) or data[:1].decode(errors="replace")

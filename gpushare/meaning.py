@@ -1,0 +1,122 @@
+"""What messages mean: docs/reasons.md as data, and its messages found again in whatever a program has written.
+
+### over_limit                                          the code
+                                                        its messages, … for what differs; one that begins with
+    cannot allocate … on GPU …: over this job's limit   `gpushare: ` is too common to be ours without that word
+
+Why the allocation was refused.                         paragraphs, the last of which says
+What to do: raise the limit.                            what to do
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from gpushare import manual
+
+__all__ = ["Found", "Meaning", "meanings", "messages_in"]
+
+GAP, OURS, REMEDY = "…", "gpushare: ", "What to do: "
+FRAMEWORKS = "out_of_memory"
+"""What a program says after the fact: worth a word only where gpushare has said nothing itself."""
+LONGEST = 1000
+"""Characters of a line in which a message is looked for: whoever makes lines of millions must not keep us busy."""
+CODE = re.compile(r"""(?:\bcode=|"code": *")([a-z_]+)\b""")
+"""In a log and in JSON."""
+FACT = re.compile(r"  (?P<label>\S.*?)(?:  +|$)(?P<text>.*)")
+HINT = "hint: "
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    code: str
+    messages: tuple[str, ...]
+    what: str
+    """Paragraphs, each one line."""
+    remedy: str
+
+
+@dataclass
+class Found:
+    """A message, with the numbers below it; of several of one code the last."""
+
+    meaning: Meaning
+    message: str
+    facts: list[tuple[str, str]]
+    hint: str | None = None
+    count: int = 1
+
+
+@cache
+def meanings() -> dict[str, Meaning]:
+    return {one.code: one for one in _parse(manual.read("reasons"))}
+
+
+def messages_in(lines: Iterable[str]) -> list[Found]:
+    """In the order in which they came first."""
+    found: dict[str, Found] = {}
+    last, margin = None, 0
+    for raw in lines:
+        line = raw.rstrip("\r\n")
+        meaning = _meaning_of(line[:LONGEST])
+        if meaning is not None:
+            margin = line.find(OURS) if OURS in line else 0
+            last = Found(meaning, line[margin:].removeprefix(OURS).strip(), [])
+            last.count += found[meaning.code].count if meaning.code in found else 0
+            found[meaning.code] = last
+        elif last is not None and not _goes_on(last, line[margin:]):
+            last = None
+    if len(found) > 1:
+        found.pop(FRAMEWORKS, None)
+    return list(found.values())
+
+
+def _goes_on(message: Found, line: str) -> bool:
+    """Whether the line is one of the numbers of the message, or its hint, or empty before that."""
+    if line.startswith(HINT):
+        message.hint = line.removeprefix(HINT)
+        return False
+    if fact := FACT.fullmatch(line):
+        message.facts.append((fact["label"], fact["text"].strip()))
+    elif message.facts and line.startswith("    "):
+        label, text = message.facts.pop()
+        message.facts.append((label, f"{text}\n{line.strip()}"))
+    else:
+        return not line
+    return True
+
+
+def _meaning_of(line: str) -> Meaning | None:
+    """By the message with the longest part in the line, else by a code that it names."""
+    matching = [(len(part), code) for part, pattern, code in _patterns() if part in line and pattern.search(line)]
+    if matching:
+        return meanings()[max(matching)[1]]
+    named = CODE.search(line)
+    return meanings().get(named[1]) if named else None
+
+
+@cache
+def _patterns() -> list[tuple[str, re.Pattern[str], str]]:
+    """With the longest part of each, which is looked for first: a log may have a million lines that are not ours."""
+    found = [(text, one.code) for one in meanings().values() for text in one.messages]
+    return [(max(text.removeprefix(OURS).split(GAP), key=len), _pattern(text), code) for text, code in found]
+
+
+def _pattern(message: str) -> re.Pattern[str]:
+    common = message.startswith(OURS)
+    body = ".+?".join(map(re.escape, message.removeprefix(OURS).split(GAP)))
+    return re.compile(rf"\bgpushare\b[\w.]*: (?:.*: )?{body}" if common else body)
+
+
+def _parse(text: str) -> Iterator[Meaning]:
+    for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        code, _, rest = section.partition("\n")
+        rest = re.split(r"^#", rest, flags=re.MULTILINE)[0]
+        messages = [line.strip() for line in rest.splitlines() if line.startswith("    ")]
+        prose = "\n".join(line for line in rest.splitlines() if not line.startswith("    "))
+        paragraphs = [" ".join(part.split()) for part in re.split(r"\n{2,}", prose.strip())]
+        *what, remedy = paragraphs
+        yield Meaning(code.strip(), tuple(messages), "\n".join(what), remedy.removeprefix(REMEDY))

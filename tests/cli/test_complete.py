@@ -1,0 +1,103 @@
+"""What a shell is told when it asks what may stand on the command line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import BashComplete
+from fake_api import UUID, make_job
+
+from gpushare.cli import cli
+from gpushare.cli import completion as script
+from gpushare.env import BY_NAME
+from gpushare.meaning import meanings
+
+
+def offered(line: str) -> list[str]:
+    """The completions of the last word, which may be empty; a file is what the shell completes itself."""
+    *before, last = line.split(" ")
+    found = BashComplete(cli, {}, "gpushare", "_GPUSHARE_COMPLETE").get_completions(before[1:], last)
+    return ["<file>" if item.type == "file" else item.value for item in found]
+
+
+@pytest.fixture
+def busy(fake):
+    base = {"gpus": 1, "priority": 0, "lend": True, "grace": None, "request_source": "", "limit_source": ""}
+    base |= {"command": ["x"], "request": "1Gi", "limit": "1Gi"}
+    names = {"a1a1a1a1a1a1a1a1": "train", "b2b2b2b2b2b2b2b2": "twin", "c3c3c3c3c3c3c3c3": "twin"}
+    fake.jobs = {identity: make_job(identity, {**base, "name": name}) for identity, name in names.items()}
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gpushare expl", ["explain"]),
+        ("gpushare run --re", ["--request", "--reservation", "--report", "--require-daemon"]),
+        ("gpushare set --limit 4Gi ", ["train", "b2b2b2b2b2b2b2b2", "c3c3c3c3c3c3c3c3"]),
+        ("gpushare set tr", ["train"]),
+        ("gpushare explain tr", ["train"]),
+        ("gpushare explain not_f", ["not_free", "not_found"]),
+        ("gpushare events --job b", ["b2b2b2b2b2b2b2b2"]),
+        ("gpushare docs sec", ["security"]),
+        ("gpushare daemon st", ["status", "stop"]),
+        ("gpushare ps --gpu ", ["0"]),
+        ("gpushare run --gpu GPU-", [UUID.format(0)]),
+        ("gpushare run --mode ", list(BY_NAME["GPUSHARE_MODE"].choices)),
+        ("gpushare run --report ", ["<file>"]),
+        ("gpushare run --limit 4Gi ", ["<file>"]),
+        ("gpushare run ./tr", ["<file>"]),
+        ("gpushare run python tr", ["<file>"]),
+        ("gpushare run python --mode ", ["<file>"]),
+        ("gpushare run python --re", []),
+    ],
+)
+def test_words(busy, line, words):
+    assert offered(line) == words
+
+
+def test_every_code_can_be_completed(busy):
+    for code in meanings():
+        assert code in offered(f"gpushare explain {code[:-1]}")
+
+
+def test_programs_of_the_path(busy, monkeypatch, tmp_path):
+    (tmp_path / "my-trainer").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:/nowhere:")
+    assert offered("gpushare run my-") == ["my-trainer"]
+    assert offered("gpushare run none-such") == ["<file>"]
+
+
+@pytest.mark.parametrize("line", ["gpushare set ", "gpushare run --gpu ", "gpushare release ", "gpushare ps --gpu "])
+def test_without_a_daemon_nothing_is_offered_and_nothing_said(environ, monkeypatch, capfd, line):
+    monkeypatch.setattr("gpushare.locate.SYSTEM_DIR", Path("/nowhere"))
+    assert offered(line) == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_takes_the_script(environ, shell, tmp_path):
+    """And, for bash, asks through it."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    gpushare = tmp_path / "gpushare"
+    gpushare.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpushare "$@"\n')
+    gpushare.chmod(0o755)
+    path = tmp_path / "script"
+    path.write_text(subprocess.run([gpushare, "completion", shell], capture_output=True, text=True, check=True).stdout)
+    assert subprocess.run([shell, "-n", path], capture_output=True).stderr == b""
+    if shell != "bash":
+        return
+    ask = 'COMP_WORDS=(gpushare run --re) COMP_CWORD=2; _gpushare_completion gpushare; printf "%s\\n" "${COMPREPLY[@]}"'
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", f". {path}; {ask}"], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["--request", "--reservation", "--report", "--require-daemon"], done.stderr
+
+
+def test_the_script_is_for_the_shells_that_it_says():
+    assert script.command.params[0].type.choices == ("bash", "zsh", "fish")

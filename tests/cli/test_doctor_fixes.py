@@ -1,0 +1,128 @@
+"""What `gpushare doctor` says to mend things with: that it is said, and that it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import doctor
+from gpushare.cli import main
+from gpushare.doctor import Surroundings
+
+
+@pytest.fixture
+def gpushare(capsys):
+    """Run a command in this process: (exit code, stdout, stderr)."""
+
+    def gpushare(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return gpushare
+
+
+@pytest.fixture
+def checks(gpushare):
+    """The checks by their ids, as programs read them."""
+
+    def checks() -> dict[str, dict]:
+        return {check["id"]: check for check in json.loads(gpushare("doctor", "-o", "json")[1])["checks"]}
+
+    return checks
+
+
+def after(fix: list[str], check: str) -> dict:
+    """The same check in a shell in which the commands were typed."""
+    again = f"{sys.executable} -m gpushare doctor -o json"
+    done = subprocess.run(["sh", "-c", "\n".join([*fix, again])], capture_output=True, text=True)
+    return next(one for one in json.loads(done.stdout)["checks"] if one["id"] == check)
+
+
+def test_they_are_a_script_to_read(gpushare, fake, monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libvgpu.so")
+    fake.unmanaged = 2**30
+    _, out, _ = gpushare("doctor", "--fix-hints")
+    lines = out.splitlines()
+    assert lines[lines.index("# GS05 warn, other interposers: found libvgpu.so") + 1] == "unset LD_PRELOAD"
+    outside = next(number for number, line in enumerate(lines) if line.startswith("# GS08 warn"))
+    assert lines[outside + 1].startswith("#   no command mends it: guarantees hold only")
+    assert subprocess.run(["sh", "-n"], input=out, text=True).returncode == 0
+    assert "GS04" not in out, "what is well is not spoken of"
+
+
+def test_the_exit_code_is_that_of_the_table(gpushare, fake, monkeypatch):
+    monkeypatch.setenv("GPUSHARE_LIMIT", "4g")
+    assert gpushare("doctor", "--fix-hints")[0] == gpushare("doctor")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "variable", "value"),
+    [
+        ("GS03", "GPUSHARE_SOCKET", "/nowhere/api.sock"),
+        ("GS05", "LD_PRELOAD", "/usr/lib/libvgpu.so"),
+        ("GS05", "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"),
+        ("GS09", "GPUSHARE_LIMIT", "4g"),
+        ("GS09", "GPUSHARE_LIMITT", "4Gi"),
+        ("GS09", "RUNAI_GPU_MEMORY_LIMIT", "lots"),
+        ("GS09", "GPUSHARE_MODE", "sometimes"),
+    ],
+)
+def test_variables_are_mended(checks, environ, monkeypatch, check, variable, value):
+    monkeypatch.setattr("gpushare.locate.SYSTEM_DIR", Path("/nowhere"))
+    monkeypatch.setenv(variable, value)
+    found = checks()[check]
+    assert found["state"] in ("warn", "fail") and f"unset {variable}" in found["fix"]
+    assert after(found["fix"], check)["state"] in ("ok", "skip")
+
+
+def test_a_runtime_directory_that_is_open_to_others_is_closed(checks, environ):
+    directory = Path(environ["XDG_RUNTIME_DIR"]) / "gpushare"
+    directory.mkdir()
+    directory.chmod(0o755)
+    found = checks()["GS06"]
+    assert (found["state"], found["fix"]) == ("fail", [f"chmod 700 {directory}"])
+    assert after(found["fix"], "GS06")["state"] == "ok"
+
+
+def test_a_link_in_its_place_is_removed(checks, environ, tmp_path):
+    link = Path(environ["XDG_RUNTIME_DIR"]) / "gpushare"
+    link.symlink_to(tmp_path)
+    assert after(checks()["GS06"]["fix"], "GS06")["state"] == "ok"
+    assert tmp_path.exists() and not link.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("scope", "fix"), [("user", ["gpushare daemon stop"]), ("system", ["sudo systemctl restart gpushared"])]
+)
+def test_a_daemon_of_another_version_is_restarted(checks, fake, monkeypatch, scope, fix):
+    monkeypatch.setattr("gpushare.doctor.__version__", "9.9")
+    fake.scope = scope
+    found = checks()["GS03"]
+    assert (found["state"], found["fix"]) == ("warn", fix)
+
+
+def test_a_sick_gpu_is_reset_when_nobody_uses_it(checks, fake):
+    hint = "reset it when no program uses it: stop gpushared, `nvidia-smi --gpu-reset -i UUID`, start gpushared"
+    ailment = {"state": "sick", "cause": "xid_95", "text": "Xid 95", "hint": hint, "facts": {}}
+    fake.scope = "system"
+    fake.health = {"state": "sick", "shortfall": 0, "ailments": [ailment]}
+    stop, reset, start = checks()["GS13"]["fix"]
+    assert (stop, start) == ("sudo systemctl stop gpushared", "sudo systemctl start gpushared")
+    assert reset == "sudo nvidia-smi --gpu-reset -i GPU-00000000-0000-0000-0000-000000000000"
+    ailment["hint"] = "restart the machine"
+    assert checks()["GS13"]["fix"] == []
+
+
+def test_compiled_parts_that_are_missing_are_built_where_they_are(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "library", lambda: tmp_path / "libgpushare.so")
+    (fix,) = doctor.check_shim_loads(Surroundings(os.environ)).fix
+    root = Path(__file__).resolve().parents[2]
+    assert fix == f"{sys.executable} -m pip install --no-deps -e {root}"
+    monkeypatch.setattr(doctor, "PACKAGE", tmp_path / "gpushare")
+    (fix,) = doctor.check_shim_loads(Surroundings(os.environ)).fix
+    assert fix.startswith(f"{sys.executable} -m pip install --force-reinstall")
