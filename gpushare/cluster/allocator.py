@@ -21,7 +21,6 @@ behind it, in the order in which a decision needs it:
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -79,7 +78,7 @@ class Allocator:
         `now` is in seconds of any clock. It never goes back; a smaller one counts as the last. Raises UsageError for an
         event that makes no sense, NoSuchJob for an unknown job.
         """
-        if isinstance(now, bool) or not isinstance(now, (int, float)) or not math.isfinite(now):
+        if isinstance(now, bool) or not isinstance(now, (int, float)) or not abs(now) < float("inf"):
             raise bad(
                 "now", f"{now!r} is not a moment", "hand in seconds as a number, of any clock that does not go back"
             )
