@@ -11,7 +11,7 @@ SECONDS ?= 600
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos conformance differential fuzz bench bench-cluster build clean
+.PHONY: help demo test check pytest property crash chaos conformance differential fuzz bench bench-cluster man build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 
 bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, beside other schedulers' figures
 	$(BIN)/python benchmarks/cluster.py --curve
+
+man: $(VENV)/installed-test ## write the man pages again, from the parsers that print --help
+	$(BIN)/python docs/man/generate.py
 
 build: $(VENV)/bin/python ## compile the C parts into the source tree
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'
