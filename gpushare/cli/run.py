@@ -81,7 +81,11 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 )
 @click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's]")
 @click.option("--priority", metavar="N", help="Jobs of lower priority are stopped first.  [default: 0]")
-@click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m.")
+@click.option(
+    "--grace",
+    metavar="TIME",
+    help="From SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m; cut to what claims can wait (28s).",
+)
 @click.option(
     "--on-reclaim",
     metavar="RUNGS",

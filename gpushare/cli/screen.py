@@ -40,8 +40,9 @@ def size() -> os.terminal_size:
 
 def draw(lines: list[str], room: os.terminal_size) -> None:
     text = f"{END_OF_LINE}\r\n".join(lines[-room.lines :])
-    sys.stdout.write(f"{HOME}{text}{END_OF_LINE}{BELOW}")
-    sys.stdout.flush()
+    data = f"{HOME}{text}{END_OF_LINE}{BELOW}".encode(sys.stdout.encoding, "replace")
+    while data:  # past Python's buffer: what a signal left in there would be drawn after the screen was given back
+        data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 @contextlib.contextmanager

@@ -258,8 +258,11 @@ class Oracle:
         for victim in victims:
             job = truth.jobs.get(victim)
             since = min(when for (name, _), when in self.told.items() if name == victim)
-            if job is not None and time - since < job.grace - SLACK:
-                faults.append(Fault("hasty", f"{what}: {time - since:.3f} s of {job.grace:.3f} s grace"))
+            begins = [ask.began for when in (since, time) for ask in truth.claims(gpu, when)]
+            cut = min(begins, default=since) + truth.longest_grace - since
+            grace = min(job.grace, max(0.0, cut)) if job is not None else 0.0
+            if time - since < grace - SLACK:
+                faults.append(Fault("hasty", f"{what}: {time - since:.3f} s of {grace:.3f} s grace"))
         _, most = truth.shortfall(gpu, time)
         if not truth.claims(gpu, time):
             return [*faults, Fault("nobody waited", what)]

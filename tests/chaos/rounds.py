@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from math import inf
 
-from chaos.cast import BLOCK, DEATH_SLACK, GIB, MARKER, MIB, OUTSIDE, Actor
+from chaos.cast import BLOCK, CLAIM_TIMEOUT, DEATH_SLACK, GIB, MARKER, MIB, OUTSIDE, Actor
 from chaos.checks import Checks
 from chaos.oracle import Fault, Oracle
 from chaos.stage import Stuck
@@ -31,7 +31,7 @@ class Chaos(Checks):
     def begin(self) -> None:
         self.stage.start_daemon()
         gpus = self.stage.api("GET", "/v1/status")["gpus"]
-        self.truth = Truth({gpu["index"]: gpu["capacity"] for gpu in gpus})
+        self.truth = Truth({gpu["index"]: gpu["capacity"] for gpu in gpus}, longest_grace=CLAIM_TIMEOUT - 2.0)
         self.uuids = {gpu["index"]: gpu["uuid"] for gpu in gpus}
         self.oracle = Oracle(self.truth)
         self._register(MARKER, {"request": "none", "limit": "1Gi"}, [0])

@@ -107,6 +107,12 @@ def test_killed_before_its_time(truth: Truth) -> None:
     assert kinds(truth, event("term", "A"), event("kill", "A", NOW + 1.0)) == []
 
 
+def test_a_grace_that_the_claim_could_not_wait_for_is_cut(truth: Truth) -> None:
+    truth.longest_grace = 1.5  # and the claim is a second old
+    assert kinds(truth, event("term", "A"), event("kill", "A", NOW + 0.5)) == []
+    assert kinds(truth, event("term", "A"), event("kill", "A", NOW + 0.4)) == ["hasty"]
+
+
 def test_killed_although_it_is_no_longer_needed(truth: Truth) -> None:
     truth.spans[1].down_from = truth.spans[1].down_by = NOW + 0.5
     assert kinds(truth, event("term", "A"), event("kill", "A", NOW + 1.0)) == ["no shortfall"]

@@ -83,6 +83,8 @@ class Truth:
     """All of it."""
 
     capacity: dict[int, int]
+    longest_grace: float = inf
+    """So long after a claim began every grace for it is over: then the driver has 2 s to return the memory in time."""
     spans: list[Span] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)

@@ -57,6 +57,7 @@ ALLOWED_IN_CLUSTER = {
     "decimal",
     "enum",
     "fractions",
+    "functools",
     "gc",  # paused while a turn is decided; it reads and writes nothing outside of the process
     "heapq",
     "itertools",
