@@ -245,6 +245,11 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
 def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **options: Any) -> None:
     """Submit a job and say what follows: where it starts and whom it displaces, or what it waits for.
 
+    \b
+    gpushare cluster submit --queue research --gpus 2 --name train
+    gpushare cluster submit --queue research --gpus 8 --tasks 4 --min 2 --type H100
+    gpushare cluster submit --queue students --gpus 0.25 --limit 0.5
+
     FILE has `jobs:`, a list with the same words: {name: train, queue: research, gpus: 2}.
     """
     with _open(store, read_only=dry_run) as cluster:
@@ -299,7 +304,7 @@ def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
     root = load(file).only("jobs")
     submissions = list(reading.jobs(root["jobs"]))
     if any(one.at or one.duration is not None for one in submissions):
-        root["jobs"].refuse("`at`, `every` and `duration` belong into simulations", hint="leave them out here")
+        root["jobs"].refuse("`at`, `every` and `duration` belong in simulations", hint="leave them out here")
     return [one.job for one in submissions]
 
 
@@ -478,7 +483,12 @@ def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, out
     """Play a scenario (.yaml, .json) or a trace (.jsonl, .csv) on a clock of its own: what is decided when, GPUs per
     queue over time, and whether everything followed that the scenario says must follow (exit code 1 if not).
 
-    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}.
+    \b
+    gpushare cluster simulate examples/cluster/university.yaml
+    gpushare cluster simulate trace.csv --cluster examples/cluster/cluster.yaml --plot trace.png
+
+    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}. What else it
+    and a scenario may say: `gpushare docs cluster`.
     """
     if plot is not None:
         from gpushare.cluster import plot as drawing

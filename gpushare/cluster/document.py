@@ -266,7 +266,7 @@ def _yaml(text: str, file: str) -> Item:
         first = str(error).splitlines()[0] if str(error) else "nested too deeply"
         raise FileError(f"{file}: not YAML: {first}", hint="save it as plain UTF-8 text") from None
     if node is None:
-        raise FileError(f"{file} is empty", hint="see examples/cluster for what it may say")
+        raise FileError(f"{file} is empty", hint="see `gpushare docs cluster` for what it may say")
     return _Yaml(file).item(node, "", 0)
 
 
