@@ -30,6 +30,15 @@ ERRORS: dict[int, type[GpushareError]] = {
 
 
 class Client:
+    """The daemon's API at one socket: each method is one request, and gives back the JSON that api.py describes.
+
+        node = gpushare.locate.find(gpushare.config.load_settings())
+        node.client().status()["gpus"]
+
+    DaemonUnreachable where nobody answers within `timeout` seconds, Refused, NoSuchJob or NotPermitted with the
+    daemon's own reason where it says no. Amounts are bytes, times seconds since 1970.
+    """
+
     def __init__(self, api_socket: Path, timeout: float = TIMEOUT) -> None:
         self.api_socket = api_socket
         self.timeout = timeout

@@ -73,7 +73,8 @@ def closing_words(ending: Ending) -> str | None:
 
 
 def _reclaimed(program: str, killed: Killed) -> str:
-    owner = "/".join(part for part in (killed["owner_user"], killed["owner"]) if part) or "its owner"
+    name, user = killed["owner"], killed["owner_user"]
+    owner = f"{name} ({user})" if name and user else name or user or "its owner"
     when = time.strftime("%H:%M:%S", time.localtime(killed["time"]))
     grace = f", grace {format_duration(killed['grace'])}" if killed["grace"] else ""
     facts = [

@@ -105,7 +105,9 @@ class Stage:
             line, env=self.environment, cwd=self.scripts, stdout=subprocess.PIPE, text=True, check=False
         )
         if done.returncode:
-            raise GpushareError("the demo cannot use a GPU, nor the software driver", hint="see `gpushare doctor`")
+            binding = any(importlib.util.find_spec(name) for name in ("cuda", "cupy"))
+            hint = "see `gpushare doctor`" if binding else "pip install 'gpushare[demo]'"
+            raise GpushareError("the demo cannot use a GPU, nor the software driver", hint=hint)
         return int(done.stdout) / GIB
 
     def gpushare(self, *words: str) -> list[str]:

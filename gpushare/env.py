@@ -124,6 +124,10 @@ class Setting(NamedTuple):
         with _naming(self):
             return Quantity.parse(self.text, self.dialect)
 
+    def seconds(self) -> float:
+        with _naming(self):
+            return parse_duration(self.text)
+
     def __str__(self) -> str:
         return self.text
 

@@ -137,7 +137,8 @@ class Launch:
         if self.options.replace:
             raise UsageError("--report needs the wrapper to stay, --exec replaces it")
         if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-            raise UsageError(f"cannot write the report to {path}")
+            why = "it is a directory" if path.is_dir() else "its directory must be there, and yours to write to"
+            raise UsageError(f"cannot write the report to {path}", hint=why)
 
     def _find_daemon(self) -> locate.Node | None:
         try:

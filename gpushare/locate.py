@@ -136,7 +136,12 @@ def find(settings: Settings) -> Node:
     driver = settings.choice("GPUSHARE_DRIVER")
     named = settings.find("GPUSHARE_SOCKET")
     if named:
-        return _ask(Runtime.of_socket(named.text), driver)
+        try:
+            return _ask(Runtime.of_socket(named.text), driver)
+        except DaemonUnreachable as error:
+            if error.code == "no_daemon":
+                error.hint = f"start it, or take away what names it: {named.source}"
+            raise
     problems = []
     for runtime in _places(driver, settings.environ):
         try:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from gpushare.errors import QuantityError, UsageError
 
-__all__ = ["Budget", "Dialect", "Kind", "Quantity", "format_bytes", "format_duration", "parse_duration"]
+__all__ = ["Budget", "Dialect", "Kind", "Quantity", "count", "format_bytes", "format_duration", "parse_duration"]
 
 UNIT_BYTES = 512  # of the credit word, shim/credit.h
 SHARE_PARTS = 10**9
@@ -71,6 +71,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: str, dialect: Dialect | str = Dialect.NATIVE) -> Quantity:
+        """4Gi, 4096Mi, 4G (10^9), 0.25, 25%, max or none; in another dialect what that takes. Else QuantityError."""
         dialect = Dialect(dialect)
         trimmed = text.strip(BLANKS)
         if not trimmed:
@@ -312,6 +313,11 @@ def format_bytes(amount: int) -> str:
         if amount >= size - size // 20480:
             return f"{amount / size:.1f} {unit}"
     return f"{amount} B"
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """1 job, 2 jobs; `many` where an s at the end will not do: count(2, "job is", "jobs are")."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[ \t]*(ms|s|m|min|h|d)?", re.ASCII)

@@ -9,8 +9,10 @@ Each command is a module, imported when it is used: `gpushare run` may add 60 ms
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -41,6 +43,12 @@ COMMANDS = {
 }
 FAILED_BEFORE_START = 125
 INTERRUPTED = 130
+CLICKS_WORDS = (
+    (r"is not a valid integer( range)?", "is not a whole number"),
+    (r"is not a valid float( range)?", "is not a number"),
+    (r"is not in the range x>=(\S+?)\.?$", r"is less than \1"),
+)
+"""What click says, and what people say."""
 
 
 class LazyGroup(click.Group):
@@ -96,6 +104,11 @@ def _main(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains at its exit
         code = 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or arguments[:1] == ["run"]:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = _report(render(f"cannot write: {error.strerror}", hint="free some space there"), 1, arguments)
     except Exception:
         if arguments[:1] != ["run"]:
             raise
@@ -110,7 +123,10 @@ def _in_our_words(error: click.ClickException) -> str:
     if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2 and later
         return message
     context: click.Context | None = getattr(error, "ctx", None)
-    hint = f"`{context.command_path} --help` lists the options" if context else None
+    what = "commands" if context and isinstance(context.command, click.Group) else "options"
+    hint = f"`{context.command_path} --help` lists the {what}" if context else None
+    for clicks, ours in CLICKS_WORDS:
+        message = re.sub(clicks, ours, message)
     return render(message[:1].lower() + message[1:].rstrip("."), hint=hint)
 
 

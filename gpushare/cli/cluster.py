@@ -15,8 +15,9 @@ reports back with `end`.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from gpushare.cluster.model import (
     Action,
     Code,
     Event,
+    Job,
     JobEnded,
     JobSubmitted,
     JobWithdrawn,
@@ -42,10 +44,9 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
-from gpushare.quantity import format_bytes
+from gpushare.quantity import count, format_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-LINE = "the command line"
 SUBMIT_OPTIONS = ("gpus", "share", "memory", "limit", "tasks", "min", "priority", "min_runtime")
 
 
@@ -113,7 +114,8 @@ def apply(file: Path, store: Path | None) -> None:
     new = not path.exists()
     if new:
         events = _differences(wanted, Allocator(wanted.policy))
-        Allocator(wanted.policy).handle(events, time.time())  # refused before there is a file
+        with _said_in(file):
+            Allocator(wanted.policy).handle(events, time.time())  # refused before there is a file
         cluster = Store.create(path, wanted.policy)
     else:
         cluster = _open(store, read_only=False)
@@ -124,15 +126,27 @@ def apply(file: Path, store: Path | None) -> None:
                 hint="leave `policy` out, or make a new one",
             )
         events = _differences(wanted, cluster.allocator)
-        actions = cluster.append(events, time.time()) if events else []
+        with _said_in(file):
+            actions = cluster.append(events, time.time()) if events else []
     kinds = [type(event).__name__ for event in events]
     counts = [
-        views.count(kinds.count("NodeAdded"), "node"),
-        views.count(kinds.count("QueueAdded"), "new queue"),
-        views.count(kinds.count("QueueChanged"), "changed queue"),
+        count(kinds.count("NodeAdded"), "node"),
+        count(kinds.count("QueueAdded"), "new queue"),
+        count(kinds.count("QueueChanged"), "changed queue"),
     ]
+    for line in views.broken_promises(cluster.allocator):
+        click.echo(f"gpushare: {line}", err=True)
     click.echo(f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says")
     _print_actions(actions)
+
+
+@contextlib.contextmanager
+def _said_in(file: Path) -> Iterator[None]:
+    """What the allocator refuses is said in this file."""
+    try:
+        yield
+    except UsageError as error:
+        raise FileError(f"{file}: {error.message}", hint=error.hint, code=error.code) from None
 
 
 def _differences(wanted: scenario.Given, allocator: Allocator) -> list[Event]:
@@ -180,7 +194,7 @@ def nodes(output: str, store: Path | None) -> None:
 
 
 @command.command(short_help="List jobs: running, and waiting for what.")
-@click.option("-q", "--queue", help="Only this queue's.")
+@click.option("-q", "--queue", metavar="QUEUE", help="Only this queue's.")
 @_output.option("table", "json", "jsonl")
 @_stored
 def jobs(output: str, queue: str | None, store: Path | None) -> None:
@@ -188,7 +202,7 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
     with _open(store) as cluster:
         allocator = cluster.allocator
         if queue is not None and queue not in allocator.queues:
-            raise UsageError(f"no queue {queue}", hint=f"there are {', '.join(list(allocator.queues)[:8])}")
+            raise UsageError(f"no queue {queue!r}", hint=f"there are: {', '.join(list(allocator.queues)[:8])}")
         chosen = [name for name, view in allocator.jobs.items() if queue in (None, view.job.queue)]
         if output == "json":
             _output.print_json("cluster.jobs", {"jobs": [plain(allocator.jobs[name]) for name in chosen]})
@@ -205,23 +219,25 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
 
 @command.command(short_help="Submit a job, or those of a file.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--name", help="By default the queue's name and a number.")
-@click.option("-q", "--queue", help="Whose quota it is charged to.")
-@click.option("--gpus", help="Whole GPUs of one node, or a part of one: 2, 0.25.  [default: 1]")
-@click.option("--share", help="A part of each of the --gpus: 0.5.")
-@click.option("--memory", help="Memory of each of the --gpus: 40Gi.")
-@click.option("--limit", help="What it may use on each GPU when others leave it idle; at least the request.")
-@click.option("--ladder", help="Parts of a GPU that will do, falling: 1.0,0.7,0.4.")
-@click.option("--tasks", help="So many tasks of this size, all at once.")
-@click.option("--min", help="So many of the tasks are enough to begin.")
-@click.option("--priority", help="Within its queue; more is higher.  [default: 50]")
-@click.option("--min-runtime", help="Leave it alone for so long once it runs: 10m.")
+@click.option("--name", metavar="NAME", help="By default the queue's name and a number.")
+@click.option("-q", "--queue", metavar="QUEUE", help="Whose quota it is charged to.")
+@click.option("--gpus", metavar="N", help="Whole GPUs of one node, or a part of one: 2, 0.25.  [default: 1]")
+@click.option("--share", metavar="PART", help="A part of each of the --gpus: 0.5.")
+@click.option("--memory", metavar="AMOUNT", help="Memory of each of the --gpus: 40Gi.")
+@click.option(
+    "--limit", metavar="AMOUNT", help="What it may use on each GPU when others leave it idle; at least the request."
+)
+@click.option("--ladder", metavar="PARTS", help="Parts of a GPU that will do, falling: 1.0,0.7,0.4.")
+@click.option("--tasks", metavar="N", help="So many tasks of this size, all at once.")
+@click.option("--min", metavar="N", help="So many of the tasks are enough to begin.")
+@click.option("--priority", metavar="N", help="Within its queue; more is higher.  [default: 50]")
+@click.option("--min-runtime", metavar="TIME", help="Leave it alone for so long once it runs: 10m.")
 @click.option("--not-preemptible", is_flag=True, help="Never stop it; it must fit into the quota.")
 @click.option("--backfill", is_flag=True, help="May run on GPUs reserved for a gang until that is complete.")
 @click.option("--no-wait", is_flag=True, help="Refuse it if there is no room now.")
-@click.option("--pool", multiple=True, help="Only on nodes of this pool.")
-@click.option("--type", "type_", multiple=True, help="Only on GPUs of this type.")
-@click.option("--node", multiple=True, help="Only on this node.")
+@click.option("--pool", metavar="POOL", multiple=True, help="Only on nodes of this pool.")
+@click.option("--type", "type_", metavar="TYPE", multiple=True, help="Only on GPUs of this type.")
+@click.option("--node", metavar="NODE", multiple=True, help="Only on this node.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only on nodes with this label.")
 @click.option("--dry-run", is_flag=True, help="Say what would follow; submit nothing.")
 @_output.option("table", "json")
@@ -229,16 +245,20 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
 def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **options: Any) -> None:
     """Submit a job and say what follows: where it starts and whom it displaces, or what it waits for.
 
+    \b
+    gpushare cluster submit --queue research --gpus 2 --name train
+    gpushare cluster submit --queue research --gpus 8 --tasks 4 --min 2 --type H100
+    gpushare cluster submit --queue students --gpus 0.25 --limit 0.5
+
     FILE has `jobs:`, a list with the same words: {name: train, queue: research, gpus: 2}.
     """
     with _open(store, read_only=dry_run) as cluster:
-        wanted = _from_file(file, options) if file else [_from_options(options, cluster.allocator)]
-        events = [JobSubmitted(job) for job in wanted]
-        if dry_run:
-            outcome = cluster.allocator.what_if(events)
-            actions: Sequence[Action] = outcome.actions
+        if file:
+            wanted = _from_file(file, options)
+            with _said_in(file):
+                actions = _submit(cluster, wanted, dry_run)
         else:
-            actions = cluster.append(events, time.time())
+            wanted, actions = _submit_one(cluster, options, dry_run)
     if output == "json":
         _output.print_json(
             "cluster.submit",
@@ -258,7 +278,23 @@ def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **
         )
 
 
-def _from_file(file: Path, options: dict[str, Any]) -> list[Any]:
+def _submit(cluster: Store, jobs: list[Job], dry_run: bool) -> Sequence[Action]:
+    events = [JobSubmitted(job) for job in jobs]
+    return cluster.allocator.what_if(events).actions if dry_run else cluster.append(events, time.time())
+
+
+def _submit_one(cluster: Store, options: dict[str, Any], dry_run: bool) -> tuple[list[Job], Sequence[Action]]:
+    """A name that nobody has chosen may be taken by another gpushare in the meantime: then it is the next."""
+    while True:
+        wanted = [_from_options(options, cluster.allocator)]
+        try:
+            return wanted, _submit(cluster, wanted, dry_run)
+        except UsageError as error:
+            if options["name"] or error.code != "duplicate":
+                raise
+
+
+def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
     given = [name for name, value in options.items() if value not in (None, False, ())]
     if given:
         raise UsageError(
@@ -268,11 +304,11 @@ def _from_file(file: Path, options: dict[str, Any]) -> list[Any]:
     root = load(file).only("jobs")
     submissions = list(reading.jobs(root["jobs"]))
     if any(one.at or one.duration is not None for one in submissions):
-        root["jobs"].refuse("`at`, `every` and `duration` belong into simulations", hint="leave them out here")
+        root["jobs"].refuse("`at`, `every` and `duration` belong in simulations", hint="leave them out here")
     return [one.job for one in submissions]
 
 
-def _from_options(options: dict[str, Any], allocator: Allocator) -> Any:
+def _from_options(options: dict[str, Any], allocator: Allocator) -> Job:
     """The options as the words that a file has, so that both are read and refused alike."""
     queue = options["queue"]
     if not queue:
@@ -307,12 +343,13 @@ def _new_name(queue: str, allocator: Allocator) -> str:
     return f"{queue}-{number}"
 
 
-def _item(value: Any, path: str = "") -> Item:
+def _item(value: Any, option: str = "the command line") -> Item:
     if isinstance(value, dict):
-        return Item({key: _item(one, key) for key, one in value.items()}, LINE, path)
+        options = {key: "--label" if key == "labels" else f"--{key.replace('_', '-')}" for key in value}
+        return Item({key: _item(one, options[key]) for key, one in value.items()}, option)
     if isinstance(value, list):
-        return Item([_item(one, path) for one in value], LINE, path)
-    return Item(value, LINE, path)
+        return Item([_item(one, option) for one in value], option)
+    return Item(value, option)
 
 
 @command.command(short_help="Say that jobs have finished.")
@@ -340,7 +377,7 @@ def _about(names: tuple[str, ...], store: Path | None, kind: type[JobEnded] | ty
 
 def _known(job: str, allocator: Allocator) -> None:
     if job not in allocator.jobs:
-        raise NoSuchJob(f"no job {job}", hint="`gpushare cluster jobs` lists them")
+        raise NoSuchJob(f"no job {job!r}", hint="`gpushare cluster jobs` lists them")
 
 
 def _print_actions(actions: Sequence[Action]) -> None:
@@ -357,7 +394,8 @@ def change(changes: tuple[str, ...], store: Path | None) -> None:
     \b
     gpushare cluster change 'lose: dgx-1'
     gpushare cluster change 'queue: {name: research, quota: 12}' 'queue: {name: product, quota: 4}'
-    gpushare cluster change 'break: {node: dgx-2, gpu: 3}'        mend: {node: dgx-2, gpu: 3}
+    gpushare cluster change 'break: {node: dgx-2, gpu: 3}'
+    gpushare cluster change 'mend: {node: dgx-2, gpu: 3}'
     gpushare cluster change 'change: {job: train-1, priority: 90}'
     gpushare cluster change 'remove: students'
     """
@@ -445,7 +483,12 @@ def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, out
     """Play a scenario (.yaml, .json) or a trace (.jsonl, .csv) on a clock of its own: what is decided when, GPUs per
     queue over time, and whether everything followed that the scenario says must follow (exit code 1 if not).
 
-    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}.
+    \b
+    gpushare cluster simulate examples/cluster/university.yaml
+    gpushare cluster simulate trace.csv --cluster examples/cluster/cluster.yaml --plot trace.png
+
+    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}. What else it
+    and a scenario may say: `gpushare docs cluster`.
     """
     if plot is not None:
         from gpushare.cluster import plot as drawing
@@ -470,7 +513,7 @@ def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, out
         if plot is not None:
             click.echo(f"drawn to {plot}")
     if played.failures:
-        number = views.count(len(played.failures), "thing")
+        number = count(len(played.failures), "thing")
         raise GpushareError(
             f"{number} did not follow as {file} says",
             facts=[(failure.where, f"step {failure.step}, {failure.message}") for failure in played.failures],
@@ -492,7 +535,7 @@ def compact(store: Path | None) -> None:
     with Store.open(path) as cluster:
         rows = cluster.compact()
         cluster.shrink()
-    click.echo(f"{views.count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
+    click.echo(f"{count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
 
 
 def _scenario(file: Path, *, text: bool) -> views.Played:

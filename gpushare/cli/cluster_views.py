@@ -16,11 +16,11 @@ import click
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.cluster.codec import plain
-from gpushare.cluster.model import Action, Explanation, JobView, Place, Tasks, WhatIf
+from gpushare.cluster.model import Action, Code, Explanation, JobView, Place, Tasks, WhatIf
 from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.scenario import Failure, Step
 from gpushare.cluster.simulation import VERBS, Simulation, describe
-from gpushare.quantity import format_bytes, format_duration
+from gpushare.quantity import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpushare.cluster.allocator import Allocator
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 QUEUES = [
     Column("QUEUE"),
     Column("QUOTA", right=True),
-    Column("LIMIT", right=True),
-    Column("PRIORITY", right=True),
+    Column("LIMIT", right=True, spare=1),
+    Column("PRIORITY", right=True, spare=3),
     Column("HELD", right=True),
     Column("SHARE", right=True),
-    Column("ASKED", right=True),
+    Column("ASKED", right=True, spare=2),
     Column("RUNNING", right=True),
     Column("WAITING", right=True),
 ]
 NODES = [
     Column("NODE"),
-    Column("POOL"),
-    Column("TYPE"),
+    Column("POOL", spare=2),
+    Column("TYPE", spare=1),
     Column("GPUS", right=True),
     Column("MEMORY", right=True),
     Column("WHOLE", right=True),
@@ -50,11 +50,11 @@ JOBS = [
     Column("JOB"),
     Column("QUEUE"),
     Column("STATE"),
-    Column("PRIORITY", right=True),
+    Column("PRIORITY", right=True, spare=3),
     Column("GPUS", right=True),
-    Column("TASKS", right=True),
-    Column("AGE", right=True),
-    Column("WHERE, OR WHY NOT", shrink=True),
+    Column("TASKS", right=True, spare=2),
+    Column("AGE", right=True, spare=1),
+    Column("WHERE, OR WHY NOT", wrap=True, least=40),
 ]
 WHAT_IF = [Column("QUEUE"), Column("NOW", right=True), Column("THEN", right=True)]
 
@@ -79,11 +79,23 @@ def print_queues(allocator: Allocator, *, wide: bool) -> None:
             str(view.pending),
         ]
         rows.append([*row, share.words] if wide else row)
-    _output.print_table([*QUEUES, Column("SHARE COMES FROM")] if wide else QUEUES, rows)
+    _output.print_table([*QUEUES, Column("SHARE COMES FROM", wrap=True, least=30)] if wide else QUEUES, rows)
     if wide:
         for loan in allocator.loans():
             lender = f"from {loan.lender}" if loan.lender else "that are promised to nobody"
             click.echo(f"{loan.borrower} borrows {format_gpus(loan.amount)} {lender}")
+
+
+def broken_promises(allocator: Allocator) -> Iterator[str]:
+    """Quotas that cannot all be met at once: allowed, but perhaps a slip."""
+    limits: dict[str | None, tuple[str, int | None]] = {None: ("there are", _capacity(allocator))}
+    limits |= {name: (f"the quota of {name} is", view.queue.quota) for name, view in allocator.queues.items()}
+    for parent, (what, most) in limits.items():
+        quotas = [allocator.queues[name].queue.quota or 0 for name in children(allocator, parent)]
+        if most is not None and sum(quotas) > most:
+            whose = f"the queues below {parent}" if parent else "the top queues"
+            total, there = _gpus(format_gpus(sum(quotas))), _gpus(format_gpus(most))
+            yield f"the quotas of {whose} add up to {total}, and {what} {there}: if all ask, each gets less"
 
 
 def queues_json(allocator: Allocator) -> dict[str, Any]:
@@ -142,8 +154,11 @@ def where(places: Sequence[Place]) -> str:
     nodes: dict[str, list[int]] = {}
     for place in places:
         nodes.setdefault(place.node, []).extend(place.gpus)
-    shown = [f"{node} GPU {','.join(map(str, sorted(set(gpus))))}" for node, gpus in list(nodes.items())[:4]]
-    return "; ".join(shown) + (f" and {len(nodes) - 4} more nodes" if len(nodes) > 4 else "")
+    shown = [
+        f"{node} GPU {','.join(map(str, sorted(set(gpus))))}" if gpus else node
+        for node, gpus in list(nodes.items())[:4]
+    ]
+    return "; ".join(shown) + (f" and {count(len(nodes) - 4, 'more node')}" if len(nodes) > 4 else "")
 
 
 # ---- plans --------------------------------------------------------------------------------------------
@@ -207,9 +222,9 @@ def print_explanation(allocator: Allocator, explanation: Explanation, now: float
     age = format_duration(float(int(max(0.0, now - view.since))))
     state = {"pending": f"has waited {age}", "starting": "is about to start", "running": f"has run for {age}"}
     click.echo(f"job {explanation.job} of queue {view.job.queue} {state[explanation.state]}")
-    facts = [("asks for", f"{asked(view)} GPUs" if all(one.memory is None for one in view.job.tasks) else asked(view))]
+    facts = [("asks for", asked(view) if any(one.memory is not None for one in view.job.tasks) else _gpus(asked(view)))]
     if view.places:
-        facts.append(("holds", f"{format_gpus(view.charge)} GPUs: {where(view.places)}"))
+        facts.append(("holds", f"{_gpus(format_gpus(view.charge))}: {where(view.places)}"))
     facts.append(("because", explanation.reason.message))
     facts += [
         (label, text)
@@ -217,11 +232,14 @@ def print_explanation(allocator: Allocator, explanation: Explanation, now: float
         if text and not _says(explanation.reason.message, text)
     ]
     facts.append((f"share of {view.job.queue}", allocator.shares()[view.job.queue].words))
+    if explanation.reason.code in (Code.NO_SPACE, Code.RESERVED):
+        facts += [("" if number else "in the way", line) for number, line in enumerate(explanation.who)]
     width = max(len(label) for label, _ in facts)
     for label, text in facts:
         click.echo(f"  {label:<{width}}  {text}")
-    if explanation.change:
-        click.echo(f"hint: {explanation.change}")
+    for change in dict.fromkeys([explanation.change, *(words for words, _ in explanation.others)]):
+        if change:
+            click.echo(f"hint: {change}" if change == explanation.change else f"  or: {change}")
 
 
 # ---- simulations --------------------------------------------------------------------------------------
@@ -259,7 +277,7 @@ def print_played(played: Played, *, most: int) -> None:
     for line in timeline.strips(plain=not _says_blocks()):
         click.echo(line)
     numbers = _summary(played)
-    counted = ", ".join(count(numbers[key], word) for key, word in SUMMARY)
+    counted = ", ".join(count(numbers[key], *words) for key, *words in SUMMARY if numbers[key] or key in ALWAYS)
     used = f"; {timeline.used():.1%} of the GPU time used" if timeline.passed else ""
     click.echo(f"\n{counted}{used}")
 
@@ -269,8 +287,10 @@ SUMMARY = (
     ("evicted", "eviction"),
     ("moved", "move"),
     ("shrunk", "shrink"),
-    ("waiting", "job left waiting"),
+    ("refused", "refusal"),
+    ("waiting", "job left waiting", "jobs left waiting"),
 )
+ALWAYS = ("started", "evicted", "moved", "shrunk", "waiting")
 
 
 def _summary(played: Played) -> dict[str, int]:
@@ -300,10 +320,8 @@ def played_json(played: Played) -> dict[str, Any]:
 # ---- words --------------------------------------------------------------------------------------------
 
 
-def count(number: int, noun: str) -> str:
-    if noun.startswith("job "):
-        return f"{number} job{'' if number == 1 else 's'}{noun[3:]}"
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _gpus(amount: str) -> str:
+    return f"{amount} GPU{'' if amount == '1' else 's'}"
 
 
 def _says(message: str, text: str) -> bool:

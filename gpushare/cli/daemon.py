@@ -12,9 +12,9 @@ import click
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.config import load_settings
-from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted
+from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted, UsageError
 from gpushare.locate import find
-from gpushare.quantity import format_duration
+from gpushare.quantity import count, format_duration
 
 STOPS_WITHIN = 10.0
 
@@ -33,12 +33,16 @@ def command(arguments: tuple[str, ...], output: str) -> None:
     \b
     gpushare daemon --help-daemon   what gpushared takes
     gpushare daemon status          which daemon answers here
-    gpushare daemon stop            end it: running jobs keep what they have, nothing more is lent
+    gpushare daemon stop            end it; jobs run on, and `gpushare run` starts another within seconds for its own
+
+    What it has to say stands in daemon.log beside its socket; `gpushare daemon status` names both.
     """
     if arguments == ("status",):
         _status(output)
     elif arguments == ("stop",):
         _stop()
+    elif arguments and not arguments[0].startswith("-"):
+        raise UsageError(f"no such command 'daemon {' '.join(arguments)}'", hint="there are daemon status, daemon stop")
     else:
         words = ["--help" if word == "--help-daemon" else word for word in arguments]
         os.execv(sys.executable, [sys.executable, "-P", "-m", "gpushared", *words])
@@ -58,12 +62,14 @@ def _status(output: str) -> None:
         f" driver {version['driver']}), up {up}"
     )
     click.echo(f"  {socket}")
+    if version["scope"] == "user" and node.runtime.log.exists():
+        click.echo(f"  {node.runtime.log}")
 
 
 def _stop() -> None:
     node = find(load_settings())
     version = node.client().version()
-    pid = version["pid"]
+    pid, jobs = version["pid"], node.client().status()["daemon"]["jobs"]
     if version["scope"] == "system":
         raise GpushareError("this is the system's daemon", hint="systemctl stop gpushared")
     try:
@@ -78,7 +84,8 @@ def _stop() -> None:
         try:
             node.client(1.0).version()
         except DaemonUnreachable:
-            click.echo(f"stopped gpushared (pid {pid})", err=True)
+            others = f"; {count(jobs, 'job runs', 'jobs run')} on, and each starts another daemon" if jobs else ""
+            click.echo(f"stopped gpushared (pid {pid}){others}", err=True)
             return
         time.sleep(0.05)
     raise GpushareError(f"the daemon (pid {pid}) did not end within {format_duration(STOPS_WITHIN)}")

@@ -36,6 +36,8 @@ def command(follow: bool, last: int, job: str | None, output: str) -> None:
         found = [record for record in client.records() if wanted(record)]
         for record in found[-last:] if last else []:
             _print(record, output)
+        if not found and output == "table":
+            click.echo("no events" + (f" of a job {job!r}" if job else ""), err=True)
         return
     stream = client.follow(last)
     try:

@@ -28,7 +28,7 @@ __all__ = ["Column", "age", "clock", "jsonl", "option", "print_json", "print_tab
 PIPED_WIDTH = 10_000
 GAP = 2
 SHRUNK = 10
-"""So much of a column that may be cut is left at least."""
+"""So much of a column that may be cut is left at least, if it does not say otherwise."""
 STYLES = {
     "borrowing": "yellow",
     "asked_back": "bold red",
@@ -57,6 +57,7 @@ class Column:
     shrink: bool = False  # may be cut to fit a terminal
     wrap: bool = False  # goes on in the next line where it does not fit
     spare: int = 0  # may be left out to fit a terminal: the largest first; 0 never
+    least: int = SHRUNK  # so much is left of it where it is cut or goes on
 
 
 def option(*formats: str) -> Callable[[Function], Function]:
@@ -201,7 +202,7 @@ def _total(widths: Collection[int]) -> int:
 
 def _least(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> int:
     widest = _widest(columns, rows, index)
-    return min(widest, SHRUNK) if columns[index].shrink or columns[index].wrap else widest
+    return min(widest, columns[index].least) if columns[index].shrink or columns[index].wrap else widest
 
 
 def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> int:

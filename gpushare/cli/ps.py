@@ -15,6 +15,7 @@ from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
+from gpushare.errors import UsageError
 from gpushare.locate import find
 from gpushare.quantity import format_bytes
 
@@ -69,6 +70,10 @@ def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> N
         outsiders = [] if output != "wide" else _outsiders(client.status()["gpus"], gpu, user)
         _print(jobs, outsiders, wide=output == "wide")
     else:
+        gpus = [] if gpu is None else client.status()["gpus"]
+        if gpu is not None and not any(_is(gpu, one["index"], one["uuid"]) for one in gpus):
+            numbers = ", ".join(str(one["index"]) for one in gpus)
+            raise UsageError(f"this node has no GPU {gpu!r}", hint=f"there are: {numbers}; see `gpushare status`")
         click.echo("no jobs" + (" like that" if gpu or user else ""), err=True)
 
 

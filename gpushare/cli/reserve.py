@@ -11,9 +11,10 @@ from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
 from gpushare.env import Setting
+from gpushare.errors import UsageError
 from gpushare.launch import visible_devices
 from gpushare.locate import find, for_run
-from gpushare.quantity import format_bytes, format_duration, parse_duration
+from gpushare.quantity import format_bytes, format_duration
 
 COLUMNS = [
     Column("GPU", right=True),
@@ -55,19 +56,22 @@ def command(*, amount: str | None, name: str, gpus: int, lasting: str | None, li
         return
     if amount is None:
         raise click.UsageError("say how much to reserve, or --list")
+    seconds = None if lasting is None else Setting(lasting, "--for").seconds()
+    if seconds == 0:
+        raise UsageError("--for 0s reserves nothing", hint="write 30m or 8h, or leave it out: until it is released")
     body = {
         "request": Setting(amount, "AMOUNT").quantity().canonical(),
         "name": name,
         "gpus": gpus,
         "devices": visible_devices(os.environ),
-        "lasting": parse_duration(lasting) if lasting is not None else None,
+        "lasting": seconds,
     }
     made = for_run(load_settings()).client().reserve(body)
     if output == "json":
         _output.print_json("reservation", dict(made))
         return
     where = ", ".join(f"{format_bytes(gpu['amount'])} on GPU {gpu['index']}" for gpu in made["gpus"])
-    until = f"for {format_duration(parse_duration(lasting))}" if lasting is not None else "until it is released"
+    until = "until it is released" if seconds is None else f"for {format_duration(seconds)}"
     click.echo(f"reserved {where} as {made['name']}, {until}")
 
 

@@ -11,7 +11,7 @@ from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
 from gpushare.locate import Node, find
-from gpushare.quantity import format_bytes, format_duration
+from gpushare.quantity import count, format_bytes, format_duration
 
 COLUMNS = [
     Column("GPU", right=True),
@@ -56,7 +56,7 @@ def command(output: str) -> None:
 
 def headline(node: Node, status: Status) -> str:
     daemon = status["daemon"]
-    jobs = f"{daemon['jobs']} job{'' if daemon['jobs'] == 1 else 's'}"
+    jobs = count(daemon["jobs"], "job")
     up = format_duration(float(int(daemon["uptime"])))
     return f"gpushared {daemon['version']} ({DRIVERS.get(node.driver, node.driver)}), up {up}, {jobs}"
 

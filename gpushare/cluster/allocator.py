@@ -42,6 +42,8 @@ from gpushare.cluster.model import (
     Share,
     Wait,
     WhatIf,
+    bad,
+    check_policy,
 )
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
@@ -50,10 +52,22 @@ __all__ = ["Allocator"]
 
 
 class Allocator:
-    """One cluster. See model.py for what goes in and comes out."""
+    """One cluster: events go in, actions come out, and questions are answered. model.py has their words and units.
+
+        allocator = Allocator()
+        allocator.handle([NodeAdded(Node("n1", 8)), QueueAdded(Queue("lab", quota=gpus(6)))], now=0)
+        actions = allocator.handle(JobSubmitted(Job("train", "lab", (Tasks(gpus=2),))), now=10)
+        [action.job for action in actions if isinstance(action, Start)]          # ["train"]
+
+    GPUs are counted in millionths (`quantity.gpus(0.5) == 500_000`), memory in bytes, time in seconds. Nothing is
+    started: who runs the jobs carries the actions out and reports with JobEnded what has ended. What makes no sense
+    raises an error of gpushare.errors that names the place, and then nothing has changed. Not for several threads.
+    """
 
     def __init__(self, policy: Policy | None = None) -> None:
+        """An empty cluster. UsageError for a policy that makes no sense."""
         self.policy = policy or Policy()
+        check_policy(self.policy)
         self._state = State(self.policy)
         self._now = 0.0
         self._again = False
@@ -61,8 +75,13 @@ class Allocator:
     def handle(self, event: Event | Iterable[Event], now: float) -> list[Action]:
         """What follows from the event, or from several that come together: all of them count, or if one is wrong none.
 
-        `now` never goes back; a smaller one counts as the last.
+        `now` is in seconds of any clock. It never goes back; a smaller one counts as the last. Raises UsageError for an
+        event that makes no sense, NoSuchJob for an unknown job.
         """
+        if isinstance(now, bool) or not isinstance(now, (int, float)) or not abs(now) < float("inf"):
+            raise bad(
+                "now", f"{now!r} is not a moment", "hand in seconds as a number, of any clock that does not go back"
+            )
         before = self._now
         self._now = max(self._now, now)
         try:
@@ -128,11 +147,15 @@ class Allocator:
     # ---- questions -----------------------------------------------------------------------------------
 
     def explain(self, job: str) -> Explanation:
-        """Why a job waits or runs. NoSuchJob if it is unknown."""
+        """Why a job waits or runs, and for one that waits the smallest change that would start it, tried out.
+
+        Slower than handle(): each remedy costs turns that are undone again. NoSuchJob if it is unknown."""
         return explain.explain(self, known(self._state, job))
 
     def what_if(self, changes: Iterable[Event]) -> WhatIf:
-        """What would happen after these events, and what time alone brings at once; the state is as before."""
+        """What would happen after these events, and what time alone brings at once; the state is as before.
+
+        Raises what handle() would."""
         try:
             turn = self._turn(changes)
             running = frozenset(name for name, job in self._state.jobs.items() if job.places)
@@ -142,20 +165,23 @@ class Allocator:
             self._undo()
 
     def shares(self) -> dict[str, Share]:
-        """By queue, in the order in which the queues came."""
+        """The fair share of each queue with the sum that it comes from (micro-GPUs), in the order of the queues."""
         return views.shares(self._state)
 
     def loans(self) -> list[Loan]:
-        """Who borrows from whom."""
+        """Who holds more than its quota, and whose unused quota that is (micro-GPUs)."""
         return views.loans(self._state)
 
     @property
     def next_wake(self) -> float | None:
-        """When time alone changes something: a protection or a hold ends, a job has waited long enough."""
+        """When time alone changes something (seconds): a protection or a hold ends, a job has waited long enough.
+
+        Hand in TimePassed() then, if no event comes before. None: never."""
         return self._now if self._again else views.next_wake(self._state, self._now)
 
     @property
     def now(self) -> float:
+        """Seconds: the largest that was handed in."""
         return self._now
 
     def limit(self, job: str, place: Place) -> int:
@@ -174,14 +200,17 @@ class Allocator:
 
     @property
     def jobs(self) -> Mapping[str, JobView]:
+        """Waiting and running jobs by name, as they are when they are looked up. What has ended is forgotten."""
         return _View(self._state.jobs, views.job)
 
     @property
     def queues(self) -> Mapping[str, QueueView]:
+        """By name, as they are when they are looked up."""
         return _View(self._state.queues, views.queue)
 
     @property
     def nodes(self) -> Mapping[str, NodeView]:
+        """By name, as they are when they are looked up; lost ones, too."""
         return _View(self._state.space.by_name, views.node)
 
 

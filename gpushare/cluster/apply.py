@@ -5,7 +5,7 @@ Deciding comes later (decide.py); this only notes what is to be looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -130,13 +130,18 @@ def _estimate_again(state: State, shape: Shape) -> None:
 
 def _node_lost(turn: Turn, event: NodeLost) -> None:
     turn.everything = True
-    _lose(turn, _node(turn.state, "node lost", event.node))
+    _lose(turn, _node(turn.state, f"node {event.node}", event.node))
 
 
 def _node(state: State, place: str, name: str) -> NodeState:
     node = state.space.by_name.get(name)
     if node is None or not node.alive:
-        raise bad(place, f"no node {name!r}", "add it with NodeAdded first", "no_such_node")
+        raise bad(
+            place,
+            f"no node {name!r}",
+            f"there are: {_first([one.spec.name for one in state.space.nodes if one.alive])}",
+            "no_such_node",
+        )
     return node
 
 
@@ -191,7 +196,7 @@ def _lose_places(turn: Turn, job: JobState, lost: list[Place], node: str) -> Non
 
 def _gpu_health(turn: Turn, event: GpuHealth) -> None:
     turn.everything = True
-    node = _node(turn.state, "gpu health", event.node)
+    node = _node(turn.state, f"node {event.node}", event.node)
     if not 0 <= event.gpu < len(node.free):
         what = f"GPU {event.gpu} is not one of {len(node.free)}"
         raise bad(f"node {event.node}: gpu", what, "number GPUs from 0")
@@ -233,7 +238,7 @@ def _queue_added(turn: Turn, event: QueueAdded) -> None:
     check_queue(spec)
     at = f"queue {spec.name}"
     if spec.name in state.queues:
-        raise bad(at, "there is one of this name", "choose another name, or hand in QueueChanged", "duplicate")
+        raise bad(at, "there is one of this name", "choose another name, or change that queue", "duplicate")
     if spec.parent == spec.name:
         raise bad(f"{at}: parent", "a queue cannot be its own parent", "name another parent, or none", "cycle")
     parent = state.root if spec.parent is None else state.queues.get(spec.parent)
@@ -259,7 +264,11 @@ def _queue(state: State, at: str, name: str) -> QueueState:
 
 def _some(state: State) -> str:
     leaves = [name for name, queue in state.queues.items() if not queue.children]
-    return ", ".join(leaves[:5]) + (", ..." if len(leaves) > 5 else "") if leaves else "none yet"
+    return _first(leaves)
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "none yet"
 
 
 def _queue_changed(turn: Turn, event: QueueChanged) -> None:
@@ -282,7 +291,7 @@ def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
     if queue.children:
         raise bad(at, f"it has children: {', '.join(sorted(queue.children)[:5])}", "remove them first")
     if any(cls.busy for cls in queue.classes.values()):
-        raise bad(at, "it has jobs", "wait until they have ended, or withdraw them")
+        raise bad(at, "it has jobs", "wait until they have ended, or withdraw them: `gpushare cluster cancel`")
     for cls in list(queue.classes.values()):
         state.forget(cls)
     assert queue.parent is not None
@@ -408,7 +417,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
 def known(state: State, name: str) -> JobState:
     job = state.jobs.get(name)
     if job is None:
-        raise NoSuchJob(f"no job {name!r}", hint="gpushare cluster jobs lists them")
+        raise NoSuchJob(f"no job {name!r}", hint="`gpushare cluster jobs` lists them")
     return job
 
 

@@ -123,7 +123,7 @@ class Item:
         try:
             quantity = Quantity.parse(self.text())
         except QuantityError as error:
-            self.refuse(error.message, hint=error.hint)
+            self.refuse(error.message, hint=(error.hint or "").replace("none for no guarantee or no limit, else ", ""))
         if quantity.kind is not Kind.BYTES:
             self.refuse(f"{self._shown()} is not an amount of memory in bytes", hint="write bytes with a unit: 80Gi")
         return quantity.value
@@ -259,12 +259,14 @@ def _yaml(text: str, file: str) -> Item:
         node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise FileError(f"{file}:{line}: not YAML: {error.problem}", hint="check the indentation there") from None
+        raise FileError(
+            f"{file}:{line}: not YAML: {error.problem}", hint="check brackets, quotes and indentation up to there"
+        ) from None
     except (yaml.YAMLError, RecursionError) as error:
         first = str(error).splitlines()[0] if str(error) else "nested too deeply"
         raise FileError(f"{file}: not YAML: {first}", hint="save it as plain UTF-8 text") from None
     if node is None:
-        raise FileError(f"{file} is empty", hint="see examples/cluster for what it may say")
+        raise FileError(f"{file} is empty", hint="see `gpushare docs cluster` for what it may say")
     return _Yaml(file).item(node, "", 0)
 
 

@@ -30,14 +30,16 @@ from gpushare.cluster.model import (
     Reason,
 )
 from gpushare.cluster.placement import forbidden, forbidden_reason, why_no_room
-from gpushare.cluster.quantity import format_gpus
+from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.state import JobState, QueueState, State
 from gpushare.cluster.turn import min_runtime
-from gpushare.quantity import format_duration
+from gpushare.quantity import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpushare.cluster.allocator import Allocator
 
+MOST_NODES = 1000
+"""More than these are not proposed."""
 STEPS = 16
 """So many constraints behind each other are looked through, and others that come first and take what is added."""
 
@@ -85,20 +87,22 @@ def _who(state: State, job: JobState, now: float) -> Iterator[str]:
     cls, queue = job.cls, job.queue
     ahead = sum(1 for seq in cls.pending if seq < job.seq)
     if ahead:
-        yield f"{ahead} equal jobs of {queue.name} are ahead of it"
+        yield f"{count(ahead, 'equal job')} of {queue.name} {'is' if ahead == 1 else 'are'} ahead of it"
     after = queue.allocated + cls.charge
+    would = f"with it {queue.name} would hold {format_gpus(after)} GPU{'' if after == MICRO else 's'}"
     right = f"its share is {format_gpus(queue.share)}, its quota {_amount(queue.quota)}"
     if after > queue.share and queue.quota is not None and after > queue.quota:
-        yield f"with it {queue.name} would hold {format_gpus(after)}; {right}: it may not take from others"
+        yield f"{would}; {right}: it may not take from others"
     else:
-        yield f"with it {queue.name} would hold {format_gpus(after)}; {right}: it may take from those above theirs"
+        yield f"{would}; {right}: it may take from those above theirs"
         candidates, _ = candidates_for_reclaim(cls, cls.charge)
         if not candidates:
             yield "nobody from whom it may take is above share and quota"
         for name in dict.fromkeys(one.cls.queue.name for one in candidates):
             yield from _protected(state, state.queues[name], now)
     lower = sum(len(one.cls.running) for one in candidates_for_preempt(cls)[0])
-    yield f"{lower} preemptible jobs of lower priority run in {queue.name}"
+    jobs = count(lower, "preemptible job of lower priority runs", "preemptible jobs of lower priority run")
+    yield f"{jobs if lower else 'no preemptible job of lower priority runs'} in {queue.name}"
 
 
 def _amount(quota: int | None) -> str:
@@ -123,11 +127,10 @@ def _protected(state: State, queue: QueueState, now: float) -> Iterator[str]:
                 free += 1
     parts = [f"{free} of its jobs can be stopped"] if free else ["none of its jobs can be stopped"]
     if fixed:
-        parts.append(f"{fixed} are not preemptible")
+        parts.append(f"{count(fixed, 'is', 'are')} not preemptible")
     if protected and until is not None:
-        parts.append(
-            f"{protected} are within their minimum run time, the first for {format_duration(until - now)} more"
-        )
+        who = count(protected, "is within its minimum run time,", "are within their minimum run time, the first")
+        parts.append(f"{who} for {format_duration(until - now)} more")
     yield f"{queue.name} is {format_gpus(max(0, over))} above its share: {', '.join(parts)}"
 
 
@@ -241,6 +244,15 @@ def _more_quota(_: State, job: JobState) -> list[tuple[str, Event]]:
     return steps
 
 
+def _gpus_of(node: Node, in_bytes: bool) -> str:
+    """What a node that is to be added must have."""
+    wanted = [f"of {format_bytes(node.memory)}"] if in_bytes else []
+    wanted += [f"of type {node.type}"] if node.type else []
+    wanted += [f"in pool {node.pool}"] if node.pool != "default" else []
+    wanted += [f"with label {key}={value}" for key, value in node.labels]
+    return " ".join([count(node.gpus, "GPU"), *wanted])
+
+
 def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
     """For every task a block of its size: more than is missing at times, but never less."""
     shape, selector = job.cls.shape, job.job.selector
@@ -258,15 +270,17 @@ def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
         room = 0
         if need.whole and need.gpus:
             room = sum((nodes & mask).bit_count() * (k // need.gpus) for k, nodes in enumerate(state.space.whole))
-        count = group.least - room if len(shape.groups) == 1 else group.least
-        if count <= 0 or not need.gpus:
+        lacking = group.least - room if len(shape.groups) == 1 else group.least
+        if lacking <= 0 or not need.gpus:
             continue
         sizes = [len(node.free) for node in state.space.among(mask)]
         size = max([need.gpus, *sizes])
         per_node = size // need.gpus
-        while count > 0:
-            tasks = min(count, per_node)
-            count -= tasks
+        if lacking > MOST_NODES * per_node:
+            return []  # nobody buys so many, and to try it out would take minutes
+        while lacking > 0:
+            tasks = min(lacking, per_node)
+            lacking -= tasks
             number += 1
             node = Node(
                 f"new-{number}",
@@ -276,7 +290,7 @@ def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
                 selector.pools[0] if selector.pools else "default",
                 selector.labels,
             )
-            steps.append((f"add a node with {node.gpus} GPUs", NodeAdded(node)))
+            steps.append((f"add a node with {_gpus_of(node, need.in_bytes)}", NodeAdded(node)))
     if len(steps) > 3:
         total = sum(event.node.gpus for _, event in steps if isinstance(event, NodeAdded))
         steps = [

@@ -30,13 +30,14 @@ Two ways to run it, `Policy.endings`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from gpushare.cluster.quantity import MICRO, MOST
+from gpushare.cluster.quantity import MICRO, MOST, format_gpus
 from gpushare.cluster.reasons import Code, Reason
 from gpushare.errors import NoSuchJob, UsageError
+from gpushare.quantity import format_bytes
 
 __all__ = [
     "ANYWHERE",
@@ -494,8 +495,6 @@ class Share:
 
     @property
     def words(self) -> str:
-        from gpushare.cluster.quantity import format_gpus
-
         parts = [f"{format_gpus(self.guaranteed)} of its quota"]
         if self.quota is not None and self.guaranteed < min(self.quota, self.cap):
             parts[0] += f" of {format_gpus(self.quota)} (quotas exceed what there is)"
@@ -564,11 +563,11 @@ def bad(place: str, what: str, hint: str, code: str = "bad_input") -> UsageError
     return UsageError(f"{place}: {what}", hint=hint, code=code)
 
 
-def _number(place: str, value: Any, least: int, most: int) -> None:
+def _number(place: str, value: Any, least: int, most: int, show: Callable[[int], str] = str) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad(place, f"{value!r} is not a whole number", "write micro-GPUs or bytes as an int: gpus(0.5)")
     if value < least or value > most:
-        raise bad(place, f"{value} is not between {least} and {most}", "correct the number")
+        raise bad(place, f"{show(value)} is not between {show(least)} and {show(most)}", "correct the number")
 
 
 def _seconds(place: str, value: Any) -> None:
@@ -584,9 +583,19 @@ def _name(place: str, value: Any) -> None:
 def check_node(node: Node) -> None:
     _name("node", node.name)
     _number(f"node {node.name}: gpus", node.gpus, 0, MOST_GPUS_OF_NODE)
-    _number(f"node {node.name}: memory", node.memory, MICRO, MOST_BYTES)
+    _number(f"node {node.name}: memory", node.memory, MICRO, MOST_BYTES, format_bytes)
     for index in sorted(node.broken):
         _number(f"node {node.name}: broken", index, 0, node.gpus - 1)
+
+
+def check_policy(policy: Policy) -> None:
+    if policy.endings not in ("instant", "reported"):
+        raise bad("policy: endings", f"{policy.endings!r} is unknown", "write instant or reported")
+    for name in ("grow_hold", "reserve_after", "retry_after"):
+        value = getattr(policy, name)
+        if value is not None or name != "reserve_after":
+            _seconds(f"policy: {name}", value)
+    _number("policy: search_width", policy.search_width, 1, 100_000)
 
 
 def _refuse(at: str, *rules: tuple[bool, str, str, str] | tuple[bool, str, str, str, str]) -> None:
@@ -606,17 +615,18 @@ def check_queue(queue: Queue) -> None:
     ):
         value = getattr(queue, name)
         if value is not None:
-            _number(at + name, value, least, most)
+            _number(at + name, value, least, most, format_gpus)
     _number(at + "priority", queue.priority, -(2**31), 2**31)
     if queue.min_runtime is not None:
         _seconds(at + "min_runtime", queue.min_runtime)
     unknown, quota, limit = queue.placement not in (None, "pack", "spread"), queue.quota, queue.limit
     below_quota = limit is not None and quota is not None and limit < quota
+    too_low = f"{format_gpus(limit or 0)} is below the quota of {format_gpus(quota or 0)}"
     above_most = None not in (queue.default_limit, queue.max_limit) and queue.default_limit > queue.max_limit  # type: ignore[operator]
     _refuse(
         at,
         (unknown, "placement", f"{queue.placement!r} is unknown", "write pack or spread"),
-        (below_quota, "limit", f"{limit} is below the quota of {quota}", "raise the limit or lower the quota"),
+        (below_quota, "limit", too_low, "raise the limit or lower the quota"),
         (queue.static and quota is None, "static", "a static queue needs a quota", "give it a quota"),
         (above_most, "default_limit", "it is above max_limit", "lower default_limit or raise max_limit"),
     )
@@ -650,22 +660,33 @@ def _check_tasks(at: str, tasks: Tasks) -> None:
         (tasks.top < tasks.least, ".most", f"{tasks.most} is below least, {tasks.least}", "raise most or lower least"),
         (both, "", "both a share and bytes are asked for", "say one of share and memory", "mixed_request"),
     )
-    unit, most = ("memory", MOST_BYTES) if tasks.memory is not None else ("share", MICRO)
+    unit, most, show = ("share", MICRO, format_gpus) if tasks.memory is None else ("memory", MOST_BYTES, format_bytes)
     rungs = tasks.rungs
-    _number(f"{at}.{unit}", rungs[0], 1, most)
+    _number(f"{at}.{unit}", rungs[0], 1, most, show)
     for lower in rungs[1:]:
-        _number(f"{at}.ladder", lower, 1, most)
+        _number(f"{at}.ladder", lower, 1, most, show)
     if tasks.limit is not None:
-        _number(f"{at}.limit", tasks.limit, 1, most)
+        _number(f"{at}.limit", tasks.limit, 1, most, show)
     limit = rungs[0] if tasks.limit is None else tasks.limit
     hint = "raise the limit, or leave it out: then it equals the request"
     _refuse(
         at,
         *(
-            (lower >= higher, ".ladder", f"{lower} does not come after {higher}", "list the rungs in falling order")
+            (
+                lower >= higher,
+                ".ladder",
+                f"{show(lower)} does not come after {show(higher)}",
+                "list them in falling order",
+            )
             for lower, higher in zip(rungs[1:], rungs, strict=False)
         ),
-        (limit < rungs[0], ".limit", f"{limit} is below the request of {rungs[0]}", hint, "request_over_limit"),
+        (
+            limit < rungs[0],
+            ".limit",
+            f"{show(limit)} is below the request of {show(rungs[0])}",
+            hint,
+            "request_over_limit",
+        ),
     )
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.model import Code, Place, Reason, Selector
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State, TaskShape
-from gpushare.quantity import format_bytes
+from gpushare.quantity import count, format_bytes
 
 
 class Want(NamedTuple):
@@ -129,13 +129,12 @@ def no_space(state: State, shape: Shape, mask: int | None = None) -> Reason:
     hardest = max(shape.groups, key=lambda group: (group.needs[-1].gpus, group.needs[-1].amount))
     need = hardest.needs[-1]
     tasks = {"tasks": shape.tasks} if shape.tasks > 1 else {}
-    least = (
-        {"share": need.amount}
-        if not need.in_bytes and need.amount < MICRO
-        else {"bytes": need.amount}
-        if need.in_bytes
-        else {}
-    )
+    least: dict[str, int] = {}
+    if not need.whole:
+        least = {
+            "bytes" if need.in_bytes else "share": need.amount,
+            "part": space.largest_part(mask, need.in_bytes),
+        }
     return Reason(
         Code.NO_SPACE,
         {
@@ -156,13 +155,22 @@ def largest_possible(state: State, shape: Shape) -> Reason | None:
     need, node = found or (shape.groups[0].needs[-1], None)
     asked = _blocks(need.gpus, need.amount if need.in_bytes else None)
     if node is None:
-        return Reason(Code.NO_NODE, {"need": asked, "largest": "none"})
+        selects = _selected(shape.selector)
+        return Reason(Code.NO_NODE, {"need": asked, **({"selects": selects} if selects else {})})
     largest = _blocks(len(node.free) - len(node.spec.broken), node.memory if need.in_bytes else None)
     return Reason(Code.NO_NODE, {"need": asked, "largest": f"{node.spec.name} with {largest}", "node": node.spec.name})
 
 
 def _blocks(gpus: int, memory: int | None) -> str:
-    return f"{gpus} GPU{'' if gpus == 1 else 's'}" + ("" if memory is None else f" of {format_bytes(memory)}")
+    return count(gpus, "GPU") + ("" if memory is None else f" of {format_bytes(memory)}")
+
+
+def _selected(selector: Selector) -> str:
+    """What it asks of a node, as people write it."""
+    named = (("pool", selector.pools), ("type", selector.types), ("node", selector.nodes))
+    parts = [f"{what} {' or '.join(names)}" for what, names in named if names]
+    parts += [f"label {key}={value}" for key, value in selector.labels]
+    return " and ".join(parts)
 
 
 def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:

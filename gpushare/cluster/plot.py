@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ def draw(timeline: Timeline, path: Path, title: str) -> None:
     bands = _bands(timeline, moments)
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     colours = plt.get_cmap("tab20").colors
+    if not timeline.passed:
+        _draw_end(axes, bands, colours, title, timeline.capacity.last / MICRO)
+        _save(plt, figure, path)
+        return
     axes.stackplot(
         times,
         *(values for _, values in bands),
@@ -48,8 +53,17 @@ def draw(timeline: Timeline, path: Path, title: str) -> None:
     axes.step(times, capacity, where="post", color="black", linewidth=1, label="all GPUs")
     axes.set(title=title, xlabel=unit, ylabel="GPUs", xlim=(times[0], max(times[-1], times[0] + 1e-9)))
     axes.set_ylim(0, max(capacity) * 1.05 or 1)
+    axes.yaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     _save(plt, figure, path)
+
+
+def _draw_end(axes: Any, bands: list[tuple[str, list[float]]], colours: Any, title: str, capacity: float) -> None:
+    """Where no time has passed there is no curve: what each queue holds in the end."""
+    names = [name for name, _ in bands]
+    axes.bar(names, [values[-1] for _, values in bands], color=colours[: len(bands)])
+    axes.set(title=title, xlabel=f"queues, in the end, on {capacity:g} GPUs", ylabel="GPUs")
+    axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def curve(path: Path, title: str, x: list[float], series: dict[str, list[float]], labels: tuple[str, str]) -> None:
@@ -68,11 +82,14 @@ def _save(plt: Any, figure: Any, path: Path) -> None:
     # The same run gives the same file: no date, no random ids.
     with plt.rc_context({"svg.hashsalt": "gpushare", "svg.fonttype": "none"}):
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")  # a picture that was there stays whole
         try:
-            figure.savefig(path, dpi=120, metadata=metadata)
+            figure.savefig(unfinished, dpi=120, metadata=metadata)
+            unfinished.replace(path)
         except OSError as error:
             raise GpushareError(f"cannot write {path}: {error.strerror}", hint="name another file") from None
         finally:
+            unfinished.unlink(missing_ok=True)
             plt.close(figure)
 
 

@@ -21,10 +21,23 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster.document import FileError, Item, parse_line, read_text
-from gpushare.cluster.model import Job, JobRestored, Node, Place, Policy, Queue, Selector, Tasks
+from gpushare.cluster.model import MOST_GPUS_OF_NODE, Job, JobRestored, Node, Place, Policy, Queue, Selector, Tasks
 from gpushare.cluster.quantity import MICRO, bytes_of_share
 
-__all__ = ["JOB_KEYS", "Seats", "Submission", "job", "jobs", "nodes", "policy", "queues", "restored", "series", "trace"]
+__all__ = [
+    "JOB_KEYS",
+    "Seats",
+    "Submission",
+    "job",
+    "jobs",
+    "nodes",
+    "policy",
+    "queues",
+    "restored",
+    "said_of_queues",
+    "series",
+    "trace",
+]
 
 MOST_OF_A_SERIES = 1_000_000
 UNLIMITED = "unlimited"
@@ -92,13 +105,18 @@ def nodes(item: Item) -> Iterator[Node]:
         if "memory" in entry:
             given["memory"] = entry["memory"].bytes()
         broken = frozenset(one.integer() for one in entry["broken"].entries()) if "broken" in entry else frozenset()
-        gpus = entry["gpus"].integer()
+        gpus = entry["gpus"].integer(0, MOST_GPUS_OF_NODE)
         for _, name in series(entry):
             yield Node(name, gpus, labels=_labels(entry), broken=broken, **given)
 
 
-def queues(item: Item, parent: str | None = None) -> Iterator[Queue]:
+def queues(item: Item) -> Iterator[Queue]:
     """Parents before their children."""
+    yield from (queue for queue, _ in said_of_queues(item))
+
+
+def said_of_queues(item: Item, parent: str | None = None) -> Iterator[tuple[Queue, list[str]]]:
+    """Each queue, and which of its numbers an entry gives it: of a known one the others stay."""
     for entry in item.entries():
         entry.only(*QUEUE_KEYS)
         given: dict[str, Any] = {}
@@ -115,9 +133,10 @@ def queues(item: Item, parent: str | None = None) -> Iterator[Queue]:
             given["placement"] = entry["placement"].choice("pack", "spread")
         above = entry["parent"].name() if "parent" in entry else parent
         name = entry["name"].name()
-        yield Queue(name, above, **given)
+        said = [key for key in entry.keys() if key not in ("name", "parent", "queues")]  # noqa: SIM118  null is said, too
+        yield Queue(name, above, **given), said
         if "queues" in entry:
-            yield from queues(entry["queues"], name)
+            yield from said_of_queues(entry["queues"], name)
 
 
 def policy(item: Item | None) -> Policy:
@@ -162,7 +181,9 @@ def trace(path: str | Path) -> list[Submission]:
     else:
         entries = [parse_line(line, file, n) for n, line in enumerate(lines, 1) if line.strip()]
     if not entries:
-        raise FileError(f"{file} has no jobs", hint="write one job a line, as in {at: 0, name: j, queue: q, gpus: 1}")
+        raise FileError(
+            f"{file} has no jobs", hint='write one job a line: {"at": "0s", "name": "j", "queue": "q", "gpus": 1}'
+        )
     return [submission for entry in entries for submission in jobs(entry)]
 
 
@@ -213,6 +234,8 @@ def _seated(entry: Item, pattern: Job, seats: Seats, rung: int, wanted: list[int
         entry["on"].refuse(f"{len(where)} nodes for {len(numbers)} tasks", hint="name one node, or one for each task")
     for (group, task), node in zip(numbers, where, strict=False):
         gpus = seats.take(node, pattern.tasks[group], rung, tuple(wanted))
+        if node not in seats.free:
+            entry["on"].refuse(f"no node {node}", hint=f"there are: {', '.join(list(seats.free)[:8]) or 'none'}")
         if gpus is None:
             entry["on"].refuse(f"there is no room on {node}", hint="name another node; jobs are seated in their order")
         yield Place(group, task, node, gpus, 0, 0)
@@ -273,7 +296,7 @@ def _tasks(entry: Item, name: str = "") -> Tasks:
     if "limit" in entry:
         limit = entry["limit"].bytes() if memory is not None else entry["limit"].gpus()
     most = entry["tasks"].integer(1, 10**6) if "tasks" in entry else 1
-    least = entry["min"].integer(0, 10**6) if "min" in entry else most
+    least = entry["min"].integer(0, most) if "min" in entry else most
     return Tasks(least, most if most != least else None, gpus, share, memory, limit, ladder, name)
 
 
@@ -287,7 +310,7 @@ def _gpus(entry: Item) -> tuple[int, int | None]:
     if amount > MICRO:
         entry["gpus"].refuse(
             f"{entry['gpus'].value} GPUs are neither whole nor a part of one",
-            hint="write `share: 0.75, gpus: 2` for three quarters of each of two",
+            hint="for three quarters of each of two GPUs ask for 2 GPUs and a share of 0.75",
         )
     if "share" in entry or "memory" in entry:
         entry["gpus"].refuse("a part of a GPU is said twice", hint="write the number of GPUs here: gpus: 1")

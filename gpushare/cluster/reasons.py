@@ -6,13 +6,13 @@ sentence is put together when somebody asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from gpushare.cluster.quantity import format_gpus
-from gpushare.quantity import format_duration
+from gpushare.quantity import format_bytes, format_duration
 
 
 class Code(StrEnum):
@@ -57,31 +57,44 @@ class Code(StrEnum):
     """Could run, and runs or was never asked about."""
 
 
-SENTENCES: Mapping[Code, str] = {
+SENTENCES: Mapping[Code, str | tuple[str, ...]] = {
     Code.FREE: "there is room",
-    Code.MOVED: "room was made by moving {moves} running tasks",
+    Code.MOVED: "room was made by moving {moves:running task}",
     Code.SHRUNK: "room was made by shrinking {shrunk}",
     Code.TAKEN: "room was made by stopping {victims}",
-    Code.TAKEN_AND_MOVED: "room was made by stopping {victims} and moving {moves} running tasks",
+    Code.TAKEN_AND_MOVED: "room was made by stopping {victims} and moving {moves:running task}",
     Code.RECLAIM: "{for_queue} is below its share and takes back what {queue} has above its own",
     Code.PREEMPT: "{for_job} has a higher priority ({for_priority} above {priority}) in {queue}",
     Code.BACKFILL_OVER: "{for_job}, for which these GPUs were reserved, can start",
-    Code.GROWN: "there is room again for {share} of a GPU",
+    Code.GROWN: "there is room again for {share:GPU}",
     Code.NODE_LOST: "node {node} was lost",
     Code.INCOMPLETE: "only a part of the gang was running",
     Code.WITHDRAWN: "it was withdrawn",
-    Code.LIMIT: "the limit of {queue} is {limit}, {allocated} are in use and {need} more are needed",
+    Code.LIMIT: "the limit of {queue} is {limit}, {allocated:is|are} in use and {need:more is|more are} needed",
     Code.QUOTA: "the quota of {queue} is {quota}, non-preemptible jobs hold {allocated} and need {need} more",
-    Code.NO_SPACE: "{free} GPUs are free, the largest block is {largest}, {need} are needed",
-    Code.NO_NODE: "no node that is there can hold it: {need} needed, the largest that matches: {largest}",
+    Code.NO_SPACE: (
+        "{free:whole GPU is|whole GPUs are} free, the largest part of another is {part}, {asked} is needed",
+        "{free:GPU is|GPUs are} free, the largest block is {largest}, {tasks:block} of {need} are needed",
+        "{free:GPU is|GPUs are} free, the largest block is {largest}, {need:is|are} needed",
+    ),
+    Code.NO_NODE: (
+        "no node that is there can hold it: {need} needed, the largest that matches: {largest}",
+        "no node that is there matches {selects}: {need} needed",
+        "there is no node: {need} needed",
+    ),
     Code.RESERVED: "there is room, but it is reserved for {for_job}",
-    Code.ENDING: "starts when {waits_for} have ended",
+    Code.ENDING: "starts when the GPUs of {waits_for} are free",
     Code.NOT_WAITING: "it does not wait",
 }
 
-AMOUNTS = frozenset({"limit", "quota", "allocated", "need", "share", "free", "largest", "over", "victim_share"})
+"""A field with words, `{moves:task}` or `{need:more is|more are}`, is a number and the words for one or for many. Of
+several sentences it is the first whose fields are all known."""
+
+AMOUNTS = frozenset({"limit", "quota", "allocated", "need", "share", "free", "largest", "over", "part", "victim_share"})
 """Names of numbers that are micro-GPUs, for people shown as GPUs."""
 SECONDS = frozenset({"until", "waited"})
+MOST_NAMES = 8
+"""Of more than these the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +106,46 @@ class Reason:
     @property
     def message(self) -> str:
         """One line, no full stop."""
-        shown = {name: show(name, value) for name, value in self.data.items()}
-        try:
-            return SENTENCES[self.code].format(**shown)
-        except KeyError:
-            return SENTENCES[self.code].split("{", maxsplit=1)[0].strip() or self.code.value
+        shown = {name: _Shown(text) for name, text in self._texts()}
+        if "part" in shown:
+            shown["asked"] = _Shown(_asked(self.data))
+        sentences = SENTENCES[self.code]
+        for sentence in (sentences,) if isinstance(sentences, str) else sentences:
+            try:
+                return sentence.format(**shown)
+            except KeyError:
+                pass  # a state that an older version has written may lack a number
+        return self.code.value.replace("_", " ")
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
         """All numbers as (label, text), in the order in which they were found."""
-        return tuple((name.replace("_", " "), show(name, value)) for name, value in self.data.items())
+        return tuple((name.replace("_", " "), text) for name, text in self._texts())
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        in_bytes = "bytes" in self.data
+        for name, value in self.data.items():
+            yield name, format_bytes(value) if name == "bytes" or (in_bytes and name == "part") else show(name, value)
+
+
+class _Shown(str):
+    """A number or name of a sentence; with a format specification the words that go with one or with many."""
+
+    __slots__ = ()
+
+    def __format__(self, words: str) -> str:
+        if not words:
+            return str(self)
+        one, _, many = words.partition("|")
+        return f"{self} {one if self == '1' else many or f'{one}s'}"
+
+
+def _asked(data: Mapping[str, Any]) -> str:
+    """What a job that shares GPUs needs: 0.3 of a GPU, 4 times 40.0 GiB of each of 2 GPUs."""
+    amount = format_bytes(data["bytes"]) if "bytes" in data else show("share", data["share"])
+    gpus = show("need", data["need"])
+    times = f"{data['tasks']} times " if "tasks" in data else ""
+    return f"{times}{amount} of {'a GPU' if gpus == '1' else f'each of {gpus} GPUs'}"
 
 
 def show(name: str, value: Any) -> str:
@@ -112,7 +155,8 @@ def show(name: str, value: Any) -> str:
     if name in SECONDS and isinstance(value, (int, float)):
         return format_duration(float(value))
     if isinstance(value, (tuple, list)):
-        return ", ".join(str(one) for one in value)
+        names = [str(one) for one in value[:MOST_NAMES]]
+        return ", ".join(names) + (f" and {len(value) - MOST_NAMES} more" if len(value) > MOST_NAMES else "")
     return str(value)
 
 

@@ -21,6 +21,7 @@ A file with only `given` and `when` is a cluster and a course of events, to be l
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ from gpushare.cluster import reading
 from gpushare.cluster.document import FileError, Item, load
 from gpushare.cluster.model import (
     Action,
+    Code,
     Event,
     GpuHealth,
     JobChanged,
@@ -51,11 +53,12 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.quantity import MICRO, format_gpus, whole_gpus
 from gpushare.cluster.simulation import VERBS, Run, Simulation
-from gpushare.errors import GpushareError
+from gpushare.errors import GpushareError, NoSuchJob
 
 __all__ = ["ACTIONS", "CHECKS", "Failure", "Given", "Scenario", "Step", "given", "read", "read_events", "run"]
 
 DONE = "done"
+UNKNOWN_JOB = "name a job that has been submitted before and has not ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,11 @@ class _Course:
 
 def read(path: str | Path) -> Scenario:
     """A scenario from a file. Everything that can be wrong in it is found here, before anything runs."""
-    root = load(path).only("scenario", "about", "given", "steps", "when", "then")
+    root = load(path)
+    if "given" not in root and ("nodes" in root or "queues" in root):
+        hint = "write `given:` above its nodes and queues, or run a trace on it: simulate TRACE --cluster FILE"
+        raise FileError(f"{path} is a cluster, not a scenario: nothing happens in it", hint=hint)
+    root.only("scenario", "about", "given", "steps", "when", "then")
     steps = [_step(item) for item in root["steps"].entries()] if "steps" in root else []
     if "when" in root or "then" in root:
         if steps:
@@ -192,6 +199,9 @@ def _at(course: _Course, item: Item) -> None:
 
 
 def _stopped(course: _Course, item: Item) -> None:
+    for one in item.entries():
+        if one.name() not in course.simulation.runs:
+            one.refuse(f"no job {one.name()!r}", hint=UNKNOWN_JOB)
     course.simulation.hand(*(course.simulation.stopped(one.name()) for one in item.entries()))
 
 
@@ -235,13 +245,17 @@ def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Eve
 
 def _queue_events(entry: Item, queues: Mapping[str, Any]) -> Iterator[Event]:
     """A new queue, or a known one with other numbers: what is not said of it stays."""
-    for queue in reading.queues(entry):
+    for queue, said in reading.said_of_queues(entry):
         view = queues.get(queue.name)
         if view is None:
             yield QueueAdded(queue)
-        else:
-            said = {name: getattr(queue, name) for name in entry.keys() if name not in ("queues", "parent")}  # noqa: SIM118
-            yield QueueChanged(replace(view.queue, **said))
+            continue
+        if queue.parent not in (None, view.queue.parent):
+            entry.refuse(
+                f"queue {queue.name} is below {view.queue.parent or 'nothing'}, not below {queue.parent}",
+                hint="a queue stays where it is: remove it, and add it elsewhere",
+            )
+        yield QueueChanged(replace(view.queue, **{name: getattr(queue, name) for name in said}))
 
 
 def read_events(item: Item, queues: Mapping[str, Any]) -> list[Event]:
@@ -290,12 +304,8 @@ def run(
         course.refused_before = len(course.simulation.refused)
         for item in step.when:
             for verb, value in item.pairs():
-                try:
+                with _said_at(value):
                     ACTIONS[verb](course, value)
-                except FileError:
-                    raise
-                except GpushareError as error:
-                    value.refuse(error.message, hint=error.hint)
         if step.then is not None:
             _check(course, step, step.then)
         if on_step is not None:
@@ -303,9 +313,24 @@ def run(
     return course.simulation, course.failures
 
 
+@contextlib.contextmanager
+def _said_at(item: Item) -> Iterator[None]:
+    """What the allocator refuses is said here."""
+    try:
+        yield
+    except FileError:
+        raise
+    except NoSuchJob as error:
+        item.refuse(error.message, hint=UNKNOWN_JOB)
+    except GpushareError as error:
+        item.refuse(error.message, hint=error.hint)
+
+
 def _check(course: _Course, step: Step, then: Item) -> None:
     for name, item in then.pairs():
-        for message in CHECKS[name](course, item):
+        with _said_at(item):
+            messages = list(CHECKS[name](course, item))
+        for message in messages:
             where = f"{item.file}:{item.line}" if item.line else item.file
             course.failures.append(Failure(course.step, step.title, where, f"{name}: {message}"))
 
@@ -316,7 +341,7 @@ def _check(course: _Course, step: Step, then: Item) -> None:
 def _amounts(item: Item, found: Mapping[str, int]) -> Iterator[str]:
     for name, value in item.pairs():
         if name not in found:
-            value.refuse(f"no {name} here", hint=f"there are {', '.join(list(found)[:8])}")
+            value.refuse(f"no {name} here", hint=f"there are: {', '.join(list(found)[:8]) or 'none'}")
         if found[name] != value.gpus():
             yield f"{name} is {format_gpus(found[name])}, not {format_gpus(value.gpus())}"
 
@@ -422,7 +447,7 @@ def _reason(course: _Course, item: Item) -> Iterator[str]:
     for job, value in item.pairs():
         reason = course.simulation.allocator.explain(job).reason
         if not isinstance(value.value, list):
-            if reason.code.value != value.text():
+            if reason.code.value != value.choice(*Code):
                 yield f"{job}: {reason.code.value} ({reason.message}), not {value.text()}"
             continue
         for word in value.entries():

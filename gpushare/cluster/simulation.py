@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     Action,
+    Code,
     Event,
     GpuHealth,
     Grow,
@@ -27,6 +28,7 @@ from gpushare.cluster.model import (
     Policy,
     Preempt,
     QueueAdded,
+    Reason,
     Refuse,
     Shrink,
     Start,
@@ -39,6 +41,7 @@ from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.reading import Submission
 from gpushare.cluster.timeline import Happening, Timeline
 from gpushare.errors import GpushareError
+from gpushare.quantity import count
 
 __all__ = ["VERBS", "Simulation", "describe"]
 
@@ -67,6 +70,8 @@ def describe(action: Action) -> str:
             return f"{_where(places)} -> {_where(to)}, for {action.for_job}"
         case Shrink(places=places) | Grow(places=places):
             return f"to {format_gpus(sum(place.charge for place in places))}: {action.reason.message}"
+        case Refuse(reason=Reason(code=Code.NO_NODE)):
+            return action.reason.message
         case Refuse():
             return f"{action.reason.message}; try again in {action.retry_after:g} s"
         case _:
@@ -75,8 +80,8 @@ def describe(action: Action) -> str:
 
 def _where(places: Iterable[tuple[int, int, str, tuple[int, ...], int, int]]) -> str:
     nodes = Counter(place[2] for place in places)
-    shown = [node if count == 1 else f"{node} x{count}" for node, count in list(nodes.items())[:4]]
-    return ", ".join(shown) + (f" and {len(nodes) - 4} more nodes" if len(nodes) > 4 else "")
+    shown = [node if tasks == 1 else f"{node} x{tasks}" for node, tasks in list(nodes.items())[:4]]
+    return ", ".join(shown) + (f" and {count(len(nodes) - 4, 'more node')}" if len(nodes) > 4 else "")
 
 
 @dataclass(order=True, slots=True)

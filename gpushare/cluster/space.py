@@ -310,6 +310,15 @@ class Space:
                 return count
         return 0
 
+    def largest_part(self, mask: int, in_bytes: bool) -> int:
+        """Of the GPUs that are free in part, the most that is free of one: bytes, or micro-GPUs."""
+        most = 0
+        for memory, sizes in self.sizes.items():
+            table = self.shared[memory]
+            size = next((size for size in reversed(sizes) if table[size] & mask), 0)
+            most = max(most, size if in_bytes else charge_of_bytes(size, memory))
+        return most
+
     def free_whole(self, mask: int) -> int:
         """Wholly free GPUs of these nodes."""
         return sum(count * (nodes & mask).bit_count() for count, nodes in enumerate(self.whole))

@@ -89,7 +89,8 @@ class Store:
         self.path = path
         self.read_only = read_only
         self._connection = connection
-        self.policy = decode(self._meta("policy"), Policy)
+        with _readable(path, "its policy"):
+            self.policy = decode(self._meta("policy"), Policy)
         self.allocator = Allocator(self.policy)
         self.seq = 0
         """The last row that the allocator has seen."""
@@ -131,6 +132,7 @@ class Store:
                 hint="make one from a file of nodes and queues: `gpushare cluster apply FILE`",
             )
         with _understood(path):
+            before = path.stat().st_mtime_ns
             connection = _connect(path, read_only=read_only)
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -141,7 +143,13 @@ class Store:
                     f"{path} has format {version}, this gpushare reads up to {COMPACTED}",
                     hint="use the gpushare that wrote it",
                 )
-            return cls(path, connection, read_only=read_only)
+            opened = cls(path, connection, read_only=read_only)
+            if (
+                read_only and path.stat().st_mtime_ns != before
+            ):  # see _connect: perhaps it was read half before, half after
+                opened.close()
+                return cls.open(path, read_only=True)
+            return opened
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -237,7 +245,9 @@ class Store:
     def rows(self, after: int = 0) -> Iterator[Row]:
         query = "SELECT seq, time, events, actions FROM log WHERE seq > ? ORDER BY seq"
         for seq, time, events, actions in self._connection.execute(query, (after,)):
-            yield Row(seq, time, decode_events(events), actions)
+            with _readable(self.path, f"row {seq} of the log"):
+                decoded = decode_events(events)
+            yield Row(seq, time, decoded, actions)
 
     def close(self) -> None:
         self._connection.close()
@@ -284,10 +294,13 @@ class Store:
         """Another has compacted the log: rows that this one has not seen may be gone."""
         if self._connection.execute("PRAGMA user_version").fetchone()[0] == FORMAT:
             return
-        (seq,) = self._connection.execute("SELECT seq FROM snapshot").fetchone()
+        with _readable(self.path, "its state"):
+            (seq,) = self._connection.execute("SELECT seq FROM snapshot").fetchone()
         if seq > self.seq:
             now, state = self._connection.execute("SELECT time, state FROM snapshot").fetchone()
-            self.allocator, self.seq, self.now = restore(self.policy, state), seq, now
+            with _readable(self.path, "its state"):
+                self.allocator = restore(self.policy, state)
+            self.seq, self.now = seq, now
         if seq > self._folded:
             self._fold(seq)
 
@@ -311,15 +324,36 @@ class Store:
         return str(found[0])
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    # Even a reader of a WAL file may have to make the -shm file, so it opens for writing unless it may not.
-    mode = "ro" if read_only and not os.access(path.parent, os.W_OK) else "rw"
+    # Even a reader of a WAL file may have to make the -shm file, so it opens for writing unless it may not. Then it can
+    # only read a file that nobody has open (a writer's -wal is gone when it closes), and SQLite takes no locks.
+    mode = "rw"
+    if read_only and not os.access(path.parent, os.W_OK):
+        mode = "ro" if _size(path.with_name(f"{path.name}-wal")) else "ro&immutable=1"
     name = path.absolute().as_uri() + f"?mode={mode}"
     connection = sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     connection.execute("PRAGMA synchronous = FULL")
     if read_only:
         connection.execute("PRAGMA query_only = ON")
     return connection
+
+
+@contextlib.contextmanager
+def _readable(path: Path, what: str) -> Iterator[None]:
+    """Text that was damaged fails in as many ways as there are parsers: whatever it is, the file is what is wrong."""
+    try:
+        yield
+    except (GpushareError, sqlite3.Error):
+        raise
+    except Exception as error:
+        raise StoreError(f"{path}: {what} cannot be read: it is damaged", hint="restore a copy of it") from error
 
 
 @contextlib.contextmanager
@@ -335,6 +369,8 @@ def _understood(path: Path) -> Iterator[None]:
             hint = "name another file with --store, or restore a copy of this one"
         elif "full" in text or "disk I/O" in text:
             hint = "free some space there"
+        elif "readonly" in text:
+            hint = "you may not write there: name another file with --store, or ask its owner"
         else:
             hint = "see that it can be read and written"
         raise StoreError(f"{path}: {text}", hint=hint) from error

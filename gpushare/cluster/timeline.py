@@ -144,7 +144,7 @@ class Timeline:
                 strip = f"|{''.join(levels[_level(amount, most, len(levels) - 1)] for amount in amounts)}|  "
             yield f"{name:<{width}}  {strip}{format_gpus(self.held(name, self.end))}"
         if self.passed:
-            yield f"{'':<{width}}   {moment_text(self.start):<{STRIP - 8}}{moment_text(self.end):>8}"
+            yield f"{'':<{width}}   {moment_text(self.start):<{STRIP - 8}}{moment_text(self.end):>8}   GPUs in the end"
 
 
 def _level(amount: int, most: int, levels: int) -> int:

@@ -128,7 +128,9 @@ def test_ps_of_one_user_or_gpu(gpushare, busy):
 
     assert names("--user", "bob") == ["nb-2"] == names("--user", str(os.getuid() + 1))
     assert names("--gpu", "0") == ["train", "nb-2"] == names("--gpu", UUID.format(0)[:12].lower())
-    assert gpushare("ps", "--gpu", "1") == (0, "", "no jobs like that\n")
+    code, out, err = gpushare("ps", "--gpu", "7")
+    assert (code, out) == (2, "")
+    assert err == "gpushare: this node has no GPU '7'\n\nhint: there are: 0; see `gpushare status`\n"
     assert json.loads(gpushare("ps", "--user", "carol", "-o", "json")[1])["jobs"] == []
 
 
@@ -361,6 +363,34 @@ def test_the_systems_daemon_is_not_stopped_from_here(gpushare, fake):
     code, _, err = gpushare("daemon", "stop")
     assert code == 1
     assert "systemctl stop gpushared" in err
+
+
+@pytest.mark.parametrize(
+    ("lasting", "words"), [("0s", "--for 0s reserves nothing"), ("soon", "--for: cannot read 'soon' as a duration")]
+)
+def test_a_reservation_for_no_time(gpushare, fake, lasting, words):
+    code, _, err = gpushare("reserve", "1Gi", "--for", lasting)
+    assert code == 2
+    assert words in err
+    assert "hint: " in err
+
+
+def test_a_socket_where_nobody_listens_names_what_says_so(gpushare, environ, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUSHARE_SOCKET", str(tmp_path / "none.sock"))
+    code, _, err = gpushare("ps")
+    assert code == 3
+    assert f"hint: start it, or take away what names it: GPUSHARE_SOCKET={tmp_path / 'none.sock'}" in err
+
+
+def test_events_of_a_job_that_has_none(gpushare, fake, monkeypatch):
+    monkeypatch.setattr("gpushare.client.Client.records", lambda _: [])
+    assert gpushare("events", "--job", "nobody") == (0, "", "no events of a job 'nobody'\n")
+
+
+def test_daemon_has_no_other_commands(gpushare, fake):
+    code, _, err = gpushare("daemon", "restart")
+    assert code == 2
+    assert "no such command 'daemon restart'" in err
 
 
 def test_daemon_runs_gpushared(environ):

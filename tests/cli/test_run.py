@@ -334,7 +334,7 @@ def test_a_reclaimed_job_exits_137_and_says_who_got_its_memory(start, fake, prog
     first, *facts = process.stderr.read().splitlines()
     assert first.startswith("gpushare: sh[")
     assert first.endswith("] was stopped to return borrowed memory (exit 137)")
-    assert facts[0].startswith("  owed      5.0 GiB to bob/nb-2 at ")
+    assert facts[0].startswith("  owed      5.0 GiB to nb-2 (bob) at ")
     assert facts[0].endswith(", grace 10 s")
     assert facts[1:] == [
         "  returned  12.0 GiB",

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from allocator_stage import GIB, Stage, gpus
 
+from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     GpuHealth,
     Job,
@@ -18,6 +19,7 @@ from gpushare.cluster.model import (
     NodeAdded,
     NodeLost,
     Place,
+    Policy,
     Queue,
     QueueAdded,
     QueueChanged,
@@ -25,9 +27,10 @@ from gpushare.cluster.model import (
     Refuse,
     Selector,
     Tasks,
+    TimePassed,
     Wait,
 )
-from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.errors import GpushareError, NoSuchJob, UsageError
 
 ONE = (Place(0, 0, "n", (0,), 0, 0),)
 
@@ -54,7 +57,7 @@ BAD = [
     (NodeAdded(Node("x", 10**6)), "node x: gpus", "not between"),
     (NodeAdded(Node("x", 1, 0)), "node x: memory", "not between"),
     (NodeAdded(Node("x", 1, broken=frozenset({1}))), "node x: broken", "not between"),
-    (NodeLost("x"), "node lost", "no node 'x'"),
+    (NodeLost("x"), "node x", "no node 'x'"),
     (GpuHealth("n", 9, False), "node n: gpu", "is not one of"),
     (JobSubmitted(Job("x", "nobody")), "job x: queue", "no queue 'nobody'"),
     (JobSubmitted(Job("x", "d")), "job x: queue", "has children"),
@@ -119,13 +122,13 @@ def test_an_unknown_job(stage, event) -> None:
 
 
 TOO_LARGE = {
-    "GPUs": (Tasks(gpus=16), Selector(), "16 GPUs needed, the largest that matches: n with 8 GPUs"),
+    "GPUs": (Tasks(gpus=16), Selector(), "can hold it: 16 GPUs needed, the largest that matches: n with 8 GPUs"),
     "memory": (
         Tasks(memory=96 * GIB),
         Selector(),
-        "1 GPU of 96.0 GiB needed, the largest that matches: n with 8 GPUs of 80.0 GiB",
+        "can hold it: 1 GPU of 96.0 GiB needed, the largest that matches: n with 8 GPUs of 80.0 GiB",
     ),
-    "no match": (Tasks(), Selector(pools=("moon",)), "1 GPU needed, the largest that matches: none"),
+    "no match": (Tasks(), Selector(pools=("moon",)), "matches pool moon: 1 GPU needed"),
 }
 
 
@@ -136,7 +139,7 @@ def test_a_job_that_no_node_could_hold_waits_for_one_and_says_so(stage, what) ->
     job = Job("x", "q", (tasks,), selector=selector)
     assert stage.send(JobSubmitted(job)) == [Wait("x", stage.why("x"))]
     assert stage.why("x").code == "no_node"
-    assert stage.why("x").message == f"no node that is there can hold it: {message}"
+    assert stage.why("x").message == f"no node that is there {message}"
     assert stage.allocator.explain("x").reason == stage.why("x")
     # It takes nothing from anybody: what cannot be had is no demand.
     assert stage.allocator.queues["q"].demand == before
@@ -219,3 +222,20 @@ def test_time_does_not_go_back(stage) -> None:
     stage.now = 50.0
     stage.job("q", 1, name="early")
     assert stage.allocator.jobs["early"].since == 100.0
+
+
+@pytest.mark.parametrize("now", ["noon", None, True, float("nan"), float("inf")])
+def test_a_moment_that_is_none(stage, now) -> None:
+    before = stage.allocator.dump()
+    with pytest.raises(UsageError, match=r"now: .* is not a moment"):
+        stage.allocator.handle(TimePassed(), now)
+    assert stage.allocator.dump() == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"endings": "never"}, {"grow_hold": -1.0}, {"retry_after": None}, {"reserve_after": "1m"}, {"search_width": 0}],
+)
+def test_a_policy_that_makes_no_sense(wrong) -> None:
+    with pytest.raises(UsageError, match=f"policy: {next(iter(wrong))}"):
+        Allocator(Policy(**wrong))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -207,22 +209,32 @@ def test_a_change_does_what_what_if_shows(cluster) -> None:
         ("submit --gpus 1", 2, "name a queue with --queue: a, b"),
         ("submit -q none", 2, "none"),
         ("submit -q lab", 2, "lab"),
-        ("submit -q a --gpus lots", 2, "the command line: gpus: cannot read 'lots' as a number of GPUs"),
-        ("submit -q a --gpus 1.5", 2, "share: 0.75, gpus: 2"),
+        ("submit -q a --gpus lots", 2, "--gpus: cannot read 'lots' as a number of GPUs"),
+        ("submit -q a --gpus 1.5", 2, "a share of 0.75"),
         ("submit -q a --gpus 0.5 --limit 0.2", 2, "limit"),
         ("submit -q a --memory 4096", 2, "4096Mi"),
         ("submit -q a --share 0.5 --memory 4Gi", 2, "share"),
         ("submit -q a --label rack", 2, "KEY=VALUE"),
         ("submit -q a --quota 3", 2, "no such option"),
         ("explain nobody", 5, "`gpushare cluster jobs` lists them"),
-        ("end nobody", 5, "no job nobody"),
+        ("end nobody", 5, "no job 'nobody'"),
         ("cancel", 2, "missing argument"),
-        ("jobs --queue none", 2, "there are lab, a, b"),
+        ("jobs --queue none", 2, "there are: lab, a, b"),
+        ("submit -q a --gpus 0.5 --limit 0.2", 2, "tasks[0].limit: 0.2 is below the request of 0.5"),
+        ("submit -q a --memory 40Gi --limit 20Gi", 2, "20.0 GiB is below the request of 40.0 GiB"),
+        ("submit -q a --ladder 0.4,0.7", 2, "0.7 does not come after 0.4"),
+        ("submit -q a --min-runtime soon", 2, "--min-runtime: cannot read 'soon'"),
+        ("submit -q a --tasks 4 --min 5", 2, "--min: 5 is out of range"),
+        ("submit -q a --label 'a b'", 2, "KEY=VALUE"),
+        ("plan --what-if 'queue: {{name: a, parent: b}}'", 2, "queue a is below lab, not below b"),
+        ("simulate {dir}/cluster.yaml", 2, "is a cluster, not a scenario"),
+        ("simulate {dir}/x.csv --most few", 2, "'few' is not a whole number"),
+        ("queue", 2, "`gpushare cluster --help` lists the commands"),
         ("plan --what-if 'break it'", 2, "is not a change"),
         ("change 'break it'", 2, "is not a change"),
         ("change 'lose: n9'", 2, "n9"),
         ("plan --what-if 'loose: n1'", 2, "did you mean lose?"),
-        ("plan --what-if 'lose: n9'", 2, "n9"),
+        ("plan --what-if 'lose: n9'", 2, "there are: n1, n2"),
         ("plan --what-if 'wait: 3s'", 2, "unknown key 'wait'"),
         ("apply {dir}/none.yaml", 2, "No such file"),
         ("simulate {dir}/none.yaml", 2, "No such file"),
@@ -248,7 +260,8 @@ def test_without_a_cluster_the_first_step_is_said(sh) -> None:
     ("text", "words"),
     [
         ("nodes: [{name: n, gpus: 2}, {name: n, gpus: 2}]", "nodes: n stands twice"),
-        ("queues: [{name: q, quota: 3, limit: 1}]", "limit"),
+        ("queues: [{name: q, quota: 3, limit: 1}]", "bad.yaml: queue q: limit: 1 is below the quota of 3"),
+        ("nodes: [{name: n, gpus: 2, memory: 0Gi}]", "write at least 1Mi"),
         ("queues: [{name: q, parent: none}]", "none"),
         ("queues: [{name: q, quotta: 3}]", "did you mean quota?"),
         ("nodes: [{name: n, gpus: 2, memory: 80}]", "80Mi"),
@@ -266,9 +279,76 @@ def test_a_bad_cluster_file_makes_no_cluster(sh, text: str, words: str) -> None:
     assert not (sh.directory / "state" / "gpushare" / "cluster.db").exists()
 
 
+def test_promises_that_cannot_all_be_kept_are_named(sh) -> None:
+    below = "[{name: b, quota: 7}]"
+    text = f"nodes: [{{name: n, gpus: 8}}]\nqueues: [{{name: a, quota: 6, queues: {below}}}, {{name: c, quota: 3}}]\n"
+    (sh.directory / "much.yaml").write_text(text)
+    sh("apply {dir}/much.yaml")
+    assert sh.err.splitlines() == [
+        "gpushare: the quotas of the top queues add up to 9 GPUs, and there are 8 GPUs: if all ask, each gets less",
+        "gpushare: the quotas of the queues below a add up to 7 GPUs, and the quota of a is 6 GPUs:"
+        " if all ask, each gets less",
+    ]
+    sh("apply {dir}/cluster.yaml --store {dir}/fine.db")
+    assert sh.err == ""
+
+
+def test_on_a_narrow_terminal_the_reason_stays_and_goes_on_below() -> None:
+    from gpushare.cli import cluster_views, output
+
+    lines = output.table(
+        cluster_views.JOBS,
+        [["train", "vision", "pending", "50", "9", "-", "4m", "no node that is there can hold it: 9 GPUs needed"]],
+        60,
+    )
+    assert "PRIORITY" not in lines[0]
+    assert "…" not in "".join(lines)
+    assert lines[-1].strip() == "GPUs needed"
+
+
 def test_a_policy_is_for_ever(cluster) -> None:
     (cluster.directory / "other.yaml").write_text("policy: {grow_hold: 3s}\n")
     assert "made with another" in cluster.refused("apply {dir}/other.yaml")
+
+
+def test_a_name_that_nobody_chose_is_never_taken(cluster, monkeypatch) -> None:
+    """Another gpushare may have submitted under it in between."""
+    from gpushare.cli import cluster as commands
+
+    cluster("submit -q a --name a-1")
+    names = iter(["a-1", "a-1", "a-9"])
+    monkeypatch.setattr(commands, "_new_name", lambda *_: next(names))
+    assert "a-9" in cluster("submit -q a")
+    assert "there is one of this name" in cluster.refused("submit -q a --name a-1")
+
+
+def test_a_change_of_queues_within_a_queue_changes_what_it_says_and_nothing_else(cluster) -> None:
+    cluster("change 'queue: {{name: lab, quota: 9, queues: [{{name: a, limit: 6}}, {{name: c, quota: 1}}]}}'")
+    queues = {view["queue"]["name"]: view["queue"] for view in cluster.json("queues")["queues"]}
+    assert queues["lab"]["quota"] == 9_000_000
+    assert (queues["a"]["quota"], queues["a"]["limit"]) == (5_000_000, 6_000_000)
+    assert queues["b"]["priority"] == 1
+    assert queues["c"]["parent"] == "lab"
+
+
+def test_why_it_waits_who_is_in_the_way_and_what_would_help(cluster) -> None:
+    for n in range(2):
+        cluster(f"submit -q b --gpus 4 --name b-{n}")
+    cluster("submit -q b --gpus 4 --name late")
+    out = cluster("explain late")
+    assert "asks for    4 GPUs" in out
+    assert "in the way  with it b would hold 12 GPUs; its share is 8, its quota 3: it may not take from others" in out
+    assert "no preemptible job of lower priority runs in b" in out
+    assert "hint: give the job priority 51 instead of 50\n  or: " in out
+
+
+def test_output_that_cannot_be_written_is_said(cluster, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("gpushare.cli.cluster_views.print_queues", full)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    assert "cannot write: No space left on device" in cluster.refused("queues", code=1)
 
 
 # ---- simulations --------------------------------------------------------------------------------------
@@ -299,6 +379,13 @@ def test_a_scenario_as_json(sh) -> None:
     assert answer["summary"]["evicted"] == 1
     assert answer["failures"] == []
     assert {name: track[-1][1] for name, track in answer["held"].items()} == {"team-a": 2_000_000, "team-b": 2_000_000}
+
+
+def test_jobs_of_a_trace_that_make_no_sense_are_counted(sh) -> None:
+    (sh.directory / "t.jsonl").write_text('{"at": "1s", "name": "a", "queue": "none", "duration": "3s"}\n')
+    out = sh("simulate {dir}/t.jsonl --cluster {dir}/cluster.yaml")
+    assert "refuse    a  job a: queue: no queue 'none'" in out
+    assert "1 refusal" in out
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -342,7 +429,7 @@ def test_a_bad_trace_is_named_by_line(sh, name: str, text: str, words: str) -> N
         ("given: {}\nsteps: [{when: [{wait: soon}]}]", "cannot read 'soon'"),
         ("given: {}\nsteps: [{when: [{lose: n}]}]", "n"),
         ("given: {queues: [{name: a}]}\nsteps: [{then: {held: {b: 1}}}]", "no b here"),
-        ("given: {queues: [{name: a}], jobs: [{name: j, queue: a, on: n}]}", "no room on n"),
+        ("given: {queues: [{name: a}], jobs: [{name: j, queue: a, on: n}]}", "given.jobs[0].on: no node n"),
     ],
 )
 def test_a_bad_scenario_is_named_by_line(sh, text: str, words: str) -> None:

@@ -141,7 +141,7 @@ def test_a_static_quota_is_never_exceeded() -> None:
     assert stage.waiting("a") == names[20:]
     reason = stage.why(names[20])
     assert reason.code == "limit"
-    assert reason.message == "the limit of a is 20, 20 are in use and 1 more are needed"
+    assert reason.message == "the limit of a is 20, 20 are in use and 1 more is needed"
 
 
 def three_gpu_jobs(stage, **more):

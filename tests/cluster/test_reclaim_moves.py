@@ -45,7 +45,7 @@ def test_the_newest_is_stopped_and_a_job_in_quota_only_moves() -> None:
     why = reason(stage, "b-1")
     assert why.code == "taken_and_moved"
     assert why.data == {"victims": ("newest",), "moves": 1, "moved": (other,)}
-    assert why.message == "room was made by stopping newest and moving 1 running tasks"
+    assert why.message == "room was made by stopping newest and moving 1 running task"
     assert stage.held("a", "b") == (8, 8)
 
 

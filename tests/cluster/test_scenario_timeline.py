@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import errno
+import os
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +59,7 @@ def test_a_strip_for_each_queue() -> None:
     assert strips[0] == "a     |" + "=" * 24 + " " * 24 + "|  0"
     assert strips[1] == "b     |" + " " * 24 + "@" * 24 + "|  0"
     assert strips[2] == "idle  |" + "=" * 24 + " " * 24 + "|  4"
-    assert strips[3].split() == ["0s", "10s"]
+    assert strips[3].split() == ["0s", "10s", "GPUs", "in", "the", "end"]
 
 
 def test_a_little_shows() -> None:
@@ -98,6 +101,31 @@ def test_what_is_no_picture_is_refused_before_the_run(tmp_path) -> None:
         plot.check(tmp_path / "x.jpeg")
     with pytest.raises(UsageError, match="not a directory"):
         plot.check(tmp_path / "none" / "x.png")
+
+
+def test_a_run_without_time_is_drawn_as_what_is_held_in_the_end(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    run = Timeline()
+    run.record(0.0, {"a": 2 * MICRO, "b": MICRO}, 4 * MICRO)
+    plot.draw(run, tmp_path / "end.svg", "at once")
+    text = (tmp_path / "end.svg").read_text()
+    assert "queues, in the end, on 4 GPUs" in text
+    assert ">a</text>" in text
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    def full(_figure: object, path: Path, **_: object) -> None:
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "p.svg").write_text("old")
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(GpushareError, match="No space left"):
+        plot.draw(line(), tmp_path / "p.svg", "two queues")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("p.svg", "old")]
 
 
 def test_without_matplotlib_the_way_out_is_said(tmp_path, monkeypatch) -> None:

@@ -250,6 +250,40 @@ def test_a_log_that_does_not_replay_is_not_used(tmp_path, change: str) -> None:
     assert "row" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("UPDATE log SET events = substr(events, 1, 40) WHERE seq = 2", "row 2 of the log"),
+        ('UPDATE log SET events = \'[{"event":"JobSubmitted"}]\' WHERE seq = 2', "row 2 of the log"),
+        ("UPDATE meta SET value = 'x'", "its policy"),
+    ],
+)
+def test_a_damaged_file_is_said_to_be_one(tmp_path, damage: str, what: str) -> None:
+    path = tmp_path / "s.db"
+    with Store.create(path) as store:
+        store.append(CLUSTER, 0.0)
+        store.append([submit("j")], 1.0)
+    with sqlite3.connect(path) as connection:
+        connection.execute(damage)
+    connection.close()
+    with pytest.raises(StoreError) as caught:
+        Store.open(path, read_only=True)
+    assert caught.value.message == f"{path}: {what} cannot be read: it is damaged"
+    assert caught.value.hint
+
+
+def test_who_may_only_read_reads(tmp_path, monkeypatch) -> None:
+    """SQLite would make a file beside it, and fail where that may not be."""
+    path = tmp_path / "s.db"
+    with Store.create(path) as store:
+        store.append(CLUSTER, 0.0)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may everything
+    beside = sorted(tmp_path.iterdir())
+    with Store.open(path, read_only=True) as store:
+        assert sorted(tmp_path.iterdir()) == beside
+        assert "a" in store.allocator.queues
+
+
 def test_a_full_disk_leaves_the_state_as_the_log_has_it(tmp_path) -> None:
     path = tmp_path / "c.db"
     with Store.create(path) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from integration.node import GIB, MIB, Node, Puppet, wait_for
@@ -38,7 +39,7 @@ def test_a_borrower_that_does_nothing_is_killed_and_told_why(node: Node, tmp_pat
     assert a.wait() == 137
     told = a.errors()
     assert "was stopped to return borrowed memory (exit 137)" in told
-    assert "/B" in told
+    assert re.search(r"owed +5\.0 GiB to B \(.+\) at ", told)
     assert "5.0 GiB" in told
     report = json.loads((tmp_path / "a.json").read_text())
     assert report["outcome"]["killed"]["owner"] == "B"

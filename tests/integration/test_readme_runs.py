@@ -85,7 +85,10 @@ def test_the_story(at_home: Node, tmp_path: Path) -> None:
     borrower.kill()
     known = {said(line) for line in heard}
     shown = [line for line in STORY.splitlines() if line and not line.startswith("$ ")]
-    titles, row = (line for line in shown if re.match(r"GPU|0 ", line))
+    titles, row = (line for line in shown if re.match(r"GPU|  0 ", line))
+    assert titles.index("USAGE") + len("USAGE") == row.index("12.5 GiB") + len("12.5 GiB"), (
+        "not aligned as it is printed"
+    )
     assert listed[0].split() == titles.split()
     shown_row, listed_row = ([*line.split()[:2], *line.split()[5:]] for line in (row, listed[1]))  # no user, pid, age
     assert [said(word) for word in listed_row] == [said(word) for word in shown_row]

@@ -1,0 +1,68 @@
+"""docs/cluster.md cannot rot: every key, action, check and code is on it and nothing else, and what it shows works."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli import main
+from gpushare.cluster import reading, scenario
+from gpushare.cluster.model import Policy
+from gpushare.cluster.reasons import Code
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "cluster.md").read_text()
+WAITS = {Code.LIMIT, Code.QUOTA, Code.NO_SPACE, Code.NO_NODE, Code.RESERVED, Code.ENDING}
+
+
+def table(heading: str) -> set[str]:
+    """The words in the first column of the table with this head."""
+    body = PAGE.split(f"| {heading} |", 1)[1].split("\n\n", 1)[0]
+    rows = [line.split("|")[1] for line in body.splitlines()[2:]]
+    return {word for row in rows for word in re.findall(r"`(\w+)`", row)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "keys"),
+    [
+        ("`nodes:`", reading.NODE_KEYS),
+        ("`queues:`", reading.QUEUE_KEYS),
+        ("`policy:`", [field.name for field in dataclasses.fields(Policy)]),
+        ("key", (*reading.JOB_KEYS, *reading.SERIES_KEYS)),
+        ("action", scenario.ACTIONS),
+        ("check", scenario.CHECKS),
+        ("code", WAITS),
+    ],
+)
+def test_each_table_has_what_there_is(heading: str, keys) -> None:
+    assert table(heading) == {str(key) for key in keys}
+
+
+def test_jobs_that_run_already_are_told_of() -> None:
+    told = PAGE.split("`jobs` under `given` also take", 1)[1].split("\n\n", 1)[0]
+    assert set(reading.RESTORED_KEYS) - {"duration"} <= set(re.findall(r"`(\w+)`", told))
+
+
+def test_the_scenario_that_is_shown_goes_as_it_says(tmp_path) -> None:
+    (tmp_path / "shown.yaml").write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
+    _, failures = scenario.run(scenario.read(tmp_path / "shown.yaml"))
+    assert not failures
+
+
+def test_the_commands_that_are_shown_work(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "trace.csv").write_text("at,name,queue,gpus,duration\n0s,j,vision,1,1h\n")
+    lines = re.findall(r"^gpushare (cluster .*)$", PAGE, re.MULTILINE)
+    assert len(lines) == 8
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        words = [
+            word.replace("examples/", f"{ROOT}/examples/").replace("trace.", f"{tmp_path}/trace.") for word in words
+        ]
+        assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert (tmp_path / "trace.png").stat().st_size > 1000
