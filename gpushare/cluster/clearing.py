@@ -22,6 +22,10 @@ EXHAUSTIVE = 10
 _by_rank = attrgetter("rank")
 
 
+def _most_held(entry: tuple[Unit, int]) -> tuple[int, int]:
+    return -entry[1], entry[0].rank
+
+
 class Cost(NamedTuple):
     """What making room on a node would cost, in the order in which it counts."""
 
@@ -118,23 +122,24 @@ def _greedy_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Boun
     """Too many to compare: on the GPUs that are cheapest to clear, the best victims; then what is not needed stays."""
     chosen: list[Unit] = []
     amount = need.on(node.memory)
+    on_gpu: list[dict[Unit, int]] = [{} for _ in node.free]
+    """What each unit holds of each GPU."""
+    for unit in units:
+        for place in unit.here:
+            for gpu in place.gpus:
+                on_gpu[gpu][unit] = on_gpu[gpu].get(unit, 0) + place.amount
     by_gpu: list[tuple[int, int, list[Unit]]] = []
     for gpu, left in enumerate(node.free):
-        if left == BROKEN:
+        if left == BROKEN or left + sum(on_gpu[gpu].values()) < amount:
             continue
         mine: list[Unit] = []
-        on_gpu = sorted(
-            ((unit, sum(place.amount for place in unit.here if gpu in place.gpus)) for unit in units),
-            key=lambda entry: (-entry[1], entry[0].rank),
-        )
         room = left
-        for unit, held in on_gpu:
-            if room >= amount or not held:
+        for unit, held in sorted(on_gpu[gpu].items(), key=_most_held):
+            if room >= amount:
                 break
             mine.append(unit)
             room += held
-        if room >= amount:
-            by_gpu.append((len(mine), gpu, mine))
+        by_gpu.append((len(mine), gpu, mine))
     by_gpu.sort(key=lambda entry: entry[:2])
     for _, _, mine in by_gpu[: need.gpus]:
         chosen += [unit for unit in mine if unit not in chosen]
