@@ -134,6 +134,10 @@ class _Search:
         """Those on the node that may shrink, in their order."""
         jobs = [self.state.by_seq[seq] for seq in node.jobs]
         found = [one for one in jobs if one.cls in self.allowed and one is not self.job and not one.unstarted]
+        if any(one in self.turn.shifted for one in found):
+            # What is given in a turn is not taken in it: in the next one, then, which is to follow at once.
+            self.turn.again, self.state.protected_until = True, self.turn.now
+            found = [one for one in found if one not in self.turn.shifted]
         return sorted(found, key=lambda one: (one.cls.priority, -one.seq))
 
     def _on(self, want: Want, node: NodeState) -> list[JobState] | None:

@@ -1,36 +1,29 @@
-"""Room by moving running tasks: alone (consolidation, before anything is taken from anybody) or beside a reclaim.
+"""Consolidation: room by moving running tasks, before anything is taken from anybody.
 
 A node on which some GPUs are missing for a task is cleared of the fewest movable tasks, and these are placed again
 elsewhere as if they were new. Nodes are tried in the order of the fewest moves, at most Policy.search_width of them
 for each task; if all that was moved finds a place, the job starts. Nobody loses anything but the restart: movable
 is what may also be evicted, so neither what is not preemptible nor what is within its minimum run time.
 
-Who finds no place elsewhere is stopped, where there are victims and he is one of them. Else place is made for him on
-another node in the same way, but for those who must leave that one no further. Of the nodes that one counts on which
-the fewest are stopped or moved in all.
+If a node that had to be left by more is the first from which all find a place, or none is, the exact search (exact.py)
+looks for less: it also makes place for those who must leave, on other nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
-from gpushare.cluster.candidates import Bounds, Unit, evictable
+from gpushare.cluster import exact
+from gpushare.cluster.candidates import Unit, evictable
 from gpushare.cluster.clearing import Cost, clear
+from gpushare.cluster.exact import ANYBODY, MOST, Answer, answer_of
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, place_task, take, wants_of
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState, fit_on
-from gpushare.cluster.state import JobClass, JobState, QueueState, State
+from gpushare.cluster.state import JobClass, JobState, State
 from gpushare.cluster.turn import Turn, spread
-
-ANYBODY = Bounds()
-NOBODY: Mapping[JobState, int] = {}
-
-FEW = 8
-"""Nodes that are tried where some would be stopped as well, and nodes that are looked at for each of the job's tasks to
-make place for those who must leave another: both are dearer than a plain move."""
 
 Choice = tuple[Cost, int, list[Unit]]
 """A node's number, who would have to leave it, and what that costs."""
@@ -54,20 +47,18 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     charge = more_charge(state, cls, wants) if more else cls.charge
     if state.space.capacity - state.root.allocated < charge or forbidden(cls, charge) is not None:
         return False
-    mark = state.mark()
-    search = Search(turn, job, wants)
-    if not search.run() or forbidden(cls, sum(place.charge for place in search.placed)) is not None:
-        state.undo(mark)
+    found = _find(turn, job, wants, lambda placed: forbidden(cls, sum(place.charge for place in placed)) is None)
+    if found is None:
         if not more:
             state.journal.set(shape, "stuck", state.version)
         return False
-    search.placed.sort()
-    tell_moved(turn, job, search.moved)
-    why = Reason(Code.MOVED, how_moved(search.moved))
+    moved = {one: old for one, old, _ in found.moved}
+    tell_moved(turn, job, moved)
+    why = Reason(Code.MOVED, how_moved(moved))
     if more:
-        turn.extend(job, search.placed, why)
+        turn.extend(job, sorted(found.placed), why)
     else:
-        turn.begin(job, search.placed, rung, why)
+        turn.begin(job, sorted(found.placed), rung, why)
     return True
 
 
@@ -77,10 +68,28 @@ def could_consolidate(turn: Turn, job: JobState) -> bool:
     if not state.policy.consolidate or shape.stuck == state.version:
         return False
     mark = state.mark()
-    found = Search(turn, job, wants_of(job, shape.rungs - 1, False)).run()
+    found = _find(turn, job, wants_of(job, shape.rungs - 1, False), bool)
     state.undo(mark)
-    if not found:
+    if found is None:
         state.journal.set(shape, "stuck", state.version)
+    return found is not None
+
+
+def _find(turn: Turn, job: JobState, wants: list[Want], allowed: Callable[[list[Place]], bool]) -> Answer | None:
+    """The fewest moves that make room for it, which are on the ledger then."""
+    state = turn.state
+    mark = state.mark()
+    search = Search(turn, job, wants)
+    if not search.could_suffice():
+        return None
+    found = search.answer() if search.run() and allowed(search.placed) else None
+    if found is not None and found.size[0] <= search.floor:
+        return found
+    state.undo(mark)
+    less = exact.Search(turn, job, wants, lambda answer: allowed(answer.placed))
+    found = less.find((MOST + 1, 0) if found is None else found.size) or found
+    if found is not None:
+        found.carry_out(turn, job, {})
     return found
 
 
@@ -111,115 +120,64 @@ def elsewhere(turn: Turn, job: JobState, places: Sequence[Place]) -> bool:
     return True
 
 
-class Trial(NamedTuple):
-    """What clearing one node for one task led to."""
-
-    placed: list[Place]
-    moved: dict[JobState, list[Place]]
-    """Old places of what was moved."""
-    taken: list[Unit]
-    busy: set[JobState]
-    """Whose tasks have been looked at and are left alone from then on."""
-
-    @property
-    def disturbed(self) -> int:
-        """Tasks that were stopped or moved."""
-        return sum(map(len, self.moved.values())) + sum(len(unit.places) for unit in self.taken)
-
-
 class Search:
     """One attempt to make room for one job by moving others. Changes the ledger; the caller undoes it."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        job: JobState,
-        wants: list[Want],
-        victims: Mapping[JobState, int] = NOBODY,
-        bounds: Bounds = ANYBODY,
-    ) -> None:
+    def __init__(self, turn: Turn, job: JobState, wants: list[Want]) -> None:
         self.turn = turn
         self.state: State = turn.state
         self.job = job
         self.wants = wants
-        self.victims = victims
-        """Who may be stopped, the best victims first, with their ranks."""
-        self.bounds = bounds
         self.mask = allowed_nodes(turn.state, job)
         self.placed: list[Place] = []
         self.moved: dict[JobState, list[Place]] = {}
         """Old places of what was moved."""
-        self.taken: list[Unit] = []
-        self.before: dict[QueueState, int] = {}
-        """What queues that were taken from held."""
-        self.looks = 0
-        """So many nodes may still be looked at to make place for those who must leave another."""
+        self.floor = 0
+        """No answer moves fewer."""
 
     def run(self) -> bool:
-        if not self._could_suffice():
-            return False
         for want in self.wants:
             place = place_task(self.state, self.job, want, self.mask, spread(self.job.queue))
             if place is not None:
                 self.placed.append(place)
             elif not self._clear_a_node(want):
                 return False
-        return bool(self.moved or self.taken)
+        return bool(self.moved)
 
-    def _could_suffice(self) -> bool:
+    def could_suffice(self) -> bool:
         """Whole GPUs are only got by moving if so many are free somewhere, though scattered or in part."""
         space = self.state.space
-        free = space.capacity - self.state.root.allocated + sum(job.charge for job in self.victims)
+        free = space.capacity - self.state.root.allocated
         return free >= sum(want.need.charge(2**50) for want in self.wants if want.need.whole)
 
     def _clear_a_node(self, want: Want) -> bool:
-        """The node on which the fewest are disturbed: at least those who must leave it."""
-        best: tuple[int, int, list[Unit], int] | None = None
-        self.looks = FEW
-        for cost, number, units in islice(self._choices(want.need), FEW if self.victims else None):
-            if best is not None and cost.tasks >= best[0]:
-                break
-            looks = self.looks
+        """The first node, in the order of those who must leave it, that all of these can leave."""
+        for cost, number, units in self._choices(want.need):
+            self.floor = self.floor or cost.tasks
             mark = self.state.mark()
-            trial = self._try(want, self.state.space.nodes[number], units)
-            if trial is not None:
-                if trial.disturbed <= cost.tasks:
-                    self._accept(trial)
-                    return True
-                if best is None or trial.disturbed < best[0]:
-                    best = trial.disturbed, number, units, looks
+            if self._try(want, self.state.space.nodes[number], units):
+                return True
             self.state.undo(mark)
-        if best is None:
-            return False
-        self.looks = best[3]
-        trial = self._try(want, self.state.space.nodes[best[1]], best[2])
-        assert trial is not None
-        self._accept(trial)
-        return True
+        return False
 
-    def _accept(self, trial: Trial) -> None:
-        self.placed += trial.placed
-        self.taken += trial.taken
-        for job, places in trial.moved.items():
-            self.moved.setdefault(job, []).extend(places)
+    def answer(self) -> Answer:
+        """What was found and is on the ledger."""
+        return answer_of(self.placed, [], self.moved)
 
     def _choices(self, need: Need) -> Iterator[Choice]:
         """Nodes that could be cleared and of whom, the cheapest first; none is looked at that cannot be the next."""
         key, version = (need, self.mask), self.state.version
         seen: Seen = {}
-        if not self.placed and not self.job.places and not self.victims:
+        if not self.placed and not self.job.places:
             # Nothing has been changed yet: another search of this turn may have seen the same.
             if self.turn.choices.get(key, (-1, seen))[0] != version:
                 self.turn.choices[key] = version, seen
             seen = self.turn.choices[key][1]
-        return self._cleared(need, self._promising(need, self.mask, self.state.policy.search_width), (), seen)
-
-    def _cleared(self, need: Need, nearest: Iterable[Batch], busy: Container[JobState], seen: Seen) -> Iterator[Choice]:
         choices: list[Choice] = []
-        for nodes, bound in nearest:
+        for nodes, bound in self._promising(need):
             for node in nodes:
                 if node not in seen:
-                    seen[node] = clear(node, need, self._movable(node, busy), ANYBODY)
+                    seen[node] = clear(node, need, self._movable(node), ANYBODY)
                 found = seen[node]
                 if found is not None:
                     choices.append((found[0], node.number, found[1]))
@@ -227,10 +185,10 @@ class Search:
             while choices and (bound is None or choices[-1][0][:2] < bound):
                 yield choices.pop()
 
-    def _promising(self, need: Need, mask: int, left: int) -> Iterator[Batch]:
+    def _promising(self, need: Need) -> Iterator[Batch]:
         """Nodes on which the least is missing, at most so many; and what no later one costs less than: at least one
         task, and all GPUs that are missing there."""
-        space = self.state.space
+        space, mask, left = self.state.space, self.mask, self.state.policy.search_width
         shared = space.with_shared() & mask
         if need.whole:
             counts = range(min(need.gpus, len(space.whole)) - 1, -1, -1)
@@ -245,15 +203,12 @@ class Search:
             if last:
                 return
 
-    def _movable(self, node: NodeState, busy: Container[JobState]) -> list[Unit]:
-        """Tasks on the node that may move, those first who might be stopped, then the newest; none twice."""
+    def _movable(self, node: NodeState) -> list[Unit]:
+        """Tasks on the node that may move, the newest first; none twice."""
         units: list[Unit] = []
         name = node.spec.name
-        jobs = [self.state.by_seq[seq] for seq in sorted(node.jobs, reverse=True)]
-        if self.victims:
-            jobs.sort(key=lambda job: self.victims.get(job, len(self.victims)))
-        for job in jobs:
-            if job is self.job or job in busy or not job.cls.preemptible or not evictable(self.turn, job):
+        for job in [self.state.by_seq[seq] for seq in sorted(node.jobs, reverse=True)]:
+            if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
                 continue
             if len(job.places) == 1 and job not in self.moved:
                 units.append(Unit(job, list(job.places.values()), name, len(units)))
@@ -264,83 +219,18 @@ class Search:
                     units.append(Unit(job, [place], name, len(units)))
         return units
 
-    def _try(self, want: Want, node: NodeState, units: list[Unit]) -> Trial | None:
-        trial = Trial([], {}, [], set())
-        lifted = self._lift_all(trial, units)
+    def _try(self, want: Want, node: NodeState, units: list[Unit]) -> bool:
+        """Give the task its place there, and all who must leave others, the largest first."""
+        lifted: dict[JobState, list[Place]] = {}
+        for unit in sorted(units, key=lambda unit: (-unit.charge, unit.rank)):
+            lifted.setdefault(unit.job, []).append(unit.places[0])
+            self.turn.lift(unit.job, unit.places[0])
         gpus = fit_on(node, want.need)
         assert gpus is not None
-        trial.placed.append(take(self.state, self.job, want, node, gpus))
-        return trial if self._settle(trial, lifted, deeper=True) else None
-
-    def _lift_all(self, trial: Trial, units: list[Unit]) -> dict[JobState, list[Place]]:
-        """By job what was lifted of it, those first who can only move, then the largest."""
-        lifted: dict[JobState, list[Place]] = {}
-        hardest: dict[JobState, tuple[bool, int, int]] = {}
-        for unit in units:
-            key = unit.job in self.victims, -unit.charge, unit.rank
-            hardest[unit.job] = min(key, hardest.get(unit.job, key))
-            lifted.setdefault(unit.job, []).append(unit.places[0])
-            self._lift(unit.job, unit.places[0])
-        trial.busy.update(lifted)
-        return {job: lifted[job] for job in sorted(lifted, key=hardest.__getitem__)}
-
-    def _settle(self, trial: Trial, lifted: Mapping[JobState, list[Place]], *, deeper: bool) -> bool:
-        """Who was lifted moves or is stopped."""
+        place = take(self.state, self.job, want, node, gpus)
+        if not all(elsewhere(self.turn, job, places) for job, places in lifted.items()):
+            return False
+        self.placed.append(place)
         for job, places in lifted.items():
-            if elsewhere(self.turn, job, places):
-                trial.moved[job] = places
-            elif self._evict(trial, job, places):
-                pass
-            elif deeper and len(places) == 1 and self._make_place(trial, job, places[0]):
-                trial.moved[job] = places
-            else:
-                return False
+            self.moved.setdefault(job, []).extend(places)
         return True
-
-    def _lift(self, job: JobState, place: Place) -> None:
-        if self.victims:
-            for queue in job.queue.path:
-                self.before.setdefault(queue, queue.allocated)
-        self.turn.lift(job, place)
-
-    def _evict(self, trial: Trial, job: JobState, places: list[Place]) -> bool:
-        """Stop a victim of whom these tasks were lifted: these alone if its gang can do without, else all of it."""
-        rank = self.victims.get(job)
-        if rank is None or job in self.moved:
-            return False
-        if job.complete:
-            units = [Unit(job, [place], place.node, rank) for place in places]
-        else:
-            units = [Unit(job, [*places, *job.ordered], places[0].node, rank)]
-            if len(units[0].places) > job.cls.shape.tasks:
-                units[0].last = job.cls.charge
-        if not self.bounds.permit([*self.taken, *trial.taken, *units], self.before):
-            return False
-        if not job.complete:
-            for place in job.ordered:
-                self._lift(job, place)
-        trial.taken.extend(units)
-        return True
-
-    def _make_place(self, trial: Trial, job: JobState, old: Place) -> bool:
-        """Clear another node for a task that must leave its own."""
-        if not self.looks:
-            return False
-        need = job.cls.shape.groups[old.group].needs[job.rung]
-        nearest = list(self._promising(need, allowed_nodes(self.state, job), self.looks))
-        self.looks -= sum(len(nodes) for nodes, _ in nearest)
-        for _, number, units in self._cleared(need, nearest, trial.busy, {}):
-            node, mark = self.state.space.nodes[number], self.state.mark()
-            tried = Trial([], {}, [*trial.taken], set())
-            lifted = self._lift_all(tried, units)
-            gpus = fit_on(node, need)
-            assert gpus is not None
-            new = take(self.state, job, Want(old.group, old.task, need), node, gpus)
-            self.state.pay(job, new.charge)
-            if new.charge <= old.charge and self._settle(tried, lifted, deeper=False):
-                trial.taken[:] = tried.taken
-                trial.moved.update(tried.moved)
-                trial.busy.update(tried.busy)
-                return True
-            self.state.undo(mark)
-        return False

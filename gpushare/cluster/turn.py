@@ -31,6 +31,9 @@ from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, State
 
+STEPS = 20_000
+"""Of exact searches (exact.py), all those of a turn together."""
+
 
 class Turn:
     __slots__ = (
@@ -48,7 +51,9 @@ class Turn:
         "out",
         "partial",
         "reported",
+        "shifted",
         "state",
+        "steps",
         "touched",
     )
 
@@ -71,6 +76,8 @@ class Turn:
         """Leaves whose standing has changed: jobs started or stopped there, or the share is another."""
         self.blocked: dict[JobClass, None] = {}
         """Classes whose gate was closed in this turn."""
+        self.shifted: dict[JobState, None] = {}
+        """Jobs that this turn has moved."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
         self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
@@ -81,6 +88,8 @@ class Turn:
         """How often something was started or stopped for good below a top queue ..."""
         self.all_commits = 0
         """... and anywhere."""
+        self.steps = STEPS
+        """What is left for exact searches."""
 
     # ---- begin ---------------------------------------------------------------------------------------
 
@@ -292,6 +301,7 @@ class Turn:
         new = [job.places[key] for key in keys]
         self.leave(job, old)
         self.state.journal.set(job, "given_in", self.number)
+        self.shifted[job] = None
         self.out.append(Move(job.job.id, job.attempt, tuple(sorted(old)), tuple(new), for_job, reason))
         if self.reported:
             self._claim(job, new)

@@ -3,6 +3,7 @@
     candidates.py   who may be taken from, how far, in which order
     clearing.py     the cheapest way to make room for one task on one node
     victims.py      nodes for all tasks of the job, stage by stage; what is not needed is put back
+    exact.py        fewer, where that may be; and moving some beside
     proof.py        the final set once more; why it ends
 
 What is tried, each for all stages before the next:
@@ -14,7 +15,8 @@ What is tried, each for all stages before the next:
 
 Within a stage each task of the job gets the node with the fewest victims, then the least freed beyond the need, then
 queues most over their share, then the newest jobs. Afterwards everything that turns out not to be needed is put back,
-or moved if there is room elsewhere, and every inequality is checked again.
+or moved if there is room elsewhere, and every inequality is checked again. If more are disturbed then than a bound says
+are needed at least, the exact search looks for less; 2 and 4 are its answers alone.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 
-from gpushare.cluster import moves
+from gpushare.cluster import exact, moves
 from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
@@ -37,6 +40,7 @@ from gpushare.cluster.candidates import (
     within,
 )
 from gpushare.cluster.clearing import Cost, clear, frees_enough, least_of
+from gpushare.cluster.exact import MOST, Answer, answer_of
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Want, allowed_nodes, more_charge, place_task, take, wants_of
@@ -82,8 +86,8 @@ class Search:
         """The same by stage, as each begins from the same state; and what still looks for more."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
-        self.refused = False
-        """Victims were found who make the room, but it is not the job's right: then moving others does not help."""
+        self.missing = 0
+        """What the job needs beyond all that is free, wherever."""
 
     def _victims(self, stage: tuple[int, int], among: Container[QueueState] | None = None) -> Iterator[JobState]:
         """Who may go, the best victims first; notes whose turn comes when his queues are at their bounds already."""
@@ -105,9 +109,10 @@ class Search:
         """Find victims: by the ways above, each stage by stage."""
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
+        self.missing = self._charge() - (self.state.space.capacity - self.state.root.allocated)
         stages = sorted({one.stage for one in self.candidates})
         moving = bool(self.bounds.of) and self.state.policy.consolidate
-        while not (found := self._evicting(stages) or (moving and not self.refused and self._moving(stages))):
+        while not (found := self._evicting(stages) or (moving and self._moving(stages))):
             if not self.bounds.spared:
                 break
             self.bounds.strict = self.bounds.spared = False
@@ -130,26 +135,72 @@ class Search:
                 room = True
                 self._fill_back()
             if room and self._holds():
+                self._improve(stage, mark)
                 return True
-            self.refused = self.refused or room
             self._give_up(mark)
         return False
 
     def _moving(self, stages: list[tuple[int, int]]) -> bool:
         """Those who are stopped and those who are moved make it together."""
         for stage in stages:
-            if self._too_little(stage, moving=True):
-                continue
-            victims = {job: rank for rank, job in enumerate(self._victims(stage))}
-            mark = self.state.mark()
-            search = moves.Search(self.turn, self.job, self.wants, victims, self.bounds)
-            if victims and search.run():
-                self.placed, self.taken, self.moved = search.placed, search.taken, search.moved
-                self.before = search.before | self.before
-                if self._holds():
-                    return True
-            self._give_up(mark)
+            found = None if self._too_little(stage, moving=True) else self._exact(stage, (MOST + 1, MOST + 1))
+            if found is not None:
+                self._adopt(found)
+                return True
         return False
+
+    def _improve(self, stage: tuple[int, int], mark: tuple[int, int, int, int]) -> None:
+        """What was found stands, unless the exact search finds less."""
+        alone = not self.moved and len(self.taken) == 1 and len(self.taken[0].places) == 1
+        if alone or self.only is not None:
+            return
+        found = answer_of(self.placed, self.taken, self.moved)
+        if found.size[0] > self._floor(stage):
+            self._give_up(mark)
+            self._adopt(self._exact(stage, found.size) or found)
+
+    def _floor(self, stage: tuple[int, int]) -> int:
+        """No fewer are disturbed: by sums alone, so many must be stopped."""
+        missing, count = self.missing, 0
+        sizes: list[tuple[int, int]] = []
+        for one in self.candidates:
+            if one.stage <= stage:
+                cls, tasks = one.cls, max(1, one.cls.shape.tasks)
+                sizes.append((-(-max(cls.demand, cls.charge) // tasks), len(cls.running) * tasks))
+        for size, tasks in sorted(sizes, reverse=True):
+            if missing <= 0 or not size:
+                break
+            some = min(tasks, -(-missing // size))
+            count += some
+            missing -= some * size
+        return max(1, count)
+
+    def _exact(self, stage: tuple[int, int], limit: tuple[int, int]) -> Answer | None:
+        """The best answer smaller than the limit; the ledger is as before the search for it."""
+        if self.turn.steps <= 0:
+            return None
+        search = exact.Search(
+            self.turn,
+            self.job,
+            self.wants,
+            self._allows,
+            victims={job: rank for rank, job in enumerate(islice(self._victims(stage), exact.VICTIMS))},
+            bounds=self.bounds,
+            moving=bool(self.bounds.of) and self.state.policy.consolidate,
+        )
+        return search.find(limit)
+
+    def _allows(self, answer: Answer) -> bool:
+        mark = self.state.mark()
+        self._adopt(answer)
+        allowed = self._holds()
+        self._give_up(mark)
+        return allowed
+
+    def _adopt(self, answer: Answer) -> None:
+        answer.carry_out(self.turn, self.job, self.before)
+        self.placed, self.taken = answer.placed, answer.stopped
+        self.moved = {one: old for one, old, _ in answer.moved}
 
     def _give_up(self, mark: tuple[int, int, int, int]) -> None:
         self.state.undo(mark)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from allocator_stage import Stage, gpus
 
-from gpushare.cluster.model import Job, JobEnded, JobSubmitted, JobWithdrawn, Policy, Shrink, Start, Tasks
+from gpushare.cluster.model import (
+    Job,
+    JobEnded,
+    JobRestored,
+    JobSubmitted,
+    JobWithdrawn,
+    Move,
+    Place,
+    Policy,
+    Shrink,
+    Start,
+    Tasks,
+    Wait,
+)
 
 LADDER = Tasks(share=gpus(1), ladder=(gpus(0.7), gpus(0.4)))
 HALF = Tasks(share=gpus(0.5))
@@ -82,3 +95,18 @@ def test_but_a_job_of_lower_priority_does_not_pass_one_of_higher() -> None:
     stage.job("a", 1)
     stage.send([JobSubmitted(Job("high", "a", (Tasks(gpus=2),), 90)), JobSubmitted(Job("low", "a", priority=10))])
     assert stage.running("a") == ["a-1", "high"]
+
+
+def test_what_moves_is_shrunk_in_another_turn() -> None:
+    """A block sends it to another node; there it would have to shrink for a further task of the same job."""
+    stage = Stage({"n1": 2, "n2": 2, "n3": 1})
+    stage.queue("a", 5)
+    place = Place(0, 0, "n1", (0,), 0, 0)
+    stage.send(JobRestored(Job("ladder", "a", (LADDER,)), (place,), since=0.0))
+    fixed = Job("fixed", "a", (Tasks(gpus=1),), preemptible=False)
+    stage.send(JobRestored(fixed, (place._replace(node="n2"),), since=0.0))
+    elastic = Job("elastic", "a", (Tasks(gpus=2), Tasks(1, 2, share=gpus(0.6))))
+    actions = [one for one in stage.allocator.handle(JobSubmitted(elastic), stage.now) if not isinstance(one, Wait)]
+    assert [(type(one), one.job, len(one.places)) for one in actions] == [(Move, "ladder", 1), (Start, "elastic", 2)]
+    actions = stage.wait(0)
+    assert [(type(one), one.job, len(one.places)) for one in actions] == [(Shrink, "ladder", 1), (Start, "elastic", 1)]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from allocator_stage import Stage
 
-from gpushare.cluster.model import Job, JobSubmitted, Preempt, Tasks
+from gpushare.cluster.model import Preempt
 
 cp_model = pytest.importorskip("ortools.sat.python.cp_model")
 
@@ -84,7 +84,7 @@ def test_reclaim_takes_the_fewest(seed) -> None:
 
 
 @pytest.mark.parametrize("seed", CASES)
-def test_consolidation_moves_the_fewest_that_it_may(seed) -> None:
+def test_consolidation_moves_the_fewest(seed) -> None:
     """Jobs of one and two GPUs scattered over a few nodes; one job wants a block. Moves can be solved exactly."""
     random = Random(seed)
     stage, nodes = cluster(random)
@@ -112,25 +112,5 @@ def test_consolidation_moves_the_fewest_that_it_may(seed) -> None:
         assert stage.moves == 0
         assert job in stage.waiting()
     else:
-        # Moves of the second order, out of the way of what must move, are not searched for: it may then wait.
-        assert job in stage.waiting() or stage.moves == round(best.objective_value)
-
-
-def test_the_searches_find_what_the_solver_finds_most_of_the_time() -> None:
-    """How often consolidation misses an answer that exists: a number to watch, not zero."""
-    missed = found = 0
-    for seed in range(120):
-        random = Random(seed)
-        stage, nodes = cluster(random)
-        stage.queue("q", 100)
-        names = [stage.job("q", random.choice([1, 1, 2])) for _ in range(16)]
-        running = [name for name in names if name in stage.running()]
-        stage.end(*[name for name in names if name not in running], *random.sample(running, len(running) // 2))
-        held = sum(view.charge for view in stage.allocator.jobs.values()) // 10**6
-        need = max(nodes.values())
-        stage.send(JobSubmitted(Job("large", "q", (Tasks(gpus=need),))))
-        if sum(nodes.values()) - held >= need:
-            found += "large" in stage.running()
-            missed += "large" in stage.waiting()
-    print(f"found {found}, waiting although enough GPUs are free {missed}")
-    assert found > 5 * missed
+        assert job in stage.running()
+        assert stage.moves == round(best.objective_value)

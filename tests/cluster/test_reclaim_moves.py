@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from allocator_stage import Stage
 
+from gpushare.cluster import exact
 from gpushare.cluster.model import Job, JobRestored, JobSubmitted, Move, Place, Policy, Preempt, Start, Stop, Tasks
 
 STAY = Policy(reserve_after=None, consolidate=False)
@@ -89,6 +90,51 @@ def test_place_for_who_must_move_is_made_by_stopping_one_beyond_the_quota() -> N
     assert sorted(stage.evicted) == ["loan", "loan-2"]
     assert moved(stage) == ["mine"]
     assert stage.place("mine").node == "n2"
+
+
+def scattered(nodes: dict[str, int], running: list[tuple[str, str, int, str]], **quotas: float) -> Stage:
+    """Jobs (name, queue, GPUs, node), the oldest first; those whose names begin with "fixed" stay where they are."""
+    stage = Stage(nodes)
+    for name, quota in quotas.items():
+        stage.queue(name, quota)
+    first = dict.fromkeys(nodes, 0)
+    for name, queue, size, node in running:
+        place = Place(0, 0, node, tuple(range(first[node], first[node] + size)), 0, 0)
+        first[node] += size
+        job = Job(name, queue, (Tasks(gpus=size),), preemptible=not name.startswith("fixed"))
+        stage.send(JobRestored(job, (place,), since=0.0))
+    return stage
+
+
+def test_place_for_who_must_move_is_made_by_moving_others_as_far_as_it_takes() -> None:
+    nodes = dict.fromkeys(("n1", "n2", "n3", "n4"), 4)
+    running = [("x", "a", 3, "n1"), ("y", "a", 2, "n2"), ("fixed-1", "a", 1, "n2"), ("z", "a", 1, "n3")]
+    running += [("fixed-2", "a", 2, "n3"), ("fixed-3", "a", 3, "n4")]
+    stage = scattered(nodes, running, a=16)
+    stage.job("a", 4, name="block")
+    assert [stage.place(name).node for name in ("block", "x", "y", "z")] == ["n1", "n2", "n3", "n4"]
+
+
+LOANS = [("old", "a", 4, "n1"), ("new", "a", 4, "n1"), ("older", "a", 4, "n2"), ("theirs", "c", 2, "n2")]
+
+
+def loans() -> Stage:
+    """A block of eight is got by stopping both on n1, or one on n2 if the other moves to n3."""
+    return scattered({"n1": 8, "n2": 8, "n3": 4}, [*LOANS, ("fixed", "c", 2, "n3")], a=0, b=16, c=4)
+
+
+def test_one_is_moved_rather_than_a_second_one_stopped() -> None:
+    stage = loans()
+    stage.job("b", 8, name="b-1")
+    assert stage.evicted == ["older"]
+    assert moved(stage) == ["theirs"]
+
+
+def test_when_no_steps_are_left_for_the_exact_search_what_others_have_found_stands(monkeypatch) -> None:
+    monkeypatch.setattr(exact, "STEPS", 0)
+    stage = loans()
+    stage.job("b", 8, name="b-1")
+    assert sorted(stage.evicted) == ["new", "old"]
 
 
 def test_what_is_not_preemptible_does_not_move() -> None:

@@ -1,0 +1,455 @@
+"""The exact search: the fewest tasks to stop and to move so that a job can start.
+
+The searches of moves.py (who moves) and victims.py (who is stopped) take the way that looks best at each step, which is
+what a large cluster has the time for. Often a bound tells that nothing less would do. Where it does not, where nothing
+is found, and where some must be stopped and others moved, this one looks: for one task to disturb, then two, and so on.
+
+    A task needs a place: first those of the job, then whoever has had to leave his, the hardest first. It goes where
+    there is room; or it is stopped, if it may be; or it takes the place of others, who then need one. Only such sets of
+    others are tried of which nobody could stay: who else must leave does so for a task that comes later.
+    Tasks of one class on one node are alike: of them the best victims go.
+
+So what is found is the least: the fewest tasks disturbed, then of them the fewest stopped. That holds for tasks of
+whole GPUs and of a part of one GPU, and for gangs of them. Of parts of several GPUs only the best fit on each node is
+tried; of an elastic job what goes is a task above its least, or all; nobody is stopped only for a limit. And it holds
+while the search keeps within its numbers: steps, victims, and nodes (Policy.search_width). Steps are counted, not
+timed, so that the same events lead to the same decisions everywhere, and for each number of tasks only two thirds of
+those left are spent: on a large cluster more are disturbed then than need be, or what the other searches found stands.
+
+It works on copies of the free bytes of the few nodes that it touches, not on the ledger. Whether the rules allow an
+answer is asked where the search began: Bounds.permit() after each victim, as what it forbids for some it forbids for
+more, and all the rest when the answer is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from gpushare.cluster.candidates import Bounds, Unit, evictable
+from gpushare.cluster.model import Place
+from gpushare.cluster.placement import Want, allowed_nodes
+from gpushare.cluster.space import Need, NodeState
+from gpushare.cluster.state import JobState, QueueState
+from gpushare.cluster.turn import Turn, spread
+
+NOWHERE = Place(-1, -1, "", (), 0, 0)
+NOBODY: Mapping[JobState, int] = {}
+ANYBODY = Bounds()
+
+MOST = 10
+"""So many tasks are disturbed at most where no other search has found anything."""
+
+STEPS = 1500
+"""Nodes and sets that one search looks at; all searches of a turn have no more than Turn.steps together."""
+
+VICTIMS = 1000
+"""The best so many may be stopped; others only move."""
+
+
+class Answer(NamedTuple):
+    """What makes the room: where the job's tasks go, who is stopped, and who moves from where to where."""
+
+    placed: list[Place]
+    stopped: list[Unit]
+    moved: list[tuple[JobState, list[Place], list[Place]]]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Tasks that are disturbed, and of these stopped."""
+        stopped = sum(len(unit.places) for unit in self.stopped)
+        return stopped + sum(len(old) for _, old, _ in self.moved), stopped
+
+    def carry_out(self, turn: Turn, job: JobState, before: dict[QueueState, int]) -> None:
+        """On the ledger; `before` is told what the queues held that are taken from."""
+        leaving = [(unit.job, unit.places) for unit in self.stopped] + [(one, old) for one, old, _ in self.moved]
+        for one, _ in leaving:
+            for queue in one.queue.path:
+                before.setdefault(queue, queue.allocated)
+        for one, places in leaving:
+            for place in places:
+                turn.lift(one, place)
+        for one, _, new in self.moved:
+            for place in new:
+                turn.put_back(one, place)
+        for place in self.placed:
+            turn.state.occupy(job, place)
+
+
+def answer_of(placed: list[Place], stopped: list[Unit], moved: Mapping[JobState, list[Place]]) -> Answer:
+    """What is on the ledger as an answer; `moved`: the old places."""
+    new = {one: [one.places[place.group, place.task] for place in old] for one, old in moved.items()}
+    return Answer(placed, stopped, [(one, old, new[one]) for one, old in moved.items()])
+
+
+class Task:
+    """One that needs a place."""
+
+    __slots__ = ("alike", "away", "charge", "job", "mask", "old", "rank", "stoppable", "want")
+
+    def __init__(self, job: JobState, want: Want, old: Place, charge: int, mask: int) -> None:
+        self.job = job
+        self.want = want
+        self.old = old
+        """Its place, or NOWHERE if it is of the job that is to start."""
+        self.charge = charge
+        self.mask = mask
+        self.away = False
+        """Whether it must leave its place."""
+        self.stoppable = False
+        self.rank = 0
+        """The smaller, the better a victim."""
+        self.alike: object = None
+        """Equal for tasks of a node of which it does not matter which one goes."""
+
+
+class Search:
+    """One search for the least that must be disturbed for one job. It leaves the ledger as it was."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        job: JobState,
+        wants: Sequence[Want],
+        accepts: Callable[[Answer], bool],
+        *,
+        victims: Mapping[JobState, int] = NOBODY,
+        bounds: Bounds = ANYBODY,
+        moving: bool = True,
+    ) -> None:
+        self.turn = turn
+        self.state = turn.state
+        self.space = turn.state.space
+        self.job = job
+        self.accepts = accepts
+        """Whether all rules allow an answer."""
+        self.victims = victims
+        """Who may be stopped, the best victims first, with their ranks."""
+        self.bounds = bounds
+        self.moving = moving
+        """Whether anybody may be moved."""
+        mask, memory = allowed_nodes(turn.state, job), max(self.space.models)
+        self.wants = tuple([Task(job, want, NOWHERE, want.need.charge(memory), mask) for want in wants])
+        self.most_stops = sum(len(one.places) for one in victims)
+        self.largest = max((place.charge for one in victims for place in one.places.values()), default=0)
+        self.tasks: dict[tuple[int, int, int], Task] = {}
+        self.residents: dict[int, list[list[Task]]] = {}
+        """By node, who may leave: in groups of those that are alike, the best to disturb first."""
+        self.free: dict[int, list[int]] = {}
+        """Free bytes of the nodes that were touched."""
+        self.touched = 0
+        self.room = 0
+        """Micro-GPUs that are free, wherever."""
+        self.landed: list[tuple[Task, NodeState, tuple[int, ...]]] = []
+        self.stopped: list[Unit] = []
+        self.answer: Answer | None = None
+        self.steps = min(STEPS, turn.steps)
+
+    def find(self, limit: tuple[int, int]) -> Answer | None:
+        """The best answer smaller than the limit (tasks disturbed, of these stopped); none if nobody is in the way."""
+        most, fewer = limit
+        if self._begin(0, 0):
+            return None
+        for left in range(1, most + 1):
+            stops = min(left, self.most_stops) if left < most else fewer - 1
+            self.answer = None
+            kept = self.steps // 3  # for more tasks, should it come to nothing with so few
+            self.steps -= kept
+            while stops >= 0 and self._begin(left, stops):
+                assert self.answer is not None
+                stops = self.answer.size[1] - 1
+            if self.answer is not None:
+                return self.answer
+            self.steps = max(0, self.steps) + kept
+        return None
+
+    def _begin(self, left: int, stops: int) -> bool:
+        for task in self.tasks.values():
+            task.away = False
+        self.free.clear()
+        self.landed.clear()
+        self.stopped.clear()
+        self.touched = 0
+        self.room = self.space.capacity - self.state.root.allocated
+        return self._settle(self.wants, left, stops)
+
+    def _settle(self, pending: tuple[Task, ...], left: int, stops: int) -> bool:
+        """Find places for all of these, with so many more tasks disturbed and so many stopped at most."""
+        if not self._step() or self._hopeless(pending, left, stops):
+            return False
+        if not pending:
+            return self._accepted()
+        task, rest = pending[0], pending[1:]
+        movable = task.old is NOWHERE or (self.moving and not any(unit.job is task.job for unit in self.stopped))
+        if movable:
+            # Nobody else may be disturbed, so it does not matter who runs on a node, only what is free there.
+            alike = not left and all(one.mask == task.mask for one in rest)
+            for node, gpus in self._open_places(task, alike=alike):
+                self._land(task, node, gpus)
+                if self._settle(rest, left, stops):
+                    return True
+                self._take_off()
+        if task.stoppable and stops and self._stop(task, rest, left, stops):
+            return True
+        if movable and left:
+            for node, gpu, leaving in self._sets(task, left, stops):
+                for one in leaving:
+                    self._lift(one)
+                gpus = fit(node, self._free(node), task.want.need, gpu)
+                self._land(task, node, gpus)
+                if self._settle(in_line(rest, leaving), left - len(leaving), stops):
+                    return True
+                self._take_off()
+                for one in leaving:
+                    self._lift(one, -1)
+        return False
+
+    def _step(self) -> bool:
+        """Count what is looked at; whether it may go on."""
+        self.steps -= 1
+        self.turn.steps -= 1
+        return self.steps >= 0
+
+    def _hopeless(self, pending: Sequence[Task], left: int, stops: int) -> bool:
+        """By sums alone: all that could still be stopped leaves too little for those that need a place."""
+        missing = sum(task.charge for task in pending) - self.room
+        if missing <= 0:
+            return False
+        if not stops:
+            return True
+        return missing > sum(task.charge for task in pending if task.stoppable) + left * self.largest
+
+    # ---- what happens to one task ------------------------------------------------------------------------
+
+    def _free(self, node: NodeState) -> list[int]:
+        return self.free[node.number] if self.touched >> node.number & 1 else node.free
+
+    def _change(self, node: NodeState, gpus: Iterable[int], amount: int, charge: int) -> None:
+        """So much more is free there."""
+        if not self.touched >> node.number & 1:
+            self.touched |= 1 << node.number
+            self.free[node.number] = list(node.free)
+        free = self.free[node.number]
+        for gpu in gpus:
+            free[gpu] += amount
+        self.room += charge
+
+    def _land(self, task: Task, node: NodeState, gpus: tuple[int, ...]) -> None:
+        need, memory = task.want.need, node.memory
+        self._change(node, gpus, -need.on(memory), -need.charge(memory))
+        self.landed.append((task, node, gpus))
+
+    def _take_off(self) -> None:
+        task, node, gpus = self.landed.pop()
+        need, memory = task.want.need, node.memory
+        self._change(node, gpus, need.on(memory), need.charge(memory))
+
+    def _lift(self, task: Task, sign: int = 1) -> None:
+        """Off its place; -1: back onto it."""
+        old = task.old
+        self._change(self.space.by_name[old.node], old.gpus, sign * old.amount, sign * task.charge)
+        task.away = sign > 0
+
+    def _stop(self, task: Task, rest: tuple[Task, ...], left: int, stops: int) -> bool:
+        """It alone if its gang can do without, else all of its job; and go on."""
+        job, old = task.job, task.old
+        if any(one.job is job for one, _, _ in self.landed):
+            return False
+        gone = sum(unit.job is job for unit in self.stopped)
+        spare = sum(unit.job is job and unit.places[0].group == old.group for unit in self.stopped)
+        others: list[Task] = []
+        if job.cls.shape.elastic and job.count(old.group) - spare > job.cls.shape.groups[old.group].least:
+            unit = Unit(job, [old], old.node, task.rank)
+        elif gone:
+            return False
+        else:
+            unit = Unit(job, job.ordered, old.node, task.rank)
+            others = [one for one in (self._task(job, place) for place in unit.places) if not one.away]
+            rest = tuple([one for one in rest if one.job is not job])
+        if len(others) > left or len(unit.places) > stops or not self.bounds.permit([*self.stopped, unit]):
+            return False
+        self.stopped.append(unit)
+        for one in others:
+            self._lift(one)
+        if self._settle(rest, left - len(others), stops - len(unit.places)):
+            return True
+        for one in others:
+            self._lift(one, -1)
+        self.stopped.pop()
+        return False
+
+    def _accepted(self) -> bool:
+        """Do all rules allow it? Then it is the answer."""
+        placed: list[Place] = []
+        moved: dict[JobState, tuple[list[Place], list[Place]]] = {}
+        for task, node, gpus in self.landed:
+            want, memory = task.want, node.memory
+            new = Place(want.group, want.task, node.spec.name, gpus, want.need.on(memory), want.need.charge(memory))
+            if task.old is NOWHERE:
+                placed.append(new)
+            else:
+                old_ones, new_ones = moved.setdefault(task.job, ([], []))
+                old_ones.append(task.old)
+                new_ones.append(new)
+        answer = Answer(placed, list(self.stopped), [(job, old, new) for job, (old, new) in moved.items()])
+        if not self.accepts(answer):
+            return False
+        self.answer = answer
+        return True
+
+    # ---- where there is room, and where it could be made -------------------------------------------------
+
+    def _nodes(self, task: Task, *, open_: bool, each: int) -> list[NodeState]:
+        """Where there is room for it, or where it might be made; of nodes with equally many free GPUs so many."""
+        space, need, mask = self.space, task.want.need, task.mask
+        if task.old is NOWHERE and self.landed and self.landed[-1][0].want.need == need:
+            mask &= -1 << self.landed[-1][1].number  # equal tasks of the job go to nodes in their order
+        found = list(space.among(mask & self.touched))
+        mask &= ~self.touched
+        top = len(space.whole)
+        if not need.whole:
+            shared = space.with_shared() & mask
+            found += islice(space.among(shared), self.state.policy.search_width)
+            mask &= ~shared
+            counts = range(1, top) if open_ else range(top)
+        else:
+            counts = range(need.gpus, top) if open_ else range(min(need.gpus, top) - 1, -1, -1)
+        for count in counts:
+            found += islice(space.among(space.whole[count] & mask), each)
+        return found
+
+    def _open_places(self, task: Task, *, alike: bool) -> list[tuple[NodeState, tuple[int, ...]]]:
+        """The best fit first; of nodes that are alike for all who still need a place one."""
+        need, old = task.want.need, task.old
+        found: list[tuple[int, int, tuple[int, ...]]] = []
+        for node in self._nodes(task, open_=True, each=1 if alike else self.state.policy.search_width):
+            if not self._step():
+                break
+            if old is not NOWHERE and need.charge(node.memory) > task.charge:
+                continue
+            free = self._free(node)
+            for gpu in each_gpu(need, free):
+                gpus = fit(node, free, need, gpu)
+                if gpus and not (node.spec.name == old.node and (need.whole or gpus == old.gpus)):
+                    over = free.count(node.memory) if need.whole else sum([free[one] for one in gpus])
+                    found.append((over, node.number, gpus))
+        apart = -1 if spread(task.job.queue) else 1
+        found.sort(key=lambda one: (apart * one[0], one[1:]))
+        return [(self.space.nodes[number], gpus) for _, number, gpus in found]
+
+    def _sets(self, task: Task, left: int, stops: int) -> Iterator[tuple[NodeState, int | None, tuple[Task, ...]]]:
+        """Nodes, of them the GPU if it is a part of one, and who would have to leave."""
+        need, width = task.want.need, self.state.policy.search_width
+        for node in self._nodes(task, open_=False, each=width)[:width]:
+            if not self._step():
+                return
+            if task.old is not NOWHERE and need.charge(node.memory) > task.charge:
+                continue
+            free = self._free(node)
+            for gpu in each_gpu(need, free):
+                if not fit(node, free, need, gpu):
+                    for leaving in self._minimal(node, task, gpu, left, stops=stops):
+                        yield node, gpu, leaving
+
+    def _minimal(
+        self, node: NodeState, task: Task, gpu: int | None, most: int, *, stops: int
+    ) -> Iterator[tuple[Task, ...]]:
+        """Who could leave so that it fits; smallest sets first, and none of which a part would do."""
+        need, before = task.want.need, list(self._free(node))
+
+        def helps(one: Task) -> bool:
+            if one.away or (gpu is not None and gpu not in one.old.gpus):
+                return False
+            # Rather than put one of the same size out of its place, the task itself goes where that one would go.
+            return one.want.need != need or bool(one.mask & ~task.mask) or (one.stoppable and stops > 0)
+
+        groups = [[one for one in group if helps(one)] for group in self._residents(node)]
+
+        def enough(leaving: Iterable[Task]) -> bool:
+            free = before[:]
+            for one in leaving:
+                for index in one.old.gpus:
+                    free[index] += one.old.amount
+            return bool(fit(node, free, need, gpu))
+
+        for count in range(1, most + 1):
+            for leaving in choices(groups, count):
+                if not self._step():
+                    return
+                if enough(leaving) and not (
+                    count > 1 and any(enough(leaving[:index] + leaving[index + 1 :]) for index in range(count))
+                ):
+                    yield leaving
+
+    def _residents(self, node: NodeState) -> list[list[Task]]:
+        found = self.residents.get(node.number)
+        if found is None:
+            name = node.spec.name
+            jobs = [self.state.by_seq[seq] for seq in node.jobs]
+            tasks = [
+                self._task(job, place)
+                for job in jobs
+                if job in self.victims or (self.moving and self._movable(job))
+                for place in job.places.values()
+                if place.node == name
+            ]
+            tasks.sort(key=lambda task: (task.rank, task.old))
+            groups: dict[object, list[Task]] = {}
+            for task in tasks:
+                groups.setdefault(task.alike, []).append(task)
+            found = self.residents[node.number] = list(groups.values())
+        return found
+
+    def _movable(self, job: JobState) -> bool:
+        return job is not self.job and job.cls.preemptible and evictable(self.turn, job)
+
+    def _task(self, job: JobState, place: Place) -> Task:
+        key = (job.seq, place.group, place.task)
+        task = self.tasks.get(key)
+        if task is None:
+            need = job.cls.shape.groups[place.group].needs[job.rung]
+            task = Task(job, Want(place.group, place.task, need), place, place.charge, allowed_nodes(self.state, job))
+            task.stoppable = job in self.victims
+            task.rank = self.victims.get(job, len(self.victims) + self.state.sequence - job.seq)
+            task.alike = key
+            if len(job.places) == 1:
+                where = len(place.gpus) if need.whole else place.gpus
+                task.alike = job.cls, job.rung, task.stoppable, job in self.bounds.late, where
+            self.tasks[key] = task
+        return task
+
+
+def in_line(pending: tuple[Task, ...], more: Iterable[Task]) -> tuple[Task, ...]:
+    """The job's own first, then who can only move, then the largest."""
+    return tuple(sorted((*pending, *more), key=lambda task: (task.old is not NOWHERE, task.stoppable, -task.charge)))
+
+
+def each_gpu(need: Need, free: Sequence[int]) -> Sequence[int | None]:
+    """A part of one GPU may go to any of them; of other tasks it does not matter which GPUs of a node they get."""
+    return (None,) if need.whole or need.gpus != 1 else range(len(free))
+
+
+def fit(node: NodeState, free: Sequence[int], need: Need, gpu: int | None) -> tuple[int, ...]:
+    """GPUs of the node for one task where so much is free, or that very one; none if it does not fit."""
+    amount = need.on(node.memory)
+    if amount > node.memory:
+        return ()
+    if gpu is not None:
+        return (gpu,) if free[gpu] >= amount else ()
+    fitting = [(left, gpu) for gpu, left in enumerate(free) if left >= amount]
+    if len(fitting) < need.gpus:
+        return ()
+    fitting.sort()
+    return tuple(sorted([gpu for _, gpu in fitting[: need.gpus]]))
+
+
+def choices(groups: Sequence[list[Task]], count: int) -> Iterator[tuple[Task, ...]]:
+    """Ways to take so many, of each group the first ones."""
+    if not count:
+        yield ()
+        return
+    for index, group in enumerate(groups):
+        for taken in range(min(count, len(group)), 0, -1):
+            for others in choices(groups[index + 1 :], count - taken):
+                yield (*group[:taken], *others)
