@@ -243,7 +243,7 @@ def test_what_can_be_started_is_started(compared) -> None:
 
 
 def test_the_fewest_are_stopped_and_moved(compared) -> None:
-    """All with blocks and parts; with gangs a few go another way, where what was found first is not the right of the job."""
+    """All with blocks and parts; with gangs a few, where what was found first is not the right of the job, are not."""
     ours = [found for found in compared if found.tier != "never" and found.ours is not None]
     others = [found for found in ours if found.ours != found.best]
     print(
