@@ -413,10 +413,15 @@ def _to_consider(turn: Turn, entitled: bool) -> list[JobClass]:
                 found[cls] = None
     free = state.space.capacity - state.root.allocated
     if free:
-        for shape in list(state.full):
+        for shape in sorted(state.full, key=_by_cost):
             if shape.stuck != state.version and shape.cheapest <= free and _movable(turn, shape):
                 found |= shape.classes
     return list(found)
+
+
+def _by_cost(shape: Shape) -> tuple[int, int]:
+    """The cheapest first: what is in vain for these is so for many others. Then by age, as tables have no order."""
+    return shape.cheapest, min((cls.pending.first for cls in shape.classes if cls.pending), default=0)
 
 
 def _anyone_over(state: State) -> bool:

@@ -22,7 +22,7 @@ from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, place_task, take, wants_of
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState, fit_on
-from gpushare.cluster.state import JobClass, JobState, State
+from gpushare.cluster.state import JobClass, JobState, Shape, State
 from gpushare.cluster.turn import Turn, spread
 
 Choice = tuple[Cost, int, list[Unit]]
@@ -37,7 +37,7 @@ Batch = tuple[list[NodeState], tuple[int, int] | None]
 def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Start the job with the fewest moves, if moving alone makes room for it."""
     state, shape = turn.state, cls.shape
-    if not state.policy.consolidate or shape.stuck == state.version:
+    if not state.policy.consolidate or in_vain(turn, shape):
         return False
     free = state.space.capacity - state.root.allocated
     if not free or (not more and free < cls.charge):
@@ -50,7 +50,7 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     found = _find(turn, job, wants, lambda placed: forbidden(cls, sum(place.charge for place in placed)) is None)
     if found is None:
         if not more:
-            state.journal.set(shape, "stuck", state.version)
+            note_vain(turn, shape)
         return False
     moved = {one: old for one, old, _ in found.moved}
     tell_moved(turn, job, moved)
@@ -65,14 +65,33 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
 def could_consolidate(turn: Turn, job: JobState) -> bool:
     """Would moves make room for such a job? Whether it is allowed to start is another question."""
     state, shape = turn.state, job.cls.shape
-    if not state.policy.consolidate or shape.stuck == state.version:
+    if not state.policy.consolidate or in_vain(turn, shape):
         return False
     mark = state.mark()
     found = _find(turn, job, wants_of(job, shape.rungs - 1, False), bool)
     state.undo(mark)
     if found is None:
-        state.journal.set(shape, "stuck", state.version)
+        note_vain(turn, shape)
     return found is not None
+
+
+def in_vain(turn: Turn, shape: Shape) -> bool:
+    """Is it known that moving others makes no room for it: not for this shape, or not for one that needs no more?
+
+    Where no two jobs ask for the same part of a GPU each event would else begin as many searches as there are parts.
+    """
+    version = turn.state.version
+    if shape.stuck == version:
+        return True
+    return turn.vain[0] == version and any(one.no_harder(shape) for one in turn.vain[1])
+
+
+def note_vain(turn: Turn, shape: Shape) -> None:
+    state = turn.state
+    state.journal.set(shape, "stuck", state.version)
+    if turn.vain[0] != state.version:
+        turn.vain = state.version, []
+    turn.vain[1].append(shape)
 
 
 def _find(turn: Turn, job: JobState, wants: list[Want], allowed: Callable[[list[Place]], bool]) -> Answer | None:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from gpushare.cluster.journal import Journal
-from gpushare.cluster.model import Job, Place, Policy, Queue, Reason, Selector, Tasks
+from gpushare.cluster.model import ANYWHERE, Job, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.shares import Claim, Part, divide, share_out
@@ -273,6 +273,19 @@ class Shape:
         self.stuck = -1
         """The version of the state for which moving others was found not to help."""
         self.classes: dict[JobClass, None] = {}
+
+    def no_harder(self, other: Shape) -> bool:
+        """Has any place for a task of the other room for one of these? False if that is not plain to see."""
+        need = self.simple
+        if (
+            need is None
+            or need.in_bytes
+            or self.backfill < other.backfill
+            or self.selector not in (ANYWHERE, other.selector)
+        ):
+            return False
+        needs = [group.needs[-1] for group in other.groups if group.least]
+        return any(need.gpus <= one.gpus and need.amount <= one.amount and not one.in_bytes for one in needs)
 
     @property
     def least_step(self) -> int:

@@ -29,7 +29,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import Need, NodeState
-from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, State
+from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, Shape, State
 
 STEPS = 20_000
 """Of exact searches (exact.py), all those of a turn together."""
@@ -55,6 +55,7 @@ class Turn:
         "state",
         "steps",
         "touched",
+        "vain",
     )
 
     def __init__(self, state: State, now: float, *, hypothetical: bool = False) -> None:
@@ -84,6 +85,8 @@ class Turn:
         """Classes for which no room could be made, and the situation in which that was so."""
         self.choices: dict[tuple[Need, int], tuple[int, dict[NodeState, Any]]] = {}
         """What moving others could clear for a need on the nodes of a set, and for which version of the state."""
+        self.vain: tuple[int, list[Shape]] = (-1, [])
+        """A version of the state, and shapes for which moving others was tried at it."""
         self.commits: dict[QueueState, int] = {}
         """How often something was started or stopped for good below a top queue ..."""
         self.all_commits = 0

@@ -131,3 +131,29 @@ def test_a_decision_leaves_nothing_to_the_collector(shape) -> None:
     with pytest.raises(GpushareError):
         allocator.handle(JobEnded("nobody"), cluster.NOW)
     assert gc.isenabled(), "and on again after an error"
+
+
+def test_an_event_among_jobs_of_which_no_two_are_alike_begins_few_searches(monkeypatch) -> None:
+    """What is in vain for a small part of a GPU is not tried for each larger one."""
+    searches = 0
+    run = moves.Search.run
+
+    def counted(self):
+        nonlocal searches
+        searches += 1
+        return run(self)
+
+    monkeypatch.setattr(moves.Search, "run", counted)
+    allocator = Allocator(Policy(reserve_after=None))
+    allocator.handle([NodeAdded(Node(f"n{n}", 8)) for n in range(5)], 0)
+    allocator.handle(QueueAdded(Queue("q", None, gpus(40))), 0)
+    parts = [(n * 37) % 99 + 1 for n in range(300)]
+    jobs = [Job(f"j{n}", "q", (Tasks(share=gpus(part / 100)),)) for n, part in enumerate(parts)]
+    allocator.handle([JobSubmitted(job) for job in jobs], 1)
+    waiting = {view.job.tasks for view in allocator.jobs.values() if not view.places}
+    assert len(waiting) > 30
+    running = [name for name, view in allocator.jobs.items() if view.places]
+    searches = 0
+    for count in range(20):
+        allocator.handle(JobEnded(running[count * 5]), 2 + count)
+    assert searches < 20 * 4
