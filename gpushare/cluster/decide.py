@@ -362,6 +362,8 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
             continue  # others of its shape, before it in the line, have used up what moving could bring together
         if turn.failed.get((cls, more)) == turn.situation(cls.queue) or not _waits(turn, cls, more):
             continue
+        if success and _has_room(turn, cls, more):
+            continue  # others that went have left it: it starts in the next round
         if make_room_for(turn, cls, more):
             success = True
             _settle(turn)
@@ -372,6 +374,16 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
             if cls not in state.starving and _entitled(turn, cls, more):
                 state.journal.put(state.starving, cls, None)
     return success
+
+
+def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """Is there a place for the first job of the class, which waits for one? Of gangs nobody can say so quickly."""
+    shape, gate = cls.shape, cls.more_gate if more else cls.gate
+    if gate is None or gate.code not in ROOM or (shape.tasks > 1 and not more):
+        return False
+    job = _first(turn, cls, more)
+    wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
+    return len(wants) == 1 and turn.state.space.find(wants[0].need, allowed_nodes(turn.state, job)) is not None
 
 
 def _has_means(turn: Turn, cls: JobClass) -> bool:

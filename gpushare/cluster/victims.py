@@ -86,8 +86,6 @@ class Search:
         """The same by stage, as each begins from the same state; and what still looks for more."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
-        self.refused = False
-        """Victims were found who make the room, but it is not the job's right: then moving others does not help."""
         self.missing = 0
         """What the job needs beyond all that is free, wherever."""
 
@@ -114,7 +112,7 @@ class Search:
         self.missing = self._charge() - (self.state.space.capacity - self.state.root.allocated)
         stages = sorted({one.stage for one in self.candidates})
         moving = bool(self.bounds.of) and self.state.policy.consolidate
-        while not (found := self._evicting(stages) or (moving and not self.refused and self._moving(stages))):
+        while not (found := self._evicting(stages) or (moving and self._moving(stages))):
             if not self.bounds.spared:
                 break
             self.bounds.strict = self.bounds.spared = False
@@ -139,7 +137,6 @@ class Search:
             if room and self._holds():
                 self._improve(stage, mark)
                 return True
-            self.refused = self.refused or room
             self._give_up(mark)
         return False
 
