@@ -10,7 +10,7 @@ behind it, in the order in which a decision needs it:
     placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
     moves.py       room by moving others
     elastic.py     room by shrinking others; growing back
-    victims.py     room by reclaim and preemption               candidates.py, clearing.py, proof.py   its steps
+    victims.py     room by reclaim and preemption               candidates.py, clearing.py, floors.py, proof.py
     exact.py       the fewest to stop and to move, where the searches of these two may have found too many
     ageing.py      reservations for who has waited too long
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo

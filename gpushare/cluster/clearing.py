@@ -6,7 +6,6 @@ The fewest tasks, then the least that is freed beyond the need, then the best vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import combinations
 from operator import attrgetter
 from typing import NamedTuple
@@ -88,21 +87,6 @@ def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
         return None
     bits = min(enough)[2]
     return [unit for index, unit in enumerate(units) if bits >> index & 1]
-
-
-@lru_cache(maxsize=4096)
-def least_of(sizes: tuple[tuple[int, int], ...], missing: int) -> tuple[int, int] | None:
-    """Of tasks that hold so many GPUs and cost so much: how few have all that is missing, and the least these cost.
-
-    Nodes with the same sizes are asked about by the thousand.
-    """
-    best: dict[int, tuple[int, int]] = {0: (0, 0)}
-    for gpus, charge in sizes:
-        for freed, (tasks, paid) in list(best.items()):
-            if freed < missing:
-                new = (tasks + 1, paid + charge)
-                best[freed + gpus] = min(new, best.get(freed + gpus, new))
-    return min((cost for freed, cost in best.items() if freed >= missing), default=None)
 
 
 def _best_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:

@@ -3,6 +3,7 @@
     candidates.py   who may be taken from, how far, in which order
     clearing.py     the cheapest way to make room for one task on one node
     victims.py      nodes for all tasks of the job, stage by stage; what is not needed is put back
+    floors.py       what nobody can do with less than
     exact.py        fewer, where that may be; and moving some beside
     proof.py        the final set once more; why it ends
 
@@ -21,12 +22,11 @@ are needed at least, the exact search looks for less; 2 and 4 are its answers al
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 
-from gpushare.cluster import exact, moves
+from gpushare.cluster import exact, floors, moves
 from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
@@ -39,7 +39,7 @@ from gpushare.cluster.candidates import (
     units_on,
     within,
 )
-from gpushare.cluster.clearing import Cost, clear, frees_enough, least_of
+from gpushare.cluster.clearing import Cost, clear, frees_enough
 from gpushare.cluster.exact import MOST, Answer, answer_of
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.order import ENDLESS
@@ -155,25 +155,9 @@ class Search:
         if alone or self.only is not None:
             return
         found = answer_of(self.placed, self.taken, self.moved)
-        if found.size[0] > self._floor(stage):
+        if found.size[0] > floors.tasks(self._upto(stage), self.missing):
             self._give_up(mark)
             self._adopt(self._exact(stage, found.size) or found)
-
-    def _floor(self, stage: tuple[int, int]) -> int:
-        """No fewer are disturbed: by sums alone, so many must be stopped."""
-        missing, count = self.missing, 0
-        sizes: list[tuple[int, int]] = []
-        for one in self.candidates:
-            if one.stage <= stage:
-                cls, tasks = one.cls, max(1, one.cls.shape.tasks)
-                sizes.append((-(-max(cls.demand, cls.charge) // tasks), len(cls.running) * tasks))
-        for size, tasks in sorted(sizes, reverse=True):
-            if missing <= 0 or not size:
-                break
-            some = min(tasks, -(-missing // size))
-            count += some
-            missing -= some * size
-        return max(1, count)
 
     def _exact(self, stage: tuple[int, int], limit: tuple[int, int]) -> Answer | None:
         """The best answer smaller than the limit; the ledger is as before the search for it."""
@@ -205,6 +189,9 @@ class Search:
     def _give_up(self, mark: tuple[int, int, int, int]) -> None:
         self.state.undo(mark)
         self.placed, self.taken, self.moved = [], [], {}
+
+    def _upto(self, stage: tuple[int, int]) -> list[JobClass]:
+        return [one.cls for one in self.candidates if one.stage <= stage]
 
     def _surely(self) -> bool:
         """One task, and all who could go are alike and large enough: nearly always the first of them will do."""
@@ -344,10 +331,11 @@ class Search:
         if len(self.wants) > 1 or not want.need.whole or self.state.space.find(want.need, self.mask) is not None:
             return False
         mark = self.state.mark()
-        floor = self._least_by_size(stage)
+        classes = self._upto(stage)
+        floor = floors.by_size(self.state.space, classes, want.need, self.mask)
         for looked, _ in enumerate(self._gathering(stage)):
             if looked == DEARER:
-                floor = self._least_by_place(stage)
+                floor = floors.by_place(self.turn, classes, want.need, self.mask)
             heap = self._costs(want.need)
             if heap and heap[0][0][:2] <= floor:
                 if self._place_cheapest(want, heap) and self._deficit() <= 0:
@@ -355,40 +343,6 @@ class Search:
                 self._give_up(mark)
                 break
         return False
-
-    def _least_by_size(self, stage: tuple[int, int]) -> tuple[int, int]:
-        """On no node does room for the task cost less (tasks, excess), by numbers alone: who goes alone was looked for
-        before, and nobody has more GPUs than the largest."""
-        space, need = self.state.space, self.wants[0].need
-        shapes = {one.cls.shape: None for one in self.candidates if one.stage <= stage}
-        most = max([1, *(group.needs[0].gpus for shape in shapes for group in shape.groups)])
-        least = 1 if any(shape.elastic for shape in shapes) else 2
-        free = range(min(need.gpus, len(space.whole)))
-        costs = [(-(-(need.gpus - n) // most), -n * MICRO) for n in free if space.whole[n] & self.mask]
-        return min(((max(least, tasks), excess) for tasks, excess in costs), default=(0, 0))
-
-    def _least_by_place(self, stage: tuple[int, int]) -> tuple[int, int]:
-        """The same by who runs where, if they could be stopped in any order."""
-        need, turn, by_seq = self.wants[0].need, self.turn, self.state.by_seq
-        sizes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for one in self.candidates:
-            if one.stage <= stage:
-                simple = one.cls.shape.simple
-                alike = (simple.gpus, simple.charge(0)) if simple is not None and not simple.in_bytes else None
-                for seq in one.cls.running:
-                    job = by_seq[seq]
-                    if evictable(turn, job):
-                        for place in job.places.values():
-                            sizes[place.node].append(alike or (len(place.gpus), place.charge))
-        costs = [(0, 0)]
-        for name, found in sizes.items():
-            node = self.state.space.by_name[name]
-            if self.mask >> node.number & 1:
-                found.sort()
-                cost = least_of(tuple(found), need.gpus - node.whole)
-                if cost is not None:
-                    costs.append((cost[0], cost[1] - need.charge(node.memory)))
-        return min(costs[1:], default=costs[0])
 
     def _gather(self, stage: tuple[int, int]) -> None:
         """Who could go, by node, the best victims first."""

@@ -234,20 +234,20 @@ def test_nothing_is_done_that_the_rules_forbid(compared) -> None:
 
 
 def test_what_can_be_started_is_started(compared) -> None:
-    """All of 2020 jobs with blocks and 1937 with parts, of 4000 clusters each; gangs nearly all."""
+    """Of 2000 clusters each: all of 1003 jobs with blocks, 1252 gangs, and 969 jobs with parts of a GPU."""
     possible = [found for found in compared if found.tier != "never"]
     waits = [found for found in possible if found.ours is None]
     print(f"{len(possible)} can be started, {len(waits)} are not")
     assert len(possible) > CASES // 4
-    assert len(waits) <= len(possible) // 500
+    assert len(waits) <= len(possible) // 1000
 
 
 def test_the_fewest_are_stopped_and_moved(compared) -> None:
-    """All with blocks and parts; with gangs a few, where what was found first is not the right of the job, are not."""
+    """In all of these, too."""
     ours = [found for found in compared if found.tier != "never" and found.ours is not None]
     others = [found for found in ours if found.ours != found.best]
     print(
         f"{len(ours)} cases, {Counter(found.tier for found in ours)}, {len(others)} not as the solver has it: {others}"
     )
     assert {"moves", "strict"} <= {found.tier for found in ours}
-    assert len(others) <= len(ours) // 100
+    assert len(others) <= len(ours) // 1000
