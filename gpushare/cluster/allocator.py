@@ -110,6 +110,7 @@ class Allocator:
         turn = Turn(self._state, self._now, hypothetical=hypothetical)
         if self._again:
             self._state.version += 1  # what had just started may move now, so what was stuck may not be any more
+            turn.everything = True  # or may have to go
         for event in events:
             apply(turn, event)
         decide(turn)

@@ -227,6 +227,7 @@ class Turn:
                 state.journal.drop(job.unstarted, key)
             state.journal.drop(state.waiting, seq)
             state.journal.set(job, "given_in", self.number)
+            self.touched[job.queue] = None  # it may have to go for one of higher priority
             if seq in job.cls.tall:
                 self.everything = True  # it may be shrunk now
             if len(places) == len(job.places):
