@@ -110,7 +110,9 @@ class Allocator:
         turn = Turn(self._state, self._now, hypothetical=hypothetical)
         if self._again:
             self._state.version += 1  # what had just started may move now, so what was stuck may not be any more
-            turn.everything = True  # or may have to go
+            for cls in list(self._state.spared):
+                self._state.journal.drop(self._state.spared, cls)
+                turn.blocked[cls] = None  # or may have to go
         for event in events:
             apply(turn, event)
         decide(turn)

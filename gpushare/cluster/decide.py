@@ -161,6 +161,11 @@ def open_gates(turn: Turn) -> None:
                             state.open(cls)
         state.dropped.clear()
     if state.freed:
+        for node in dict.fromkeys(state.freed):
+            for seq in node.jobs:
+                queue = state.by_seq[seq].queue
+                if queue.mixed:
+                    turn.touched[queue] = None
         for shape in list(state.full):
             if could_fit(state, shape):
                 open_shape(state, shape)
@@ -364,7 +369,12 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
             continue
         if success and _has_room(turn, cls, more):
             continue  # others that went have left it: it starts in the next round
-        if make_room_for(turn, cls, more):
+        before, turn.again = turn.again, False
+        made = make_room_for(turn, cls, more)
+        if turn.again and not made:
+            state.journal.put(state.spared, cls, None)
+        turn.again = turn.again or before
+        if made:
             success = True
             _settle(turn)
             if line_up(cls, more):
@@ -468,6 +478,7 @@ def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
     job = turn.state.by_seq[seqs.items[seqs.head]]
     if job.evicted_in == turn.number:
         turn.again = True
+        turn.state.journal.put(turn.state.spared, cls, None)
         return False
     return not job.unstarted
 

@@ -49,6 +49,7 @@ class KeptClass:
     gate: Reason | None = None
     more_gate: Reason | None = None
     starving: bool = False
+    spared: bool = False
     # Of its shape, the same for all classes that share it:
     cheapest: int = 0
     full: bool = False
@@ -145,6 +146,7 @@ def _class(state: State, cls: JobClass) -> KeptClass:
         gate=cls.gate,
         more_gate=cls.more_gate,
         starving=cls in state.starving,
+        spared=cls in state.spared,
         cheapest=shape.cheapest,
         full=shape.full,
         full_more=shape.full_more,
@@ -236,6 +238,8 @@ def _classes(state: State, kept: Snapshot) -> list[Shape]:
             state.full[shape] = None
         if one.starving:
             state.starving[cls] = None
+        if one.spared:
+            state.spared[cls] = None
         if one.stuck:
             stuck[shape] = None
         classes.append(cls)

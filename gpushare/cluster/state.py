@@ -450,6 +450,8 @@ class State:
         """The smallest part of a GPU (micro) by which any of them goes up."""
         self.starving: dict[JobClass, None] = {}
         """Classes that wait although they are in their queue's right."""
+        self.spared: dict[JobClass, None] = {}
+        """Classes that may take from others only in the next turn: these have just got a place, or they lost one."""
         self.protected_until = FOREVER
         """When the first of the jobs that could not be victims, because they had just started, can be."""
         self.reserve_at = -FOREVER
@@ -681,6 +683,7 @@ class State:
         journal, shape = self.journal, cls.shape
         journal.drop(self.classes, cls.key)
         journal.drop(self.starving, cls)
+        journal.drop(self.spared, cls)
         journal.drop(cls.queue.classes, cls.key)
         self.weigh(cls.queue)
         for queue in cls.queue.path:

@@ -78,7 +78,7 @@ class Turn:
         self.blocked: dict[JobClass, None] = {}
         """Classes whose gate was closed in this turn."""
         self.shifted: dict[JobState, None] = {}
-        """Jobs that this turn has moved."""
+        """Jobs that this turn has moved or let grow: it shrinks none of them."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
         self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
@@ -352,6 +352,8 @@ class Turn:
 
     def grown(self, job: JobState, reason: Reason) -> None:
         self.state.journal.set(job, "changed", self.now)
+        self.state.journal.set(job, "given_in", self.number)
+        self.shifted[job] = None
         self.out.append(Grow(job.job.id, job.rung, tuple(job.ordered), reason))
 
     def _restated(self, job: JobState) -> bool:
