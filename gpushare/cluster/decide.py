@@ -388,12 +388,14 @@ def make_room(turn: Turn, *, entitled: bool) -> bool:
 
 def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
     """Is there a place for the first job of the class, which waits for one? Of gangs nobody can say so quickly."""
-    shape, gate = cls.shape, cls.more_gate if more else cls.gate
-    if gate is None or gate.code not in ROOM or (shape.tasks > 1 and not more):
+    shape, gate, state = cls.shape, cls.more_gate if more else cls.gate, turn.state
+    if state.space.capacity == state.root.allocated or (shape.tasks > 1 and not more):
+        return False
+    if gate is None or gate.code not in ROOM:
         return False
     job = _first(turn, cls, more)
     wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
-    return len(wants) == 1 and turn.state.space.find(wants[0].need, allowed_nodes(turn.state, job)) is not None
+    return len(wants) == 1 and state.space.find(wants[0].need, allowed_nodes(state, job)) is not None
 
 
 def _has_means(turn: Turn, cls: JobClass) -> bool:
