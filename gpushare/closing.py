@@ -72,13 +72,17 @@ def closing_words(ending: Ending) -> str | None:
     return render(f"{ending.program} was killed with SIGKILL, not by gpushare (exit {KILLED})")
 
 
-def _reclaimed(program: str, killed: Killed) -> str:
+def owner(killed: Killed) -> str:
+    """Whose memory it was, as far as one may know."""
     name, user = killed["owner"], killed["owner_user"]
-    owner = f"{name} ({user})" if name and user else name or user or "its owner"
+    return f"{name} ({user})" if name and user else name or user or "its owner"
+
+
+def _reclaimed(program: str, killed: Killed) -> str:
     when = time.strftime("%H:%M:%S", time.localtime(killed["time"]))
     grace = f", grace {format_duration(killed['grace'])}" if killed["grace"] else ""
     facts = [
-        ("owed", f"{format_bytes(killed['asked'])} to {owner} at {when}{grace}"),
+        ("owed", f"{format_bytes(killed['asked'])} to {owner(killed)} at {when}{grace}"),
         ("returned", format_bytes(killed["got"])),
         (
             "used",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpushare import closing
 from gpushare.api import Explanation, GpuPressure, Outcome, Record, Story, Waiting
 from gpushare.cli import complete
 from gpushare.cli import output as _output
@@ -215,7 +216,7 @@ def _ending(outcome: Outcome) -> str:
     if killed is not None and killed["code"] == "breach":
         return f"stopped after {lasted}: {killed['reason']}"
     if killed is not None:
-        owner = "/".join(part for part in (killed["owner_user"], killed["owner"]) if part) or "its owner"
+        owner = closing.owner(killed)
         owed, got = format_bytes(killed["asked"]), format_bytes(killed["got"])
         return f"stopped after {lasted} to return borrowed memory: {owed} owed to {owner}, {got} returned"
     if outcome["signal"] is not None:

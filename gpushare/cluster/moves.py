@@ -25,6 +25,9 @@ from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, Shape, State
 from gpushare.cluster.turn import Turn, spread
 
+TRIES = 3
+"""Shapes that are searched for in vain before that says something of others."""
+
 Choice = tuple[Cost, int, list[Unit]]
 """A node's number, who would have to leave it, and what that costs."""
 
@@ -79,11 +82,16 @@ def in_vain(turn: Turn, shape: Shape) -> bool:
     """Is it known that moving others makes no room for it: not for this shape, or not for one that needs no more?
 
     Where no two jobs ask for the same part of a GPU each event would else begin as many searches as there are parts.
+    The search is bounded, so it may fail for the smaller and not for the larger: a few are tried in any case.
     """
-    version = turn.state.version
-    if shape.stuck == version:
+    state = turn.state
+    if shape.stuck == state.version:
         return True
-    return turn.vain[0] == version and any(one.no_harder(shape) for one in turn.vain[1])
+    version, tried = turn.vain
+    if version != state.version or len(tried) < TRIES or not any(one.no_harder(shape) for one in tried):
+        return False
+    state.journal.set(shape, "stuck", version)
+    return True
 
 
 def note_vain(turn: Turn, shape: Shape) -> None:
