@@ -39,8 +39,8 @@ def needed(path: Path) -> Version:
     data = path.read_bytes()
     try:
         versions = [_parse(name.removeprefix("GLIBC_")) for name in _named(data) if name.startswith("GLIBC_")]
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"{path}: cut short") from error
+    except (struct.error, LookupError, OverflowError) as error:
+        raise ValueError(f"{path}: cut short, or damaged") from error
     return max((version for version in versions if version is not None), default=())
 
 
@@ -76,7 +76,11 @@ def _named(data: bytes) -> list[str]:
             start = strings + name
             names.append(data[start : data.index(b"\0", start)].decode("ascii", "replace"))
             version += step
+            if not step:
+                break  # it was the last, whatever their number says
         place += following
+        if not following:
+            break
     return names
 
 

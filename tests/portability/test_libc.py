@@ -71,6 +71,15 @@ def test_a_damaged_library_is_an_error_that_doctor_can_say(built, scratch, data)
         glibc.needed(target)
 
 
+def test_an_offset_beyond_any_file_is_damage(built, scratch):
+    whole = bytearray(built[PRELOADED].read_bytes())
+    whole[39] = 0x80  # the highest byte of where the program headers are
+    target = scratch / "beyond.so"
+    target.write_bytes(whole)
+    with pytest.raises(ValueError, match="damaged"):
+        glibc.needed(target)
+
+
 def test_doctor_compares_with_the_host(monkeypatch):
     assert doctor.check_glibc(doctor.Surroundings()).state == "ok"
     monkeypatch.setattr(glibc, "here", lambda: (2, 5))
