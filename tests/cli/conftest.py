@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests: a fake daemon, and `run` as users start it, in a process of its own."""
+"""Fixtures of the command line's tests: a fake daemon, commands in this process, and `run` as users start it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_api import FakeDaemon, starts  # noqa: E402
 
+from gpushare.cli import main  # noqa: E402
 from gpushare.paths import SYSTEM_DIR, library  # noqa: E402
+
+
+@pytest.fixture
+def gpushare(capsys):
+    """Run a command in this process: (exit code, stdout, stderr)."""
+
+    def gpushare(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return gpushare
 
 
 @pytest.fixture

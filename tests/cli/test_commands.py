@@ -12,21 +12,8 @@ import time
 import pytest
 from fake_api import GIB, UUID, make_job, refusal
 
-from gpushare.cli import main, output, ps
+from gpushare.cli import output, ps
 from gpushare.paths import SYSTEM_DIR
-
-
-@pytest.fixture
-def gpushare(capsys):
-    """Run a command in this process: (exit code, stdout, stderr)."""
-
-    def gpushare(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(list(arguments))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return gpushare
 
 
 @pytest.fixture

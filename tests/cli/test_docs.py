@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli import main
 from gpushare.meaning import meanings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -22,17 +21,6 @@ gpushare: cannot allocate 1.0 GiB on GPU 0: over this job's limit
 hint: raise it while it runs: `gpushare set b --limit 2348Mi`
 RuntimeError: CUDA out of memory
 """
-
-
-@pytest.fixture
-def gpushare(capsys):
-    """Run a command in this process: (exit code, stdout, stderr)."""
-
-    def gpushare(*arguments: str) -> tuple[int, str, str]:
-        code = main(list(arguments))
-        return code, *capsys.readouterr()
-
-    return gpushare
 
 
 def explain(*arguments: str, text: str | bytes) -> tuple[int, str, str]:

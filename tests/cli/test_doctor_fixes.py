@@ -11,19 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import doctor
-from gpushare.cli import main
 from gpushare.doctor import Surroundings
-
-
-@pytest.fixture
-def gpushare(capsys):
-    """Run a command in this process: (exit code, stdout, stderr)."""
-
-    def gpushare(*arguments: str) -> tuple[int, str, str]:
-        code = main(list(arguments))
-        return code, *capsys.readouterr()
-
-    return gpushare
 
 
 @pytest.fixture
