@@ -72,13 +72,18 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The C sources are prerequisites because an installation holds what was compiled from them.
-SOURCES = pyproject.toml setup.py $(wildcard shim/* shim/*/*)
+SOURCES = pyproject.toml setup.py gpushare_installation.py $(wildcard shim/* shim/*/*)
+
+# Until November 2026 the distribution had this name. Two distributions must not own the same files.
+EARLIER = gpushare
 
 $(VENV)/installed-demo: $(BIN)/python $(SOURCES) $(wildcard gpushare/*.py gpushare/*/*.py daemon/*/*.py examples/*)
+	$(BIN)/pip uninstall -qq -y $(EARLIER)
 	$(BIN)/pip install -q '.[demo]'
 	touch $@
 
 $(VENV)/installed-test: $(BIN)/python $(SOURCES)
+	$(BIN)/pip uninstall -qq -y $(EARLIER)
 	$(BIN)/pip install -q -e '.[test]'
 	touch $@ $(VENV)/installed-demo
 

@@ -38,7 +38,7 @@ def open_gpu() -> Gpu:
         return DriverGpu()
     except ImportError as error:
         raise SystemExit(
-            f"this example needs a binding of the driver ({error}): pip install 'gpushare[demo]'"
+            f"this example needs a binding of the driver ({error}): pip install 'cuda-core>=1.0' 'cuda-bindings>=13.0'"
         ) from None
 
 

@@ -22,6 +22,7 @@ import threading
 import time
 from pathlib import Path
 
+import gpushare_installation
 from gpushare.errors import GpushareError
 
 GIB = 2**30
@@ -106,7 +107,7 @@ class Stage:
         )
         if done.returncode:
             binding = any(importlib.util.find_spec(name) for name in ("cuda", "cupy"))
-            hint = "see `gpushare doctor`" if binding else "pip install 'gpushare[demo]'"
+            hint = "see `gpushare doctor`" if binding else gpushare_installation.install_extra("demo")
             raise GpushareError("the demo cannot use a GPU, nor the software driver", hint=hint)
         return int(done.stdout) / GIB
 

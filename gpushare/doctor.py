@@ -20,13 +20,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import gpushare_installation
 from gpushare import __version__, glibc, locate
 from gpushare.api import UnmanagedProcess
 from gpushare.client import Client
 from gpushare.config import load_settings
 from gpushare.env import BY_NAME, PREFIX, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted, UsageError
-from gpushare.paths import PACKAGE, SYSTEM_DIR, Runtime, library, software_driver_dir, user_dir
+from gpushare.paths import SYSTEM_DIR, Runtime, library, software_driver_dir, user_dir
 from gpushare.presence import late_library
 from gpushare.quantity import format_bytes
 
@@ -105,12 +106,12 @@ def check_driver(_: Surroundings) -> Finding:
 
 def check_shim_loads(surroundings: Surroundings) -> Finding:
     if not library().exists():
-        return Finding("fail", f"{library()} is not there", fix=_reinstall())
+        return Finding("fail", f"{library()} is not there", fix=gpushare_installation.reinstall())
     true = shutil.which("true") or "/bin/true"
     for command in ([true], [sys.executable, "-c", "pass"]):
         problem = _preload_problem(command, surroundings.environ)
         if problem:
-            return Finding("fail", f"{command[0]}: {problem}", fix=_reinstall())
+            return Finding("fail", f"{command[0]}: {problem}", fix=gpushare_installation.reinstall())
     return Finding("ok", f"into {true} and {Path(sys.executable).name}, all symbols bound at once")
 
 
@@ -149,13 +150,13 @@ def check_layout(_: Surroundings) -> Finding:
     try:
         from gpushare._layout import ffi, lib
     except ImportError as error:
-        return Finding("fail", str(error), fix=_reinstall())
+        return Finding("fail", str(error), fix=gpushare_installation.reinstall())
     expected = {"struct gs_page": lib.GS_PAGE_BYTES, "struct gs_frame": lib.GS_FRAME_BYTES, "struct gs_line": 128}
     wrong = [
         f"{name} is {ffi.sizeof(name)} bytes, not {size}" for name, size in expected.items() if ffi.sizeof(name) != size
     ]
     if wrong:
-        return Finding("fail", ", ".join(wrong), fix=_reinstall())
+        return Finding("fail", ", ".join(wrong), fix=gpushare_installation.reinstall())
     return Finding("ok", f"page version {lib.GS_PAGE_VERSION}, frame version {lib.GS_WIRE_VERSION}")
 
 
@@ -269,13 +270,13 @@ def check_glibc(_: Surroundings) -> Finding:
     try:
         needed = {path.name: glibc.needed(path) for path in (*built, *late)}
     except (OSError, ValueError) as error:
-        return Finding("fail", str(error), "reinstall gpushare", _reinstall())
+        return Finding("fail", str(error), "reinstall gpushare", gpushare_installation.reinstall())
     wanting = [path.name for path in (*built, *late) if needed[path.name] > here]
     detail = f"glibc {glibc.text(here)}; " + ", ".join(
         f"{name} needs {glibc.text(needed[name])}" for name in wanting or (library().name, late_library().name)
     )
     if any(path.name in wanting for path in built):
-        return Finding("fail", detail, fix=_reinstall())
+        return Finding("fail", detail, fix=gpushare_installation.reinstall())
     if wanting:
         return Finding(
             "warn",
@@ -313,7 +314,7 @@ CHECKS = (
         "GS11",
         "C library",
         check_glibc,
-        "reinstall gpushare on this machine (pip install --no-binary gpushare gpushare): it was built for a newer one",
+        "install gpushare from its source tree on this machine: what is installed was built for a newer C library",
     ),
     Check(
         "GS12",
@@ -329,14 +330,6 @@ CHECKS = (
 
 RESET = "--gpu-reset"
 """In the hint of an ailment that ends with a reset."""
-
-
-def _reinstall() -> tuple[str, ...]:
-    """From the source tree, if we run in one: else compiled anew, for this C library."""
-    source, python = PACKAGE.parent, shlex.quote(sys.executable)
-    if (source / "shim" / "build_shim.py").exists():
-        return (f"{python} -m pip install --no-deps -e {shlex.quote(str(source))}",)
-    return (f"{python} -m pip install --force-reinstall --no-deps --no-binary gpushare gpushare=={__version__}",)
 
 
 def _restart(scope: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import importlib
 
 import click
 
+import gpushare_installation
 from gpushare.errors import GpushareError
 
 
@@ -19,6 +20,6 @@ def command(arguments: tuple[str, ...]) -> int:
     try:
         demo = importlib.import_module("gpushare.demo")
     except ModuleNotFoundError as error:
-        raise GpushareError(f"the demo cannot run: {error}", hint="pip install 'gpushare[demo]'") from None
+        raise GpushareError(f"the demo cannot run: {error}", hint=gpushare_installation.install_extra("demo")) from None
     result = demo.main(list(arguments)) if arguments else demo.main()
     return result if isinstance(result, int) else 0

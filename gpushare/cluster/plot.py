@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gpushare_installation
 from gpushare.cluster.quantity import MICRO
 from gpushare.errors import GpushareError, UsageError
 
@@ -117,7 +118,8 @@ def _pyplot() -> Any:
         import matplotlib
     except ModuleNotFoundError:
         raise GpushareError(
-            "a plot needs matplotlib, which is not installed", hint="pip install 'gpushare[plot]', or leave --plot out"
+            "a plot needs matplotlib, which is not installed",
+            hint=f"{gpushare_installation.install_extra('plot')}, or leave --plot out",
         ) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(out), str(source)], check=True, timeout=300
     )
-    return next(out.glob("gpushare-*.whl"))
+    return next(out.glob("gpushare_cuda-*.whl"))
 
 
 def test_the_wheel_is_for_every_python_and_holds_everything(wheel: Path) -> None:

@@ -1,0 +1,153 @@
+"""The distribution's name, and what we tell people to install: never the other project called `gpushare`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import gpushare_installation as installation
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+INSTALLERS = re.compile(r"\b(?:pip3?|pipx|uv|uvx|conda|mamba|poetry)\b[^\n`;|&]*")
+
+
+def asked_of_an_index(text: str) -> list[str]:
+    """The words in a text that would make an installer look for something of our names on an index."""
+    found = []
+    for command in INSTALLERS.findall(text):
+        for word in re.split(r"[\s,]+", command):
+            name = word.strip("'\"()[]:")
+            if name.lower().startswith("gpushare") and "/" not in name and not name.endswith((".whl", ".py")):
+                found.append(command)
+    return found
+
+
+def installs(text: str) -> list[str]:
+    """Those of them that install; `pip uninstall gpushare` is good advice."""
+    return [one for one in asked_of_an_index(text) if re.search(r"\b(install|download|add|run|no-binary)\b", one)]
+
+
+def test_the_search_finds_what_it_must():
+    for bad in (
+        "pip install gpushare",
+        "pip install 'gpushare[plot]'",
+        "python -m pip install -U gpushare-cuda==0.1.0",
+        "pip install --no-binary gpushare x",
+        "pipx install gpushare",
+        "uv pip install gpushare",
+    ):
+        assert installs(bad), bad
+    for good in ("pip install .", "pip install ./gpushare_cuda-0.1.0.whl", "pip uninstall -y gpushare"):
+        assert not installs(good), good
+
+
+def test_no_text_of_ours_makes_anybody_install_from_an_index():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        path = ROOT / name
+        if not path.is_file() or path == Path(__file__) or path.suffix == ".png":
+            continue
+        assert not installs(path.read_text(errors="replace")), name
+
+
+def test_the_name_is_ours_everywhere():
+    assert PROJECT["name"] == installation.NAME != installation.OTHER_PROJECT
+    own = [word for extra in PROJECT["optional-dependencies"].values() for word in extra if word.startswith("gpushare")]
+    assert own and all(re.split(r"\W(?!cuda)", word)[0] == installation.NAME for word in own)
+    assert list(PROJECT["scripts"]) == ["gpushare", "gpushared"], "the commands keep their names"
+    assert f"called `{installation.NAME}`" in " ".join((ROOT / "README.md").read_text().split())
+
+
+class Installed:
+    """The metadata of an installation."""
+
+    def __init__(self, requires=None, origin=None):
+        self.requires = requires
+        self.origin = origin
+
+    def read_text(self, name):
+        assert name == "direct_url.json"
+        return self.origin
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Say what is installed, far from any source tree."""
+    monkeypatch.setattr(installation, "__file__", str(tmp_path / "site-packages" / "gpushare_installation.py"))
+
+    def installed(**facts):
+        monkeypatch.setattr(installation, "distribution", lambda: Installed(**facts))
+
+    return installed
+
+
+def test_requirements_are_those_of_the_project():
+    if installation.distribution() is None:
+        pytest.skip("this source tree is not installed")
+    assert set(installation.requirements()) == set(PROJECT["dependencies"])
+    for extra in ("demo", "plot"):
+        assert installation.requirements(extra) == PROJECT["optional-dependencies"][extra]
+
+
+def test_an_extra_is_installed_by_what_it_requires(installed):
+    installed(requires=["click>=8.1", 'one>=1.0; extra == "plot"', "two; extra == 'plot'", 'no; extra == "plots"'])
+    assert installation.requirements() == ["click>=8.1"]
+    assert shlex.split(installation.install_extra("plot")) == [
+        *(sys.executable, "-m", "pip", "install"),
+        *("one>=1.0", "two"),
+    ]
+    installed(requires=None)
+    assert installation.install_extra("plot") == "pip install '.[plot]' in the source tree"
+
+
+def test_nothing_installed_is_no_error(monkeypatch):
+    monkeypatch.setattr(installation, "NAME", "no-such-distribution")
+    assert installation.distribution() is None
+    assert installation.requirements() == []
+
+
+def test_in_a_source_tree_that_tree_is_installed_again():
+    (command,) = installation.reinstall()
+    assert shlex.split(command) == [sys.executable, "-m", "pip", "install", "--no-deps", "-e", str(ROOT)]
+
+
+def test_a_wheel_is_installed_again_from_where_it_was(installed, tmp_path):
+    wheel = tmp_path / "of mine" / "x.whl"
+    wheel.parent.mkdir()
+    origin = json.dumps({"url": wheel.as_uri(), "archive_info": {}})
+    installed(origin=origin)
+    assert installation.reinstall() == (), "it is not there any more"
+    wheel.touch()
+    (command,) = installation.reinstall()
+    words = shlex.split(command)
+    assert words == [sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", str(wheel)]
+
+
+@pytest.mark.parametrize(
+    "origin", [None, "", "{", "[]", "{}", '{"url": 5}', '{"url": "https://index.example/"}', '{"url": "file:///none"}']
+)
+def test_an_unknown_origin_gives_no_command(installed, origin):
+    installed(origin=origin)
+    assert installation.reinstall() == ()
+
+
+def test_the_examples_name_what_the_extra_requires():
+    said = (ROOT / "examples" / "gpu.py").read_text()
+    assert f"pip install {shlex.join(PROJECT['optional-dependencies']['demo'])}" in said
+
+
+def test_this_environment_has_one_installation():
+    """An editable installation under the earlier name would own the same command."""
+    if installation.distribution() is None:
+        pytest.skip("this source tree is not installed")
+    names = {one.metadata["Name"] for one in metadata.distributions() if one.read_text("RECORD")}
+    assert installation.OTHER_PROJECT not in names
