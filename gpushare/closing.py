@@ -6,8 +6,11 @@ which kill it was, so the wrapper says it: reclaimed by the daemon, the kernel's
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import select
 import signal
 import time
 from dataclasses import dataclass
@@ -19,6 +22,8 @@ from gpushare.quantity import format_bytes, format_duration
 
 __all__ = ["Ending", "closing_words", "memory_kills", "write_report"]
 
+READ_WITHIN = 5.0
+"""Seconds for a report that goes into a pipe."""
 KILLED = 128 + signal.SIGKILL
 REPORTED = ("uuid", "index", "name", "total", "request", "limit")  # of each GPU
 
@@ -136,7 +141,7 @@ def write_report(path: Path, *, ending: Ending, command: list[str], job: Job | N
     }
     text = json.dumps(report, indent=2) + "\n"
     if path.exists() and not path.is_file():  # a pipe, /dev/stderr
-        path.write_text(text)
+        _write_to_reader(path, text.encode())
         return
     # Whole or not at all: a scheduler may be reading it.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -146,6 +151,36 @@ def write_report(path: Path, *, ending: Ending, command: list[str], job: Job | N
     except OSError:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def _write_to_reader(path: Path, data: bytes) -> None:
+    """Write where somebody must read: no longer than READ_WITHIN, and a signal ends it."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    deadline = time.monotonic() + READ_WITHIN
+    descriptor = _open_for_reader(path, deadline)
+    try:
+        while data:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([], [descriptor], [], left)[1]:
+                raise TimeoutError(errno.ETIMEDOUT, f"nobody has read it within {READ_WITHIN:g} s")
+            with contextlib.suppress(BlockingIOError):
+                data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def _open_for_reader(path: Path, deadline: float) -> int:
+    """Without waiting in open(): that ends only when a reader comes, if ever."""
+    while True:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        if time.monotonic() >= deadline:
+            raise TimeoutError(errno.ETIMEDOUT, f"nobody has opened it for reading within {READ_WITHIN:g} s")
+        time.sleep(0.05)
 
 
 def _gpu(gpu: JobGpu, outcome: Outcome | None) -> dict[str, object]:

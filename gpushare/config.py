@@ -2,6 +2,7 @@
 
     request = "2Gi"        limit = "14Gi"      priority = 0        grace = "10s"
     visible = "limit"      driver = "auto"     log = "warning"     socket = "/run/gpushare/api.sock"
+    require_daemon = true
 
 The keys are those of the variables in gpushare/env.py. Unknown keys are refused: a misspelt limit must not become
 no limit. The node daemon has a file of its own.
@@ -54,6 +55,8 @@ def _text(path: Path, key: str, value: object) -> str:
         raise UsageError(
             f"{path}: unknown key $.{key}", code="bad_config", hint=f"known keys: {', '.join(sorted(BY_KEY))}"
         )
+    if isinstance(value, bool) and BY_KEY[key].kind == "flag":
+        return str(int(value))
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UsageError(f"{path}: $.{key} must be a text or a number", code="bad_config")
     return str(value)

@@ -21,6 +21,7 @@ from gpushare.quantity import BLANKS, Budget, Dialect, Kind, Quantity, format_by
 __all__ = ["VARIABLES", "Alias", "Setting", "Settings", "Variable", "unknown_variables"]
 
 PREFIX = "GPUSHARE_"
+TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class Alias(NamedTuple):
@@ -102,6 +103,13 @@ VARIABLES = (
         choices=("error", "warning", "info", "debug"),
         kind="choice",
     ),
+    Variable(
+        "GPUSHARE_REQUIRE_DAEMON",
+        "1: `gpushare run` fails rather than start a program without a daemon",
+        "0",
+        kind="flag",
+    ),
+    Variable("GPUSHARE_PROFILE", "the set of options that `gpushare run` starts from; `gpushare profiles` lists them"),
     Variable("GPUSHARE_SOCKET", "path of the daemon's api.sock"),
     Variable("GPUSHARE_SIM", "settings of the software driver: gpus=2,memory=16Gi,...", in_file=False),
     Variable("GPUSHARE_CONFIG", "path of the user's configuration file", in_file=False),
@@ -180,6 +188,15 @@ class Settings:
             with _naming(setting):
                 raise UsageError(f"{setting.text!r} is none of {', '.join(choices)}", code="bad_choice")
         return setting.text
+
+    def flag(self, name: str) -> bool:
+        setting = self.find(name)
+        if setting is None:
+            return BY_NAME[name].default in TRUE
+        if setting.text.lower() not in (*TRUE, *FALSE):
+            with _naming(setting):
+                raise UsageError(f"{setting.text!r} is neither 1 nor 0", code="bad_choice")
+        return setting.text.lower() in TRUE
 
     def integer(self, name: str) -> int:
         setting = self.find(name)

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpushare.printable import one_line, printable
+
 __all__ = [
     "CommandNotExecutable",
     "CommandNotFound",
@@ -103,12 +105,14 @@ class CommandNotFound(GpushareError):
 
 def render(message: str, facts: Facts = (), hint: str | None = None) -> str:
     """The shape of every message: what happened, the numbers in aligned pairs, then the way out."""
-    lines = [f"gpushare: {message}"]
+    lines = [f"gpushare: {one_line(message)}"]
+    facts = [(one_line(label), printable(text)) for label, text in facts]
     width = max((len(label) for label, _ in facts), default=0)
     for label, text in facts:
-        first, *more = text.splitlines() or [""]
+        first, *more = text.split("\n")
         lines.append(f"  {label:<{width}}  {first}".rstrip())
         lines.extend(" " * (width + 4) + line for line in more)
     if hint:
+        hint = printable(hint)
         lines += [f"hint: {hint}"] if facts else ["", f"hint: {hint}"]
     return "\n".join(lines)

@@ -4,20 +4,13 @@
 
 The wrapper is a parent that the program does not notice: same terminal, same process group, same output, its exit
 code. It waits in exactly one place, `sigtimedwait`, with all signals blocked: the program's end is SIGCHLD, the
-daemon's stream of notices raises SIGIO, and every other signal comes with its sender. That last part is why it is
-not a poll over a wake-up descriptor: Ctrl-C reaches the program from the terminal already, while `kill -INT` of the
-wrapper does not, and only the signal's own record tells one from the other. No thread, no handler.
-
-The daemon may die at any time. The stream ends; the wrapper starts this user's daemon again (the system's is the
-system's business), and registers the same job under the same id. The program runs on.
+daemon's stream of notices raises SIGIO, and every other signal comes with its sender (link.py). No thread, no handler.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import secrets
 import signal
 import time
 from collections.abc import Mapping
@@ -25,39 +18,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare import locate, spawn
-from gpushare.api import Job, Notice, Outcome
-from gpushare.client import Client, Events
+from gpushare.api import Job
+from gpushare.client import Client
 from gpushare.closing import Ending, closing_words, memory_kills, write_report
 from gpushare.config import load_settings
 from gpushare.env import Setting, Settings, unknown_variables
-from gpushare.errors import DaemonUnreachable, Facts, GpushareError, NoSuchJob, Refused, UsageError, render
+from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
+from gpushare.link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, wait_for
 from gpushare.paths import software_driver_dir
+from gpushare.printable import printable
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.rungs import parse_rungs
 
 __all__ = ["Options", "run"]
 
-FORWARDED = {
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGWINCH,
-    signal.SIGCONT,
-    signal.SIGTSTP,
-}
-WAITED_FOR = FORWARDED | {signal.SIGCHLD, signal.SIGIO}
-SI_KERNEL = 128  # the terminal's signals; the foreground process group has them already
-FOREVER = float(10 * 365 * 86400)
 MAX_SHOWN = 4000  # characters of the command line
-
-RETRY_FIRST = 0.05
-RETRY_LAST = 5.0
-AWAY = 15.0  # seconds for which a job that queues waits for a daemon that has gone
-# Of the notices; the shim prints the others in the program itself.
-ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +46,6 @@ class Options:
     reservation: str | None = None
     replace: bool = False  # --exec
     report: Path | None = None
-    require_daemon: bool = False
     verbosity: int = 0
 
 
@@ -115,6 +89,7 @@ class Launch:
         if self.mode != "enforce":
             self._check_mode()
         self.settings.integer("GPUSHARE_PRIORITY")
+        self.settings.flag("GPUSHARE_REQUIRE_DAEMON")
         self.settings.duration("GPUSHARE_GRACE")
         if self.options.report is not None:
             self._check_report(self.options.report)
@@ -144,17 +119,35 @@ class Launch:
         try:
             node = locate.for_run(self.settings)
         except (DaemonUnreachable, OSError) as error:
-            if self.options.require_daemon:
+            if self.settings.flag("GPUSHARE_REQUIRE_DAEMON"):
                 raise
-            why = error.message if isinstance(error, GpushareError) else str(error)
-            alone = "the limit holds for each process by itself, and nothing is lent"
-            self.say(f"{why}; {alone if self.mode == 'enforce' else 'nothing is observed'}", level=0)
+            self._say_unprotected(error)
             return None
         if node.passed_over is not None:
-            self.say(f"this user's daemon is used, not the system's: {node.passed_over.message}", level=1)
+            asked_for = node.passed_over.code == "other_driver"
+            self.say(
+                f"this user's daemon is used, not the system's: {node.passed_over.message}", level=1 if asked_for else 0
+            )
+        if node.moved is not None:
+            self.say(node.moved, level=1)
         if node.driver == "sim" and self.settings.choice("GPUSHARE_DRIVER") == "auto":
             self.say("no NVIDIA driver here: the software driver stands in (GPUs made of host memory)", level=0)
         return node
+
+    def _say_unprotected(self, error: DaemonUnreachable | OSError) -> None:
+        """The program starts without the daemon: why, what holds all the same, and the way out. Said even with -q."""
+        if isinstance(error, OSError):
+            where = f"{error.filename}: " if error.filename else ""
+            error = DaemonUnreachable(f"cannot start the daemon: {where}{error.strerror or error}")
+        alone = "the limit holds for each process by itself, and nothing is lent"
+        if self.request is not None:
+            alone += "; the request is not guaranteed"
+        self.say(
+            f"{error.message}; {alone if self.mode == 'enforce' else 'nothing is observed'}",
+            error.facts,
+            hint="; ".join([*([error.hint] if error.hint else []), "with --require-daemon this is an error"]),
+            level=-1,
+        )
 
     def _admit(self) -> None:
         """Register the job. A daemon that ends after its last job may do so right now: ask for the next one."""
@@ -184,7 +177,7 @@ class Launch:
 
     def _queue(self, body: dict[str, object], wait: float) -> Job:
         """Wait for room. The daemon may be restarted meanwhile: the job keeps its place for whoever asks by its id."""
-        body["job"] = f"{secrets.randbits(64) or 1:016x}"
+        body["job"] = f"{int.from_bytes(os.urandom(8)) or 1:016x}"
         away_since: float | None = None
         while True:
             assert self.node is not None
@@ -301,14 +294,17 @@ class Launch:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
         try:
             child = spawn.spawn_program(program, self.options.command, environ, _signals(mask))
-            link = Link(self, child) if self.node is not None and self.job is not None else None
+            link = self._link(child)
             status = wait_for(child, link)
         finally:
             # What is still pending was meant for the program; with the mask open it would end us before we have spoken.
             for number in WAITED_FOR - {signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}:
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        outcome = link.end(status) if link else None
+        outcome = None
+        if link is not None:
+            outcome = link.end(status)
+            self.job = link.job
         ending = Ending(
             status=status,
             program=f"{Path(self.options.command[0]).name}[{child}]",
@@ -317,6 +313,11 @@ class Launch:
             by_kernel=memory_kills() > memory_kills_before,
         )
         return self._finish(ending)
+
+    def _link(self, child: int) -> Link | None:
+        if self.node is None or self.job is None:
+            return None
+        return Link(self.node, self.job, child, self.registration, self.say)
 
     def _finish(self, ending: Ending) -> int:
         words = closing_words(ending)
@@ -341,193 +342,10 @@ class Launch:
             with contextlib.suppress(GpushareError):  # the daemon sees our end by itself
                 self.node.client(1.0).end(self.job["id"], None, None)
 
-    def say(self, message: str, facts: Facts = (), *, level: int) -> None:
-        """A note for the user: level 0 unless -q, level 1 with -v."""
+    def say(self, message: str, facts: Facts = (), *, level: int, hint: str | None = None) -> None:
+        """A note for the user: level -1 always, 0 unless -q, 1 with -v."""
         if self.options.verbosity >= level:
-            write_stderr(render(message, facts))
-
-
-class Link:
-    """The job's connection to the daemon while the program runs."""
-
-    def __init__(self, launch: Launch, child: int) -> None:
-        assert launch.node is not None
-        assert launch.job is not None
-        self.launch = launch
-        self.node = launch.node
-        self.job: str = launch.job["id"]
-        self.child = child
-        self.killed_notice: str | None = None
-        self.retry_at: float | None = None
-        self._delay = RETRY_FIRST
-        self._events: Events[Notice] | None = None
-        self._printed: dict[str, float] = {}
-        self._suppressed: dict[str, int] = {}
-        self._said: set[str] = set()
-        try:
-            self._open(register=False)
-        except GpushareError:
-            self._retry_later()
-
-    def read(self) -> None:
-        """Take what the daemon says; when the stream has ended, plan to open it again."""
-        if self._events is None:
-            return
-        try:
-            for notice in self._events.read():
-                self._take(notice)
-            ended = self._events.ended
-        except DaemonUnreachable:
-            ended = True
-        if ended:
-            self._events.close()
-            self._events = None
-            self._retry_later()
-
-    def retry(self) -> None:
-        """Reach the daemon again: start it if it is ours to start, register the job under its id."""
-        self.retry_at = None
-        try:
-            self._open(register=True)
-        except DaemonUnreachable:
-            self._start_daemon()
-            self._retry_later()
-        except GpushareError as error:
-            self._say_once(f"the daemon does not take the job back: {error.message}", level=0)
-            self._delay = RETRY_LAST
-            self._retry_later()
-        else:
-            self._delay = RETRY_FIRST
-
-    def end(self, status: int) -> Outcome | None:
-        """Tell the daemon how it ended, and hear whether that was its own doing."""
-        self.read()
-        if self._events is not None:
-            self._events.close()
-        try:
-            if os.WIFSIGNALED(status):
-                ended = self.node.client(2.0).end(self.job, None, os.WTERMSIG(status))
-            else:
-                ended = self.node.client(2.0).end(self.job, os.WEXITSTATUS(status), None)
-        except GpushareError:
-            return None
-        self.launch.job = ended["job"]  # with what `gpushare set` has changed since
-        return ended["outcome"]
-
-    def reap(self) -> None:
-        if self.node.starter is not None:
-            self.node.starter.reap()
-
-    def _open(self, *, register: bool) -> None:
-        client = self.node.client(2.0)
-        if register:
-            state = self._state(client)
-            if state == "ended":
-                return  # it was ended on purpose, and the program is about to follow
-            if state is None:
-                client.register({**self.launch.registration(), "job": self.job})
-        self._set_main(client)
-        self._events = client.events(self.job)
-        watch(self._events)
-        self.read()  # what came before the first SIGIO could
-
-    def _state(self, client: Client) -> str | None:
-        try:
-            return client.job(self.job)["state"]
-        except NoSuchJob:
-            return None
-
-    def _set_main(self, client: Client) -> None:
-        try:
-            client.set_main(self.job, self.child)
-        except DaemonUnreachable:
-            raise
-        except GpushareError as error:
-            if not has_ended(self.child):
-                self._say_once(f"the daemon cannot see the program: {error.message}", level=1)
-
-    def _start_daemon(self) -> None:
-        if self.node.starter is not None:
-            try:
-                self.node.starter.start()
-            except (GpushareError, OSError) as error:
-                self.launch.say(f"cannot start the daemon again: {error}", level=1)
-
-    def _retry_later(self) -> None:
-        if self.killed_notice is not None:
-            return  # a process that is being killed may take its time, and is no job any more
-        self.retry_at = time.monotonic() + self._delay
-        self._delay = min(self._delay * 2, RETRY_LAST)
-
-    def _say_once(self, text: str, *, level: int) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self.launch.say(text, level=level)
-
-    def _take(self, notice: Notice) -> None:
-        kind = notice["kind"]
-        if kind == "killed":
-            self.killed_notice = notice["text"]
-            return
-        # One a second of each kind, then a count: a job that is asked often must not drown its own output.
-        now = time.monotonic()
-        if now - self._printed.get(kind, -1.0) < 1.0:
-            self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
-            return
-        self._printed[kind] = now
-        more = self._suppressed.pop(kind, 0)
-        text = notice["text"] + (f" (and {more} more like it)" if more else "")
-        self.launch.say(text, level=0 if kind in ALWAYS_SHOWN else 1)
-
-
-def watch(events: Events[Notice]) -> None:
-    """Have the kernel raise SIGIO when something arrives."""
-    descriptor = events.fileno()
-    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def wait_for(child: int, link: Link | None) -> int:
-    """Until the program ends: its status, as waitpid gives it."""
-    while True:
-        timeout = FOREVER
-        if link is not None and link.retry_at is not None:
-            timeout = max(0.0, link.retry_at - time.monotonic())
-        caught = signal.sigtimedwait(WAITED_FOR, timeout)
-        if caught is not None and caught.si_signo in FORWARDED:
-            forward(child, caught)
-        # Signals of one kind merge, so whatever woke us, look at everything.
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status
-        if link is not None:
-            link.reap()
-            link.read()
-            if link.retry_at is not None and time.monotonic() >= link.retry_at:
-                link.retry()
-
-
-def has_ended(child: int) -> bool:
-    """Without taking its status, which the wait loop needs."""
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def forward(child: int, caught: signal.struct_siginfo) -> None:
-    if caught.si_code != SI_KERNEL:
-        os.kill(child, caught.si_signo)
-    if caught.si_signo == signal.SIGTSTP:
-        stop_too()
-
-
-def stop_too() -> None:
-    """The shell waits for us, not for the program: stop as well, or it never gives the prompt back.
-
-    By the same signal and its default action, not by SIGSTOP: where no shell is there to continue us (the first
-    process of a container), the kernel lets neither of us stop.
-    """
-    os.kill(os.getpid(), signal.SIGTSTP)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+            write_stderr(render(message, facts, hint))
 
 
 def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
@@ -580,7 +398,7 @@ def default_name(command: list[str]) -> str:
 def write_stderr(text: str) -> None:
     """One write, so that lines of several wrappers do not mix; a closed stderr is no reason to fail."""
     with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
+        os.write(2, f"{printable(text)}\n".encode("utf-8", "backslashreplace"))
 
 
 def _source(setting: Setting | None) -> str | None:

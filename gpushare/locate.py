@@ -1,15 +1,14 @@
 """Finding the node daemon, and starting one for this user where there is none.
 
-The order: the socket that GPUSHARE_SOCKET names, the system daemon, this user's daemon. Only `run` starts one. Several
-wrappers may start one at the same moment: the daemon locks its directory and the losers end at once, so all that a
-wrapper does is start, and connect until somebody answers.
+The order: the socket that GPUSHARE_SOCKET names, the system daemon, this user's daemon. Only `run` starts one
+(starter.py), and never beside a system daemon on real GPUs: two daemons that each lend the same memory keep no promise.
+Where the system daemon is installed and cannot be used, `run` gets an error that says so. The software driver makes
+GPUs for each user, so there a private daemon is right.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,21 +18,15 @@ from gpushare.api import PROTOCOL, Version
 from gpushare.client import Client
 from gpushare.env import Settings
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
-from gpushare.paths import SYSTEM_DIR, Runtime, user_dir
+from gpushare.paths import SYSTEM_DIR, SYSTEM_UNITS, Runtime, own_dir, user_dir
+from gpushare.starter import Starter, did_not_start
 
-__all__ = ["Node", "Starter", "detect_driver", "find", "for_run"]
+__all__ = ["Node", "detect_driver", "find", "for_run", "foreign_software_gpus"]
 
 ANSWER_WITHIN = 2.0  # a daemon that is there answers in a millisecond
 START_WITHIN = 10.0
+RESTARTS_WITHIN = 3.0  # seconds that `run` waits for a system daemon that is being restarted
 GIVE_UP_AFTER = 2  # daemons that fail
-NEVER_TOLD = (
-    "LD_PRELOAD",
-    "CUDA_VISIBLE_DEVICES",
-    "GPUSHARE_JOB",
-    "GPUSHARE_NAME",
-    "GPUSHARE_REQUEST",
-    "GPUSHARE_LIMIT",
-)
 
 
 class Node(NamedTuple):
@@ -43,79 +36,10 @@ class Node(NamedTuple):
     driver: str
     starter: Starter | None = None
     passed_over: GpushareError | None = None  # why not the system daemon
+    moved: str | None = None  # why this user's directory is not at its usual place
 
     def client(self, timeout: float = 10.0) -> Client:
         return Client(self.runtime.api_socket, timeout)
-
-
-class Starter:
-    """Starts this user's daemon, one at a time, without ever blocking."""
-
-    def __init__(self, runtime: Runtime, driver: str, environ: Mapping[str, str]) -> None:
-        self.runtime = runtime
-        self.driver = driver
-        self._environ = {name: value for name, value in environ.items() if name not in NEVER_TOLD}
-        self._pid: int | None = None
-        self.failures = 0
-
-    def start(self) -> None:
-        """Unless the one we started last is still coming up."""
-        self.reap()
-        if self._pid is None:
-            self.runtime.make()
-            self._pid = self._spawn()
-
-    def reap(self) -> None:
-        """Forget ours when it has ended: it lost the race for the directory, or failed."""
-        if self._pid is not None:
-            ended, status = os.waitpid(self._pid, os.WNOHANG)
-            if ended:
-                self._pid = None
-                self.failures += status != 0  # the loser of a race exits with 0
-
-    @property
-    def coming_up(self) -> bool:
-        self.reap()
-        return self._pid is not None
-
-    def _spawn(self) -> int:
-        command = [
-            sys.executable,
-            "-P",  # a user's directory may hold a queue.py or a types.py
-            *("-m", "gpushared", "--user", "--driver", self.driver, "--dir", str(self.runtime.directory)),
-        ]
-        # O_APPEND: a loser of the race must not wipe the winner's log.
-        log = os.open(self.runtime.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            return os.posix_spawn(
-                sys.executable,
-                command,
-                self._environ,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, log, 1),
-                    (os.POSIX_SPAWN_DUP2, log, 2),
-                    *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds()),
-                ],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
-            )
-        finally:
-            os.close(log)
-
-
-def _inheritable_fds() -> list[int]:
-    """What a shell or a build tool left open for its children: the daemon outlives them and must not hold it."""
-    found = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    return [fd for fd in found if fd > 2 and _is_inheritable(fd)]
-
-
-def _is_inheritable(fd: int) -> bool:
-    try:
-        return os.get_inheritable(fd)
-    except OSError:
-        return False  # the one that listed the directory
 
 
 def detect_driver() -> str:
@@ -142,13 +66,20 @@ def find(settings: Settings) -> Node:
             if error.code == "no_daemon":
                 error.hint = f"start it, or take away what names it: {named.source}"
             raise
-    problems = []
+    problems: list[GpushareError] = []
+    unusable: Node | None = None
     for runtime in _places(driver, settings.environ):
         try:
-            return _ask(runtime, driver)
+            node = _ask(runtime, driver)
         except DaemonUnreachable as error:
             if error.code != "no_daemon":
                 problems.append(error)
+        else:
+            if foreign_software_gpus(node, settings.environ) is None:
+                return node
+            unusable = unusable or node
+    if unusable is not None:
+        return unusable
     if problems:
         raise problems[0]
     raise DaemonUnreachable(
@@ -157,23 +88,76 @@ def find(settings: Settings) -> Node:
 
 
 def for_run(settings: Settings) -> Node:
-    """The daemon for a new job; this user's is started when no other answers."""
+    """The daemon for a new job; this user's is started when no other may be used.
+
+    DaemonUnreachable where there is none for it: `system_daemon_away` where only the system daemon would be right.
+    """
     driver = settings.choice("GPUSHARE_DRIVER")
     named = settings.find("GPUSHARE_SOCKET")
     if named:
         return _ask(Runtime.of_socket(named.text), driver)
+    wanted = detect_driver() if driver == "auto" else driver
     passed_over = None
-    if SYSTEM_DIR.exists():
+    sign = system_sign()
+    if sign is not None:
         try:
-            return _ask(Runtime(SYSTEM_DIR), driver)
+            return _system(driver, settings.environ, patience=RESTARTS_WITHIN if wanted == "nvidia" else 0.0)
         except GpushareError as error:  # not running, of another driver, or not for us
             passed_over = error
-    driver = detect_driver() if driver == "auto" else driver
-    runtime = Runtime(user_dir(driver, settings.environ))
-    runtime.make()
-    starter = Starter(runtime, driver, settings.environ)
+        if wanted == "nvidia" and passed_over.code not in ("other_driver", "foreign_software_gpus"):
+            raise _system_daemon_away(passed_over, sign)
+    directory, moved = own_dir(wanted, settings.environ)
+    starter = Starter(Runtime(directory), wanted, settings.environ)
     _bring_up(starter)
-    return Node(runtime, driver, starter, passed_over)
+    return Node(starter.runtime, wanted, starter, passed_over, moved)
+
+
+def system_sign() -> str | None:
+    """What says that this node has a system daemon, running or not; None where nothing does."""
+    return next((str(path) for path in (SYSTEM_DIR, *SYSTEM_UNITS) if os.path.lexists(path)), None)
+
+
+def _system(driver: str, environ: Mapping[str, str], patience: float) -> Node:
+    """The system daemon, if this user's programs can use its GPUs."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            node = _ask(Runtime(SYSTEM_DIR), driver)
+            break
+        except DaemonUnreachable as error:
+            if error.code not in ("no_daemon", "hung_up") or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
+    why_not = foreign_software_gpus(node, environ)
+    if why_not is not None:
+        raise why_not
+    return node
+
+
+def _system_daemon_away(error: GpushareError, sign: str) -> DaemonUnreachable:
+    return DaemonUnreachable(
+        f"the system daemon of this node cannot be used: {error.message}",
+        code="system_daemon_away",
+        facts=[("found", sign), ("log", "journalctl -u gpushared")],
+        hint="`systemctl start gpushared` as root starts it; a daemon of your own would lend the same memory a second"
+        " time, so none is started",
+    )
+
+
+def foreign_software_gpus(node: Node, environ: Mapping[str, str]) -> GpushareError | None:
+    """Why this user's programs see none of the daemon's GPUs. The software driver makes GPUs for each user."""
+    if node.driver != "sim" or node.starter is not None or "pool=" in environ.get("GPUSHARE_SIM", ""):
+        return None
+    try:
+        owner = node.runtime.api_socket.stat().st_uid
+    except OSError:
+        return None
+    if owner == os.getuid():
+        return None
+    return GpushareError(
+        f"the daemon at {node.runtime.api_socket} serves software GPUs of user {owner}, which are not there for others",
+        code="foreign_software_gpus",
+    )
 
 
 def _places(driver: str, environ: Mapping[str, str]) -> list[Runtime]:
@@ -213,22 +197,9 @@ def _bring_up(starter: Starter) -> None:
             if error.code not in ("no_daemon", "hung_up", "cannot_connect"):
                 raise
             if time.monotonic() > deadline or starter.failures >= GIVE_UP_AFTER:
-                raise _did_not_start(starter.runtime) from None
+                raise did_not_start(starter, START_WITHIN) from None
         else:
             return
         starter.start()
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25 if starter.coming_up else 1.0)
-
-
-def _did_not_start(runtime: Runtime) -> DaemonUnreachable:
-    try:
-        tail = runtime.log.read_text(errors="backslashreplace").splitlines()[-3:]
-    except OSError:
-        tail = []
-    return DaemonUnreachable(
-        "the daemon did not start",
-        code="did_not_start",
-        facts=[("log", "\n".join(tail))] if tail else (),
-        hint=f"its log is {runtime.log}",
-    )

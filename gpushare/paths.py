@@ -4,6 +4,9 @@
     per-user daemon   $XDG_RUNTIME_DIR/gpushare/, or /tmp/gpushare-UID/ where there is no XDG_RUNTIME_DIR
                       (with the software driver the name ends in -sim: the two never share a daemon)
 
+Another user can make /tmp/gpushare-UID first. Then the directory is /run/user/UID/gpushare/ where the system has made
+/run/user/UID, else one with a random name in /tmp, which is written down in ~/.local/state/gpushare/.
+
 In each: api.sock (HTTP+JSON), shim.sock (frames), pages/, and for a per-user daemon lock, daemon.log and drivers/.
 GPUSHARE_SOCKET names an api.sock; the rest lies beside it. A directory in /tmp has a name that anybody can guess, so
 it is used only if it is ours and closed to others: else somebody could lend us a socket of theirs.
@@ -11,6 +14,7 @@ it is used only if it is ours and closed to others: else somebody could lend us 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Mapping
@@ -18,9 +22,13 @@ from pathlib import Path
 
 from gpushare.errors import NotPermitted, UsageError
 
-__all__ = ["SYSTEM_DIR", "Runtime", "library", "software_driver_dir", "user_dir"]
+__all__ = ["SYSTEM_DIR", "SYSTEM_UNITS", "Runtime", "library", "own_dir", "software_driver_dir", "user_dir"]
 
 SYSTEM_DIR = Path("/run/gpushare")
+SYSTEM_UNITS = tuple(Path(place, "systemd/system/gpushared.service") for place in ("/etc", "/usr/lib", "/lib"))
+"""Where the unit of a system daemon lies, if it is installed."""
+TMP = Path("/tmp")
+RUN_USER = Path("/run/user")
 PACKAGE = Path(__file__).resolve().parent
 SOCKET_PATH_BYTES = 107  # sun_path, less its zero byte
 
@@ -54,7 +62,7 @@ class Runtime:
     def make(self) -> None:
         """Make the directory, or see that it is ours alone."""
         try:
-            self.directory.mkdir(mode=0o700, parents=False, exist_ok=True)
+            make_private(self.directory)
         except OSError as error:
             raise NotPermitted(
                 f"cannot make {self.directory}: {error.strerror}",
@@ -98,12 +106,109 @@ class _Named(Runtime):
         return self._path
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory that is ours alone, if there is none. A umask may not take our own rights to it."""
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    directory.chmod(0o700)
+
+
 def user_dir(driver: str, environ: Mapping[str, str]) -> Path:
-    suffix = "-sim" if driver == "sim" else ""
+    """The directory of this user's daemon, there or not. Makes nothing."""
+    usual = _usual_dir(driver, environ)
+    if not _is_anothers(usual):
+        return usual
+    return _in_run_user(driver) or _recorded(_record(usual, environ)) or usual
+
+
+def own_dir(driver: str, environ: Mapping[str, str]) -> tuple[Path, str | None]:
+    """Make the directory of this user's daemon: its path, and why it is not at its usual place.
+
+    NotPermitted where none can be made that is ours alone.
+    """
+    usual, directory = _usual_dir(driver, environ), user_dir(driver, environ)
+    if directory == usual:
+        try:
+            Runtime(usual).make()
+        except NotPermitted:
+            if not _is_anothers(usual):
+                raise
+            directory = _make_elsewhere(usual, environ)
+        else:
+            return usual, None
+    Runtime(directory).make()
+    return directory, f"{usual} belongs to another user, so {directory} is used"
+
+
+def _usual_dir(driver: str, environ: Mapping[str, str]) -> Path:
     base = environ.get("XDG_RUNTIME_DIR", "")
     if base and Path(base).is_dir():
-        return Path(base) / f"gpushare{suffix}"
-    return Path(f"/tmp/gpushare-{os.getuid()}{suffix}")
+        return Path(base) / f"gpushare{_suffix(driver)}"
+    return TMP / f"gpushare-{os.getuid()}{_suffix(driver)}"
+
+
+def _suffix(driver: str) -> str:
+    return "-sim" if driver == "sim" else ""
+
+
+def _is_anothers(directory: Path) -> bool:
+    """Another user has taken a name in /tmp, where everybody may."""
+    try:
+        return directory.parent == TMP and directory.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
+
+
+def _in_run_user(driver: str) -> Path | None:
+    base = RUN_USER / str(os.getuid())
+    try:
+        found = base.lstat()
+    except OSError:
+        return None
+    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return base / f"gpushare{_suffix(driver)}" if private else None
+
+
+def _record(usual: Path, environ: Mapping[str, str]) -> Path:
+    """The file that names the directory with a random name. A home may be that of many hosts."""
+    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/")) / ".local" / "state"
+    return Path(state) / "gpushare" / f"{usual.name}@{os.uname().nodename}"
+
+
+def _recorded(record: Path) -> Path | None:
+    """The directory that is written down there, if it is still there and ours alone."""
+    try:
+        directory = Path(record.read_text())
+        if not directory.is_absolute():
+            return None
+        Runtime(directory).check()
+    except (OSError, ValueError, NotPermitted, UsageError):
+        return None
+    return directory
+
+
+def _make_elsewhere(usual: Path, environ: Mapping[str, str]) -> Path:
+    """A directory in /tmp with a name that nobody can guess, written down for the commands that come later."""
+    record = _record(usual, environ)
+    try:
+        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with record.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # wrappers that start together use one directory
+            directory = _recorded(record)
+            if directory is None:
+                directory = TMP / f"{usual.name}-{os.urandom(8).hex()}"
+                make_private(directory)
+                file.truncate(0)
+                file.write(str(directory))
+    except OSError as error:
+        raise NotPermitted(
+            f"{usual} belongs to another user, and {record} cannot be written: {error.strerror}",
+            code="bad_runtime_dir",
+            hint="set XDG_RUNTIME_DIR to a directory that is yours and closed to others (mode 0700)",
+        ) from None
+    return directory
 
 
 def library() -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpushare.errors import CommandNotExecutable, CommandNotFound, GpushareError, UsageError
-from gpushare.paths import library
+from gpushare.paths import library, make_private
 
 __all__ = ["exec_program", "find_program", "make_driver_links", "preload", "prepend", "spawn_program"]
 
@@ -88,7 +88,7 @@ def make_driver_links(directory: Path, source: Path) -> None:
 
     The links may be made by several wrappers at once and be in use by running programs: each appears whole.
     """
-    directory.mkdir(mode=0o700, exist_ok=True)
+    make_private(directory)
     for name, target in DRIVER_LINKS.items():
         link, wanted = directory / name, str(source / target)
         if link.is_symlink() and str(link.readlink()) == wanted:

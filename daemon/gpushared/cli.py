@@ -25,6 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         logs.set_up(options.log_level, options.log_format)
         return _run(options)
+    except ModuleNotFoundError as error:
+        problem = GpushareError(
+            f"the Python module {error.name} is not installed for {sys.executable}",
+            hint="the installation of gpushare is not whole: install it again",
+        )
+        print(problem.render().replace("gpushare: ", "gpushared: ", 1), file=sys.stderr)
+        return problem.exit_code
     except GpushareError as error:
         print(error.render().replace("gpushare: ", "gpushared: ", 1), file=sys.stderr)
         return error.exit_code

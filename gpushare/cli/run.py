@@ -123,7 +123,11 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 )
 @click.option("--exec", "replace", is_flag=True, help="Become the program instead of staying as its parent.")
 @click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write how it ended as JSON.")
-@click.option("--require-daemon", is_flag=True, help="Fail rather than run without a daemon.")
+@click.option(
+    "--require-daemon/--no-require-daemon",
+    default=None,
+    help="Fail rather than run without a daemon.  [default: what GPUSHARE_REQUIRE_DAEMON or a configuration file says]",
+)
 @click.option("-v", "--verbose", count=True, help="Say where the budget comes from, and what the daemon does.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @click.argument(
@@ -155,7 +159,7 @@ def command(
     mode: str | None,
     replace: bool,
     report: Path | None,
-    require_daemon: bool,
+    require_daemon: bool | None,
     verbose: int,
     quiet: bool,
 ) -> int:
@@ -187,6 +191,7 @@ def command(
         "GPUSHARE_DRIVER": driver,
         "GPUSHARE_VISIBLE": visible,
         "GPUSHARE_MODE": mode,
+        "GPUSHARE_REQUIRE_DAEMON": None if require_daemon is None else str(int(require_daemon)),
     }
     return run(
         Options(
@@ -199,7 +204,6 @@ def command(
             reservation=reservation,
             replace=replace,
             report=report,
-            require_daemon=require_daemon,
             verbosity=-1 if quiet else verbose,
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import click
@@ -10,7 +11,7 @@ from gpushare.api import Gpu, Job, Status
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
-from gpushare.locate import Node, find
+from gpushare.locate import Node, find, foreign_software_gpus
 from gpushare.quantity import count, format_bytes, format_duration
 
 COLUMNS = [
@@ -52,6 +53,9 @@ def command(output: str) -> None:
     ailing = [line for gpu in status["gpus"] for line in ailments(gpu, hints=wide)]
     if ailing:
         click.echo("\n" + "\n".join(ailing))
+    foreign = foreign_software_gpus(node, os.environ)
+    if foreign is not None:
+        click.echo(f"\n{foreign.message}")
 
 
 def headline(node: Node, status: Status) -> str:

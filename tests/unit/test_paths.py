@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import paths
 from gpushare.errors import NotPermitted, UsageError
-from gpushare.paths import Runtime, user_dir
+from gpushare.paths import Runtime, own_dir, user_dir
 
 
 def test_the_users_directory(tmp_path):
@@ -69,3 +70,105 @@ def test_a_named_socket():
     assert Runtime.of_socket("/run/x/other.sock").api_socket == Path("/run/x/other.sock")
     with pytest.raises(UsageError):
         Runtime.of_socket("api.sock")
+
+
+@pytest.fixture
+def squatted(tmp_path, monkeypatch):
+    """A /tmp in which another user has taken the name of our directory: its path, and our environment."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to give a directory away")
+    tmp = tmp_path / "tmp"
+    (tmp / "gpushare-0-sim").mkdir(parents=True, mode=0o700)
+    os.chown(tmp / "gpushare-0-sim", 65534, 65534)
+    monkeypatch.setattr(paths, "TMP", tmp)
+    monkeypatch.setattr(paths, "RUN_USER", tmp_path / "none")
+    return tmp, {"HOME": str(tmp_path / "home")}
+
+
+def test_a_name_that_another_user_has_taken_is_not_used(squatted, tmp_path):
+    tmp, environ = squatted
+    usual = tmp / "gpushare-0-sim"
+    assert user_dir("sim", environ) == usual  # nothing is made, nothing is there
+    assert not (tmp_path / "home").exists()
+    directory, why = own_dir("sim", environ)
+    assert directory.parent == tmp
+    assert directory.name.startswith("gpushare-0-sim-") and len(directory.name) == len("gpushare-0-sim-") + 16
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert why == f"{usual} belongs to another user, so {directory} is used"
+    assert user_dir("sim", environ) == directory
+    assert own_dir("sim", environ)[0] == directory
+    assert own_dir("nvidia", environ) == (tmp / "gpushare-0", None)  # that name is free
+    assert own_dir("sim", {**environ, "XDG_STATE_HOME": str(tmp_path / "state")})[0] != directory
+    assert [path.name for path in (tmp_path / "state" / "gpushare").iterdir()] == [
+        f"gpushare-0-sim@{os.uname().nodename}"
+    ]
+
+
+def test_a_link_of_another_user_is_taken_as_well(squatted):
+    tmp, environ = squatted
+    (tmp / "gpushare-0-sim").rmdir()
+    (tmp / "gpushare-0-sim").symlink_to("/etc")
+    os.lchown(tmp / "gpushare-0-sim", 65534, 65534)
+    assert own_dir("sim", environ)[0].parent == tmp
+
+
+@pytest.mark.parametrize("damage", ["gone", "another's", "open", "relative", "binary"])
+def test_a_directory_that_was_written_down_is_looked_at_again(squatted, tmp_path, damage):
+    tmp, environ = squatted
+    first, _ = own_dir("sim", environ)
+    (record,) = (tmp_path / "home/.local/state/gpushare").iterdir()
+    assert record.read_text() == str(first)
+    if damage == "gone":
+        first.rmdir()
+    elif damage == "another's":
+        os.chown(first, 65534, 65534)
+    elif damage == "open":
+        first.chmod(0o755)
+    elif damage == "relative":
+        record.write_text(first.name)
+    else:
+        record.write_bytes(b"\xff\x00")
+    assert user_dir("sim", environ) == tmp / "gpushare-0-sim"
+    second, _ = own_dir("sim", environ)
+    assert second != first
+    assert record.read_text() == str(second)
+    assert user_dir("sim", environ) == second
+
+
+def test_the_systems_directory_of_a_user_comes_before_a_random_one(squatted, tmp_path, monkeypatch):
+    _, environ = squatted
+    monkeypatch.setattr(paths, "RUN_USER", tmp_path / "user")
+    base = tmp_path / "user" / "0"
+    base.mkdir(parents=True, mode=0o755)
+    base.chmod(0o755)
+    assert own_dir("sim", environ)[0].parent != base  # open to others
+    base.chmod(0o700)
+    assert own_dir("sim", environ)[0] == base / "gpushare-sim"
+    os.chown(base, 65534, 65534)
+    assert own_dir("sim", environ)[0].parent != base
+
+
+def test_nowhere_to_write_the_name_down(squatted, tmp_path):
+    (tmp_path / "home").write_text("a file")
+    _, environ = squatted
+    with pytest.raises(NotPermitted, match=r"belongs to another user, and .* cannot be written: ") as caught:
+        own_dir("sim", environ)
+    assert "XDG_RUNTIME_DIR" in caught.value.hint
+
+
+def test_what_is_wrong_with_a_directory_of_ours_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "TMP", tmp_path)
+    (tmp_path / f"gpushare-{os.getuid()}").mkdir()
+    (tmp_path / f"gpushare-{os.getuid()}").chmod(0o755)
+    with pytest.raises(NotPermitted, match="open to others"):
+        own_dir("nvidia", {"HOME": str(tmp_path / "home")})
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_umask_does_not_take_our_own_rights(tmp_path):
+    before = os.umask(0o777)
+    try:
+        Runtime(tmp_path / "gpushare").make()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "gpushare").stat().st_mode) == 0o700

@@ -1,0 +1,252 @@
+"""The job's connection to the daemon while its program runs, and the one place where the wrapper waits.
+
+Why `sigtimedwait` and not a poll over a wake-up descriptor: Ctrl-C reaches the program from the terminal already, while
+`kill -INT` of the wrapper does not, and only the signal's own record tells one from the other.
+
+The daemon may die at any time. The stream ends; the wrapper starts this user's daemon again (the system's is the
+system's business), and registers the same job under the same id. The program runs on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from gpushare.client import Client, Events
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
+
+if TYPE_CHECKING:
+    from gpushare.api import Job, Notice, Outcome
+    from gpushare.locate import Node
+
+__all__ = ["AWAY", "FOREVER", "RETRY_FIRST", "WAITED_FOR", "Link", "wait_for"]
+
+FORWARDED = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+    signal.SIGCONT,
+    signal.SIGTSTP,
+}
+WAITED_FOR = FORWARDED | {signal.SIGCHLD, signal.SIGIO}
+SI_KERNEL = 128  # the terminal's signals; the foreground process group has them already
+FOREVER = float(10 * 365 * 86400)
+
+RETRY_FIRST = 0.05
+RETRY_LAST = 5.0
+AWAY = 15.0  # seconds for which a job that queues waits for a daemon that has gone
+# Of the notices; the shim prints the others in the program itself.
+ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost"}
+
+
+class Say(Protocol):
+    def __call__(self, message: str, /, *, level: int) -> None:
+        """A note for the user: level 0 unless -q, 1 with -v."""
+
+
+class Link:
+    """The job's connection to the daemon while the program runs."""
+
+    def __init__(
+        self, node: Node, job: Job, child: int, registration: Callable[[], dict[str, object]], say: Say
+    ) -> None:
+        """registration: what to register the job with, when a new daemon does not know it."""
+        self.node = node
+        self.job = job
+        self.child = child
+        self._registration = registration
+        self._say = say
+        self.killed_notice: str | None = None
+        self.retry_at: float | None = None
+        self._away_since: float | None = None
+        self._delay = RETRY_FIRST
+        self._events: Events[Notice] | None = None
+        self._printed: dict[str, float] = {}
+        self._suppressed: dict[str, int] = {}
+        self._said: set[str] = set()
+        try:
+            self._open(register=False)
+        except GpushareError:
+            self._retry_later()
+
+    def read(self) -> None:
+        """Take what the daemon says; when the stream has ended, plan to open it again."""
+        if self._events is None:
+            return
+        try:
+            for notice in self._events.read():
+                self._take(notice)
+            ended = self._events.ended
+        except DaemonUnreachable:
+            ended = True
+        if ended:
+            self._events.close()
+            self._events = None
+            self._retry_later()
+
+    def retry(self) -> None:
+        """Reach the daemon again: start it if it is ours to start, register the job under its id."""
+        self.retry_at = None
+        try:
+            self._open(register=True)
+        except DaemonUnreachable as error:
+            self._start_daemon()
+            self._say_away(error)
+            self._retry_later()
+        except GpushareError as error:
+            self._say_once(f"the daemon does not take the job back: {error.message}", level=0)
+            self._delay = RETRY_LAST
+            self._retry_later()
+        else:
+            self._delay = RETRY_FIRST
+            self._away_since = None
+
+    def end(self, status: int) -> Outcome | None:
+        """Tell the daemon how it ended, and hear whether that was its own doing."""
+        self.read()
+        if self._events is not None:
+            self._events.close()
+        try:
+            if os.WIFSIGNALED(status):
+                ended = self.node.client(2.0).end(self.job["id"], None, os.WTERMSIG(status))
+            else:
+                ended = self.node.client(2.0).end(self.job["id"], os.WEXITSTATUS(status), None)
+        except GpushareError:
+            return None
+        self.job = ended["job"]  # with what `gpushare set` has changed since
+        return ended["outcome"]
+
+    def reap(self) -> None:
+        if self.node.starter is not None:
+            self.node.starter.reap()
+
+    def _open(self, *, register: bool) -> None:
+        client = self.node.client(2.0)
+        if register:
+            state = self._state(client)
+            if state == "ended":
+                return  # it was ended on purpose, and the program is about to follow
+            if state is None:
+                client.register({**self._registration(), "job": self.job["id"]})
+        self._set_main(client)
+        self._events = client.events(self.job["id"])
+        watch(self._events)
+        self.read()  # what came before the first SIGIO could
+
+    def _state(self, client: Client) -> str | None:
+        try:
+            return client.job(self.job["id"])["state"]
+        except NoSuchJob:
+            return None
+
+    def _set_main(self, client: Client) -> None:
+        try:
+            client.set_main(self.job["id"], self.child)
+        except DaemonUnreachable:
+            raise
+        except GpushareError as error:
+            if not has_ended(self.child):
+                self._say_once(f"the daemon cannot see the program: {error.message}", level=1)
+
+    def _start_daemon(self) -> None:
+        if self.node.starter is not None:
+            try:
+                self.node.starter.start()
+            except (GpushareError, OSError) as error:
+                self._say_once(f"cannot start the daemon again: {error}", level=0)
+
+    def _say_away(self, error: DaemonUnreachable) -> None:
+        """Once, when it has been away for long: meanwhile nothing protects the job's request."""
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        if now - self._away_since >= AWAY:
+            log = "journalctl -u gpushared" if self.node.starter is None else str(self.node.runtime.log)
+            self._say_once(
+                f"{error.message}, for {AWAY:g} s now: the program keeps the memory that it has and gets no more;"
+                f" the log: {log}",
+                level=0,
+            )
+
+    def _retry_later(self) -> None:
+        if self.killed_notice is not None:
+            return  # a process that is being killed may take its time, and is no job any more
+        self.retry_at = time.monotonic() + self._delay
+        self._delay = min(self._delay * 2, RETRY_LAST)
+
+    def _say_once(self, text: str, *, level: int) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text, level=level)
+
+    def _take(self, notice: Notice) -> None:
+        kind = notice["kind"]
+        if kind == "killed":
+            self.killed_notice = notice["text"]
+            return
+        # One a second of each kind, then a count: a job that is asked often must not drown its own output.
+        now = time.monotonic()
+        if now - self._printed.get(kind, -1.0) < 1.0:
+            self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
+            return
+        self._printed[kind] = now
+        more = self._suppressed.pop(kind, 0)
+        text = notice["text"] + (f" (and {more} more like it)" if more else "")
+        self._say(text, level=0 if kind in ALWAYS_SHOWN else 1)
+
+
+def watch(events: Events[Notice]) -> None:
+    """Have the kernel raise SIGIO when something arrives."""
+    descriptor = events.fileno()
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def wait_for(child: int, link: Link | None) -> int:
+    """Until the program ends: its status, as waitpid gives it."""
+    while True:
+        timeout = FOREVER
+        if link is not None and link.retry_at is not None:
+            timeout = max(0.0, link.retry_at - time.monotonic())
+        caught = signal.sigtimedwait(WAITED_FOR, timeout)
+        if caught is not None and caught.si_signo in FORWARDED:
+            forward(child, caught)
+        # Signals of one kind merge, so whatever woke us, look at everything.
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if link is not None:
+            link.reap()
+            link.read()
+            if link.retry_at is not None and time.monotonic() >= link.retry_at:
+                link.retry()
+
+
+def has_ended(child: int) -> bool:
+    """Without taking its status, which the wait loop needs."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def forward(child: int, caught: signal.struct_siginfo) -> None:
+    if caught.si_code != SI_KERNEL:
+        os.kill(child, caught.si_signo)
+    if caught.si_signo == signal.SIGTSTP:
+        stop_too()
+
+
+def stop_too() -> None:
+    """The shell waits for us, not for the program: stop as well, or it never gives the prompt back.
+
+    By the same signal and its default action, not by SIGSTOP: where no shell is there to continue us (the first
+    process of a container), the kernel lets neither of us stop.
+    """
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
