@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpushare import errors
     from gpushare.api import Change, Status
     from gpushare.late import Enabled
-    from gpushare.quantity import Quantity
+    from gpushare.quantity import Amount, Quantity
     from gpushare.relief import Callback, GpuPressure, Registration
 
 __version__ = "0.1.0"
@@ -53,20 +53,25 @@ def status() -> Status:
     return find(load_settings()).client().status()
 
 
-def set_limit(job: str, limit: str | Quantity) -> Change:
-    """Change the limit of a running job (id, beginning of the id, name, or pid of a process)."""
-    from gpushare.config import load_settings
-    from gpushare.locate import find
-    from gpushare.quantity import Quantity as Amount
+def set_limit(job: str, limit: Amount) -> Change:
+    """Change the limit of a running job (id, beginning of the id, name, or pid of a process).
 
-    amount = Amount.parse(limit) if isinstance(limit, str) else limit
-    client = find(load_settings()).client()
-    return client.change(client.find_job(job)["id"], {"limit": amount.canonical()})
+    The limit is text as on the command line ("12Gi"), a number of bytes, or a share (0.25).
+    """
+    from gpushare.config import load_settings
+    from gpushare.errors import told_in_full
+    from gpushare.locate import find
+    from gpushare.quantity import Quantity as Quantities
+
+    with told_in_full():
+        amount = Quantities.of(limit)
+        client = find(load_settings()).client()
+        return client.change(client.find_job(job)["id"], {"limit": amount.canonical()})
 
 
 def enable(
-    request: str | Quantity | None = None,
-    limit: str | Quantity | None = None,
+    request: Amount | None = None,
+    limit: Amount | None = None,
     *,
     gpus: int = 1,
     name: str | None = None,
@@ -75,10 +80,14 @@ def enable(
 
     A budget given here wins over the environment. Where the driver is loaded already that is refused with an
     errors.GpushareError of the code "too_late". Children of this process belong to the job too.
+
+    Amounts are text as on the command line ("8Gi", "25%"), a number of bytes (8 * 2**30), or a share of the GPU (0.25).
     """
+    from gpushare.errors import told_in_full
     from gpushare.late import enable as enable_late
 
-    return enable_late(request, limit, gpus=gpus, name=name)
+    with told_in_full():
+        return enable_late(request, limit, gpus=gpus, name=name)
 
 
 def on_pressure(callback: Callback) -> Registration:

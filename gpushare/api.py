@@ -26,7 +26,13 @@ class Version(TypedDict):
     scope: str
 
 
-class JobGpu(TypedDict):
+class _JobGpuLater(TypedDict, total=False):
+    """What an older daemon does not say."""
+
+    context: int  # bytes that the first call to CUDA takes: learned, else the least that is usual
+
+
+class JobGpu(_JobGpuLater):
     uuid: str
     index: int
     name: str
@@ -73,7 +79,13 @@ class Outcome(TypedDict):
     duration: float
 
 
-class Job(TypedDict):
+class _JobLater(TypedDict, total=False):
+    """What an older daemon does not say."""
+
+    longest_grace: float  # seconds; a longer grace is cut to it
+
+
+class Job(_JobLater):
     id: str
     name: str
     user: str

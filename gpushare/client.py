@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from gpushare import api, unixhttp
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted, Refused, UsageError
+from gpushare.nearest import did_you_mean
 
 __all__ = ["Client", "Events"]
 
@@ -61,13 +62,13 @@ class Client:
         """By id, unique prefix or name, or by the pid of one of its processes."""
         try:
             return self.job(name)
-        except NoSuchJob:
-            if not name.isdigit():
-                raise
-            owners = [job for job in self.jobs() if any(p["pid"] == int(name) for p in job["processes"])]
-            if len(owners) != 1:
-                raise
-            return owners[0]
+        except NoSuchJob as error:
+            known = self.jobs(ended=True)
+            owners = [job for job in known if any(str(process["pid"]) == name for process in job["processes"])]
+            if len(owners) == 1:
+                return owners[0]
+            error.hint = did_you_mean(name, [job["name"] for job in known]) or error.hint
+            raise
 
     def register(self, body: Mapping[str, object], wait: float | None = None) -> api.Job:
         timeout = None if wait == float("inf") else self.timeout + (wait or 0)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gpushare.env import BY_KEY, Settings
 from gpushare.errors import UsageError
+from gpushare.nearest import did_you_mean
 
 __all__ = ["SYSTEM_FILE", "load_settings", "read_file"]
 
@@ -53,7 +54,9 @@ def _user_file(environ: Mapping[str, str]) -> Path:
 def _text(path: Path, key: str, value: object) -> str:
     if key not in BY_KEY:
         raise UsageError(
-            f"{path}: unknown key $.{key}", code="bad_config", hint=f"known keys: {', '.join(sorted(BY_KEY))}"
+            f"{path}: unknown key $.{key}",
+            code="bad_config",
+            hint=did_you_mean(key, BY_KEY) or f"known keys: {', '.join(sorted(BY_KEY))}",
         )
     if isinstance(value, bool) and BY_KEY[key].kind == "flag":
         return str(int(value))

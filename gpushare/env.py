@@ -44,6 +44,11 @@ class Variable(NamedTuple):
         """Its name in a configuration file."""
         return self.name.removeprefix(PREFIX).lower()
 
+    @property
+    def option(self) -> str:
+        """As it is typed on the command line."""
+        return f"--{self.key.replace('_', '-')}"
+
 
 VARIABLES = (
     Variable(
@@ -169,7 +174,7 @@ class Settings:
         variable = BY_NAME[name]
         flag = self.flags.get(name)
         if flag is not None:
-            return Setting(flag, f"--{variable.key}")
+            return Setting(flag, variable.option)
         found = list(self._in_environment(variable))
         self._warn_of_disagreement(found)
         if found:
@@ -186,7 +191,13 @@ class Settings:
             return BY_NAME[name].default or ""
         if setting.text not in choices:
             with _naming(setting):
-                raise UsageError(f"{setting.text!r} is none of {', '.join(choices)}", code="bad_choice")
+                from gpushare.nearest import did_you_mean
+
+                raise UsageError(
+                    f"{setting.text!r} is none of {', '.join(choices)}",
+                    code="bad_choice",
+                    hint=did_you_mean(setting.text, choices),
+                )
         return setting.text
 
     def flag(self, name: str) -> bool:
@@ -277,11 +288,11 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def _unknown(name: str) -> str:
-    from difflib import get_close_matches
+    from gpushare.nearest import nearest
 
     # Without the prefix, which would make every name near to every other.
     known = [variable.name.removeprefix(PREFIX) for variable in VARIABLES]
-    near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.6)
+    near = nearest(name.removeprefix(PREFIX), known)
     return f"there is no variable {name}" + (f": did you mean {PREFIX}{near[0]}?" if near else "")
 
 
@@ -289,7 +300,7 @@ def _parse_integer(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not a whole number", code="bad_integer") from None
+        raise UsageError(f"{text!r} is not a whole number", code="bad_integer", hint="write 10, 0 or -5") from None
     if abs(value) > 2**31 - 1:
         raise UsageError(f"{text} is too far from 0", code="bad_integer")
     return value

@@ -18,7 +18,8 @@ the small numbers belong to the command that it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from gpushare.printable import one_line, printable
 
@@ -34,6 +35,7 @@ __all__ = [
     "Refused",
     "UsageError",
     "render",
+    "told_in_full",
 ]
 
 Facts = Sequence[tuple[str, str]]
@@ -101,6 +103,18 @@ class CommandNotExecutable(GpushareError):
 class CommandNotFound(GpushareError):
     code = "not_found"
     exit_code = 127
+
+
+@contextmanager
+def told_in_full() -> Iterator[None]:
+    """Python shows an exception's message alone: the numbers and the hint are added to it as a note."""
+    try:
+        yield
+    except GpushareError as error:
+        rest = error.render().partition("\n")[2].strip("\n")
+        if rest:
+            error.add_note(rest)
+        raise
 
 
 def render(message: str, facts: Facts = (), hint: str | None = None) -> str:

@@ -27,11 +27,11 @@ from typing import Any
 from gpushare import locate
 from gpushare.api import Job
 from gpushare.config import load_settings
-from gpushare.errors import GpushareError
+from gpushare.errors import GpushareError, QuantityError, UsageError
 from gpushare.launch import Launch, Options, write_stderr
 from gpushare.paths import Runtime, software_driver_dir, user_dir
 from gpushare.presence import Presence, is_initialised, late_library, loaded_driver, mapped, presence
-from gpushare.quantity import Quantity, format_bytes
+from gpushare.quantity import Amount, Quantity, format_bytes
 
 __all__ = ["Enabled", "enable"]
 
@@ -65,20 +65,22 @@ class Enabled:
 
 
 def enable(
-    request: str | Quantity | None = None,
-    limit: str | Quantity | None = None,
+    request: Amount | None = None,
+    limit: Amount | None = None,
     *,
     gpus: int = 1,
     name: str | None = None,
 ) -> Enabled:
     """Make this process a job; gpushare.enable says more."""
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
+        raise UsageError(f"gpushare.enable(gpus={gpus!r}): not a number of GPUs", hint="write gpus=1, or leave it out")
     here = presence()
     if here is not Presence.ABSENT:
         return _active_already(here, wishes=request is not None or limit is not None)
     _refuse_if_late()
     flags = {
-        "GPUSHARE_REQUEST": _text(request),
-        "GPUSHARE_LIMIT": _text(limit),
+        "GPUSHARE_REQUEST": _text("request", request),
+        "GPUSHARE_LIMIT": _text("limit", limit),
         "GPUSHARE_NAME": name or _notebook_name(),
     }
     environ = dict(os.environ)
@@ -128,8 +130,14 @@ class LateLaunch(Launch):
         return f"gpushare: job {self.job['name']} ({self.job['id']}) on {'; '.join(parts)}"
 
 
-def _text(amount: str | Quantity | None) -> str | None:
-    return amount.canonical() if isinstance(amount, Quantity) else amount
+def _text(argument: str, amount: Amount | None) -> str | None:
+    """What was handed in, in the words of the command line; an error names the argument."""
+    if amount is None:
+        return None
+    try:
+        return Quantity.of(amount).canonical()
+    except QuantityError as error:
+        raise QuantityError(f"gpushare.enable({argument}={amount!r}): {error.message}", hint=error.hint) from None
 
 
 def _command_line() -> list[str]:

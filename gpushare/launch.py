@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gpushare import locate, spawn
 from gpushare.api import Job
+from gpushare.cautions import cautions
 from gpushare.client import Client
 from gpushare.closing import Ending, closing_words, memory_kills, write_report
 from gpushare.config import load_settings
@@ -91,6 +92,8 @@ class Launch:
         self.settings.integer("GPUSHARE_PRIORITY")
         self.settings.flag("GPUSHARE_REQUIRE_DAEMON")
         self.settings.duration("GPUSHARE_GRACE")
+        self.settings.duration("GPUSHARE_MIN_RUN_TIME")
+        parse_rungs(self.settings.text("GPUSHARE_ON_RECLAIM") or "kill")
         if self.options.report is not None:
             self._check_report(self.options.report)
         spawn.preload(self.environ)
@@ -161,6 +164,8 @@ class Launch:
                 self.node = locate.for_run(self.settings)
             else:
                 self._tell_budget(self.job)
+                for caution in cautions(self.job) if self.mode == "enforce" else ():
+                    self.say(caution, level=0)
                 return
 
     def _register(self, client: Client) -> Job:

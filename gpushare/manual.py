@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from gpushare.errors import GpushareError, UsageError
+from gpushare.nearest import did_you_mean
 
 __all__ = ["read", "title", "topics"]
 
@@ -20,7 +21,8 @@ def read(topic: str) -> str:
     known = topics()
     found = [topic] if topic in known else [name for name in known if name.startswith(topic)]
     if len(found) != 1:
-        raise UsageError(f"there is no one topic {topic!r}", code="bad_topic", hint=f"topics: {', '.join(known)}")
+        hint = " ".join(filter(None, [did_you_mean(topic, known), f"topics: {', '.join(known)}"]))
+        raise UsageError(f"there is no one topic {topic!r}", code="bad_topic", hint=hint)
     return (_directory() / f"{found[0]}.md").read_text(encoding="utf-8")
 
 

@@ -23,12 +23,24 @@ from typing import NamedTuple
 
 from gpushare.errors import QuantityError, UsageError
 
-__all__ = ["Budget", "Dialect", "Kind", "Quantity", "count", "format_bytes", "format_duration", "parse_duration"]
+__all__ = [
+    "Amount",
+    "Budget",
+    "Dialect",
+    "Kind",
+    "Quantity",
+    "count",
+    "format_bytes",
+    "format_duration",
+    "parse_duration",
+]
 
 UNIT_BYTES = 512  # of the credit word, shim/credit.h
 SHARE_PARTS = 10**9
 MIN_BYTES = 2**20
 MAX_BYTES = 2**50
+MOST_GIB = 256
+"""A bare number up to here is taken for GiB, the size of GPUs; a larger one for MiB, as nvidia-smi shows them."""
 MAX_DIGITS = 18
 MAX_EXPONENT = 30
 
@@ -44,6 +56,9 @@ _EXPONENT = re.compile(r"[eE]\+?([0-9]{1,2})", re.ASCII)
 _INTEGER = re.compile(r"[0-9]+", re.ASCII)
 _HAMI = re.compile(r"([0-9]+)([kKmMgG]?)", re.ASCII)
 
+ALL = ("all", "full", "whole", "half", "unlimited", "infinite", "inf")
+"""Words that people try; `max` is the one that is taken."""
+FROM_PYTHON = 'write "4Gi", 4 * 2**30 (bytes), or a share of the GPU: 0.25, "25%"'
 WHAT_TO_WRITE = "write a share (0.25, 25%), bytes with a unit (4Gi, 4096Mi, 4G), or max"
 
 
@@ -83,6 +98,21 @@ class Quantity:
             raise _refuse(trimmed, "too small a share", WHAT_TO_WRITE)
         return cls(kind, value, trimmed)
 
+    @classmethod
+    def of(cls, amount: str | int | float | Quantity) -> Quantity:
+        """The same from Python: text as parse() takes it, a number of bytes (2 * 2**30), or a share (0.25)."""
+        if isinstance(amount, Quantity):
+            return amount
+        if isinstance(amount, bool) or not isinstance(amount, str | int | float):
+            raise QuantityError(f"{amount!r} is not an amount of memory", hint=FROM_PYTHON)
+        if isinstance(amount, float) and amount.is_integer() and amount > 1:
+            amount = int(amount)
+        try:
+            return cls.parse(str(amount))
+        except QuantityError as error:
+            hint = FROM_PYTHON if not isinstance(amount, str) else error.hint
+            raise QuantityError(error.message, hint=hint, code=error.code) from None
+
     def resolve(self, total: int) -> int:
         """In bytes, on a GPU that has `total`, rounded down to what the credit word counts in."""
         match self.kind:
@@ -118,6 +148,9 @@ class Quantity:
     def __hash__(self) -> int:
         return hash((self.kind, self.value))
 
+
+Amount = str | int | float | Quantity
+"""What Quantity.of() takes."""
 
 MAX = Quantity(Kind.MAX, 0, "max")
 NOTHING = Quantity(Kind.NONE, 0, "none")
@@ -253,7 +286,8 @@ def _bare_or_exponent(text: str, number: _Number, rest: str) -> tuple[Kind, int]
     if number.pointed:
         raise _refuse(text, "more than the whole GPU", f"write {text.rstrip('.')}Gi for bytes, or at most 1")
     if number.digits < MIN_BYTES:
-        raise _refuse(text, f"{text} bytes?", f"write {text}Mi")
+        unit = "Gi" if number.digits <= MOST_GIB else "Mi"
+        raise _refuse(text, "no unit", f"write {text}{unit}")
     return Kind.BYTES, number.digits
 
 
@@ -275,6 +309,8 @@ def _refuse_zero(text: str) -> QuantityError:
 
 def _refuse_word(text: str) -> QuantityError:
     lower = text.lower()
+    if lower in ALL:
+        return _refuse(text, "not a number", "write max for all of the GPU, 50% for half of it")
     if lower in ("max", "none"):
         return _refuse(text, "not one of the words", f"write {lower} in lower case; not every variable takes it")
     if text[0] in "+-":

@@ -24,7 +24,7 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
     """The path that exec would take: looked for before a job is admitted, so that a typing error registers nothing."""
-    if "/" in name:
+    if "/" in name or name in (".", ".."):
         return _executable(Path(name), name)
     refused = None
     for directory in os.get_exec_path(environ):

@@ -162,7 +162,7 @@ def _most(parse: Callable[[object], Any]) -> Callable[[object], Any]:
         try:
             return parse(value)
         except GpushareError as error:
-            raise UsageError(f'{error.message}, nor "{UNLIMITED}"') from None
+            raise UsageError(f'{error.message}, nor "{UNLIMITED}"', hint=error.hint) from None
 
     return most
 
@@ -308,7 +308,7 @@ class _Reader:
                 try:
                     self.values[name] = read(value)
                 except GpushareError as error:
-                    self.refuse(error.message, section, key)
+                    self.refuse(_with_hint(error), section, key)
 
     def policy(self, table: object) -> None:
         if not isinstance(table, dict):
@@ -363,7 +363,7 @@ class _Reader:
             try:
                 values[key] = read(value)
             except GpushareError as error:
-                self.refuse(error.message, *keys, key)
+                self.refuse(_with_hint(error), *keys, key)
         try:
             Budget.of(values.get("request"), values.get("limit"))
         except GpushareError as error:
@@ -372,6 +372,10 @@ class _Reader:
 
     def _lines_of(self, values: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, int]:
         return {key: self._lines.of((*keys, key)) for key in values}
+
+
+def _with_hint(error: GpushareError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def _dotted(keys: tuple[str, ...]) -> str:

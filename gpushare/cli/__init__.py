@@ -51,7 +51,20 @@ CLICKS_WORDS = (
 """What click says, and what people say."""
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """Commands, and what is meant by a word that is none of them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from gpushare.cli.mistakes import unknown_command
+
+            raise unknown_command(ctx.command_path, args, self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     def list_commands(self, _: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -96,9 +109,11 @@ def _main(arguments: list[str]) -> int:
         result = cli.main(arguments, prog_name="gpushare", standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except GpushareError as error:
-        code = _report(error.render(), error.exit_code, arguments)
+        from gpushare.cli.mistakes import hint
+
+        code = _report(render(error.message, error.facts, hint(error, arguments)), error.exit_code, arguments)
     except click.ClickException as error:
-        code = _report(_in_our_words(error), error.exit_code, arguments)
+        code = _report(_in_our_words(error, arguments), error.exit_code, arguments)
     except (KeyboardInterrupt, click.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
@@ -118,16 +133,21 @@ def _main(arguments: list[str]) -> int:
     return code
 
 
-def _in_our_words(error: click.ClickException) -> str:
+def _in_our_words(error: click.ClickException, arguments: list[str]) -> str:
+    from gpushare.cli.mistakes import hint, option_as_typed
+
     message = error.format_message()
+    if isinstance(error, click.NoSuchOption):  # click would guess: it takes --memory for --report
+        message = f"No such option {option_as_typed(error.option_name, arguments)!r}"
     if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2 and later
         return message
     context: click.Context | None = getattr(error, "ctx", None)
     what = "commands" if context and isinstance(context.command, click.Group) else "options"
-    hint = f"`{context.command_path} --help` lists the {what}" if context else None
+    listed = f"`{context.command_path} --help` lists the {what}" if context else None
+    message = " ".join(message.split())
     for clicks, ours in CLICKS_WORDS:
         message = re.sub(clicks, ours, message)
-    return render(message[:1].lower() + message[1:].rstrip("."), hint=hint)
+    return render(message[:1].lower() + message[1:].rstrip("."), hint=hint(error, arguments) or listed)
 
 
 def _report(text: str, code: int, arguments: Sequence[str]) -> int:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gpushare.cli import Group
 from gpushare.cli import cluster_views as views
 from gpushare.cli import output as _output
 from gpushare.cluster import reading, scenario
@@ -65,7 +66,7 @@ def _open(store: Path | None, *, read_only: bool = True) -> Store:
     return opened
 
 
-class InOrder(click.Group):
+class InOrder(Group):
     """Commands in the order in which they are used, not of the alphabet."""
 
     def list_commands(self, _: click.Context) -> list[str]:

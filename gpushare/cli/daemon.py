@@ -17,6 +17,10 @@ from gpushare.locate import find
 from gpushare.quantity import count, format_duration
 
 STOPS_WITHIN = 10.0
+NO_SUCH = (
+    "there are `gpushare daemon status` and `gpushare daemon stop`; `gpushare run` starts one by itself,"
+    " `gpushare daemon` runs one in the foreground"
+)
 
 
 @click.command(
@@ -42,7 +46,7 @@ def command(arguments: tuple[str, ...], output: str) -> None:
     elif arguments == ("stop",):
         _stop()
     elif arguments and not arguments[0].startswith("-"):
-        raise UsageError(f"no such command 'daemon {' '.join(arguments)}'", hint="there are daemon status, daemon stop")
+        raise UsageError(f"no such command 'daemon {' '.join(arguments)}'", hint=NO_SUCH)
     else:
         words = ["--help" if word == "--help-daemon" else word for word in arguments]
         os.execv(sys.executable, [sys.executable, "-P", "-m", "gpushared", *words])

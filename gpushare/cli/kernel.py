@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from gpushare import __version__, kernelspec
-from gpushare.cli import complete
+from gpushare.cli import Group, complete
 from gpushare.cli import output as _output
 from gpushare.env import Settings
 from gpushare.errors import render
@@ -38,7 +38,7 @@ prefix_option = click.option(
 sys_prefix_option = click.option("--sys-prefix", is_flag=True, help="In the environment that gpushare is in.")
 
 
-@click.group("kernel", short_help="Jupyter kernels with a part of a GPU: install, list, remove.")
+@click.group("kernel", cls=Group, short_help="Jupyter kernels with a part of a GPU: install, list, remove.")
 def command() -> None:
     """Jupyter kernels that start with their part of a GPU.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from gpushare.cli import complete
-from gpushare.errors import QuantityError
+from gpushare.env import Setting
+from gpushare.errors import QuantityError, UsageError
 from gpushare.quantity import parse_duration
 
 FOREVER = "forever"
@@ -17,7 +18,20 @@ class RunCommand(click.Command):
     """Two things click does not do: `--wait` may stand without its value, and the program's options are its own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._complete_wait(list(args)))
+        left = super().parse_args(ctx, self._complete_wait(list(args)))
+        if not ctx.params.get("quiet") and not ctx.resilient_parsing:
+            self._warn_of_misplaced(args, ctx.params.get("command_line") or ())
+        return left
+
+    def _warn_of_misplaced(self, args: list[str], command: tuple[str, ...]) -> None:
+        """Not where -- says that all behind it is the program's."""
+        before = args[: len(args) - len(command)]
+        if before[-1:] != ["--"] and any(word.startswith("--") for word in command):
+            from gpushare.cli.mistakes import misplaced
+
+            warning = misplaced(before, command)
+            if warning:
+                click.echo(warning, err=True)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Behind the program's name nothing is an option of ours: a shell that asks is told so."""
@@ -59,7 +73,16 @@ def _is_duration(words: list[str]) -> bool:
 def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     if text is None or text == FOREVER:
         return None if text is None else float("inf")
-    return parse_duration(text)
+    return Setting(text, "--wait").seconds()
+
+
+def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...]) -> tuple[str, ...]:
+    from gpushare.cli.mistakes import not_one_gpu
+
+    for device in devices:
+        if hint := not_one_gpu(device):
+            raise UsageError(f"--gpu: {device!r} does not name one GPU", hint=hint)
+    return devices
 
 
 @click.command(
@@ -76,6 +99,7 @@ def _wait(_: click.Context, __: click.Parameter, text: str | None) -> float | No
     "devices",
     metavar="GPU",
     multiple=True,
+    callback=_one_gpu_each,
     shell_complete=complete.gpus,
     help="On this one: its number in `gpushare status`, or its UUID. For several GPUs give it several times.",
 )

@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there(tmp_path) -> None:
         ("1.5", "integer", "not a whole number"),
         ("-1", "integer", "out of range"),
         ("yes", "flag", "not true or false"),
-        ("4096", "bytes", "4096 bytes?"),
+        ("4096", "bytes", "no unit"),
         ("0.5", "bytes", "not an amount of memory in bytes"),
         ("soon", "seconds", "cannot read 'soon' as a duration"),
         ("x", "keys", "not a mapping"),

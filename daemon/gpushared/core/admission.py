@@ -180,6 +180,6 @@ def _too_large(gpu: Gpu, request: Quantity, wanted: int) -> Reason:
             ("capacity", f"{format_bytes(gpu.capacity)} on {gpu.name}"),
             ("reserve", f"{format_bytes(gpu.reserve)}, never promised"),
         ),
-        f"request at most {gpu.capacity // 2**20}Mi",
+        f"request at most {gpu.capacity // 2**20}Mi, or max for all that there is",
         {"request": wanted, "capacity": gpu.capacity, "text": str(request)},
     )

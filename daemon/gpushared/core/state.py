@@ -78,6 +78,11 @@ class Policy:
     overhead_guess: int = 512 * MIB
     """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
 
+    @property
+    def longest_grace(self) -> float:
+        """Seconds: a job's grace is cut to what the claim of an owner can wait."""
+        return max(0.0, self.claim_timeout - self.teardown)
+
     def guess(self, total: int) -> int:
         """Contexts are larger on larger GPUs: a thirty-second of it, at most overhead_guess."""
         return min(self.overhead_guess, total // 32)

@@ -183,7 +183,7 @@ class Gpus:
             f"cannot use GPU {device!r}: {why}",
             code="no_such_gpu",
             facts=[(f"GPU {info.index}", f"{info.uuid}  {info.name}") for info in ordered(self.infos.values())],
-            hint="CUDA_VISIBLE_DEVICES takes numbers and UUIDs, separated by commas; --gpu takes one of them",
+            hint="name one that is there by its number or UUID: --gpu 0, or CUDA_VISIBLE_DEVICES=0,1 for several",
         )
 
 

@@ -24,6 +24,10 @@ def clock_offset() -> float:
     return time.time() - time.monotonic()
 
 
+USUAL_CONTEXT = 300 * 2**20
+"""Bytes that a CUDA context takes at least on a data-centre GPU, for where it has not been measured."""
+
+
 class Views:
     """Renders; changes nothing."""
 
@@ -47,6 +51,7 @@ class Views:
             "priority": spec.priority,
             "lend": spec.lend,
             "grace": spec.grace,
+            "longest_grace": self.shell.core.state.policy.longest_grace,
             "on_reclaim": list(spec.on_reclaim),
             "request_source": spec.request_source,
             "limit_source": spec.limit_source,
@@ -121,6 +126,7 @@ class Views:
             "credit": sum(share.credit for share in shares),
             "peak": entry.peak.get(gpu.id, 0),
             "grantable": grantable,
+            "context": core.state.overheads.get(gpu.name, min(core.state.policy.guess(gpu.total), USUAL_CONTEXT)),
             "health": str(health.condition_of(gpu)),
         }
 

@@ -1,0 +1,27 @@
+"""What is admitted and will still not go as it was asked: told at the start, when it can be put right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpushare.api import Job
+from gpushare.quantity import format_bytes, format_duration
+
+__all__ = ["cautions"]
+
+
+def cautions(job: Job) -> Iterator[str]:
+    """One line each, of a job that the daemon has just admitted."""
+    grace, longest = job["grace"], job.get("longest_grace")
+    if grace is not None and longest is not None and grace > longest:
+        yield (
+            f"the grace of {format_duration(grace)} is cut to {format_duration(longest)}:"
+            " an owner's claim waits no longer for its memory"
+        )
+    for gpu in job["gpus"]:
+        context = gpu.get("context", 0)
+        if gpu["limit"] < context:
+            yield (
+                f"a limit of {format_bytes(gpu['limit'])} is too small for CUDA on GPU {gpu['index']}:"
+                f" its context alone takes about {format_bytes(context)}; write --limit 1Gi or more"
+            )

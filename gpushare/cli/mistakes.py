@@ -1,0 +1,385 @@
+"""Known mistakes on a command line, and what was meant by them: habits of docker, kubectl, Slurm and nvidia-smi.
+
+The tables are data. In a line that is meant a word in capitals stands for the next word that was typed, COMMAND for
+all that are left; [WORD] goes when there is none. Whatever no table has is looked for among close names (nearest.py).
+Nothing here runs before a command has failed, but for `misplaced`, which `run` asks about its program's options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from gpushare.errors import CommandNotExecutable, CommandNotFound, QuantityError, UsageError, render
+from gpushare.nearest import ALIKE, nearest
+from gpushare.quantity import Quantity
+
+__all__ = ["hint", "misplaced", "not_one_gpu", "option_as_typed", "unknown_command"]
+
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "gpushare": {
+        "stop JOB": "kill cancel scancel delete rm terminate end",
+        "ps": "list ls jobs squeue get show",
+        "ps -a": "history sacct",
+        "run COMMAND": "start exec launch srun sbatch",
+        "explain JOB": "logs log describe inspect why",
+        "status": "info smi nvidia-smi gpustat gpus stat stats",
+        "top": "watch monitor htop nvtop",
+        "set JOB --limit AMOUNT": "limit resize update edit change",
+        "docs [TOPIC]": "man manual doc",
+        "doctor": "check test diagnose debug",
+        "cluster {} COMMAND": "submit apply plan simulate queues nodes",
+        "release NAME": "unreserve free",
+        "reserve --list": "reservations",
+        "kernel install": "install jupyter notebook",
+        "daemon status": "gpushared server",
+        "[WORD] --help": "help",
+        "--version": "version",
+    },
+    "gpushare cluster": {
+        "jobs": "list ls ps squeue get status",
+        "cancel JOB": "kill delete rm stop scancel withdraw",
+        "apply FILE": "create make init load update",
+        "submit COMMAND": "run add sbatch start",
+        "end JOB": "done finish complete",
+        "explain JOB": "why describe show inspect",
+        "nodes": "sinfo node",
+        "queues": "queue quota shares",
+        "change 'lose: NODE'": "lose drain",
+        "plan --what-if COMMAND": "what-if whatif",
+        "simulate FILE": "play scenario",
+        "[WORD] --help": "help",
+    },
+    "gpushare ps": {"ps -a": "aux -ef all"},
+    "gpushare kernel": {
+        "list": "ls show status",
+        "remove NAME": "uninstall rm delete",
+        "install --name NAME": "add create new",
+    },
+}
+"""By group: the rest of the line that is meant, and for what is typed; {} is the typed word itself."""
+
+OPTIONS: Mapping[str, str] = {
+    "--limit": "--memory --mem -m --vram --gpu-memory --memory-limit --max --max-memory --limits -l",
+    "--memory": "--mem -m --vram --gpu-memory",
+    "--request": "--requests --guarantee --min --min-memory -r",
+    "--gpu": "--device --devices --gpu-id --id -i -g",
+    "--gpus": "--num-gpus --ngpus -G",
+    "--name": "--job-name -J -n",
+    "--priority": "--prio --nice -p",
+    "--wait": "--timeout --block -w",
+    "--grace": "--grace-period --stop-timeout",
+    "--output": "--format",
+    "--last": "--lines --tail",
+    "--for": "--time --duration -t",
+    "--pool": "--partition",
+    "--node": "--nodelist --host",
+    "--tasks": "--ntasks --replicas",
+    "--all": "-e -ef -A",
+    "--version": "-V -v",
+}
+"""The option that is meant, and for what is typed. The first that the command has counts."""
+
+INSTEAD: Mapping[str, str] = {
+    "a job is no container: leave it out": "--rm -it -ti --network --volume --env -e",
+    "`gpushare top` follows it live": "--watch --interval",
+    "how many GPUs: --gpus 2": "--gres",
+    "a program is ended after a time by `timeout 1h gpushare run ...`": "--time -t --time-limit",
+    "the shell does that: end the line with &": "--detach -d --background",
+}
+"""What serves where no command has such an option."""
+
+NAMED: Mapping[str, str] = {
+    "ps": "explain JOB",
+    "status": "explain JOB",
+    "top": "explain JOB",
+    "events": "events --job JOB",
+}
+"""Commands that take no name, and the line that is meant where one is given."""
+
+EXAMPLES: Mapping[str, str] = {
+    "gpushare completion": 'eval "$(gpushare completion bash)"',
+    "gpushare run": "gpushare run --limit 4Gi python train.py",
+    "gpushare set": "gpushare set train --limit 8Gi",
+    "gpushare reserve": "gpushare reserve 8Gi --name mine --for 8h",
+    "gpushare release": "gpushare release mine",
+    "gpushare stop": "gpushare stop train",
+    "gpushare kernel remove": "gpushare kernel remove torch-8g",
+    "gpushare cluster apply": "gpushare cluster apply cluster.yaml",
+    "gpushare cluster explain": "gpushare cluster explain train",
+    "gpushare cluster end": "gpushare cluster end train",
+    "gpushare cluster cancel": "gpushare cluster cancel train",
+    "gpushare cluster change": "gpushare cluster change 'lose: dgx-1'",
+    "gpushare cluster simulate": "gpushare cluster simulate scenario.yaml",
+}
+"""A line that works, for those who have left out what a command needs."""
+
+VALUES: Mapping[str, str] = {
+    "--gpus": "how many: --gpus 2; which ones: --gpu 0 --gpu 1",
+    "--gpu": "one of them: --gpu 0",
+    "--limit": "an amount: --limit 4Gi",
+    "--request": "an amount: --request 4Gi",
+    "--name": "a name: --name train",
+    "--priority": "a whole number: --priority 10",
+    "--grace": "a time: --grace 10s",
+    "--for": "a time: --for 8h",
+}
+"""What a value is, where an option has none, or one that it does not take."""
+
+OUR_OWN = ("--grace", "--min-run-time", "--on-reclaim", "--no-lend", "--reservation", "--require-daemon")
+AMOUNTS = ("--request", "--limit")
+"""Options that a program is not likely to have itself; the amounts only with an amount behind them."""
+
+BUILTINS = frozenset(("cd", "source", ".", "export", "ulimit", "alias", "set", "eval", "conda", "module"))
+UNITS = re.compile(r"([mgt])i?b?", re.IGNORECASE)
+NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+CLEAR = 0.75
+"""How close a name must be where a wrong guess would do harm: an option, a program."""
+LONGEST = 160
+"""Characters of a line that is offered."""
+
+
+def unknown_command(group: str, typed: Sequence[str], known: Collection[str]) -> UsageError:
+    """The error for a word that is no command of this group, with the line that is meant if there is one."""
+    meant = _line(_command_meant(group, typed[0], typed[1:], known))
+    listed = f"`{group} --help` lists the commands"
+    return UsageError(f"no such command {typed[0]!r}", hint=meant or listed)
+
+
+def hint(error: Exception, arguments: Sequence[str]) -> str | None:
+    """The way out of a mistake, as far as it is known here; else what the error says itself."""
+    known: str | None = None
+    if isinstance(error, QuantityError | CommandNotFound | click.UsageError):
+        known = _in_one_word(arguments)
+    if isinstance(error, CommandNotFound):
+        known = known or _program_meant(error.message.partition(": ")[2], arguments)
+    if isinstance(error, CommandNotExecutable):
+        known = _script_meant(error.message, arguments)
+    if isinstance(error, click.BadOptionUsage):
+        known = known or VALUES.get(error.option_name)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        known = known or _usage_hint(error, error.ctx, arguments)
+    return known or getattr(error, "hint", None)
+
+
+def _usage_hint(error: click.UsageError, context: click.Context, arguments: Sequence[str]) -> str | None:
+    path = context.command_path
+    extra = re.search(r"unexpected extra arguments? \((.*)\)$", error.format_message())
+    if isinstance(error, click.NoSuchOption):
+        return _option_meant(error.option_name, context.command, arguments)
+    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
+        return VALUES.get(error.param.opts[0]) if error.param else None
+    if extra:
+        return _extra_meant(context, extra[1].split(" "), arguments)
+    return f"for example `{EXAMPLES[path]}`" if path in EXAMPLES else None
+
+
+# ---- commands -----------------------------------------------------------------------------------------
+
+
+def _command_meant(group: str, word: str, rest: Sequence[str], known: Collection[str]) -> list[str] | None:
+    meant = _looked_up(word.lower(), COMMANDS.get(group, {}))
+    if meant:
+        return [*group.split(), *_filled(meant[0].format(word), rest)]
+    program = _runnable(word) if group == "gpushare" else None
+    close = nearest(word, known, alike=CLEAR if program else ALIKE)
+    if close:
+        return [*group.split(), close[0], *rest]
+    return [group, "run", *program, *rest] if program else None
+
+
+def _looked_up(word: str, table: Mapping[str, str]) -> list[str]:
+    """All that is meant by a word, in the order of the table."""
+    return [meant for meant, typed in table.items() if word in typed.split()]
+
+
+def _filled(meant: str, rest: Sequence[str]) -> list[str]:
+    """The line that is meant with what was typed in the places of its capitals."""
+    left, line = list(rest), []
+    for word in shlex.split(meant):
+        if word == "COMMAND":
+            line += left
+            left = []
+        elif word.strip("[]'").isupper():
+            line += [left.pop(0)] if left else [] if word.startswith("[") else [word]
+        else:
+            line.append(word)
+    return line
+
+
+def _line(words: Sequence[str] | None) -> str | None:
+    """`did you mean ...?` with a line that can be pasted."""
+    if words is None:
+        return None
+    shown = shlex.join(words)
+    return f"did you mean `{shown}`?" if len(shown) <= LONGEST else f"did you mean `{shown[:LONGEST]} ...`?"
+
+
+# ---- options ------------------------------------------------------------------------------------------
+
+
+def option_as_typed(name: str, arguments: Sequence[str]) -> str:
+    """-limit where click has read -l and more."""
+    words = [word.partition("=")[0] for word in arguments]
+    return next((word for word in words if word.startswith(name) and not name.startswith("--")), name)
+
+
+def _option_meant(typed: str, command: click.Command, arguments: Sequence[str]) -> str | None:
+    """The same line with the option that is meant, else nothing: a wrong guess is worse than none."""
+    known = [name for param in command.params if isinstance(param, click.Option) for name in param.opts]
+    typed = option_as_typed(typed, arguments)
+    if re.match(r"-\.?[0-9]", typed):
+        return f"an amount has no sign: write {typed[1:]}"
+    listed = [name for name in [f"-{typed}", *_looked_up(typed, OPTIONS)] if name in known]
+    close = []
+    if re.fullmatch(r"--[\w-]+", typed):
+        close = nearest(typed, [name for name in known if name.startswith("--")], alike=CLEAR)
+    at = next((n for n, word in enumerate(arguments) if word.partition("=")[0] == typed), None)
+    if at is None or not (listed or close):
+        return next(iter(_looked_up(typed, INSTEAD)), None)
+    found = [*listed, *close][0]
+    _, sign, value = arguments[at].partition("=")
+    return _line(["gpushare", *arguments[:at], found + sign + value, *arguments[at + 1 :]])
+
+
+def _extra_meant(context: click.Context, extra: list[str], arguments: Sequence[str]) -> str | None:
+    """More words than the command takes: an amount without its option, or the name of a job."""
+    takes_limit = any("--limit" in param.opts for param in context.command.params)
+    if takes_limit and _is_amount(extra[0]):
+        at = list(arguments).index(extra[0])
+        return _line(["gpushare", *arguments[:at], "--limit", *arguments[at:]])
+    listed = _looked_up(extra[0], COMMANDS.get(context.command_path, {}))
+    meant = listed[0] if listed else NAMED.get(context.info_name or "")
+    if extra[0].isdigit() and len(extra[0]) < 3:
+        meant = "ps --gpu GPU"
+    return _line(["gpushare", *_filled(meant, extra)]) if meant else None
+
+
+def _is_amount(text: str) -> bool:
+    try:
+        Quantity.parse(text)
+    except QuantityError:
+        return False
+    return True
+
+
+def _in_one_word(arguments: Sequence[str]) -> str | None:
+    """`--limit 4 GB` is two words for the shell, and the second is taken for something else."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for before, number, unit in zip(words, words[1:], words[2:], strict=False):
+        match = UNITS.fullmatch(unit)
+        if match and NUMBER.fullmatch(number) and (before.startswith("--") or before == "reserve"):
+            return f"an amount is one word: write `{before} {number}{match[1].upper()}i`"
+    return None
+
+
+def not_one_gpu(text: str) -> str | None:
+    """The way out where --gpu has got something that names no single GPU; None where it may name one."""
+    numbers = re.findall(r"[0-9]+", text)
+    if text.isdigit() or text.upper().startswith(("GPU-", "MIG-")):
+        return None
+    if text.lower() in ("all", "any", "auto", "none"):
+        return "leave --gpu out, and say how many with --gpus N; `gpushare status` lists them"
+    if numbers and re.fullmatch(r"(cuda:|gpu|device=|\"device=)?[0-9]+([,; ][0-9]+)*\"?", text, re.IGNORECASE):
+        return "write " + " ".join(f"--gpu {number}" for number in numbers)
+    return "write a number or a UUID of `gpushare status`: --gpu 0"
+
+
+# ---- programs -----------------------------------------------------------------------------------------
+
+
+def misplaced(before: Sequence[str], command: Sequence[str]) -> str | None:
+    """A warning where options of ours stand behind the program, which gets them; None where there are none.
+
+    before: what stands in front of the program. An option that is there already is the program's own behind it.
+    """
+    ours: list[str] = []
+    rest = list(command[:1])
+    words = list(command[1:])
+    while words:
+        word = words.pop(0)
+        name, sign, value = word.partition("=")
+        if word == "--" or Path(word).name == "gpushare":
+            rest += [word, *words]
+            break
+        if name in AMOUNTS and not sign and words and _is_amount(words[0]):
+            ours += [word, words.pop(0)]
+        elif name in AMOUNTS and sign and _is_amount(value):
+            ours.append(word)
+        elif name in OUR_OWN:
+            takes = not sign and name not in ("--no-lend", "--require-daemon")
+            ours += [word, words.pop(0)] if takes and words else [word]
+        else:
+            rest.append(word)
+    named = [word.partition("=")[0] for word in ours if word.startswith("--")]
+    if not named or any(word.partition("=")[0] in named for word in before):
+        return None
+    first = Path(command[0]).name
+    whose = f"{' and '.join(named)} {'stand' if len(named) > 1 else 'stands'} after the command: {first} gets it"
+    line = _line(["gpushare", "run", *before, *ours, *rest])
+    return render(f"{whose}, not gpushare", hint=f"{line} If not, write -- in front of {first}")
+
+
+def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
+    """What was meant by a program that is not there."""
+    at = list(arguments).index(name) if name in arguments else None
+    if at is None:
+        return None
+
+    def instead(*words: str) -> str | None:
+        return _line(["gpushare", *arguments[:at], *words, *arguments[at + 1 :]])
+
+    if " " in name.strip():
+        return instead(*shlex.split(name)) if name.count("'") % 2 == 0 and name.count('"') % 2 == 0 else None
+    if name in BUILTINS:
+        return "it belongs to the shell: put the line into a script, or write `bash -c '...'`"
+    if re.match(r"[A-Za-z_]\w*=", name):
+        return instead("env", name)
+    script = _runnable(name)
+    if script is not None:
+        return instead(*script)
+    if at > 1 and arguments[at - 2].startswith("--") and _runnable("".join(arguments[at + 1 : at + 2])):
+        option, value = arguments[at - 2 : at]
+        return f"{option} takes one word: " + (
+            f"write {option} {value} {option} {name}" if option == "--gpu" else f"write {option} '{value} {name}'"
+        )
+    close = nearest(name, _programs(), alike=CLEAR) if "/" not in name else []
+    return instead(close[0]) if close else None
+
+
+def _script_meant(message: str, arguments: Sequence[str]) -> str | None:
+    """A script that nobody has made executable is started by its interpreter."""
+    for at, word in enumerate(arguments):
+        path = Path(word)
+        if path.suffix in INTERPRETERS and path.is_file() and message.startswith(f"cannot execute {path}:"):
+            return _line(["gpushare", *arguments[:at], INTERPRETERS[path.suffix], *arguments[at:]])
+    return None
+
+
+def _runnable(word: str) -> list[str] | None:
+    """The words that start a program or a script that is there."""
+    path = Path(word)
+    if path.is_file() and not (os.access(path, os.X_OK) and "/" in word):
+        interpreter = INTERPRETERS.get(path.suffix)
+        if interpreter:
+            return [interpreter, word]
+        return [f"./{word}"] if os.access(path, os.X_OK) else None
+    return [word] if shutil.which(word) else None
+
+
+INTERPRETERS = {".py": "python", ".sh": "bash", ".ipynb": "jupyter execute", ".jl": "julia", ".R": "Rscript"}
+
+
+def _programs() -> list[str]:
+    found: set[str] = set()
+    for place in os.get_exec_path():
+        directory = Path(place)
+        if directory.is_dir():
+            found.update(entry.name for entry in directory.iterdir())
+    return sorted(found)
