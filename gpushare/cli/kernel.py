@@ -12,6 +12,7 @@ import click
 from gpushare import __version__, kernelspec
 from gpushare.cli import Group, complete
 from gpushare.cli import output as _output
+from gpushare.cli.run import PRIORITY
 from gpushare.env import Settings
 from gpushare.errors import render
 from gpushare.quantity import Kind
@@ -59,7 +60,7 @@ def command() -> None:
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
 @click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
 @click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
-@click.option("--priority", metavar="N", help="Jobs of lower priority are stopped first.")
+@click.option("--priority", metavar="N", help=PRIORITY)
 @click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when memory is asked back.")
 @click.option("--visible", metavar="WHAT", help="What the kernel sees as the GPU's size: limit or request.")
 @click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.")

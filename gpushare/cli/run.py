@@ -13,6 +13,12 @@ from gpushare.quantity import parse_duration
 
 FOREVER = "forever"
 
+PRIORITY = (
+    "Jobs of lower priority are stopped first: one of a higher only if all loans below it are not enough; "
+    "of each priority as few as possible, the longest idle first, then those with the least work to lose."
+)
+"""The order of gpushared.core.planner, as users read it."""
+
 
 class RunCommand(click.Command):
     """Two things click does not do: `--wait` may stand without its value, and the program's options are its own."""
@@ -104,7 +110,7 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     help="On this one: its number in `gpushare status`, or its UUID. For several GPUs give it several times.",
 )
 @click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's]")
-@click.option("--priority", metavar="N", help="Jobs of lower priority are stopped first.  [default: 0]")
+@click.option("--priority", metavar="N", help=f"{PRIORITY}  [default: 0]")
 @click.option(
     "--grace",
     metavar="TIME",

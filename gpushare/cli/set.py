@@ -7,6 +7,7 @@ import click
 from gpushare.api import Change, JobGpu
 from gpushare.cli import complete
 from gpushare.cli import output as _output
+from gpushare.cli.run import PRIORITY
 from gpushare.config import load_settings
 from gpushare.env import Setting
 from gpushare.locate import find
@@ -17,7 +18,7 @@ from gpushare.quantity import format_bytes
 @click.argument("job", shell_complete=complete.jobs)
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each of its GPUs.")
 @click.option("--limit", metavar="AMOUNT", help="Ceiling on each of its GPUs.")
-@click.option("--priority", type=int, metavar="N", help="Jobs of lower priority are stopped first.")
+@click.option("--priority", type=int, metavar="N", help=PRIORITY)
 @click.option("--dry-run", is_flag=True, help="Only show what would happen.")
 @_output.option("table", "json")
 def command(
@@ -25,7 +26,8 @@ def command(
 ) -> None:
     """Change the budget of JOB (its id, the beginning of it, its name, or the pid of one of its processes).
 
-    Lowering a limit below what is in use stops nobody: the job cannot grow, and is the first to be asked for memory.
+    Lowering a limit below what is in use stops nobody: the job cannot grow, and gives back first, whatever its
+    priority.
     """
     changes: dict[str, object] = {}
     for key, text in (("request", request), ("limit", limit)):

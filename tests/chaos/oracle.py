@@ -10,10 +10,12 @@ A stop (SIGTERM, or SIGKILL where a job wants no notice) is at fault if at that 
     no borrower            the victim had no loan, could have none, was protected, or was the claimant itself
     caches left            other jobs' unused caches would have covered it, and were not asked, or not waited for
     in vain                all loans together could not have met even the smallest claim
-    too many               fewer victims would have covered what those already asked do not
-    too dear               as many victims of lower priority, or with clearly less work to lose, would have
+    too many               some of the victims would have covered what those already asked do not
+    too dear               others would have: a set with fewer of the highest priority in which the two differ, or one
+                           that spares the victim with clearly the most work to lose
 
-and a SIGKILL after a SIGTERM if the grace was not over, if there was no shortfall any more, or if fewer would do.
+and a SIGKILL after a SIGTERM if the grace was not over, if there was no shortfall any more, if some of the killed would
+do, or if others that were told, all of lower priority, would do.
 """
 
 from __future__ import annotations
@@ -165,37 +167,43 @@ class Oracle:
             return [Fault("too many", f"{what}: those already asked cover it")]
         choice = sorted({*candidates, *victims})
         loans = {job: truth.loan(job, gpu, time)[0] for job in choice}
-        chosen = self._harm(victims, gpu, time)
-        for size in range(1, len(victims) + 1):
-            for group in combinations(choice, size):
-                if set(group) == set(victims) or sum(loans[job] for job in group) < missing:
-                    continue
-                if size < len(victims):
-                    return [
-                        Fault(
-                            "too many",
-                            f"{what}: {', '.join(group)} would do for {missing >> 20} MiB; {truth.describe(gpu, time)}",
-                        )
-                    ]
-                harm = self._harm(group, gpu, time)
-                if any(truth.jobs[job].changed > time - 1.0 for job in choice):
-                    continue
-                if harm[0] < chosen[0]:
-                    return [Fault("too dear", f"{what}: {', '.join(group)} has lower priority")]
-                if harm[0] == chosen[0] and harm[2] * CLEARLY < chosen[1]:
-                    return [Fault("too dear", f"{what}: {', '.join(group)} has less to lose")]
+        changing = any(truth.jobs[job].changed > time - 1.0 for job in choice)
+        for group in _subsets(choice):
+            if set(group) == set(victims) or sum(loans[job] for job in group) < missing:
+                continue
+            others = f"{', '.join(group)} would do for {missing >> 20} MiB"
+            if set(group) < set(victims):
+                return [Fault("too many", f"{what}: {others}; {truth.describe(gpu, time)}")]
+            if not changing and (why := self._milder(group, victims, gpu, time)):
+                return [Fault("too dear", f"{what}: {others}, and {why}; {truth.describe(gpu, time)}")]
         return []
 
-    def _harm(self, group: Sequence[str], gpu: int, time: float) -> tuple[list[int], float, float]:
-        """Priorities from the highest down; the work that is lost with them, at the least and at the most."""
-        truth = self.truth
-        jobs = [truth.jobs[name] for name in group]
-        least = most = 0.0
-        for job in jobs:
-            seconds = time - max(job.since, job.saved)
-            low, high = truth.usage(job.name, gpu, time)
-            least, most = least + low * max(0.0, seconds - 0.5), most + high * (seconds + 0.5)
-        return sorted((job.priority for job in jobs), reverse=True), least, most
+    def _milder(self, group: Sequence[str], victims: Sequence[str], gpu: int, time: float) -> str:
+        """Why this group comes before the victims in the order, if it surely does."""
+        spared, taken = set(victims) - set(group), set(group) - set(victims)
+        level = {job: self._level(job, gpu, time, low=job in spared) for job in {*spared, *taken}}
+        for one in sorted(set(level.values()), reverse=True):
+            here = [job for job in spared if level[job] == one]
+            instead = [job for job in taken if level[job] == one]
+            if len(instead) != len(here):
+                return "has fewer of the highest priority" if len(instead) < len(here) else ""
+        top = max(level.values())
+        most = max(self._lost(job, gpu, time)[1] for job in taken if level[job] == top)
+        least = max(self._lost(job, gpu, time)[0] for job in spared if level[job] == top)
+        return "has less to lose" if most * CLEARLY < least else ""
+
+    def _level(self, name: str, gpu: int, time: float, *, low: bool) -> float:
+        """Its priority; below all others if it may be above its own limit, where the daemon has the benefit of that."""
+        job = self.truth.jobs[name]
+        may_be_over = self.truth.usage(name, gpu, time)[1] > job.bounds[gpu][1]
+        return float("-inf") if low and may_be_over else job.priority
+
+    def _lost(self, name: str, gpu: int, time: float) -> tuple[float, float]:
+        """The work that is lost with it, at the least and at the most."""
+        job = self.truth.jobs[name]
+        seconds = time - max(job.since, job.saved)
+        low, high = self.truth.usage(name, gpu, time)
+        return low * max(0.0, seconds - 0.5), high * (seconds + 0.5)
 
     def _why_no_victim(self, name: str, gpu: int, time: float, claimants: set[str]) -> str:
         job = self.truth.jobs.get(name)
@@ -270,14 +278,27 @@ class Oracle:
             return [*faults, Fault("no shortfall", f"{what}: {-most >> 20} MiB to spare; {truth.describe(gpu, time)}")]
         known = [victim for victim in victims if victim in truth.jobs]
         loans = {victim: truth.loan(victim, gpu, time)[0] for victim in known}
-        for size in range(1, len(known)):
-            for group in combinations(known, size):
-                if sum(loans[victim] for victim in group) >= most:
-                    return [
-                        *faults,
-                        Fault("too many", f"{what}: {', '.join(group)} would do; {truth.describe(gpu, time)}"),
-                    ]
+        told = [job for job in {*self._told_on(gpu), *known} if job not in {name for name, _ in self.killed}]
+        loans |= {job: truth.loan(job, gpu, time)[0] for job in told}
+        highest = max((self._level(job, gpu, time, low=True) for job in known), default=float("-inf"))
+        lower = [job for job in told if self._level(job, gpu, time, low=False) < highest]
+        changing = any(truth.jobs[job].changed > time - 1.0 for job in told)
+        if not changing and sum(loans[job] for job in lower) >= most:
+            text = f"{what}: {', '.join(lower)}, told as well and of lower priority, would do"
+            return [*faults, Fault("too dear", f"{text}; {truth.describe(gpu, time)}")]
+        for group in _subsets(known):
+            if len(group) < len(known) and sum(loans[victim] for victim in group) >= most:
+                return [
+                    *faults,
+                    Fault("too many", f"{what}: {', '.join(group)} would do; {truth.describe(gpu, time)}"),
+                ]
         return faults
+
+
+def _subsets(jobs: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The smallest first."""
+    for size in range(1, len(jobs) + 1):
+        yield from combinations(jobs, size)
 
 
 def _turns(records: Sequence[Record]) -> Iterator[list[Record]]:

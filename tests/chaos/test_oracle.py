@@ -102,6 +102,62 @@ def test_the_dearer_of_two(truth: Truth) -> None:
     assert kinds(truth, event("term", "A")) == ["too dear"]
 
 
+def three_lenders(truth: Truth) -> None:
+    """C borrows 1 of the 4 that were free: now 3 are missing, and A's 4 or B's 8 cover them."""
+    truth.jobs["C"] = Job("C", {0: (0, 16 * GIB)}, grace=1.0)
+    truth.add(Span("C", 4, 0, GIB, 10, 11))
+
+
+def test_one_of_high_priority_where_two_of_low_would_do(truth: Truth) -> None:
+    three_lenders(truth)
+    truth.jobs["B"].priority = 1
+    truth.spans[0].size = 2 * GIB  # A's; with B's 8, C's 1 and the claim 1 is missing
+    truth.asks[0].size = 8 * GIB  # and now 3
+    assert kinds(truth, event("term", "B")) == ["too dear"]
+    assert kinds(truth, event("term", "A"), event("term", "C")) == []
+    truth.jobs["B"].priority = 0
+    assert kinds(truth, event("term", "A"), event("term", "C")) == ["too dear"], "two where one of the class would do"
+
+
+def test_more_of_the_highest_class_than_needed(truth: Truth) -> None:
+    three_lenders(truth)
+    truth.jobs["O"].bounds[0] = (12 * GIB, 12 * GIB)
+    for name, priority in (("A", 0), ("B", 1), ("C", 1)):
+        truth.jobs[name].priority = priority
+    truth.asks[0].size = 8 * GIB
+    truth.spans[0].size, truth.spans[1].size, truth.spans[2].size = 2 * GIB, 5 * GIB, 5 * GIB  # 4 are missing
+    assert kinds(truth, event("term", "B"), event("term", "C")) == ["too many"]
+    truth.spans[0].size, truth.spans[1].size, truth.spans[2].size = 4 * GIB, 3 * GIB, 5 * GIB
+    assert kinds(truth, event("term", "A")) == []
+    truth.asks[0].size = 9 * GIB  # 5 are missing: A and one of the others, or C alone
+    assert kinds(truth, event("term", "A"), event("term", "B")) == ["too dear"], "C alone has fewer below"
+    assert kinds(truth, event("term", "C")) == []
+
+
+def test_one_above_its_lowered_limit_may_go_first(truth: Truth) -> None:
+    truth.jobs["B"].priority = 1
+    assert kinds(truth, event("term", "B")) == ["too dear"]
+    truth.jobs["B"].bounds[0] = (0, 7 * GIB)
+    assert kinds(truth, event("term", "B")) == []
+
+
+def test_a_change_of_a_moment_ago_may_not_have_counted(truth: Truth) -> None:
+    truth.jobs["B"].priority, truth.jobs["B"].changed = 1, NOW - 0.5
+    assert kinds(truth, event("term", "B")) == []
+
+
+def test_killed_although_one_of_low_priority_was_told_and_would_do(truth: Truth) -> None:
+    truth.jobs["B"].priority = 1
+    truth.jobs["O"].bounds[0] = (16 * GIB, 16 * GIB)
+    truth.asks[0].size = 8 * GIB
+    truth.asks.append(Ask("O", 4, 0, 5 * GIB, NOW - 1, ended=NOW + 3))  # together 9 are missing
+    told = [event("term", "A"), event("term", "B")]
+    assert kinds(truth, *told, event("kill", "B", NOW + 1.0)) == []
+    truth.asks[1].ended = NOW + 0.5  # then only 4 are missing, and A would do
+    assert kinds(truth, *told, event("kill", "B", NOW + 1.0)) == ["too dear"]
+    assert kinds(truth, *told, event("kill", "A", NOW + 1.0)) == []
+
+
 def test_killed_before_its_time(truth: Truth) -> None:
     assert kinds(truth, event("term", "A"), event("kill", "A", NOW + 0.5)) == ["hasty"]
     assert kinds(truth, event("term", "A"), event("kill", "A", NOW + 1.0)) == []

@@ -1,28 +1,34 @@
-"""Whom to take borrowed memory back from: one pure function with a documented order.
+"""Whom to take borrowed memory back from: one pure function with one documented order.
 
-A reclaim is only worth its harm if it covers the shortfall, so the plan is all or nothing. Among the sets of
-borrowers that cover it the best is, in this order:
+The plan is all or nothing: the victims' loans cover the shortfall, or nobody is touched. Of all sets of borrowers that
+cover it, the plan is the first in this order:
 
-    1. the fewest victims
-    2. the lowest priorities (compared from the highest in the set downwards)
-    3. the longest idle, in whole minutes (compared from the least idle in the set upwards)
-    4. the least lost work: the sum of what the victims hold (bytes) times the seconds since they started, or since
-       they said that their work is saved
-    5. the smallest sum of loans, then the ids: so that the same state gives the same plan
+    1. By class, from the highest down: the set with the fewest victims of the highest class comes first; of these the
+       one with the fewest victims of the next class; and so on. So no class higher than needed is touched, and any
+       number of lower victims is taken before one of a higher class.
+    2. Sets with the same number of victims in each class: the dearest borrower that only one of them takes decides;
+       the set that spares it comes first.
 
-What a victim is good for is its *loan*, not all that it holds: the part within its request is its own guarantee,
-and no claim is met from that. With requests that fit into the GPU the loans always cover a claim; they fall short
-only when memory outside gpushare is in the way, and then nobody is killed in vain.
+A job's class is its priority. Jobs above their own limit, because it was lowered, are below all other jobs.
+Of two borrowers the dearer is, by the first of these that differs: the one of the higher class, the one that has been
+idle for fewer whole minutes, the one that loses more work (its bytes times the seconds since it started or saved), the
+one with the larger loan, the one with the larger id.
+
+Rule 2 compares single borrowers, not sums. To find the least sum of lost work that covers a shortfall is the knapsack
+problem, which takes exponential time; here exchanging one victim for another at a time is exact. The plan is the
+first of all sets for any number of borrowers and loans of any size, in the time that sorting takes.
+
+A victim is good for its *loan*, not for all that it holds: the part within its request is its own guarantee, and no
+claim is met from that. With requests that fit into the GPU the loans always cover a claim; they fall short only when
+memory outside gpushare is in the way.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-
-EXHAUSTIVE = 14
-"""Up to so many borrowers all sets are compared (16,384); beyond, sets are built greedily."""
+from itertools import groupby
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +37,16 @@ class Borrower:
 
     job: str
     loan: int
+    """Bytes that its end would give back."""
     usage: int
-    """What it holds, on all its GPUs: it goes as a whole."""
+    """Bytes that it holds on all its GPUs: it goes as a whole."""
     priority: int
     unsaved: float
     """Seconds since it started, or since its last checkpoint."""
     idle: float = 0.0
     """Seconds since it last computed or changed its memory."""
+    over_limit: bool = False
+    """It holds more than its limit allows since the limit was lowered."""
 
     @property
     def lost_work(self) -> float:
@@ -45,43 +54,74 @@ class Borrower:
 
     @property
     def idle_minutes(self) -> int:
-        """Whole minutes: a pause between two steps of a loop says nothing, and must not decide for ever."""
+        """Whole minutes: a pause between two steps of a loop says nothing, and must not decide."""
         return int(self.idle // 60)
 
 
 def plan(shortfall: int, borrowers: Sequence[Borrower]) -> tuple[Borrower, ...]:
     """The victims whose loans cover the shortfall (bytes) with the least harm; () if no set of them does."""
-    able = [borrower for borrower in borrowers if borrower.loan > 0]
-    if shortfall <= 0 or sum(borrower.loan for borrower in able) < shortfall:
+    able = sorted((one for one in borrowers if one.loan > 0), key=_dearness, reverse=True)
+    below = _sum(able)
+    if shortfall <= 0 or below < shortfall:
         return ()
-    if len(able) > EXHAUSTIVE:
-        return _greedy(shortfall, able)
-    for size in range(1, len(able) + 1):
-        covering = [group for group in combinations(able, size) if sum(one.loan for one in group) >= shortfall]
-        if covering:
-            return min(covering, key=_harm)
-    return ()
-
-
-def _harm(group: Sequence[Borrower]) -> tuple[object, ...]:
-    return (
-        sorted((one.priority for one in group), reverse=True),
-        [-minutes for minutes in sorted(one.idle_minutes for one in group)],
-        sum(one.lost_work for one in group),
-        sum(one.loan for one in group),
-        sorted(one.job for one in group),
-    )
-
-
-def _greedy(shortfall: int, able: Sequence[Borrower]) -> tuple[Borrower, ...]:
-    """The largest loans give the smallest number; the last place then goes to the least harmful that still covers."""
-    by_loan = sorted(able, key=lambda one: (-one.loan, _harm([one])))
-    chosen: list[Borrower] = []
+    classes = [list(members) for _, members in groupby(able, key=_class)]
+    fewest = []
     missing = shortfall
-    for borrower in by_loan:
-        enough = [one for one in by_loan if one not in chosen and one.loan >= missing]
-        if enough:
-            return (*chosen, min(enough, key=lambda one: _harm([one])))
-        chosen.append(borrower)
-        missing -= borrower.loan
-    return tuple(chosen)
+    for members in classes:
+        below -= _sum(members)
+        fewest.append(_largest(members, missing - below))
+        missing -= _sum(fewest[-1])
+    victims: list[Borrower] = []
+    surplus = -missing
+    for members, largest in zip(classes, fewest, strict=True):
+        chosen = _spare_the_dearest(members, largest, surplus)
+        surplus -= _sum(largest) - _sum(chosen)
+        victims += chosen
+    return tuple(victims)
+
+
+def _largest(members: Sequence[Borrower], amount: int) -> list[Borrower]:
+    """As few of the members as cover the amount (bytes): the largest loans do it with the fewest, and give the most."""
+    chosen: list[Borrower] = []
+    for one in sorted(members, key=_loan, reverse=True):
+        if amount <= 0:
+            break
+        chosen.append(one)
+        amount -= one.loan
+    return chosen
+
+
+def _spare_the_dearest(members: Sequence[Borrower], largest: Sequence[Borrower], surplus: int) -> list[Borrower]:
+    """As many victims as `largest` has, each as cheap as the surplus (bytes) allows. Members come dearest first.
+
+    Each victim is exchanged for the largest loan among the cheaper members that are no victims, if the surplus pays
+    for the difference. No other set spares this victim if that one does not: it gives the most of all that do.
+    """
+    chosen = set(largest)
+    others = deque(one for one in sorted(members, key=_loan, reverse=True) if one not in chosen)
+    for one in members:
+        if one not in chosen:
+            continue
+        while others and _dearness(others[0]) > _dearness(one):
+            others.popleft()
+        if others and one.loan - others[0].loan <= surplus:
+            surplus -= one.loan - others[0].loan
+            chosen.remove(one)
+            chosen.add(others.popleft())
+    return [one for one in members if one in chosen]
+
+
+def _class(one: Borrower) -> tuple[bool, int]:
+    return (not one.over_limit, one.priority)
+
+
+def _dearness(one: Borrower) -> tuple[object, ...]:
+    return (_class(one), -one.idle_minutes, one.lost_work, one.loan, one.job)
+
+
+def _loan(one: Borrower) -> int:
+    return one.loan
+
+
+def _sum(some: Sequence[Borrower]) -> int:
+    return sum(one.loan for one in some)

@@ -12,7 +12,9 @@ Rules, each held at the moment of action and on words read at that moment:
 
 * there is a shortfall, and borrowers' loans can cover it: else nobody is touched (invariant 6)
 * only borrowers are asked, never the claimant's own job; none is stopped within its protected start (5)
-* whom to ask is planner.py's choice; those already on a rung count first (7); a job is on a rung as a whole (8)
+* whom to trim, to stop and to kill is planner.py's choice each time (7); a job is on a rung as a whole (8)
+* the rung comes first, then the class: a job of high priority is asked for caches before one of low priority is stopped
+* who has been told to stop counts first, whatever its priority: to tell others as well would harm both
 * nobody is stopped while a trim may still be enough, and no claim waits for trims longer than the trim time
 * nobody is stopped on an old sample: memory outside gpushare may have come back, or be too much for all loans
 * a victim that has given back, or is no longer needed, is left in peace
@@ -30,9 +32,6 @@ from gpushare.reasons import Code, Reason
 from gpushared.core import obstacle, planner, rungs
 from gpushared.core.state import Ask, Gpu, Job, Rung, Share
 from gpushared.core.turn import Turn
-
-LOWEST = -(2**31)
-"""No job can be given a lower priority."""
 
 
 def pursue(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> None:
@@ -124,7 +123,7 @@ def _lenders(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
 
 
 def _over_lowered_limit(turn: Turn, gpu: Gpu, job: Job) -> bool:
-    """It has allocated more than its limit allows now: first in turn to give back, whatever its priority."""
+    """It has allocated more than its limit allows now."""
     return sum(share.used for share in turn.state.shares_of(job, gpu.id)) > job.bounds[gpu.id].limit
 
 
@@ -173,9 +172,9 @@ def borrower(turn: Turn, gpu: Gpu, job: Job) -> planner.Borrower:
     state = turn.state
     unsaved = turn.now - max(job.since, job.saved_at)
     idle = turn.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
-    priority = LOWEST if _over_lowered_limit(turn, gpu, job) else job.spec.priority
     held = sum(state.usage(job, id) for id in job.bounds)
-    return planner.Borrower(job.id, state.loan(job, gpu.id), held, priority, unsaved, idle)
+    over_limit = _over_lowered_limit(turn, gpu, job)
+    return planner.Borrower(job.id, state.loan(job, gpu.id), held, job.spec.priority, unsaved, idle, over_limit)
 
 
 # ---- sums ------------------------------------------------------------------------------------------
@@ -252,17 +251,16 @@ def _note_end_of_trim(turn: Turn, gpu: Gpu, job: Job) -> None:
 
 
 def _kill_due(turn: Turn, gpu: Gpu, victims: list[Job], shortfall: int) -> None:
-    """Kill as many of those whose grace is over as are still needed."""
-    due = [victim for victim in victims if turn.now >= victim.reclaims[gpu.id].deadline]
-    if not due:
-        return
-    loans = {victim.id: turn.state.loan(victim, gpu.id) for victim in victims}
-    in_grace = sum(loans[victim.id] for victim in victims if victim not in due)
-    needed = shortfall - in_grace
-    ranked = _borrowers(turn, gpu, due)
-    chosen = planner.plan(needed, ranked) if needed <= sum(loans[job.id] for job in due) else tuple(ranked)
-    for one in chosen:
-        rungs.kill(turn, gpu, turn.state.jobs[one.job])
+    """Kill those whose grace is over, as far as the shortfall (bytes) needs them.
+
+    The planner chooses among all who have been told, not only among those whose grace is over: while it is enough to
+    wait for one of low priority, one of high priority is not killed. If all of them are not enough, all are needed.
+    """
+    told = _borrowers(turn, gpu, victims)
+    for one in planner.plan(shortfall, told) or told:
+        victim = turn.state.jobs[one.job]
+        if turn.now >= victim.reclaims[gpu.id].deadline:
+            rungs.kill(turn, gpu, victim)
 
 
 def _gave_back(turn: Turn, gpu: Gpu, victim: Job) -> bool:
