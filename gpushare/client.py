@@ -107,7 +107,7 @@ class Client:
         return cast(api.Reservations, self._call("GET", "/v1/reservations", api.Reservations))["reservations"]
 
     def release(self, name: str) -> api.Reservation:
-        target = f"/v1/reservations/{quote(name, safe='')}"
+        target = f"/v1/reservations/{quote(name, safe='', errors='backslashreplace')}"
         return cast(api.Reservation, self._call("DELETE", target, api.Reservation))
 
     def checkpointed(self, job: str) -> None:
@@ -191,7 +191,7 @@ class Events(Generic[Line]):
 
 
 def _job_path(name: str) -> str:
-    return f"/v1/jobs/{quote(name, safe='')}"
+    return f"/v1/jobs/{quote(name, safe='', errors='backslashreplace')}"
 
 
 def _decode(data: bytes) -> Any:

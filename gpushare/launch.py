@@ -27,7 +27,7 @@ from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
 from gpushare.link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, wait_for
 from gpushare.paths import software_driver_dir
-from gpushare.printable import printable
+from gpushare.printable import one_line, printable
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.rungs import parse_rungs
 
@@ -177,7 +177,7 @@ class Launch:
             return client.register(body)
         except Refused as refusal:
             limit = "until there is room" if wait == float("inf") else f"up to {format_duration(wait)}"
-            self.say(f"waiting {limit}: {refusal.message}", refusal.facts, level=0)
+            self.say(f"waiting {limit}: {one_line(refusal.message)}", refusal.facts, level=0)
         return self._queue({**body, "wait": min(wait, FOREVER)}, wait)
 
     def _queue(self, body: dict[str, object], wait: float) -> Job:
@@ -348,9 +348,10 @@ class Launch:
                 self.node.client(1.0).end(self.job["id"], None, None)
 
     def say(self, message: str, facts: Facts = (), *, level: int, hint: str | None = None) -> None:
-        """A note for the user: level -1 always, 0 unless -q, 1 with -v."""
+        """A note for the user, of one line or several: level -1 always, 0 unless -q, 1 with -v."""
         if self.options.verbosity >= level:
-            write_stderr(render(message, facts, hint))
+            first, *more = message.split("\n")
+            write_stderr("\n".join([render(first, facts, hint), *more]))
 
 
 def visible_devices(environ: Mapping[str, str]) -> list[str] | None:

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 __all__ = ["one_line", "printable"]
 
-KEPT = "\n\t"
+
+def one_line(text: str) -> str:
+    """The text with each character that is not for reading written as its escape: \\x1b, \\n, \\u202e, \\ud800.
+
+    Those are control characters, marks of direction, blanks other than the space, private and unassigned code points,
+    and lone surrogates.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def printable(text: str) -> str:
-    """The text with each character that is not for reading written as its escape: \\x1b, \\u202e, \\ud800.
-
-    Control characters, marks of direction, private and unassigned code points and lone surrogates are escaped. Line
-    ends and tabs stay: who puts text of others into one line replaces those with `one_line`.
-    """
-    if text.isascii() and text.isprintable():
+    """The same for a text of several lines: line ends and tabs stay."""
+    if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in KEPT else _escaped(one) for one in text)
-
-
-def one_line(text: str) -> str:
-    """The same, for a word in a line or a cell of a table: no line ends and tabs either."""
-    return "".join(one if one.isprintable() else _escaped(one) for one in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpushare.printable import one_line
+
 
 class Code(StrEnum):
     """What kind of reason it is. Stable: scripts read it in JSON."""
@@ -131,4 +133,4 @@ class Told:
         lines += [f"  {label:<{width}}  {text}" for label, text in self.facts]
         if self.hint:
             lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))

@@ -51,7 +51,7 @@ def facts_of(record: logging.LogRecord) -> dict[str, Any]:
 
 def _plain(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if not text or any(c in text for c in ' "=\n') else text
+    return json.dumps(text) if not text.isprintable() or any(c in text for c in ' "=') or not text else text
 
 
 def set_up(level: str, style: str) -> None:

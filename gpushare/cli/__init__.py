@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 import click
 
 from gpushare.errors import GpushareError, render
+from gpushare.printable import printable
 
 __all__ = ["cli", "main"]
 
@@ -97,6 +99,11 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _main(list(arguments))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a locale may lack a character; the text comes out all the same
     code = _main(sys.argv[1:])
     if sys.argv[1:2] == ["run"]:
         # Nothing is left to clean up, and Python's own clearing away takes a tenth of the time `run` may add.
@@ -151,7 +158,7 @@ def _in_our_words(error: click.ClickException, arguments: list[str]) -> str:
 
 
 def _report(text: str, code: int, arguments: Sequence[str]) -> int:
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
     if arguments[:1] == ["run"] and code < FAILED_BEFORE_START:
         return FAILED_BEFORE_START
     return code

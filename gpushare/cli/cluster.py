@@ -136,8 +136,10 @@ def apply(file: Path, store: Path | None) -> None:
         count(kinds.count("QueueChanged"), "changed queue"),
     ]
     for line in views.broken_promises(cluster.allocator):
-        click.echo(f"gpushare: {line}", err=True)
-    click.echo(f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says")
+        _output.echo(f"gpushare: {line}", err=True)
+    _output.echo(
+        f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says"
+    )
     _print_actions(actions)
 
 
@@ -212,7 +214,7 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
         elif chosen:
             views.print_jobs(allocator, chosen)
         else:
-            click.echo("no jobs", err=True)
+            _output.echo("no jobs", err=True)
 
 
 # ---- what happens -------------------------------------------------------------------------------------
@@ -383,7 +385,7 @@ def _known(job: str, allocator: Allocator) -> None:
 
 def _print_actions(actions: Sequence[Action]) -> None:
     for line in views.action_lines(actions):
-        click.echo(line)
+        _output.echo(line)
 
 
 @command.command(short_help="Make a change, in the words of --what-if.")
@@ -402,7 +404,7 @@ def change(changes: tuple[str, ...], store: Path | None) -> None:
     """
     with _open(store, read_only=False) as cluster:
         actions = cluster.append(_read_changes(changes, cluster.allocator), time.time())
-    click.echo("\n".join(views.action_lines(actions)) if actions else "changed; nothing follows from it")
+    _output.echo("\n".join(views.action_lines(actions)) if actions else "changed; nothing follows from it")
 
 
 def _read_changes(changes: Sequence[str], allocator: Allocator) -> list[Event]:
@@ -512,7 +514,7 @@ def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, out
     else:
         views.print_played(played, most=most if is_trace else 0)
         if plot is not None:
-            click.echo(f"drawn to {plot}")
+            _output.echo(f"drawn to {plot}")
     if played.failures:
         number = count(len(played.failures), "thing")
         raise GpushareError(
@@ -536,15 +538,15 @@ def compact(store: Path | None) -> None:
     with Store.open(path) as cluster:
         rows = cluster.compact()
         cluster.shrink()
-    click.echo(f"{count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
+    _output.echo(f"{count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
 
 
 def _scenario(file: Path, *, text: bool) -> views.Played:
     read = scenario.read(file)
     if text:
-        click.echo(read.title)
+        _output.echo(read.title)
         if read.about:
-            click.echo(f"\n{views.wrapped(read.about)}")
+            _output.echo(f"\n{views.wrapped(read.about)}")
     on_step = views.StepPrinter() if text else None
     simulation, failures = scenario.run(read, on_step=on_step)
     return views.Played(read.title, simulation, failures)

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.cluster.codec import plain
@@ -83,7 +81,7 @@ def print_queues(allocator: Allocator, *, wide: bool) -> None:
     if wide:
         for loan in allocator.loans():
             lender = f"from {loan.lender}" if loan.lender else "that are promised to nobody"
-            click.echo(f"{loan.borrower} borrows {format_gpus(loan.amount)} {lender}")
+            _output.echo(f"{loan.borrower} borrows {format_gpus(loan.amount)} {lender}")
 
 
 def broken_promises(allocator: Allocator) -> Iterator[str]:
@@ -168,10 +166,10 @@ def print_plan(allocator: Allocator) -> None:
     capacity, held = _capacity(allocator), sum(view.charge for view in allocator.jobs.values())
     states = Counter(view.state for view in allocator.jobs.values())
     jobs = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "no jobs"
-    click.echo(f"{format_gpus(held)} of {format_gpus(capacity)} GPUs held; {jobs}\n")
+    _output.echo(f"{format_gpus(held)} of {format_gpus(capacity)} GPUs held; {jobs}\n")
     print_queues(allocator, wide=False)
     if allocator.jobs:
-        click.echo()
+        _output.echo()
         print_jobs(allocator, list(allocator.jobs))
 
 
@@ -186,7 +184,7 @@ def plan_json(allocator: Allocator) -> dict[str, Any]:
 
 def print_what_if(allocator: Allocator, outcome: WhatIf) -> None:
     lines = list(action_lines(outcome.actions))
-    click.echo("\n".join(lines) if lines else "nothing would be decided")
+    _output.echo("\n".join(lines) if lines else "nothing would be decided")
     now = {name: view.allocated for name, view in allocator.queues.items()}
     rows = []
     for name in dict.fromkeys([*now, *outcome.allocated]):
@@ -194,7 +192,7 @@ def print_what_if(allocator: Allocator, outcome: WhatIf) -> None:
         if before != after:
             rows.append([name, *("-" if amount is None else format_gpus(amount) for amount in (before, after))])
     if rows:
-        click.echo()
+        _output.echo()
         _output.print_table(WHAT_IF, rows)
 
 
@@ -221,7 +219,7 @@ def print_explanation(allocator: Allocator, explanation: Explanation, now: float
     view = allocator.jobs[explanation.job]
     age = format_duration(float(int(max(0.0, now - view.since))))
     state = {"pending": f"has waited {age}", "starting": "is about to start", "running": f"has run for {age}"}
-    click.echo(f"job {explanation.job} of queue {view.job.queue} {state[explanation.state]}")
+    _output.echo(f"job {explanation.job} of queue {view.job.queue} {state[explanation.state]}")
     facts = [("asks for", asked(view) if any(one.memory is not None for one in view.job.tasks) else _gpus(asked(view)))]
     if view.places:
         facts.append(("holds", f"{_gpus(format_gpus(view.charge))}: {where(view.places)}"))
@@ -236,10 +234,10 @@ def print_explanation(allocator: Allocator, explanation: Explanation, now: float
         facts += [("" if number else "in the way", line) for number, line in enumerate(explanation.who)]
     width = max(len(label) for label, _ in facts)
     for label, text in facts:
-        click.echo(f"  {label:<{width}}  {text}")
+        _output.echo(f"  {label:<{width}}  {text}")
     for change in dict.fromkeys([explanation.change, *(words for words, _ in explanation.others)]):
         if change:
-            click.echo(f"hint: {change}" if change == explanation.change else f"  or: {change}")
+            _output.echo(f"hint: {change}" if change == explanation.change else f"  or: {change}")
 
 
 # ---- simulations --------------------------------------------------------------------------------------
@@ -259,27 +257,27 @@ class StepPrinter:
     shown: int = 0
 
     def __call__(self, number: int, step: Step, simulation: Simulation) -> None:
-        click.echo(f"\n{number}. {step.title}" if step.title else f"\n{number}.")
+        _output.echo(f"\n{number}. {step.title}" if step.title else f"\n{number}.")
         timeline = simulation.timeline
         lines = list(timeline.lines(since=self.shown))
         self.shown = len(timeline.happenings)
         for line in lines or ["nothing is decided"]:
-            click.echo(f"   {line}")
+            _output.echo(f"   {line}")
 
 
 def print_played(played: Played, *, most: int) -> None:
     timeline = played.simulation.timeline
     if most:
-        click.echo(f"{played.title}\n")
+        _output.echo(f"{played.title}\n")
         for line in timeline.lines(most=most):
-            click.echo(line)
-    click.echo()
+            _output.echo(line)
+    _output.echo()
     for line in timeline.strips(plain=not _says_blocks()):
-        click.echo(line)
+        _output.echo(line)
     numbers = _summary(played)
     counted = ", ".join(count(numbers[key], *words) for key, *words in SUMMARY if numbers[key] or key in ALWAYS)
     used = f"; {timeline.used():.1%} of the GPU time used" if timeline.passed else ""
-    click.echo(f"\n{counted}{used}")
+    _output.echo(f"\n{counted}{used}")
 
 
 SUMMARY = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from gpushare.cli import output as _output
+
 
 @click.command(short_help="Print the completion script for a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -18,4 +20,4 @@ def command(shell: str) -> None:
 
     completion = get_completion_class(shell)
     assert completion is not None
-    click.echo(completion(cli, {}, "gpushare", "_GPUSHARE_COMPLETE").source())
+    _output.echo(completion(cli, {}, "gpushare", "_GPUSHARE_COMPLETE").source())

@@ -61,13 +61,13 @@ def _status(output: str) -> None:
         _output.print_json("daemon", {**version, "socket": socket, "uptime": uptime})
         return
     up = format_duration(float(int(uptime)))
-    click.echo(
+    _output.echo(
         f"gpushared {version['version']} (pid {version['pid']}, {version['scope']},"
         f" driver {version['driver']}), up {up}"
     )
-    click.echo(f"  {socket}")
+    _output.echo(f"  {socket}")
     if version["scope"] == "user" and node.runtime.log.exists():
-        click.echo(f"  {node.runtime.log}")
+        _output.echo(f"  {node.runtime.log}")
 
 
 def _stop() -> None:
@@ -89,7 +89,7 @@ def _stop() -> None:
             node.client(1.0).version()
         except DaemonUnreachable:
             others = f"; {count(jobs, 'job runs', 'jobs run')} on, and each starts another daemon" if jobs else ""
-            click.echo(f"stopped gpushared (pid {pid}){others}", err=True)
+            _output.echo(f"stopped gpushared (pid {pid}){others}", err=True)
             return
         time.sleep(0.05)
     raise GpushareError(f"the daemon (pid {pid}) did not end within {format_duration(STOPS_WITHIN)}")

@@ -30,4 +30,4 @@ def command(topic: str | None) -> None:
     if sys.stdout.isatty():
         click.echo_via_pager(_output.markdown(text, min(_output.terminal_size().columns, READABLE)))
     else:
-        click.echo(text, nl=False)
+        _output.echo(text, nl=False)

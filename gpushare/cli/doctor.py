@@ -46,18 +46,18 @@ def _as_json(check: Check, finding: Finding) -> dict[str, object]:
 
 def _print_hints(hints: list[tuple[str, str]]) -> None:
     if hints:
-        click.echo()
+        _output.echo()
     for identity, hint in hints:
-        click.echo(f"hint: {identity}: {hint}")
+        _output.echo(f"hint: {identity}: {hint}")
 
 
 def _print_fixes(found: list[tuple[Check, Finding]]) -> None:
     """Commands for a shell, with what they are for as comments."""
     if not found:
-        click.echo("nothing to mend", err=True)
+        _output.echo("nothing to mend", err=True)
     for check, finding in found:
-        click.echo(f"# {check.id} {finding.state}, {check.title}: {finding.detail}".replace("\n", " "))
+        _output.echo(f"# {check.id} {finding.state}, {check.title}: {finding.detail}".replace("\n", " "))
         for command in finding.fix:
-            click.echo(command)
+            _output.echo(command)
         if not finding.fix:
-            click.echo(f"#   no command mends it: {finding.hint}".replace("\n", " "))
+            _output.echo(f"#   no command mends it: {finding.hint}".replace("\n", " "))

@@ -37,7 +37,7 @@ def command(follow: bool, last: int, job: str | None, output: str) -> None:
         for record in found[-last:] if last else []:
             _print(record, output)
         if not found and output == "table":
-            click.echo("no events" + (f" of a job {job!r}" if job else ""), err=True)
+            _output.echo("no events" + (f" of a job {job!r}" if job else ""), err=True)
         return
     stream = client.follow(last)
     try:
@@ -53,10 +53,10 @@ def command(follow: bool, last: int, job: str | None, output: str) -> None:
 
 def _print(record: Record, output: str) -> None:
     if output == "jsonl":
-        click.echo(json.dumps({"schema": "gpushare.event/1", **record}))
+        _output.echo(json.dumps({"schema": "gpushare.event/1", **record}))
         return
     first, *more = record["text"].splitlines() or [""]
     whose = f"{record['name']}: " if record["name"] else ""
-    click.echo(f"{_output.clock(record['time'])}  {record['event']:<10}  {whose}{first}")
+    _output.echo(f"{_output.clock(record['time'])}  {record['event']:<10}  {whose}{first}")
     for line in more:
-        click.echo(f"{'':22}{line}")
+        _output.echo(f"{'':22}{line}")

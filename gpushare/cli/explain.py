@@ -80,7 +80,7 @@ def _explain_input(output: str) -> None:
     from gpushare.meaning import messages_in
 
     if sys.stdin.isatty():
-        click.echo("paste the messages, then Ctrl-D", err=True)
+        _output.echo("paste the messages, then Ctrl-D", err=True)
     with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
         found = messages_in(lines)
     if not found:
@@ -98,7 +98,7 @@ def _explain_input(output: str) -> None:
         return
     for number, one in enumerate(found):
         if number:
-            click.echo()
+            _output.echo()
         _print_found(one)
 
 
@@ -108,31 +108,31 @@ def _meaning(meaning: Meaning) -> dict[str, object]:
 
 def _print_found(found: Found) -> None:
     times = f" ({found.count} times; the last has these numbers)" if found.count > 1 else ""
-    click.echo(f"{found.meaning.code}: {found.message}{times}")
+    _output.echo(f"{found.meaning.code}: {found.message}{times}")
     width = max((len(label) for label, _ in found.facts), default=0)
     for label, text in found.facts:
         first, *more = text.splitlines() or [""]
-        click.echo(f"  {label:<{width}}  {first}".rstrip())
+        _output.echo(f"  {label:<{width}}  {first}".rstrip())
         for line in more:
-            click.echo(f"{'':{width + 4}}{line}")
-    click.echo()
+            _output.echo(f"{'':{width + 4}}{line}")
+    _output.echo()
     _print_what(found.meaning)
     if found.hint:
-        click.echo(f"hint: {found.hint}")
+        _output.echo(f"hint: {found.hint}")
 
 
 def _print_meaning(meaning: Meaning) -> None:
-    click.echo(meaning.code)
+    _output.echo(meaning.code)
     for message in meaning.messages:
-        click.echo(f"  {message}")
-    click.echo()
+        _output.echo(f"  {message}")
+    _output.echo()
     _print_what(meaning)
 
 
 def _print_what(meaning: Meaning) -> None:
     for paragraph in (*meaning.what.splitlines(), f"What to do: {meaning.remedy}"):
         width = min(_output.terminal_size().columns, READABLE)
-        click.echo(textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False))
+        _output.echo(textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False))
 
 
 def _print_now(explanation: Explanation) -> None:
@@ -140,19 +140,19 @@ def _print_now(explanation: Explanation) -> None:
         held = f"{format_bytes(gpu['usage'])} used by jobs ({format_bytes(gpu['lent'])} of it lent)"
         outside = f", {format_bytes(gpu['unmanaged'])} outside gpushare" if gpu["unmanaged"] else ""
         coming = f", {format_bytes(gpu['returning'])} coming back" if gpu["returning"] else ""
-        click.echo(
+        _output.echo(
             f"GPU {gpu['index']} ({gpu['name']}): {format_bytes(gpu['free'])} free of"
             f" {format_bytes(gpu['capacity'])}, {held}{outside}{coming}"
         )
         for line in ailments(gpu, hints=True):
-            click.echo(f"  {line}")
+            _output.echo(f"  {line}")
         for one in explanation["pressure"]:
             if one["uuid"] == gpu["uuid"] and one["some"]["total"]:
-                click.echo(f"  {_stalls(one)}")
-    click.echo()
+                _output.echo(f"  {_stalls(one)}")
+    _output.echo()
     _print_waiting(explanation["waiting"], "nobody waits for memory")
     if explanation["records"]:
-        click.echo("\nthe last of what has happened (more of it: `gpushare events -n 1000`)")
+        _output.echo("\nthe last of what has happened (more of it: `gpushare events -n 1000`)")
         _print_records(explanation["records"][-LAST:], names=True)
 
 
@@ -168,45 +168,45 @@ def _stalls(one: GpuPressure) -> str:
 
 def _print_waiting(waiting: list[Waiting], none: str | None) -> None:
     if not waiting and none:
-        click.echo(none)
+        _output.echo(none)
     for one in waiting:
-        click.echo(one["message"])
+        _output.echo(one["message"])
         width = max((len(label) for label, _ in one["facts"]), default=0)
         for label, text in one["facts"]:
-            click.echo(f"  {label:<{width}}  {text}")
+            _output.echo(f"  {label:<{width}}  {text}")
         if one["hint"]:
-            click.echo(f"hint: {one['hint']}")
+            _output.echo(f"hint: {one['hint']}")
 
 
 def _print_story(story: Story) -> None:
     job = story["job"]
-    click.echo(f"job {job['name']} ({job['id']}) of {job['user']}: {job['state']}")
+    _output.echo(f"job {job['name']} ({job['id']}) of {job['user']}: {job['state']}")
     for gpu in job["gpus"]:
         if job["state"] == "ended":
             bounds = f"request {format_bytes(gpu['request'])}, limit {format_bytes(gpu['limit'])}"
-            click.echo(f"  GPU {gpu['index']}  used {format_bytes(gpu['peak'])} at most; {bounds}")
+            _output.echo(f"  GPU {gpu['index']}  used {format_bytes(gpu['peak'])} at most; {bounds}")
             continue
         if job["state"] == "observed":
             most = format_bytes(gpu["peak"])
-            click.echo(
+            _output.echo(
                 f"  GPU {gpu['index']}  uses {format_bytes(gpu['usage'])}, {most} at most; only observed: no budget"
             )
             continue
         loan = f", {format_bytes(gpu['loan'])} of it on loan" if gpu["loan"] else ""
-        click.echo(
+        _output.echo(
             f"  GPU {gpu['index']}  uses {format_bytes(gpu['usage'])}{loan}; request {format_bytes(gpu['request'])},"
             f" limit {format_bytes(gpu['limit'])}; could get {format_bytes(gpu['grantable'])} more now"
         )
         if gpu["health"] != "ok":
-            click.echo(f"  GPU {gpu['index']}  is {gpu['health']}; `gpushare status` says why")
+            _output.echo(f"  GPU {gpu['index']}  is {gpu['health']}; `gpushare status` says why")
     if job["outcome"] is not None:
-        click.echo(f"  {_ending(job['outcome'])}")
+        _output.echo(f"  {_ending(job['outcome'])}")
     if story["waiting"]:
-        click.echo()
+        _output.echo()
         _print_waiting(story["waiting"], None)
-    click.echo()
+    _output.echo()
     if not story["story"]:
-        click.echo("nothing is recorded")
+        _output.echo("nothing is recorded")
     _print_records(story["story"])
 
 
@@ -228,6 +228,6 @@ def _print_records(records: list[Record], *, names: bool = False) -> None:
     for record in records:
         first, *more = record["text"].splitlines() or [""]
         whose = f"{record['name']}: " if record["name"] and names else ""
-        click.echo(f"{_output.clock(record['time'])}  {whose}{first}")
+        _output.echo(f"{_output.clock(record['time'])}  {whose}{first}")
         for line in more:
-            click.echo(f"          {line}")
+            _output.echo(f"          {line}")

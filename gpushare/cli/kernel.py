@@ -95,8 +95,8 @@ def install(
         display_name=display_name,
     )
     kernel, replaced = kernelspec.install(plan, _target(prefix, sys_prefix), __version__)
-    click.echo(f"{'replaced' if replaced else 'installed'} {kernel.name}: {kernel.display_name}")
-    click.echo(kernel.directory)
+    _output.echo(f"{'replaced' if replaced else 'installed'} {kernel.name}: {kernel.display_name}")
+    _output.echo(kernel.directory)
     _warn(plan, kernel)
 
 
@@ -132,10 +132,10 @@ def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel) -> None:
             f"ipykernel is not installed in {sys.prefix}: the kernel cannot start before it is",
             hint="pip install ipykernel there, or wrap another kernel with --base",
         )
-        click.echo(note, err=True)
+        _output.echo(note, err=True)
     first = kernelspec.find(kernel.name, kernelspec.data_dirs(os.environ))
     if first is not None and first.directory != kernel.directory:
-        click.echo(render(f"another kernel of that name comes first: {first.directory}"), err=True)
+        _output.echo(render(f"another kernel of that name comes first: {first.directory}"), err=True)
 
 
 @command.command("list")
@@ -148,7 +148,7 @@ def list_kernels(*, prefix: Path | None, sys_prefix: bool, output: str) -> None:
     if output == "json":
         _output.print_json("kernels", {"kernels": [_as_json(kernel) for kernel in kernels]})
     elif not kernels:
-        click.echo("none of gpushare's kernels is installed here", err=True)
+        _output.echo("none of gpushare's kernels is installed here", err=True)
     else:
         titles = ("NAME", "BUDGET", "BASE", "DISPLAY NAME", "DIRECTORY")
         rows = [_row(kernel) for kernel in kernels]
@@ -176,4 +176,4 @@ def _as_json(kernel: kernelspec.Kernel) -> dict[str, object]:
 @sys_prefix_option
 def remove_kernel(*, name: str, prefix: Path | None, sys_prefix: bool) -> None:
     """Remove the kernel NAME, if it is one of gpushare's."""
-    click.echo(f"removed {kernelspec.remove(name, _places(prefix, sys_prefix))}")
+    _output.echo(f"removed {kernelspec.remove(name, _places(prefix, sys_prefix))}")

@@ -20,10 +20,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpushare.printable import one_line, printable
+
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["Column", "age", "clock", "jsonl", "option", "print_json", "print_table", "progress", "styled", "table"]
+__all__ = [
+    "Column",
+    "age",
+    "clock",
+    "echo",
+    "jsonl",
+    "option",
+    "print_json",
+    "print_table",
+    "progress",
+    "styled",
+    "table",
+]
 
 PIPED_WIDTH = 10_000
 GAP = 2
@@ -72,6 +86,16 @@ def option(*formats: str) -> Callable[[Function], Function]:
     return add
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Plain text for people, the only way out of a command for it: what others have named does not move the cursor."""
+    click.echo(printable(str(text)), err=err, nl=nl)
+
+
+def echo_drawn(lines: Sequence[str]) -> None:
+    """Lines of a table or picture, with our own colours: their parts have been made printable."""
+    click.echo("\n".join(lines))
+
+
 def print_json(schema: str, content: Mapping[str, object]) -> None:
     click.echo(json.dumps({"schema": f"gpushare.{schema}/1", **content}, indent=2))
 
@@ -84,7 +108,7 @@ def jsonl(schema: str, items: Sequence[Mapping[str, object]]) -> None:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], dim: Callable[[int], bool] | None = None
 ) -> None:
-    click.echo("\n".join(table(columns, rows, terminal_size().columns if sys.stdout.isatty() else None, dim)))
+    echo_drawn(table(columns, rows, terminal_size().columns if sys.stdout.isatty() else None, dim))
 
 
 def terminal_size() -> os.terminal_size:
@@ -102,6 +126,7 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
+    rows = [[one_line(cell) for cell in row] for row in rows]
     room = width or PIPED_WIDTH
     kept = _kept(columns, rows, room)
     widths = _widths(columns, rows, kept, room)
@@ -133,7 +158,7 @@ def styled(*parts: tuple[str, str]) -> str:
     """One line for a terminal, of (text, style) pairs."""
     from rich.text import Text
 
-    return _ansi(Text.assemble(*parts))
+    return _ansi(Text.assemble(*((one_line(text), style) for text, style in parts)))
 
 
 def markdown(text: str, width: int) -> str:

@@ -74,7 +74,7 @@ def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> N
         if gpu is not None and not any(_is(gpu, one["index"], one["uuid"]) for one in gpus):
             numbers = ", ".join(str(one["index"]) for one in gpus)
             raise UsageError(f"this node has no GPU {gpu!r}", hint=f"there are: {numbers}; see `gpushare status`")
-        click.echo("no jobs" + (" like that" if gpu or user else ""), err=True)
+        _output.echo("no jobs" + (" like that" if gpu or user else ""), err=True)
 
 
 def _only_on(job: Job, gpu: str) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpushare.cli import complete
+from gpushare.cli import output as _output
 from gpushare.config import load_settings
 from gpushare.locate import find
 from gpushare.quantity import format_bytes
@@ -18,4 +19,4 @@ def command(name: str) -> None:
     where = ", ".join(f"{format_bytes(gpu['remainder'])} on GPU {gpu['index']}" for gpu in gone["gpus"])
     jobs = len(gone["jobs"])
     still = f"; {jobs} {'job runs' if jobs == 1 else 'jobs run'} on with what it had of it" if jobs else ""
-    click.echo(f"released {where}{still}")
+    _output.echo(f"released {where}{still}")

@@ -72,12 +72,12 @@ def command(*, amount: str | None, name: str, gpus: int, lasting: str | None, li
         return
     where = ", ".join(f"{format_bytes(gpu['amount'])} on GPU {gpu['index']}" for gpu in made["gpus"])
     until = "until it is released" if seconds is None else f"for {format_duration(seconds)}"
-    click.echo(f"reserved {where} as {made['name']}, {until}")
+    _output.echo(f"reserved {where} as {made['name']}, {until}")
 
 
 def _print(found: list[Reservation]) -> None:
     if not found:
-        click.echo("no reservations", err=True)
+        _output.echo("no reservations", err=True)
         return
     rows = [
         [

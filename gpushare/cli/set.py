@@ -47,13 +47,13 @@ def command(
 
 def _print(change: Change, *, dry_run: bool) -> None:
     before, after = change["before"], change["after"]
-    click.echo(f"job {after['name']} ({after['id']})" + (" would change" if dry_run else ""))
+    _output.echo(f"job {after['name']} ({after['id']})" + (" would change" if dry_run else ""))
     if before["priority"] != after["priority"]:
-        click.echo(f"  priority  {before['priority']} → {after['priority']}")
+        _output.echo(f"  priority  {before['priority']} → {after['priority']}")
     for old, new in zip(before["gpus"], after["gpus"], strict=False):
-        click.echo(f"  GPU {new['index']}     {_amounts(old, new)}")
+        _output.echo(f"  GPU {new['index']}     {_amounts(old, new)}")
     if change["note"]:
-        click.echo(change["note"])
+        _output.echo(change["note"])
 
 
 def _amounts(old: JobGpu, new: JobGpu) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gpushare.cli import output as _output
 from gpushare.errors import GpushareError
 from gpushare.paths import library
 
@@ -21,4 +22,4 @@ def command() -> None:
             code="not_built",
             hint="install the package (pip install .), or build in place (make build)",
         )
-    click.echo(library())
+    _output.echo(library())

@@ -42,20 +42,20 @@ def command(output: str) -> None:
     if output == "json":
         _output.print_json("status", dict(status))
         return
-    click.echo(headline(node, status))
-    click.echo()
+    _output.echo(headline(node, status))
+    _output.echo()
     wide = output == "wide"
     columns = [*(replace(one, spare=0) for one in COLUMNS), *WIDE] if wide else COLUMNS
     _output.print_table(columns, [_row(gpu, wide=wide) for gpu in status["gpus"]])
-    click.echo(f"\n{LEGEND}")
+    _output.echo(f"\n{LEGEND}")
     if status["jobs"]:
-        click.echo(_jobs(status["jobs"]))
+        _output.echo(_jobs(status["jobs"]))
     ailing = [line for gpu in status["gpus"] for line in ailments(gpu, hints=wide)]
     if ailing:
-        click.echo("\n" + "\n".join(ailing))
+        _output.echo("\n" + "\n".join(ailing))
     foreign = foreign_software_gpus(node, os.environ)
     if foreign is not None:
-        click.echo(f"\n{foreign.message}")
+        _output.echo(f"\n{foreign.message}")
 
 
 def headline(node: Node, status: Status) -> str:

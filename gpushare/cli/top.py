@@ -22,6 +22,7 @@ from gpushare.cli.status import ailments, bar, headline
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError
 from gpushare.locate import Node, find
+from gpushare.printable import one_line
 from gpushare.quantity import format_bytes
 
 BAR, NARROW = 30, 8
@@ -97,7 +98,7 @@ def command(interval: float, once: bool, sort: str, readonly: bool) -> None:
         status = node.client().status()
         terminal = sys.stdout.isatty()
         room = os.terminal_size((_output.terminal_size().columns, PIPED.lines)) if terminal else PIPED
-        click.echo("\n".join(frame(headline(node, status), status, Look(room, sort, terminal))))
+        _output.echo_drawn(frame(headline(node, status), status, Look(room, sort, terminal)))
         return
     view = View(sort)
     with contextlib.suppress(KeyboardInterrupt), screen() as wait:
@@ -124,7 +125,7 @@ def _picture(found: tuple[Node, Status] | DaemonUnreachable, view: View, look: L
     if view.help:
         return _bottom(_help(readonly=readonly), look)
     if isinstance(found, DaemonUnreachable):
-        return _bottom([found.message, "trying again"], look)
+        return _bottom([one_line(found.message), "trying again"], look)
     node, status = found
     return frame(headline(node, status), status, look)
 
@@ -208,6 +209,7 @@ def _help(*, readonly: bool) -> list[str]:
 
 def frame(title: str, status: Status, look: Look) -> list[str]:
     """The lines of one picture: no more than there is room for, each no longer."""
+    title = one_line(title)
     width = look.size.columns
     clock = time.strftime("%H:%M:%S")
     lines = [title[: max(0, width - len(clock) - 1)].ljust(width - len(clock)) + clock]
@@ -236,7 +238,7 @@ def _gpu(gpu: Gpu, look: Look, *, tall: bool) -> list[str]:
     if look.terminal:
         strip = _output.styled(*((mark, COLOURS.get(mark, "")) for mark in strip))
     for one in ailments(gpu, hints=False)[:1]:
-        of += f"  {one.removeprefix(label)}"
+        of += f"  {one_line(one.removeprefix(label))}"
     lines = [label + strip + of]
     if tall:
         numbers = {"requested": gpu["requested"], "lent": gpu["lent"], "capacity": gpu["capacity"]}
@@ -284,4 +286,4 @@ def _around(rows: list[tuple[Job, list[str]]], selected: str | None, count: int)
 
 
 def _paint(text: str, style: str, look: Look) -> str:
-    return _output.styled((text, style)) if look.terminal and style else text
+    return _output.styled((text, style)) if look.terminal and style else one_line(text)

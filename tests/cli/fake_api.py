@@ -125,6 +125,8 @@ class FakeDaemon:
             case "GET", ["status"]:
                 daemon = {"version": "0.1.0", "uptime": 200.0, "jobs": len(self.jobs)}
                 return 200, {"daemon": daemon, "gpus": self._gpus(), "jobs": list(self.jobs.values())}
+            case "GET", ["events"]:
+                return 200, {"records": self.records}
             case "GET", ["explain"]:
                 return 200, {"gpus": self._gpus(), "waiting": self.waiting, "pressure": [], "records": self.records}
             case _, ["jobs", name, *rest]:
@@ -312,7 +314,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if fake.garbage is not None:
             self.wfile.write(fake.garbage)
-        elif self.path.endswith("/events"):
+        elif self.path.startswith("/v1/jobs/") and self.path.endswith("/events"):
             self._stream(fake)
         else:
             self._answer(fake, body)

@@ -108,9 +108,10 @@ def test_the_allocator_is_named_completely() -> None:
     assert seen <= set(CLUSTER)
 
 
-@pytest.mark.parametrize("module", ["quantity", "reasons"])
+@pytest.mark.parametrize("module", ["printable", "quantity", "reasons"])
 def test_what_the_core_imports_is_pure_too(module: str) -> None:
     allowed = {"__future__", "re", "dataclasses", "enum", "typing", "collections.abc", "gpushare.errors"}
+    allowed.add("gpushare.printable")
     assert imports(ROOT / "gpushare" / f"{module}.py") <= allowed
 
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare._layout import ffi, lib
+from gpushare.printable import printable
 from gpushared.core.events import TrimSeen
 from gpushared.logs import facts, log
 from gpushared.programs.ledger import Account, Header, Ledger, Terms
@@ -251,8 +252,8 @@ class Page:
 
 
 def cut(text: str, size: int) -> bytes:
-    """At most so many bytes of UTF-8, no character cut in two."""
-    data = text.encode()
+    """At most so many bytes of UTF-8, no character cut in two, nothing that a terminal obeys."""
+    data = printable(text).encode()
     return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
 
 
