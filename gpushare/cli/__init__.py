@@ -101,9 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(list(arguments))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a locale may lack a character; the text comes out all the same
+            stream.reconfigure(errors="backslashreplace")  # a locale may lack a character
     code = _main(sys.argv[1:])
     if sys.argv[1:2] == ["run"]:
         # Nothing is left to clean up, and Python's own clearing away takes a tenth of the time `run` may add.

@@ -33,11 +33,12 @@ class RunCommand(click.Command):
         """Not where -- says that all behind it is the program's."""
         before = args[: len(args) - len(command)]
         if before[-1:] != ["--"] and any(word.startswith("--") for word in command):
+            from gpushare.cli import output as _output
             from gpushare.cli.mistakes import misplaced
 
             warning = misplaced(before, command)
             if warning:
-                click.echo(warning, err=True)
+                _output.echo(warning, err=True)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Behind the program's name nothing is an option of ours: a shell that asks is told so."""
