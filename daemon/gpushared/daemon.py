@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
@@ -22,7 +22,7 @@ from gpushared.hello import Welcomer
 from gpushared.identities import Identities
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
-from gpushared.people.front import Front
+from gpushared.people.front import READ_AT_ONCE, Front
 from gpushared.programs.pages import Pages
 from gpushared.recovery import recover
 from gpushared.runtime_dir import RuntimeDir
@@ -126,7 +126,9 @@ class Daemon:
         self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.gate)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
-        runner = web.AppRunner(self.api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            self.api.application(), handler_cancellation=True, shutdown_timeout=1.0, **front_options()
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
@@ -137,7 +139,7 @@ class Daemon:
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack, application: web.Application) -> None:
         from aiohttp import web
 
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(application, shutdown_timeout=1.0, **front_options())
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
@@ -237,6 +239,11 @@ class Daemon:
             self.shell.find_gpus()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))
         self._notifier.ready(self._describe())
+
+
+def front_options() -> dict[str, Any]:
+    """How aiohttp is to read: bodies as they come, for what is packed could unpack to any size; and little ahead."""
+    return {"access_log": None, "auto_decompress": False, "read_bufsize": READ_AT_ONCE}
 
 
 def _count(number: int, noun: str) -> str:

@@ -30,8 +30,12 @@ class Doors:
         self._used: dict[int, int] = {}
         self._total = 0
 
+    def is_bound(self, uid: int) -> bool:
+        """Whether the user has to share with others."""
+        return uid not in self._own
+
     def has_room(self, uid: int, descriptors: int) -> bool:
-        if uid in self._own:
+        if not self.is_bound(uid):
             return True
         mine, all_of_them = self._used.get(uid, 0) + descriptors, self._total + descriptors
         return mine <= self.limit // OWN_SHARE and all_of_them <= self.limit - self.limit // KEPT_BACK
@@ -50,7 +54,7 @@ class Doors:
 
     def most_jobs(self, uid: int) -> int | None:
         """None: no bound."""
-        return None if uid in self._own else min(JOBS, self.limit // JOBS_SHARE)
+        return min(JOBS, self.limit // JOBS_SHARE) if self.is_bound(uid) else None
 
     def most_api_connections(self, uid: int) -> int | None:
-        return None if uid in self._own else min(API_CONNECTIONS, self.limit // OWN_SHARE)
+        return min(API_CONNECTIONS, self.limit // OWN_SHARE) if self.is_bound(uid) else None

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from aiohttp import web
@@ -37,9 +37,18 @@ class Batch(NamedTuple, Generic[Item]):
 class Backlog(Generic[Item]):
     """What one reader has not read yet."""
 
-    def __init__(self, first: Iterable[Item] = (), wanted: Callable[[Item], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        first: Iterable[Item] = (),
+        wanted: Callable[[Item], bool] = lambda _: True,
+        count: Callable[[Item, int], bool] = lambda _item, _sign: True,
+    ) -> None:
+        """`count` is told of each item that comes (1) and goes (-1), and says whether there is room for one more. It is
+        for items that are kept for this reader alone."""
         self._items: deque[Item] = deque()
         self._wanted = wanted
+        self._count = count
+        self._room = True
         self._lost = 0
         self._ended = False
         self._more = asyncio.Event()
@@ -53,11 +62,22 @@ class Backlog(Generic[Item]):
         """What this reader does not want, others' for instance, cannot push out what it does."""
         if self._ended or not self._wanted(item):
             return
-        if len(self._items) >= UNREAD:
-            self._items.popleft()
+        if self._items and (len(self._items) >= UNREAD or not self._room):
+            self._take()
             self._lost += 1
         self._items.append(item)
+        self._room = self._count(item, 1)
         self._more.set()
+
+    def _take(self) -> Item:
+        item = self._items.popleft()
+        self._room = self._count(item, -1)
+        return item
+
+    def close(self) -> None:
+        """Its reader has gone."""
+        while self._items:
+            self._take()
 
     def end(self) -> None:
         self._ended = True
@@ -70,7 +90,7 @@ class Backlog(Generic[Item]):
                 await self._more.wait()
         except TimeoutError:
             return Batch([], 0, ended=False)
-        items = [self._items.popleft() for _ in range(min(AT_ONCE, len(self._items)))]
+        items = [self._take() for _ in range(min(AT_ONCE, len(self._items)))]
         batch = Batch(items, self._lost, self._ended and not self._items)
         self._lost = 0
         if not self._items and not self._ended:
@@ -83,11 +103,14 @@ async def stream(
     backlog: Backlog[Item],
     readers: set[Backlog[Item]],
     show: Callable[[list[Item], int], Iterable[Line]],
+    *,
+    room: Callable[[], Awaitable[None]],
     heartbeat: float | None = None,
 ) -> web.StreamResponse:
     """Write all that is put into the backlog, until it ends or the reader goes; for that long it is among `readers`.
 
-    `show` makes the lines of a few items and of how many were lost before them.
+    `show` makes the lines of a few items and of how many were lost before them. `room` waits until the reader's user
+    has read enough for more to be written.
     """
     response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
     readers.add(backlog)
@@ -95,6 +118,7 @@ async def stream(
         await response.prepare(request)
         ended = False
         while not ended:
+            await room()
             items, missed, ended = await backlog.take(heartbeat)
             await response.write(_lines(show(items, missed)) or b"\n")
         await response.write_eof()
@@ -102,6 +126,7 @@ async def stream(
         pass  # it no longer wants to know
     finally:
         readers.discard(backlog)
+        backlog.close()
     return response
 
 

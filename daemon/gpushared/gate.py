@@ -17,7 +17,7 @@ from gpushared.core import rules
 from gpushared.core.events import BudgetChanged, JobSpec
 from gpushared.core.reveal import Viewer
 from gpushared.identities import Identities
-from gpushared.jobs import Entry
+from gpushared.jobs import MOST_OF_JOBS, Entry, bytes_of
 from gpushared.shell import Shell
 
 
@@ -65,12 +65,23 @@ class Gate:
     def admit(self, spec: JobSpec) -> JobSpec | Reason:
         """A new job, as it may be."""
         who = self._identities.known(spec.uid)
-        own = sum(1 for entry in self._shell.book.live() if entry.spec.uid == spec.uid)
-        most = self._shell.doors.most_jobs(spec.uid)
-        if most is not None and own >= most:
-            message = f"{spec.user} has {own} jobs, as many as this daemon can keep of one user"
+        own = [entry for entry in self._shell.book.live() if entry.spec.uid == spec.uid]
+        full = self._is_full(spec, own)
+        if full:
+            message = f"{spec.user} has {full}, as many as this daemon can keep of one user"
             return Reason(Code.POLICY, message, hint="end one of them first: `gpushare ps` lists them")
-        return rules.admit(self._config().rules, who, spec, self._totals(spec.devices), own)
+        return rules.admit(self._config().rules, who, spec, self._totals(spec.devices), len(own))
+
+    def _is_full(self, spec: JobSpec, own: list[Entry]) -> str:
+        """What the user has so many of that one more job cannot be kept; "": nothing."""
+        most = self._shell.doors.most_jobs(spec.uid)
+        if most is None:
+            return ""
+        if len(own) >= most:
+            return f"{len(own)} jobs"
+        if sum(one.bytes for one in own) + bytes_of(spec) > MOST_OF_JOBS:
+            return f"{len(own)} jobs with long commands"
+        return ""
 
     def change(self, entry: Entry, event: BudgetChanged) -> BudgetChanged | Reason:
         """What a user wants to change of a job of its own."""

@@ -18,10 +18,16 @@ from gpushare.reasons import Reason
 from gpushared.core.events import JobSpec
 from gpushared.core.reveal import Viewer
 from gpushared.follow import Backlog
+from gpushared.held import MOST, Held
 from gpushared.programs.processes import Process, Readers
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256
+MOST_OF_JOBS = MOST // 2
+"""Bytes: the rest is for what a user can wait with. What jobs take comes back only when they end."""
+AROUND_A_JOB = 4096
+AROUND_A_NOTICE = 1024
+"""Bytes."""
 
 Notice = dict[str, Any]
 
@@ -58,6 +64,8 @@ class Entry:
     """Of processes that have gone; the living ones count in their pages."""
     last_seen: dict[str, Any] | None = None
     """How the API showed the job last, for when the core has forgotten it."""
+    bytes: int = 0
+    """Counted for its user (held.py)."""
 
     def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
         notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
@@ -65,9 +73,14 @@ class Entry:
         for listener in self.listeners:
             listener.put(notice)
 
-    def backlog(self) -> Backlog[Notice]:
-        """For a new listener: all notices so far."""
-        backlog = Backlog(self.notices)
+    def backlog(self, held: Held) -> Backlog[Notice]:
+        """For a new listener: all notices so far. Those that it has not read are held for the job's user."""
+
+        def count(notice: Notice, sign: int) -> bool:
+            held.change(self.spec.uid, sign * (AROUND_A_NOTICE + len(notice["text"])))
+            return held.has_room(self.spec.uid)
+
+        backlog = Backlog(self.notices, count=count)
         if self.state == "ended":
             backlog.end()
         return backlog
@@ -94,10 +107,12 @@ class Book:
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._ended: deque[Entry] = deque()
+        self.held = Held(lambda _: False)
         self.on_wrapper_end: Callable[[Entry], None] = lambda _: None
 
     def open(self, job: str, spec: JobSpec) -> Entry:
-        entry = Entry(job, spec)
+        entry = Entry(job, spec, bytes=bytes_of(spec))
+        self.held.change(spec.uid, entry.bytes)
         self._entries[job] = entry
         return entry
 
@@ -144,6 +159,7 @@ class Book:
         if self._entries.get(entry.id) is entry:  # else its wrapper has submitted it again meanwhile
             del self._entries[entry.id]
         self._let_go(entry)
+        self._uncount(entry)
 
     def end(self, entry: Entry) -> None:
         """The job is over; it is kept for a while, for whoever asks what became of it."""
@@ -159,6 +175,7 @@ class Book:
             oldest = self._ended.popleft()
             if self._entries.get(oldest.id) is oldest:
                 del self._entries[oldest.id]
+            self._uncount(oldest)
 
     def end_streams(self) -> None:
         for entry in self._entries.values():
@@ -170,12 +187,23 @@ class Book:
         for entry in self._entries.values():
             self._let_go(entry)
 
+    def _uncount(self, entry: Entry) -> None:
+        """Once: a call that breaks off late may forget an entry that has ended already."""
+        self.held.change(entry.spec.uid, -entry.bytes)
+        entry.bytes = 0
+
     @staticmethod
     def _let_go(entry: Entry) -> None:
         for process in (entry.wrapper, entry.main):
             if process is not None:
                 process.close()
         entry.wrapper = entry.main = None
+
+
+def bytes_of(spec: JobSpec) -> int:
+    """What a job costs beside its notices: its text, here, in the core and in the notes, and what is around it."""
+    texts = (spec.request_source, spec.limit_source, *spec.command, *(spec.devices or ()))
+    return AROUND_A_JOB + 2 * sum(map(len, texts))
 
 
 def killed_facts(reason: Reason) -> dict[str, Any]:

@@ -55,6 +55,7 @@ from gpushared.devices.gpus import Gpus, Sample
 from gpushared.devices.outsiders import StrayFinder, open_stray
 from gpushared.doors import Doors
 from gpushared.follow import Backlog
+from gpushared.held import Held
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
 from gpushared.programs.clients import Client, Clients
@@ -142,6 +143,8 @@ class Shell:
         self.clients = Clients()
         self.book = Book()
         self.doors, self.turns, self.strays = Doors(), Turns(self.loop), Strays()
+        self.held = Held(self.doors.is_bound)
+        self.book.held = self.held
         self.book.on_wrapper_end = self._wrapper_ended
         self.asked: dict[int, Asked] = {}
         self.traffic = Traffic()

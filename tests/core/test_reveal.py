@@ -206,7 +206,7 @@ MAY_READ_NAMES = {
     ("reveal.py", "bare_user"): "makes mentions",
     ("views.py", "job"): "veiled at its end",
     ("views.py", "reservation"): "asks the viewer in the same line",
-    ("waits.py", "all_of"): "a field of its own: who may not see the name does not see the wait",
+    ("waits.py", "each_of"): "a field of its own: who may not see the name does not see the wait",
     ("turn.py", "_keep"): "likewise",
     ("turn.py", "record_of_submission"): "likewise",
     ("jobs.py", "find"): "looks among what the viewer may know",

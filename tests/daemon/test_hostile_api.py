@@ -106,8 +106,8 @@ def test_a_body_that_does_not_come(shared, monkeypatch):
         (b"GET /v1/version HTTP/1.1\r\nX: " + b"a" * 2**20, b"400"),
         (b"GET /" + b"a" * 2**20, b"400"),
         (b"GET /v1/version HTTP/1.1\r\n" + b"X: y\r\n" * 200_000, b"400"),
-        (b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n" + b"a" * 2**20, b"413"),
-        (b"POST /v1/jobs HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"fffff\r\n" + b"a" * 0xFFFFF, b"413"),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n" + b"a" * 2**20, b"413"),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n" + b"a" * 0xFFFFF, b"413"),
         (b"\0" * 2**20, b"400"),
     ],
     ids=["long header", "long target", "many headers", "long body", "long chunk", "zeros"],
@@ -244,7 +244,7 @@ def test_jobs_and_waits_as_fast_as_they_come(shared):
         for _ in range(200):
             sock = api(shared)
             body = json.dumps(JOB | {"request": "15Gi", "limit": "15Gi", "wait": 60}).encode()
-            sock.send(b"POST /v1/jobs HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            sock.send(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             held.append(sock)
         ready()
         while True:

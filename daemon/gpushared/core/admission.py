@@ -93,6 +93,18 @@ def place(
     return {gpu.id: bounds[gpu.id] for gpu in chosen}
 
 
+def is_blocked(state: State, spec: JobSpec, closed: Container[str]) -> bool:
+    """Whether others are ahead of it on the GPUs that it could have: what place() would say at length, for a queue that
+    may have a thousand jobs. (One whose GPUs or reservation are gone waits for nothing, and is not blocked.)"""
+    if spec.reservation and spec.reservation not in state.reservations:
+        return False
+    wanted = set(state.gpus if spec.devices is None else spec.devices)
+    if not wanted <= state.gpus.keys():
+        return False
+    admitting = [id for id in wanted if state.gpus[id].health.admits]
+    return len(admitting) >= spec.gpus > sum(id not in closed for id in admitting)
+
+
 def no_room(
     state: State, spec: JobSpec, gpus: list[Gpu], *, but: Job | None = None, inside: Reservation | None = None
 ) -> Reason:
@@ -120,7 +132,7 @@ def no_room(
             "capacity": gpu.capacity,
             "unrequested": left,
             "unmanaged": gpu.unmanaged,
-            "requests": {job.id: amount for amount, job in jobs},
+            "requests": {job.id: amount for amount, job in holders[: obstacle.NAMED]},
         }
     most = sorted(lefts, reverse=True)[spec.gpus - 1] if spec.gpus <= len(lefts) else 0  # on each of so many
     where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"

@@ -298,19 +298,23 @@ def _waited_for(turn: Turn, ahead: Iterable[Submission]) -> set[str]:
         gpus = admission.candidates(turn.state, waiting.spec)
         if not isinstance(gpus, Reason):
             waited_for.update(gpu.id for gpu in gpus)
+        if len(waited_for) == len(turn.state.gpus):
+            break  # a thousand may queue
     return waited_for
 
 
 def _admit_waiting(turn: Turn) -> None:
     """Those that now fit: by priority, then by arrival. Nobody overtakes another on a GPU that both could have."""
     state = turn.state
-    ahead: list[Submission] = []
+    waited_for: set[str] = set()
     for waiting in sorted(state.queue.values(), key=lambda one: one.order):
+        if turn.now < waiting.until and admission.is_blocked(state, waiting.spec, waited_for):
+            continue
         inside = reserving.of_job(turn, waiting.spec)
         if isinstance(inside, Reason):  # it has been released meanwhile
             found: dict[str, Bounds] | Reason = inside
         else:
-            found = admission.place(state, waiting.spec, _waited_for(turn, ahead), inside)
+            found = admission.place(state, waiting.spec, waited_for, inside)
         if not isinstance(found, Reason):
             del state.queue[waiting.job]
             _admit(turn, waiting.job, waiting.spec, found, turn.now)
@@ -327,7 +331,7 @@ def _admit_waiting(turn: Turn) -> None:
             turn.emit(JobRefused(waiting.job, reason))
             turn.record_of_submission("refused", reason, waiting.job, waiting.spec)
         else:
-            ahead.append(waiting)
+            waited_for |= _waited_for(turn, (waiting,))
 
 
 def _job_restored(turn: Turn, event: JobRestored) -> None:

@@ -6,6 +6,7 @@ Read from the state; changes nothing. What is done about it is reclaim.py's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes, format_duration
@@ -31,17 +32,30 @@ class Wait:
 
 def all_of(state: State, now: float) -> list[Wait]:
     """The claims that wait, in the order in which they are met, GPU by GPU; then the queue in its order."""
-    found = []
-    for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index):
-        claims = [ask for ask in gpu.asks.values() if ask.short]
-        for ask in sorted(claims, key=lambda ask: ask.order):
+    return list(each_of(state, now, lambda _: True))
+
+
+def each_of(state: State, now: float, wanted: Callable[[Job | Submission], bool]) -> Iterator[Wait]:
+    """The same, of the jobs that are wanted. Each is worked out when it is taken: a thousand may queue, and the state
+    may change between two of them."""
+    claims = [
+        (gpu, ask)
+        for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+        for ask in sorted(gpu.asks.values(), key=lambda ask: ask.order)
+        if ask.short and wanted(state.jobs[ask.job])
+    ]
+    ahead: list[Submission] = []
+    queue = sorted(state.queue.values(), key=lambda one: one.order)
+    for gpu, ask in claims:
+        if ask.id in gpu.asks:
             job = state.jobs[ask.job]
             reason = _of_claim(state, gpu, ask, now)
-            found.append(Wait(job.id, job.spec.name, job.spec.uid, gpu.id, ask.since, ask.deadline, reason))
-    for one in sorted(state.queue.values(), key=lambda one: one.order):
-        reason = _of_submission(state, one, now)
-        found.append(Wait(one.job, one.spec.name, one.spec.uid, None, one.since, one.until, reason))
-    return found
+            yield Wait(job.id, job.spec.name, job.spec.uid, gpu.id, ask.since, ask.deadline, reason)
+    for one in queue:
+        if one.job in state.queue and wanted(one):
+            reason = _of_submission(state, one, ahead, now)
+            yield Wait(one.job, one.spec.name, one.spec.uid, None, one.since, one.until, reason)
+        ahead.append(one)
 
 
 # ---- claims ----------------------------------------------------------------------------------------
@@ -116,13 +130,15 @@ def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> t
 # ---- the queue -------------------------------------------------------------------------------------
 
 
-def _of_submission(state: State, one: Submission, now: float) -> Reason:
-    ahead = [reveal.name(other.spec) for other in state.queue.values() if other.order < one.order]
+def _of_submission(state: State, one: Submission, ahead: list[Submission], now: float) -> Reason:
     inside = state.reservations.get(one.spec.reservation)
     found = admission.place(state, one.spec, (), inside)
     facts: list[tuple[Words, Words]] = list(found.facts) if isinstance(found, Reason) else []
     if ahead:
-        facts.append(("ahead", joined(", ", ahead)))
+        named = [words(reveal.name(other.spec)) for other in ahead[: obstacle.NAMED]]
+        if len(ahead) > len(named):
+            named.append(f"{len(ahead) - len(named)} more")
+        facts.append(("ahead", joined(", ", named)))
     forever = one.until - now > A_YEAR
     patience = "as long as it takes" if forever else f"{_span(one.until - now)} more; then it is refused"
     facts.append(("at most", patience))

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -22,7 +23,7 @@ from aiohttp import web
 from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
 from gpushare.quantity import MAX, NOTHING, Budget, Quantity
-from gpushare.reasons import Code, Reason, Told, words
+from gpushare.reasons import Reason, words
 from gpushare.rungs import LADDER, parse_rungs
 from gpushared import follow
 from gpushared.config import Config
@@ -43,41 +44,22 @@ from gpushared.gate import Gate
 from gpushared.hello import new_job_id
 from gpushared.identities import user_name
 from gpushared.jobs import Entry, Notice
-from gpushared.logs import facts, log
-from gpushared.people.fields import Fields
+from gpushared.logs import Sparingly, facts, log
+from gpushared.people.answers import MAX_BODY, Pieces, Rejected, document, error_response, http_error, status_of
+from gpushared.people.fields import Fields, number, shortened
 from gpushared.people.front import NOBODY, Front
 from gpushared.people.views import Views
 from gpushared.programs.processes import Process, parent_of, peer_credentials, printable, uid_of
 from gpushared.shell import INTERNAL, Shell
 
-MAX_BODY = 256 * 1024
 BODY_WITHIN = 10.0
+LONGEST_SOURCE = 256
+"""Characters of where a budget comes from."""
+MOST_LAST = 10**9
+"""Records that a follower may ask for: there are never so many."""
 FOREVER = 10 * 365 * 24 * 3600.0
 
-RETRY_AFTER = 3
-"""Seconds until it is worth asking again for a place, for each job that queues for one already and for the asker."""
-
-HTTP_STATUS = {
-    Code.NO_SUCH_JOB: 404,
-    Code.BAD_BUDGET: 400,
-    Code.NO_SUCH_GPU: 400,
-    Code.TOO_LARGE: 409,
-    Code.NOT_ADMITTED: 409,
-    Code.GPU_UNHEALTHY: 409,
-    Code.WAIT_OVER: 409,
-}
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Rejected(GpushareError):
-    """The core said no."""
-
-    def __init__(self, reason: Told, queue: int = 0) -> None:
-        super().__init__(reason.message, facts=reason.facts, hint=reason.hint, code=reason.code.value)
-        self.status = HTTP_STATUS.get(reason.code, 409)
-        self.retry_after = RETRY_AFTER * (1 + queue) if reason.code is Code.NOT_ADMITTED else None
-        """Seconds, where another time may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +84,14 @@ class Api:
         self._config = config
         self._scope = scope
         self._started = time.time()
+        self._pieces = Pieces(shell.held, shell.turns)
+        self._sparingly = Sparingly()
         self.front: Front | None = None
         self.active = 0
         """Requests in progress; a daemon that somebody is talking to does not go idle."""
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard])
         job = "/v1/jobs/{job}"
         app.add_routes(
             [
@@ -139,18 +123,28 @@ class Api:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.active += 1
         try:
+            _check_body(request)
             return await self._in_turn(request, handler)
         except web.HTTPException as error:
-            return _http_error(request, error)
+            return http_error(request, error)
         except GpushareError as error:
-            return _error(_status_of(error), error)
-        except Exception:
-            self.shell.errors += 1
-            log.exception("a request failed", extra=facts(method=request.method, path=request.path))
-            hint = "this is a bug of gpushare; the daemon's log has the details"
-            return _error(500, GpushareError("the daemon failed on this request", code="internal", hint=hint))
+            return error_response(status_of(error), error)
+        except ConnectionError:
+            raise  # the client has gone in the middle of its answer
+        except Exception as error:
+            return self._failed(request, error)
         finally:
             self.active -= 1
+
+    def _failed(self, request: web.Request, error: Exception) -> web.Response:
+        self.shell.errors += 1
+        resource = request.match_info.route.resource
+        left_out = self._sparingly.allow((request.method, resource and resource.canonical, type(error)))
+        if left_out is not None:
+            more = {"more": left_out} if left_out else {}
+            log.exception("a request failed", extra=facts(method=request.method, path=request.path, **more))
+        hint = "this is a bug of gpushare; the daemon's log has the details"
+        return error_response(500, GpushareError("the daemon failed on this request", code="internal", hint=hint))
 
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """A user's requests are begun one after the other, so that many of them hold nobody else up."""
@@ -166,6 +160,28 @@ class Api:
         finally:
             guest.busy -= 1
             guest.idle_since = time.monotonic()
+
+    async def _body(self, request: web.Request, *, empty_is_ok: bool = False) -> Fields:
+        """Its bytes are held for the caller until they are read and understood."""
+        held, uid = self.shell.held, self._caller(request).uid
+        size = MAX_BODY if request.content_length is None else min(request.content_length, MAX_BODY)
+        try:
+            async with asyncio.timeout(BODY_WITHIN):
+                await held.room(uid, size)
+                held.change(uid, size)
+                try:
+                    data = await _read(request)
+                finally:
+                    held.change(uid, -size)
+        except TimeoutError:
+            message = f"the body of the request did not come within {BODY_WITHIN:g} s"
+            raise UsageError(message, code="bad_request") from None
+        if not data and empty_is_ok:
+            return Fields({})
+        try:
+            return Fields(json.loads(data))
+        except (ValueError, RecursionError):
+            raise UsageError("the body of the request is not JSON", code="bad_request") from None
 
     def _caller(self, request: web.Request) -> Caller:
         sock = _unix_socket(request)
@@ -218,53 +234,55 @@ class Api:
         }
         return web.json_response(answer)
 
-    async def get_jobs(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request, **fields: object) -> web.StreamResponse:
+        """For what may be long: lists are iterators."""
+        return await self._pieces.send(request, self._caller(request).uid, document(fields))
+
+    async def get_jobs(self, request: web.Request) -> web.StreamResponse:
         """The living; with ?ended=1 also those that have ended lately."""
         ended = request.query.get("ended") == "1"
-        return web.json_response({"jobs": self.views.jobs(self._viewer(request), ended=ended)})
+        return await self._answer(request, jobs=self.views.jobs(self._viewer(request), ended=ended))
 
     async def get_job(self, request: web.Request) -> web.Response:
         return web.json_response(self.views.job(self._find(request), self._viewer(request)))
 
-    async def get_status(self, request: web.Request) -> web.Response:
-        jobs = self.views.jobs(self._viewer(request))
-        daemon = {"version": __version__, "uptime": time.time() - self._started, "jobs": len(jobs)}
-        return web.json_response({"daemon": daemon, "gpus": self.views.gpus(self._viewer(request)), "jobs": jobs})
+    async def get_status(self, request: web.Request) -> web.StreamResponse:
+        viewer, count = self._viewer(request), sum(1 for _ in self.shell.book.live())
+        daemon = {"version": __version__, "uptime": time.time() - self._started, "jobs": count}
+        return await self._answer(request, daemon=daemon, gpus=self.views.gpus(viewer), jobs=self.views.jobs(viewer))
 
-    async def get_story(self, request: web.Request) -> web.Response:
+    async def get_story(self, request: web.Request) -> web.StreamResponse:
         entry, viewer = self._find(request), self._viewer(request)
         if not viewer.may_see(entry.spec.uid):
             raise self._not_theirs(entry, viewer.uid, "its user and administrators read its story")
         shown = self.views.job(entry, viewer)
         waiting = self.views.waiting(viewer, entry.id)
-        return web.json_response({"job": shown, "story": self.views.story(entry, viewer), "waiting": waiting})
+        return await self._answer(request, job=shown, story=self.views.story(entry, viewer), waiting=waiting)
 
-    async def get_explain(self, request: web.Request) -> web.Response:
+    async def get_explain(self, request: web.Request) -> web.StreamResponse:
         viewer = self._viewer(request)
-        return web.json_response(
-            {
-                "gpus": self.views.gpus(viewer),
-                "waiting": self.views.waiting(viewer),
-                "pressure": self.views.pressure(),
-                "records": self.views.records(viewer, self.views.readable(viewer)),
-            }
+        return await self._answer(
+            request,
+            gpus=self.views.gpus(viewer),
+            waiting=self.views.waiting(viewer),
+            pressure=self.views.pressure(),
+            records=self.views.records(viewer, self.views.readable(viewer)),
         )
 
     async def get_records(self, request: web.Request) -> web.StreamResponse:
         """What has happened; with ?follow=1 also what happens, a line each, until the caller hangs up."""
         viewer = self._viewer(request)
         if request.query.get("follow") != "1":
-            return web.json_response({"records": self.views.records(viewer, self.views.readable(viewer))})
-        count = request.query.get("last", "10")
-        if not count.isdecimal():
-            raise UsageError(f"last={printable(count, 20)} is not a number", code="bad_request")
-        backlog = follow.Backlog(self.views.readable(viewer, int(count)), self.views.may_read(viewer))
+            return await self._answer(request, records=self.views.records(viewer, self.views.readable(viewer)))
+        count = number(request.query.get("last", "10"), "last", MOST_LAST)
+        backlog = follow.Backlog(self.views.readable(viewer, count), self.views.may_read(viewer))
 
         def show(records: list[do.Record], lost: int) -> Iterable[follow.Line]:
             nowhere = {"event": "lost", "gpu": None, "job": None, "name": None}
             return [*follow.note_of(lost, **nowhere), *self.views.records(viewer, records)]
 
-        return await follow.stream(request, backlog, self.shell.followers, show, follow.HEARTBEAT)
+        room = partial(self.shell.held.room, viewer.uid)
+        return await follow.stream(request, backlog, self.shell.followers, show, room=room, heartbeat=follow.HEARTBEAT)
 
     async def get_pressure(self, request: web.Request) -> web.Response:
         self._caller(request)
@@ -275,13 +293,14 @@ class Api:
 
         nobody = Viewer(NOBODY, self._config().reveal)  # over TCP
         viewer = self._viewer(request) if _unix_socket(request) is not None else nobody
+        await self.shell.held.room(viewer.uid)
         return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
 
     # ---- submitting --------------------------------------------------------------------------------
 
     async def post_job(self, request: web.Request) -> web.Response:
         caller = self._caller(request)
-        body = await _body(request)
+        body = await self._body(request)
         known = body.text("job", longest=16)
         wait = body.seconds("wait", FOREVER)
         spec = self._spec(body, caller)
@@ -308,15 +327,15 @@ class Api:
     def _spec(self, body: Fields, caller: Caller) -> JobSpec:
         request = _quantity(body.text("request", longest=64), "the request")
         limit = _quantity(body.text("limit", longest=64), "the limit")
-        sources = body.text("request_source") or "", body.text("limit_source") or ""
+        sources = _source(body.text("request_source")), _source(body.text("limit_source"))
         if not any(sources) and (request, limit) == (NOTHING, MAX):
             request = limit = None  # `gpushare run` writes down what follows from saying nothing
         budget, place = self.gate.budget(caller.uid, request, limit)
         observe = _observes(body.text("mode"))
         if observe:
             budget, place = Budget(NOTHING, MAX), ""
-        devices = body.texts("devices", most=64)
-        command = body.texts("command", most=10_000) or ()
+        devices = body.texts("devices", most=64, longest=128)
+        command = shortened(body.texts("command", most=100_000) or ())
         name = body.text("name", longest=256) or (Path(command[0]).name if command else "job")
         spec = JobSpec(
             name=printable(name, 63),
@@ -408,9 +427,9 @@ class Api:
 
     async def post_reservation(self, request: web.Request) -> web.Response:
         caller = self._caller(request)
-        body = await _body(request)
+        body = await self._body(request)
         amount = _quantity(body.text("request", longest=64), "the request")
-        devices = body.texts("devices", most=64)
+        devices = body.texts("devices", most=64, longest=128)
         spec = JobSpec(
             name=printable(body.text("name", longest=256) or "reserved", 63),
             uid=caller.uid,
@@ -437,10 +456,10 @@ class Api:
         made = self.shell.core.state.reservations[event.reservation]
         return web.json_response(self.views.reservation(made, self._viewer(request)), status=201)
 
-    async def get_reservations(self, request: web.Request) -> web.Response:
+    async def get_reservations(self, request: web.Request) -> web.StreamResponse:
         viewer = self._viewer(request)
-        found = self.shell.core.state.reservations.values()
-        return web.json_response({"reservations": [self.views.reservation(one, viewer) for one in found]})
+        found = list(self.shell.core.state.reservations.values())
+        return await self._answer(request, reservations=(self.views.reservation(one, viewer) for one in found))
 
     async def delete_reservation(self, request: web.Request) -> web.Response:
         caller = self._caller(request)
@@ -467,7 +486,7 @@ class Api:
 
     async def put_main(self, request: web.Request) -> web.Response:
         entry, caller = self._find_own(request)
-        body = await _body(request)
+        body = await self._body(request)
         pid = body.integer("pid", 1, 2**22)
         body.finish(("pid",))
         if entry.state == "ended":
@@ -488,13 +507,13 @@ class Api:
 
     async def post_checkpointed(self, request: web.Request) -> web.Response:
         entry, _ = self._find_own(request)
-        (await _body(request, empty_is_ok=True)).finish(())
+        (await self._body(request, empty_is_ok=True)).finish(())
         self.shell.feed(Checkpointed(entry.id))
         return web.json_response({})
 
     async def patch_job(self, request: web.Request) -> web.Response:
         entry, caller = self._find_own(request)
-        body = await _body(request)
+        body = await self._body(request)
         event = BudgetChanged(
             entry.id,
             request=_quantity(body.text("request", longest=64), "the request"),
@@ -533,7 +552,7 @@ class Api:
 
     async def delete_job(self, request: web.Request) -> web.Response:
         (entry, _), viewer = self._find_own(request), self._viewer(request)
-        body = await _body(request, empty_is_ok=True)
+        body = await self._body(request, empty_is_ok=True)
         exit_code, number = body.integer("exit_code", 0, 255), body.integer("signal", 1, 64)
         body.finish(("exit_code", "signal"))
         if entry.state == "queued":
@@ -550,12 +569,13 @@ class Api:
         return web.json_response({"job": shown, "outcome": outcome})
 
     async def get_events(self, request: web.Request) -> web.StreamResponse:
-        entry, _ = self._find_own(request)
+        entry, caller = self._find_own(request)
 
         def show(notices: list[Notice], lost: int) -> Iterable[follow.Line]:
             return [*follow.note_of(lost, kind="lost"), *notices]
 
-        return await follow.stream(request, entry.backlog(), entry.listeners, show)
+        room = partial(self.shell.held.room, caller.uid)
+        return await follow.stream(request, entry.backlog(self.shell.held), entry.listeners, show, room=room)
 
 
 JOB_FIELDS = (
@@ -577,18 +597,22 @@ def _unix_socket(request: web.Request) -> socket.socket | None:
     return sock if sock is not None and sock.family == socket.AF_UNIX else None
 
 
-async def _body(request: web.Request, *, empty_is_ok: bool = False) -> Fields:
-    try:
-        async with asyncio.timeout(BODY_WITHIN):
-            data = await request.read()
-    except TimeoutError:
-        raise UsageError(f"the body of the request did not come within {BODY_WITHIN:g} s", code="bad_request") from None
-    if not data and empty_is_ok:
-        return Fields({})
-    try:
-        return Fields(json.loads(data))
-    except (ValueError, RecursionError):
-        raise UsageError("the body of the request is not JSON", code="bad_request") from None
+def _check_body(request: web.Request) -> None:
+    """Before anything is done for it: what is packed could be any size, and to look takes no body."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType
+    if request.method in ("GET", "HEAD") and request.body_exists:
+        raise UsageError(f"a {request.method} request has no body", code="bad_request")
+
+
+async def _read(request: web.Request) -> bytes:
+    """Not by request.read(), which keeps the bytes as long as the request: a job may queue for days."""
+    data = bytearray()
+    while not request.content.at_eof():
+        data += await request.content.readany()
+        if len(data) > MAX_BODY:
+            raise web.HTTPRequestEntityTooLarge(MAX_BODY, len(data))
+    return bytes(data)
 
 
 def _quantity(text: str | None, what: str) -> Quantity | None:
@@ -598,6 +622,11 @@ def _quantity(text: str | None, what: str) -> Quantity | None:
         return Quantity.parse(text)
     except QuantityError as error:
         raise QuantityError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _source(text: str | None) -> str:
+    """The name of a variable or of a file, most often."""
+    return (text or "")[:LONGEST_SOURCE]
 
 
 def _observes(mode: str | None) -> bool:
@@ -622,37 +651,3 @@ def _job_id(known: str | None) -> str:
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
-
-
-def _status_of(error: GpushareError) -> int:
-    if isinstance(error, Rejected):
-        return error.status
-    if isinstance(error, NotPermitted):
-        return 403
-    if isinstance(error, NoSuchJob):
-        return 404
-    return 400 if isinstance(error, UsageError) else 500
-
-
-def _error(status: int, error: GpushareError) -> web.Response:
-    shown = {
-        "code": error.code,
-        "message": error.message,
-        "facts": [list(fact) for fact in error.facts],
-        "hint": error.hint,
-    }
-    retry_after = error.retry_after if isinstance(error, Rejected) else None
-    if retry_after is None:
-        return web.json_response({"error": shown}, status=status)
-    return web.json_response(
-        {"error": {**shown, "retry_after": retry_after}}, status=status, headers={"Retry-After": str(retry_after)}
-    )
-
-
-def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    """aiohttp's own refusals (no such path, wrong method, body too large) in our shape."""
-    if error.status == 413:
-        message = f"the body of the request is larger than {MAX_BODY} bytes"
-    else:
-        message = f"{(error.reason or 'no').lower()}: {request.method} {printable(request.path, 100)}"
-    return _error(error.status, GpushareError(message, code=f"http_{error.status}"))

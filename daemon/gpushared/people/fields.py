@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from typing import Any
 
 from gpushare.errors import UsageError
+from gpushared.programs.processes import printable
 
 MAX_TEXT = 4096
 
@@ -27,12 +29,15 @@ class Fields:
             raise _bad(f"{name} is not a text of at most {longest} characters")
         return value
 
-    def texts(self, name: str, *, most: int) -> tuple[str, ...] | None:
+    def texts(self, name: str, *, most: int, longest: int | None = None) -> tuple[str, ...] | None:
+        """Without `longest` the texts may have any length: the caller cuts them."""
         value = self._left.pop(name, None)
         if value is None:
             return None
         if not isinstance(value, list) or len(value) > most or not all(isinstance(one, str) for one in value):
             raise _bad(f"{name} is not a list of at most {most} texts")
+        if longest is not None and any(len(one) > longest for one in value):
+            raise _bad(f"{name} has a text of more than {longest} characters")
         return tuple(value)
 
     def integer(self, name: str, least: int, most: int) -> int | None:
@@ -71,6 +76,37 @@ class Fields:
                 code="unknown_field",
                 hint=f"there are: {', '.join(known)}",
             )
+
+
+def number(text: str, name: str, most: int) -> int:
+    """A whole number from 0 in a query. int() alone fails on thousands of digits."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
+        raise _bad(f"{name}={printable(text, 20)} is not a whole number from 0 to {most}")
+    return int(text)
+
+
+COMMAND = 4096
+"""Bytes of a job's command that are kept, as JSON: it is shown, and nothing is done with it."""
+
+
+def shortened(words: Iterable[str]) -> tuple[str, ...]:
+    """The beginning of a command, at most COMMAND bytes of it."""
+    kept: list[str] = []
+    left = COMMAND
+    for word in words:
+        beginning = word[:left]
+        while beginning and _size(beginning) > left:  # JSON writes some characters with six or twelve bytes
+            beginning = beginning[: len(beginning) // 2]
+        left -= _size(beginning)
+        if left < 0:
+            break
+        kept.append(beginning)
+    return tuple(kept)
+
+
+def _size(word: str) -> int:
+    """With the comma and the blank before the next."""
+    return len(json.dumps(word)) + 2
 
 
 def _bad(message: str) -> UsageError:

@@ -14,8 +14,8 @@ import errno
 import json
 import socket
 import time
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -41,6 +41,32 @@ NOBODY = -2
 NOBODYS_CONNECTIONS = 64
 
 
+class Line:
+    """The transport as aiohttp sees it: its writes are counted, and when it wants no more to read, Guest holds the rest
+    back. (Both pause the one transport; with a single flag the first to resume would undo the other's pause.)"""
+
+    def __init__(self, guest: Guest, transport: asyncio.Transport) -> None:
+        self._guest = guest
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+        self._guest.note_unread()
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self._transport.writelines(parts)
+        self._guest.note_unread()
+
+    def pause_reading(self) -> None:
+        self._guest.hold_back(held=True)
+
+    def resume_reading(self) -> None:
+        self._guest.hold_back(held=False)
+
+
 class Guest(asyncio.Protocol):
     """One connection: passes everything on to aiohttp's protocol, bit by bit."""
 
@@ -50,8 +76,10 @@ class Guest(asyncio.Protocol):
         self.uid = uid
         self._unparsed = bytearray()
         self._waits = False
+        self._held_back = False
         self._ended = False
         self._unread = (0, 0.0)
+        self._counted = 0
         self.transport: asyncio.Transport | None = None
         self.busy = 0
         """Requests whose heads have come and that are not answered yet."""
@@ -59,7 +87,7 @@ class Guest(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.inner.connection_made(transport)
+        self.inner.connection_made(cast(asyncio.Transport, Line(self, self.transport)))
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
@@ -76,7 +104,7 @@ class Guest(asyncio.Protocol):
     def _parse(self) -> None:
         turns, transport, paused = self._front.turns, self._open, self._waits
         self._waits = False
-        while self._unparsed and turns.may(self.uid) and not transport.is_closing():
+        while self._unparsed and not self._held_back and turns.may(self.uid) and not transport.is_closing():
             piece = bytes(self._unparsed[:PIECE])
             del self._unparsed[:PIECE]
             started = time.perf_counter()
@@ -84,7 +112,9 @@ class Guest(asyncio.Protocol):
             turns.spend(self.uid, time.perf_counter() - started)
         if transport.is_closing():
             return
-        if self._unparsed:
+        if self._held_back:
+            transport.pause_reading()
+        elif self._unparsed:
             self._waits = True
             transport.pause_reading()
             turns.wait(self.uid, self._parse)
@@ -92,6 +122,23 @@ class Guest(asyncio.Protocol):
             transport.close()
         elif paused:
             transport.resume_reading()
+
+    def hold_back(self, *, held: bool) -> None:
+        """aiohttp has as much as it can use for now, or can use more."""
+        if held == self._held_back or self._open.is_closing():
+            return
+        self._held_back = held
+        if held:
+            self._open.pause_reading()
+        elif not self._waits:
+            self._waits = True
+            self._front.turns.wait(self.uid, self._parse)  # not within aiohttp's call: it is in the middle of something
+
+    def note_unread(self) -> None:
+        """What has been written and not been read counts as held for the user."""
+        unread = self._open.get_write_buffer_size()
+        self._front.held.change(self.uid, unread - self._counted)
+        self._counted = unread
 
     def eof_received(self) -> bool:
         """It has said all: it is let go when all of that has been heard."""
@@ -104,10 +151,13 @@ class Guest(asyncio.Protocol):
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
+        self.note_unread()
         self.inner.resume_writing()
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._unparsed.clear()
+        self._front.held.change(self.uid, -self._counted)
+        self._counted = 0
         self._front.left(self)
         self.inner.connection_lost(error)
 
@@ -118,7 +168,8 @@ class Guest(asyncio.Protocol):
         if not self.busy and now - self.idle_since > REQUEST_WITHIN:
             self.transport.abort()
             return
-        unread, since = self.transport.get_write_buffer_size(), self._unread[1]
+        self.note_unread()
+        unread, since = self._counted, self._unread[1]
         if unread == 0 or unread < self._unread[0] or self._unread[0] == 0:
             since = now
         elif now - since > UNREAD_WITHIN:
@@ -141,6 +192,7 @@ class Front:
         self._sparingly = Sparingly()
         self._checking: asyncio.TimerHandle | None = None
         self.turns = shell.turns
+        self.held = shell.held
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
@@ -172,6 +224,7 @@ class Front:
         now = time.monotonic()
         for guest in list(self._guests.values()):
             guest.check(now)
+        self.held.look_again()
         self._checking = self._loop.call_later(1.0, self._check)
 
     def _on_connections(self) -> None:

@@ -94,7 +94,7 @@ class _Collector:
         yield from (states, missing, xids)
 
     def _jobs(self) -> Iterator[Metric]:
-        jobs = self._views.jobs(self._viewer)
+        jobs = list(self._views.jobs(self._viewer))
         states: dict[str, int] = {}
         for job in jobs:
             states[job["state"]] = states.get(job["state"], 0) + 1

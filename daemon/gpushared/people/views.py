@@ -6,14 +6,14 @@ Words are read from the pages at the moment of asking: what the core last saw of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from gpushare import api
 from gpushared.core import health, waits
 from gpushared.core.instructions import Record
 from gpushared.core.node import NodeState
 from gpushared.core.reveal import OPERATOR, Viewer
-from gpushared.core.state import Gpu, Job, Reservation, Rung, Share
+from gpushared.core.state import Gpu, Job, Reservation, Rung, Share, Submission
 from gpushared.devices.outsiders import outsiders
 from gpushared.jobs import Entry
 from gpushared.shell import Shell
@@ -78,8 +78,9 @@ class Views:
         alive = sum(self.shell.enforcer.refusals(client.id) for client in self.shell.clients.of_job(entry.id))
         return viewer.facts(entry.outcome(alive))  # type: ignore[return-value]
 
-    def jobs(self, viewer: Viewer, *, ended: bool = False) -> list[api.Job]:
-        return [self.job(entry, viewer) for entry in (self.shell.book.all() if ended else self.shell.book.live())]
+    def jobs(self, viewer: Viewer, *, ended: bool = False) -> Iterator[api.Job]:
+        """Each as it is at the moment when it is taken."""
+        return (self.job(entry, viewer) for entry in (self.shell.book.all() if ended else self.shell.book.live()))
 
     def _state(self, entry: Entry, job: Job | None) -> str:
         if entry.state != "running" or job is None:
@@ -208,11 +209,16 @@ class Views:
 
     # ---- waiting -----------------------------------------------------------------------------------
 
-    def waiting(self, viewer: Viewer, job: str | None = None) -> list[api.Waiting]:
+    def waiting(self, viewer: Viewer, job: str | None = None) -> Iterator[api.Waiting]:
         """What waits, as far as the viewer may read about it; of one job, if one is named."""
         now, offset = time.monotonic(), clock_offset()
-        found = waits.all_of(self.shell.core.state, now)
-        return [
+
+        def wanted(one: Job | Submission) -> bool:
+            id = one.id if isinstance(one, Job) else one.job
+            return job in (None, id) and viewer.sees_name(one.spec.uid)
+
+        found = waits.each_of(self.shell.core.state, now, wanted)
+        return (
             {
                 "job": one.job,
                 "name": one.name,
@@ -226,8 +232,7 @@ class Views:
                 "data": dict(told.data),
             }
             for one, told in ((one, viewer.told(one.reason)) for one in found)
-            if job in (None, one.job) and viewer.sees_name(one.uid)
-        ]
+        )
 
     def pressure(self) -> list[api.GpuPressure]:
         core, now = self.shell.core, time.monotonic()
@@ -239,7 +244,7 @@ class Views:
 
     # ---- records -----------------------------------------------------------------------------------
 
-    def story(self, entry: Entry, viewer: Viewer) -> list[api.Record]:
+    def story(self, entry: Entry, viewer: Viewer) -> Iterator[api.Record]:
         """The core forgets a job's story with the job; the node's records outlive it for a while."""
         own = self.shell.core.story(entry.id)
         noted = [one for one in self.shell.core.records if one.job == entry.id]
@@ -254,7 +259,7 @@ class Views:
         found = list(filter(self.may_read(viewer), self.shell.core.records))
         return found if last is None else found[len(found) - min(last, len(found)) :]
 
-    def records(self, viewer: Viewer, found: Iterable[Record]) -> list[api.Record]:
+    def records(self, viewer: Viewer, found: Iterable[Record]) -> Iterator[api.Record]:
         return _records(found, viewer)
 
 
@@ -272,9 +277,9 @@ def health_of(gpu: Gpu) -> api.Health:
     return {"state": str(health.condition_of(gpu)), "shortfall": health.shortfall(gpu), "ailments": shown}
 
 
-def _records(found: Iterable[Record], viewer: Viewer) -> list[api.Record]:
+def _records(found: Iterable[Record], viewer: Viewer) -> Iterator[api.Record]:
     offset = clock_offset()
-    return [
+    return (
         {
             "time": one.time + offset,
             "name": one.name,
@@ -285,7 +290,7 @@ def _records(found: Iterable[Record], viewer: Viewer) -> list[api.Record]:
             "facts": viewer.facts(one.facts),
         }
         for one in found
-    ]
+    )
 
 
 def _veil(shown: api.Job, viewer: Viewer) -> api.Job:
