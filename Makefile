@@ -11,7 +11,7 @@ SECONDS ?= 600
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos conformance differential fuzz bench bench-cluster man build clean
+.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz bench bench-cluster man build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ crash: $(VENV)/installed-test ## 1,000 programs, 100 daemons and 2,000 writers o
 
 chaos: $(VENV)/installed-test ## real programs and daemons under random siege: make chaos ROUNDS=2000 SEED=1
 	PYTHONPATH=.:daemon:tests $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED)
+
+audit: $(VENV)/installed-test ## judge the promises from outside, by programs' results and NVML: make audit SECONDS=600 SEED=1
+	PYTHONPATH=.:tests $(BIN)/python -m audit --seconds $(SECONDS) --seed $(SEED)
 
 conformance: $(VENV)/installed-test ## the software driver beside the real one of this machine, if it has one
 	$(BIN)/python tests/driver/compare.py

@@ -1,0 +1,355 @@
+"""A short audit, and the judge itself: violations that are forged must be found, and what is allowed must not."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from audit import act, law, report
+from audit.act import Act, Job, Result, Violation
+from audit.book import BUCKETS, DEAD, Book, bucket_end, bucket_of
+from audit.ground import TOKEN, carriers
+from audit.kinds import CAPACITY, KINDS, UNIT, borrower, owner, quantity, shares
+from audit.law import SECOND, Away, Ceiling
+
+MiB = 1 << 20
+GiB = 1 << 30
+TESTS = Path(__file__).parent.parent
+
+
+def test_short_audit(tmp_path: Path) -> None:
+    """The whole tool on its gentle kind: no violation, and figures that show that something has been judged."""
+    out = tmp_path / "report.json"
+    command = [sys.executable, "-m", "audit", "--kind", "gentle", "--seconds", "12", "--seed", "1", "--json", str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((".", str(TESTS)))}
+    done = subprocess.run(
+        command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(out.read_text())["figures"]
+    assert figures["violations"] == {}
+    assert figures["within_request"] > 200
+    assert figures["claims_that_waited"] > 0
+    assert figures["samples"] > 20
+    assert figures["longest_wait"] < 30
+
+
+# -- the judge -------------------------------------------------------------------------------------------------
+
+
+def refused(since: float, until: float) -> dict[str, Any]:
+    return {
+        "what": "refused",
+        "code": "CUDA_ERROR_OUT_OF_MEMORY",
+        "kind": "linear",
+        "size": 5 * MiB,
+        "reserved": 90 * MiB,
+        "request": 100 * MiB,
+        "since": int(since * SECOND),
+        "until": int(until * SECOND),
+    }
+
+
+def test_refusal_within_the_request_is_a_violation() -> None:
+    said = law.refusal(refused(10, 10.1), [])
+    assert said is not None
+    assert "CUDA_ERROR_OUT_OF_MEMORY after 0.100 s for 5 MiB" in said
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "gone", "back", "allowed"),
+    [
+        (10, 12.1, 9.5, 20, True),  # it has waited 2 s
+        (13, 13.0, 9.5, 20, True),  # the next ones fail at once
+        (20.5, 20.6, 9.5, 20, True),  # the program has not noticed yet that there is one again
+        (10, 10.5, 9.5, 20, False),  # it did not wait
+        (10, 12.1, 9.5, 10.5, False),  # the daemon was back in time
+        (22, 22.1, 9.5, 20, False),  # long back
+        (5, 8, 9.5, 20, False),  # before
+    ],
+)
+def test_refusal_without_a_daemon(since: float, until: float, gone: float, back: float, allowed: bool) -> None:
+    aways = [Away(int(gone * SECOND), int(back * SECOND))]
+    assert (law.refusal(refused(since, until), aways) is None) == allowed
+
+
+def test_wait_longer_than_a_claim_is_a_violation() -> None:
+    assert law.wait(0, 30 * SECOND, []) is None
+    assert law.wait(0, 32 * SECOND, []) == "waited 32.0 s, 32.0 s of them with a daemon"
+
+
+def test_wait_begins_again_with_a_new_daemon() -> None:
+    away = Away(20 * SECOND, 23 * SECOND)
+    assert law.wait(0, 53 * SECOND, [away]) is None
+    assert law.wait(0, 55 * SECOND, [away]) is not None
+    assert law.wait(24 * SECOND, 56 * SECOND, [away]) is not None
+
+
+def test_stop_of_one_that_was_within_its_request() -> None:
+    assert law.stop(100 * SECOND, [0], 0) == "was stopped, and has never had more than its request"
+    assert law.stop(100 * SECOND, [97 * SECOND, 3], 0) == "was stopped 3.0 s after it was last above its request"
+    assert law.stop(100 * SECOND, [99 * SECOND, 0], 0) is None
+    assert law.stop(100 * SECOND, [0], 1) is None, "a loan may just have been granted"
+
+
+def test_final_figures() -> None:
+    assert law.final([0, 0], [0, 0]) is None
+    assert law.final([0, 2 * MiB], [0, 0]) is not None
+
+
+def test_ceiling() -> None:
+    ceiling = Ceiling(4 * GiB)
+    assert ceiling.judge(4 * GiB, 0) is None
+    assert ceiling.judge(4 * GiB + 1, 0) == "the driver shows 4,096 MiB, above the limit of 4,096 MiB"
+
+
+def test_ceiling_that_is_lowered_lets_nobody_grow() -> None:
+    ceiling = Ceiling(4 * GiB)
+    ceiling.lower(1 * GiB, 10 * SECOND)
+    assert ceiling.judge(3 * GiB, int(10.2 * SECOND)) is None
+    assert ceiling.judge(2 * GiB, int(11.2 * SECOND)) is None
+    assert ceiling.judge(2 * GiB, int(11.4 * SECOND)) is None
+    assert ceiling.judge(2 * GiB + UNIT, int(11.6 * SECOND)) is not None
+    assert ceiling.judge(1 * GiB, int(11.8 * SECOND)) is None
+    assert ceiling.judge(1 * GiB + UNIT, 12 * SECOND) is not None
+    ceiling.lift(3 * GiB)
+    assert ceiling.judge(3 * GiB, 13 * SECOND) is None
+
+
+# -- what the judge is told ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    book = Book.make(tmp_path / "job.book", request=100 * MiB, limit=200 * MiB, cap=200 * MiB, context=10 * MiB)
+    book.enter(0, 1)
+    return book
+
+
+def test_book_tells_within_from_above(book: Book) -> None:
+    assert book.reserve(0, 60 * MiB, 200 * MiB) is True
+    assert book.header.reserved_above[0] == 0
+    book.place = 1
+    assert book.reserve(0, 40 * MiB, 200 * MiB) is True, "exactly the request"
+    assert book.reserve(0, 2 * MiB, 200 * MiB) is False
+    assert book.header.reserved_above[0] > 0
+    assert book.reserve(0, 200 * MiB, 200 * MiB) is None
+    assert (book.reserved(0), book.reserved(1)) == (102 * MiB, 0)
+
+
+def test_book_knows_when_the_job_held_too_much(book: Book) -> None:
+    book.reserve(0, 150 * MiB, 200 * MiB)
+    assert book.header.held_above[0] == 0, "it has only asked"
+    assert book.received(0, 90 * MiB) == 90 * MiB
+    assert book.header.held_above[0] == 0
+    book.received(0, 20 * MiB)
+    first = book.header.held_above[0]
+    assert first > 0
+    book.returning(0, 20 * MiB)
+    assert book.header.held_above[0] > first, "until it gave back"
+    assert book.held(0) == 90 * MiB
+
+
+def test_book_of_a_dead_process_is_cleared(book: Book) -> None:
+    book.reserve(0, 60 * MiB, 200 * MiB)
+    book.contents.slots[0].state = DEAD
+    book.clear(0)
+    assert book.reserved(0) == 0
+
+
+def test_buckets_hold_durations() -> None:
+    for duration in (0, 999, 1000, 1500, 12_345, 1_000_000, 30 * SECOND, 1 << 60):
+        bucket = bucket_of(duration)
+        assert bucket < BUCKETS
+        assert duration < 2000 or bucket == BUCKETS - 1 or bucket_end(bucket - 1) <= duration < bucket_end(bucket)
+
+
+# -- an act over forged jobs -----------------------------------------------------------------------------------
+
+
+class Forged(Act):
+    """An act without a node: its jobs are books that the test writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.result = Result("forged", "0")
+        self.jobs, self.aways, self.recent = [], [], act.deque(maxlen=40)
+        self.seated, self.seats, self.orphans, self.errands = {}, {}, {}, {}
+        self.began = 0.0
+        self.say = lambda _: None
+        self.directory = directory
+        self.shown: list[dict[int, int]] = [{}]
+        self.nvml = self  # type: ignore[assignment]
+        self.gpus = [0]
+        self.ground = self  # type: ignore[assignment]
+        self.keep = False
+
+    def processes(self, gpu: int) -> dict[int, int]:
+        return self.shown[gpu]
+
+    def job(self, plan: act.Plan) -> Job:
+        path = self.directory / f"{len(self.jobs)}.book"
+        book = Book.make(path, plan.request, plan.limit, plan.cap, 0)
+        book.enter(0, 4_000_000)
+        errors = path.with_suffix(".err")
+        errors.write_text("what the program said\n")
+        job = Job("forged-1", plan, book, 4_000_001, errors, 1e9, [Ceiling(plan.limit)], main=4_000_000)
+        self.jobs.append(job)
+        return job
+
+    def found(self) -> list[tuple[str, str]]:
+        return [(violation.law, violation.text) for violation in self.result.violations]
+
+
+@pytest.fixture
+def forged(tmp_path: Path) -> Iterator[Forged]:
+    yield Forged(tmp_path)
+
+
+RNG = random.Random(1)
+
+
+def test_refused_owner_is_found_with_its_story(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    job.book.write(**refused(1, 2))
+    forged.hear(job)
+    [violation] = forged.result.violations
+    assert violation.law == "refused"
+    assert violation.facts["size"] == 5 * MiB
+    assert "what the program said" in violation.evidence
+    assert "replay" in report.account(forged.result, violation, "replay")
+
+
+def test_sample_above_the_limit_is_found(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    forged.shown = [{4_000_000: 1 * GiB}]
+    forged.sample()
+    assert forged.found() == []
+    job.book.enter(1, 4_000_002)
+    forged.shown = [{4_000_000: 1 * GiB, 4_000_002: UNIT, 7: 9 * GiB}]
+    forged.sample()
+    assert forged.found() == [("limit", "the driver shows 1,026 MiB, above the limit of 1,024 MiB")]
+
+
+def test_owner_killed_within_its_request_is_found(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    job.status, job.ended_at = 137, 50 * SECOND
+    forged.close(job)
+    assert forged.found() == [
+        ("stopped", "the job ended with 137: was stopped, and has never had more than its request")
+    ]
+
+
+def test_owner_killed_by_the_auditor_is_no_violation(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    job.struck[job.main] = 1
+    job.status, job.ended_at = 137, 50 * SECOND
+    forged.close(job)
+    assert forged.found() == []
+
+
+def test_borrower_killed_for_its_loan_is_no_violation(forged: Forged) -> None:
+    job = forged.job(borrower(RNG))
+    job.book.reserve(0, 1 * GiB, 2 * GiB)
+    job.book.received(0, 1 * GiB)
+    job.status, job.ended_at = 137, 1 << 61
+    forged.close(job)
+    assert forged.found() == []
+    assert forged.result.notes["stopped for its loan"] == 1
+
+
+def test_borrower_killed_after_it_gave_back_is_found(forged: Forged) -> None:
+    job = forged.job(borrower(RNG, request=512 * MiB))
+    job.book.reserve(0, 1 * GiB, 2 * GiB)
+    job.book.received(0, 1 * GiB)
+    job.book.returning(0, 600 * MiB)
+    job.status, job.ended_at = 137, job.book.header.held_above[0] + 3 * SECOND
+    forged.close(job)
+    assert forged.found() == [
+        ("stopped", "the job ended with 137: was stopped 3.0 s after it was last above its request")
+    ]
+
+
+def test_sigterm_to_an_owner_is_found(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    job.book.write(what="term", at=9 * SECOND, held=[MiB], held_above=[0], request=GiB, in_flight=0)
+    forged.hear(job)
+    assert forged.found() == [("stopped", "SIGTERM: was stopped, and has never had more than its request")]
+
+
+def test_allocation_that_never_returns_is_found(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    flight = job.book.contents.slots[0].flights[0]
+    flight.since, flight.size, flight.within = SECOND, MiB, 1
+    forged.watch(job, 31 * SECOND)
+    assert forged.found() == []
+    forged.watch(job, 33 * SECOND)
+    forged.watch(job, 34 * SECOND)
+    assert forged.found() == [("late", "waited 32.0 s, 32.0 s of them with a daemon")]
+
+
+def test_program_that_breaks_is_found(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    job.status, job.ended_at = 1, SECOND
+    forged.close(job)
+    assert forged.found() == [("broken", "the job ended with 1")]
+
+
+def test_violations_are_counted_beyond_those_that_are_told(forged: Forged) -> None:
+    for _ in range(100):
+        forged.violation("refused", None, "again")
+    assert len(forged.result.violations) == act.MOST_VIOLATIONS
+    assert forged.result.counted["refused"] == 100
+    assert "refused 100" in report.text([forged.result])
+    assert report.figures([forged.result])["violations"] == {"refused": 100}
+
+
+def test_report_can_be_read_again(forged: Forged) -> None:
+    forged.violation("final", None, "something was left")
+    data = json.loads(report.as_json([forged.result]))
+    assert Violation(**data["acts"][0]["violations"][0]).text == "something was left"
+
+
+# -- kinds and ground ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_of_a_kind_fit(kind: Any, seed: int) -> None:
+    """All seats are always admitted, and each program has room for its contexts."""
+    rng = random.Random(seed)
+    plot = kind.plot(rng)
+    plans = [seat(rng) for seat in plot.seats]
+    for gpu in (0, 1):
+        assert sum(plan.request for plan in plans if gpu in plan.gpus and not plan.spec.borrows) <= CAPACITY
+    for plan in plans:
+        assert plan.request <= plan.limit
+        assert plan.spec.borrows or plan.request >= 450 * MiB * plan.spec.processes
+    assert len(plot.delays) == len(plot.seats)
+
+
+def test_shares_fill_what_there_is() -> None:
+    parts = shares(RNG, 3, CAPACITY, 2 * GiB)
+    assert CAPACITY - UNIT < sum(parts) <= CAPACITY
+    assert min(parts) >= 2 * GiB
+    assert all(part % UNIT == 0 for part in parts)
+
+
+def test_amounts_are_exact() -> None:
+    assert quantity(0) == "none"
+    assert quantity(3 * GiB) == "3072Mi"
+
+
+def test_only_carriers_of_the_token_are_ours() -> None:
+    child = subprocess.Popen(["sleep", "60"], env={TOKEN: "0123"})
+    try:
+        assert len(list(carriers("0123"))) == 1
+        assert list(carriers("012")) == []
+    finally:
+        child.kill()
+        child.wait()
