@@ -8,10 +8,11 @@ ROUNDS ?= 2000
 SEED   ?= 1
 CALLS  ?= 1000000
 SECONDS ?= 600
+SAMPLE ?= 100
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz bench bench-cluster man build clean
+.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster man build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -52,6 +53,10 @@ differential: $(VENV)/installed-test ## random calls against the account: make d
 
 fuzz: $(VENV)/installed-test ## the C parsers under libFuzzer: make fuzz SECONDS=600
 	GPUSHARE_TEST_SECONDS=$(SECONDS) $(BIN)/pytest tests/fuzz -q -s --timeout 0
+
+mutants: $(VENV)/installed-test ## random one-line changes that a test should notice: make mutants SAMPLE=100 SEED=1 [GROUP=core]
+	PYTHONPATH=tests $(BIN)/python -m mutation --sample $(SAMPLE) --seed $(SEED) \
+		$(if $(GROUP),--group $(GROUP)) $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))
 
 bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/cost.py

@@ -1,0 +1,41 @@
+"""The parts of the tree that are changed, each with the tests that should notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    sources: tuple[str, ...]
+    """Globs, relative to the root."""
+    tests: tuple[str, ...]
+    """Folders or files, relative to the root."""
+    without: tuple[str, ...] = ()
+    """Globs of sources that belong to another group."""
+    pure: bool = False
+    """Its tests start no processes and keep no times, so a failure needs no second look."""
+
+    def files(self, root: Path = ROOT) -> list[str]:
+        """The paths of its sources, relative to `root`, sorted."""
+        left_out = {path for glob in self.without for path in root.glob(glob)}
+        found = {path for glob in self.sources for path in root.glob(glob)} - left_out
+        return sorted(str(path.relative_to(root)) for path in found)
+
+
+GROUPS = (
+    Group("core", ("daemon/gpushared/core/*.py",), ("tests/core", "tests/property"), pure=True),
+    Group("shell", ("daemon/gpushared/**/*.py",), ("tests/daemon",), ("daemon/gpushared/core/*.py",)),
+    Group("allocator", ("gpushare/cluster/*.py",), ("tests/cluster", "tests/conformance"), pure=True),
+    Group("library", ("shim/preload/*.[ch]", "shim/*.h"), ("tests/shim",), ("shim/*_abi.h",)),
+    Group(
+        "commandline",
+        ("gpushare/*.py", "gpushare/cli/*.py"),
+        ("tests/cli", "tests/unit", "tests/integration"),
+    ),
+)
+BY_NAME = {group.name: group for group in GROUPS}

@@ -1,0 +1,165 @@
+"""What each test of a group runs and how long it takes: measured once, and kept until a test file changes.
+
+It decides only the order of the tests, so a record of somewhat older sources will do: its lines are found again in the
+sources of today.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mutation import library
+from mutation.groups import ROOT, Group
+from mutation.scratch import Scratch
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpushare-mutants"
+INI = "[run]\nparallel = true\ndata_file = {output}/data\nsource = {sources}\n"
+
+
+@dataclass
+class Record:
+    """Of one test file."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By test; only those that passed."""
+    lines: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    """By test and source."""
+    sources: dict[str, list[str]] = field(default_factory=dict)
+    """The lines of the sources as they were."""
+
+
+class Records:
+    """Of a group."""
+
+    def __init__(self, group: Group, records: Sequence[Record]) -> None:
+        self.group, self.records = group, records
+        self.seconds = {test: seconds for one in records for test, seconds in one.seconds.items()}
+        self._now: dict[str, list[str]] = {}
+
+    def order(self, path: str, lines: range) -> tuple[list[str], list[str]]:
+        """The tests that run one of these lines, and the others of the group; the fastest first."""
+        covering = {test for one in self.records for test in self._covering(one, path, lines)}
+        ranked = sorted(self.seconds, key=lambda test: (self.seconds[test], test))
+        return [test for test in ranked if test in covering], [test for test in ranked if test not in covering]
+
+    def _covering(self, record: Record, path: str, lines: range) -> list[str]:
+        if path not in record.sources:
+            return []
+        if path not in self._now:
+            self._now[path] = (ROOT / path).read_text().splitlines()
+        wanted = _earlier(record.sources[path], self._now[path], lines)
+        return [test for test, by_path in record.lines.items() if wanted & set(by_path.get(path, ()))]
+
+
+def _earlier(before: list[str], now: list[str], lines: range) -> set[int]:
+    """The numbers that these lines had before."""
+    if before == now:
+        return set(lines)
+    found = set()
+    for block in difflib.SequenceMatcher(None, before, now, autojunk=False).get_matching_blocks():
+        found |= {line - block.b + block.a for line in lines if block.b < line <= block.b + block.size}
+    return found
+
+
+def of(group: Group, directory: Path, *, fresh: bool = False) -> Records:
+    """Read what is kept, and measure the rest in a copy of the tree made in `directory`."""
+    files = _test_files(group)
+    kept = {} if fresh else {path: _kept(group, path) for path in files}
+    missing = [path for path in files if kept.get(path) is None]
+    if missing:
+        print(f"{group.name}: measuring {len(missing)} test files", flush=True)
+        scratch = Scratch.make(directory / f"{group.name}-record")
+        for path in missing:
+            kept[path] = _measure(group, scratch, path)
+            _write(group, path, kept[path])
+    return Records(group, [record for record in kept.values() if record is not None])
+
+
+def _test_files(group: Group) -> list[str]:
+    found = [path for folder in group.tests for path in sorted((ROOT / folder).glob("test_*.py"))]
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
+def _kept_at(group: Group, path: str) -> Path:
+    text = (ROOT / path).read_bytes()
+    return CACHE / f"{group.name}-{Path(path).stem}-{hashlib.sha256(path.encode() + text).hexdigest()[:16]}.json.gz"
+
+
+def _kept(group: Group, path: str) -> Record | None:
+    try:
+        with gzip.open(_kept_at(group, path), "rt") as file:
+            return Record(**json.load(file))
+    except FileNotFoundError:
+        return None
+
+
+def _write(group: Group, path: str, record: Record | None) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with gzip.open(_kept_at(group, path), "wt") as file:
+        json.dump(vars(record), file)
+
+
+def _measure(group: Group, scratch: Scratch, path: str) -> Record:
+    sources = group.files(scratch.root)
+    with tempfile.TemporaryDirectory() as made:
+        output = Path(made)
+        environment = scratch.environment(MUTATION_OUTPUT=made, PYTHONPATH=f"{scratch.root}/tests")
+        if group.name == "library":
+            environment["MUTATION_COUNTS"] = str(library.build_counting(scratch))
+        elif not group.pure:
+            folders = sorted({str((scratch.root / one).parent) for one in sources})
+            ini = INI.format(output=made, sources=",".join(folders))
+            (output / "here.ini").write_text(ini)
+            (output / "there.ini").write_text(ini + "context = ${MUTATION_TEST}\n")
+        command = [scratch.python, "-m", "pytest", "-q", "-p", "mutation.recorder", "-p", "no:cacheprovider", path]
+        done = subprocess.run(command, cwd=scratch.root, env=environment, capture_output=True, text=True)
+        try:
+            tests: dict[str, dict[str, Any]] = json.loads((output / "tests.json").read_text())
+        except FileNotFoundError:
+            raise RuntimeError(f"{path} cannot be measured:\n{done.stdout}{done.stderr}") from None
+        by_context = _read(group, scratch, output)
+    record = Record()
+    for name in sources:
+        record.sources[name] = (scratch.root / name).read_text().splitlines()
+    for test, facts in tests.items():
+        if facts["passed"]:
+            record.seconds[test] = round(facts["seconds"], 3)
+            lines = by_context.get(facts["context"], {})
+            record.lines[test] = {name: sorted(lines[name]) for name in sources if name in lines}
+    failed = [test for test, facts in tests.items() if not facts["passed"]]
+    print(f"  {path}: {sum(record.seconds.values()):.1f} s, {len(record.seconds)} tests", *failed, flush=True)
+    scratch.clear()
+    return record
+
+
+def _read(group: Group, scratch: Scratch, output: Path) -> dict[str, dict[str, set[int]]]:
+    """Which lines ran, by context and source. In a pure group nearly every test runs every line: not worth the time."""
+    if group.name == "library":
+        return library.read_counts(scratch, output)
+    return {} if group.pure else _read_coverage(scratch, output)
+
+
+def _read_coverage(scratch: Scratch, output: Path) -> dict[str, dict[str, set[int]]]:
+    """By context and source."""
+    import coverage
+
+    combined = coverage.Coverage(config_file=False, data_file=str(output / "all"))
+    combined.combine([str(output)])
+    data = combined.get_data()
+    found: dict[str, dict[str, set[int]]] = {}
+    for file in data.measured_files():
+        name = str(Path(file).resolve().relative_to(scratch.root.resolve()))
+        for line, contexts in data.contexts_by_lineno(file).items():
+            for context in contexts:
+                found.setdefault(context, {}).setdefault(name, set()).add(line)
+    return found
