@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 from gpushare import api, unixhttp
-from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted, Refused, UsageError
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotNoted, NotPermitted, Refused, UsageError
 from gpushare.nearest import did_you_mean
 
 __all__ = ["Client", "Events"]
@@ -27,6 +27,7 @@ ERRORS: dict[int, type[GpushareError]] = {
     404: NoSuchJob,
     409: Refused,
     503: DaemonUnreachable,
+    507: NotNoted,
 }
 
 

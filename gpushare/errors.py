@@ -7,6 +7,7 @@
     ├── NotPermitted                 4   somebody else's job, or a path that is not ours
     ├── NoSuchJob                    5   no job by that name
     ├── Refused                      1   the daemon understood and said no: not admitted, does not fit, ...
+    ├── NotNoted                     1   the daemon cannot write down what it should promise, and has changed nothing
     ├── CommandNotExecutable       126   what `run` should start is there, but cannot be started
     └── CommandNotFound            127   what `run` should start is not there
 
@@ -30,6 +31,7 @@ __all__ = [
     "Facts",
     "GpushareError",
     "NoSuchJob",
+    "NotNoted",
     "NotPermitted",
     "QuantityError",
     "Refused",
@@ -93,6 +95,10 @@ class NoSuchJob(GpushareError):
 
 class Refused(GpushareError):
     code = "refused"
+
+
+class NotNoted(GpushareError):
+    code = "not_noted"
 
 
 class CommandNotExecutable(GpushareError):

@@ -111,7 +111,7 @@ class Daemon:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.shell.persist()
+        self.shell.commits.quietly()
 
     def stop(self) -> None:
         self._stop.set()

@@ -149,11 +149,6 @@ class Book:
         entry.wrapper = wrapper
         wrapper.watch(readers, lambda: self.on_wrapper_end(entry))
 
-    def set_main(self, entry: Entry, main: Process) -> None:
-        if entry.main is not None:
-            entry.main.close()
-        entry.main = main
-
     def forget(self, entry: Entry) -> None:
         """A submission that came to nothing."""
         if self._entries.get(entry.id) is entry:  # else its wrapper has submitted it again meanwhile

@@ -99,9 +99,7 @@ def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since
     entry.started = float(identity.get("started", entry.started))
     if wrapper is not None:
         shell.book.set_wrapper(entry, wrapper, shell.readers)
-    main = _find(identity.get("main"))
-    if main is not None:
-        shell.book.set_main(entry, main)
+    entry.main = _find(identity.get("main"))
     saved = None if job.saved is None else job.saved + since
     shell.feed(replace(job, age=job.age + since, saved=saved))
 

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
 from gpushared import anew
+from gpushared.commits import Commits
 from gpushared.core import instructions as do
 from gpushared.core.events import (
     AttachAsked,
@@ -63,11 +64,8 @@ from gpushared.programs.enforcers import ShimEnforcer
 from gpushared.programs.ledger import Terms
 from gpushared.programs.strays import Strays
 from gpushared.readers import Readers
-from gpushared.state_file import StateFile
+from gpushared.state_file import Planned, StateFile
 from gpushared.turns import Turns
-
-PERSIST_WITHIN = 0.01
-"""So far behind may the notes be of jobs whose pages say it as well; what the API promises is written down first."""
 
 PUBLISH_EVERY = 0.005
 """Pages show what could be granted at most this late: a burst of asks costs one round of publishing ..."""
@@ -171,7 +169,7 @@ class Shell:
         self._publish_next = 0.0
         self._to_publish: deque[tuple[str, list[int]]] = deque()
         self._publish_cost = 0.0
-        self._persist: asyncio.TimerHandle | None = None
+        self.commits = Commits(self.loop, self._write_notes, str(state_file))
         self._wake: asyncio.TimerHandle | None = None
         self._at_once: do.Instruction | None = None
         self._sampling: set[str] = set()
@@ -676,15 +674,11 @@ class Shell:
 
     def _persist_soon(self, _: do.Persist) -> None:
         """Once for all changes of a while, and not while a process that starts waits for its next answer."""
-        if self._persist is None:
-            self._persist = self.loop.call_later(PERSIST_WITHIN, self.persist)
+        self.commits.soon()
 
-    def persist(self) -> None:
-        """Write the notes, now. The wrappers are in them: their end is the end of their jobs."""
-        if self._persist is not None:
-            self._persist.cancel()
-            self._persist = None
-        self.state_file.write(self.core.state, time.monotonic(), self.book.live())
+    def _write_notes(self, planned: Planned) -> None:
+        """The wrappers are in them: their end is the end of their jobs."""
+        self.state_file.write(self.core.state, time.monotonic(), self.book.live(), planned)
 
     def end_streams(self) -> None:
         """The daemon goes: whoever follows should look for the next one."""
@@ -696,8 +690,7 @@ class Shell:
         """Stop acting. Pages stay where they are, for the next daemon."""
         if self._wake is not None:
             self._wake.cancel()
-        if self._persist is not None:
-            self.persist()
+        self.commits.close()
         for client in self.clients:
             client.process.close()
             client.page.close(remove=False)

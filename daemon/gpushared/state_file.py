@@ -7,24 +7,43 @@
 
 The file is whole at every moment, and made anew at each change. A job's part of it is made once and kept, so that what
 a change costs with a thousand jobs is to put texts together.
+
+A write ends with fsync before the rename: some file systems say only then that they are full. On tmpfs, where the file
+lies unless somebody has chosen otherwise, that costs nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpushared.core import notes
+from gpushared.core.events import JobSpec
 from gpushared.core.state import Job, State
 from gpushared.jobs import Entry
-from gpushared.logs import facts, log
 from gpushared.programs.processes import Process
 
 VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A change that is written down before it is made."""
+
+    job: str = ""
+    spec: JobSpec | None = None
+    """What the job's becomes."""
+    released: str = ""
+    """A reservation that ends."""
+
+
+NOTHING_PLANNED = Planned()
 
 
 class StateFile:
@@ -35,18 +54,27 @@ class StateFile:
         self._fresh = path.with_name(f".{path.name}.new")  # the only one: a daemon that dies here leaves no litter
         self._texts: dict[str, tuple[object, str]] = {}
 
-    def write(self, state: State, now: float, entries: Iterable[Entry]) -> None:
-        """Whole or not at all. `now` is the core's."""
-        self._texts = {entry.id: self._text_of(entry, state.jobs.get(entry.id)) for entry in entries}
-        head = json.dumps({"version": VERSION, "time": time.time(), "core": notes.take_node(state, now)})
-        jobs = ",".join(text for _, text in self._texts.values())
+    def write(self, state: State, now: float, entries: Iterable[Entry], planned: Planned = NOTHING_PLANNED) -> None:
+        """Whole or not at all: OSError leaves the file as it was. `now` is the core's."""
+        jobs = {entry.id: (entry, state.jobs.get(entry.id)) for entry in entries}
+        if planned.spec is not None:
+            entry, job = jobs[planned.job]
+            jobs[planned.job] = entry, None if job is None else replace(job, spec=planned.spec)
+        self._texts = {id: self._text_of(entry, job) for id, (entry, job) in jobs.items()}
+        node = notes.take_node(state, now, without=planned.released)
+        head = json.dumps({"version": VERSION, "time": time.time(), "core": node})
+        texts = ",".join(text for _, text in self._texts.values())
         try:
             fd = os.open(self._fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(f'{head[:-1]},"jobs":{{{jobs}}}}}')
+                file.write(f'{head[:-1]},"jobs":{{{texts}}}}}')
+                file.flush()
+                os.fsync(fd)
             self._fresh.replace(self.path)
-        except OSError as error:
-            log.error("cannot write the notes", extra=facts(file=str(self.path), error=error.strerror))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._fresh.unlink()  # what is full should not hold half a file of ours as well
+            raise
 
     def _text_of(self, entry: Entry, job: Job | None) -> tuple[object, str]:
         """The text, and what it was made of: as long as that is the same, so is the text."""

@@ -9,6 +9,7 @@ This file says what each event means; the decisions are in the modules that it c
     obstacle.py    what stands in the way of a claim
     waits.py       who waits for what, and what would end it
     measure.py     what NVML corrects
+    rebudget.py    how a running job's budget changes
     health.py      what follows from a GPU's health
 
 `validate()` checks every invariant and runs after every event of every test; `story(job)` is what happened to a
@@ -21,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpushare.quantity import Quantity, format_bytes, format_duration
+from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Mention, Reason, words
-from gpushared.core import admission, health, lending, measure, notes, reserving, reveal, rungs
+from gpushared.core import admission, health, lending, measure, notes, rebudget, reserving, reveal, rungs
 from gpushared.core.events import (
     AskCancelled,
     AttachAsked,
@@ -53,7 +54,6 @@ from gpushared.core.events import (
 from gpushared.core.instructions import (
     Attached,
     BudgetRefused,
-    BudgetSet,
     Denied,
     Instruction,
     JobAdmitted,
@@ -673,65 +673,9 @@ def _checkpointed(turn: Turn, event: Checkpointed) -> None:
 
 
 def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
-    """All GPUs of the job or none. A lower limit takes nothing away: it only stops growth."""
-    state = turn.state
-    job = state.jobs.get(event.job)
-    if job is None:
-        reason = Reason(Code.NO_SUCH_JOB, f"no job {event.job}", hint="see `gpushare ps`")
-        turn.emit(BudgetRefused(event.job, reason))
+    found = rebudget.find(turn.state, event)
+    if isinstance(found, Reason):
+        turn.emit(BudgetRefused(event.job, found))
         return
-    request: Quantity = event.request or job.spec.request
-    limit: Quantity = event.limit or job.spec.limit
-    changed: dict[str, Bounds] = {}
-    for id in job.bounds:
-        gpu = state.gpus[id]
-        found = admission.bounds_on(gpu, request, limit)
-        if not isinstance(found, Reason) and found.request > job.bounds[id].request:
-            inside = state.reservations.get(job.spec.reservation)
-            room = admission.unrequested(state, gpu, but=job, inside=inside)
-            if not gpu.health.admits:
-                found = health.none_left([gpu], 1)
-            elif found.request > room:
-                found = admission.no_room(
-                    state, replace(job.spec, request=request, gpus=1), [gpu], but=job, inside=inside
-                )
-                found = replace(found, hint=f"raise it to at most {max(0, room) // 2**20}Mi, or when one of these ends")
-        if isinstance(found, Reason):
-            turn.emit(BudgetRefused(job.id, found))
-            return
-        changed[id] = found
-    for id, bounds in changed.items():
-        state.bind(job, id, bounds)
-    job.spec = replace(
-        job.spec,
-        request=request,
-        limit=limit,
-        request_source=event.request_source if event.request else job.spec.request_source,
-        limit_source=event.limit_source if event.limit else job.spec.limit_source,
-        priority=job.spec.priority if event.priority is None else event.priority,
-    )
-    turn.emit(BudgetSet(job.id, _after_change(turn, job)))
-    turn.record_reason("changed", _changed(job), job=job)
-    turn.emit(Persist())
-    for id in changed:
-        state.note_excess(job, id)
-        measure.work_off(turn, state.gpus[id])
-        lending.settle(turn, state.gpus[id])
-        turn.emit(Publish(id))
+    rebudget.apply(turn, event.job, found)
     _admit_waiting(turn)
-
-
-def _changed(job: Job) -> Reason:
-    spec = job.spec
-    bounds = {id: {"request": one.request, "limit": one.limit} for id, one in job.bounds.items()}
-    message = f"its budget is now: request {spec.request}, limit {spec.limit}, priority {spec.priority}"
-    return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
-
-
-def _after_change(turn: Turn, job: Job) -> str:
-    over = []
-    for id, bounds in job.bounds.items():
-        excess = turn.state.usage(job, id) - bounds.limit
-        if excess > 0:
-            over.append(f"{format_bytes(excess)} above the new limit on GPU {turn.state.gpus[id].index}")
-    return f"{', '.join(over)}: nothing is taken away, but the job cannot grow" if over else ""

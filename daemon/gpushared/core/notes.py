@@ -22,9 +22,9 @@ def take(state: State, now: float) -> dict[str, Any]:
     return {**take_node(state, now), "jobs": [take_job(job) for job in state.jobs.values()]}
 
 
-def take_node(state: State, now: float) -> dict[str, Any]:
-    """The same without the jobs."""
-    reservations = [_take_reservation(one) for one in state.reservations.values()]
+def take_node(state: State, now: float, without: str = "") -> dict[str, Any]:
+    """The same without the jobs, and without the reservation of this id."""
+    reservations = [_take_reservation(one) for one in state.reservations.values() if one.id != without]
     return {"version": VERSION, "now": now, "overheads": dict(state.overheads), "reservations": reservations}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from aiohttp import web
 
-from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, UsageError
+from gpushare.errors import GpushareError, NoSuchJob, NotNoted, NotPermitted, UsageError
 from gpushare.reasons import Code, Told
 from gpushared.held import Held
 from gpushared.programs.processes import printable
@@ -110,6 +110,8 @@ class Pieces:
 def status_of(error: GpushareError) -> int:
     if isinstance(error, Rejected):
         return error.status
+    if isinstance(error, NotNoted):
+        return 507
     if isinstance(error, NotPermitted):
         return 403
     if isinstance(error, NoSuchJob):

@@ -21,14 +21,14 @@ from pathlib import Path
 from aiohttp import web
 
 from gpushare import __version__, api
-from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
+from gpushare.errors import GpushareError, NoSuchJob, NotNoted, NotPermitted, QuantityError, UsageError
 from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Reason, words
 from gpushare.rungs import LADDER, parse_rungs
 from gpushared import follow
 from gpushared.config import Config
 from gpushared.core import instructions as do
-from gpushared.core import reveal
+from gpushared.core import rebudget, reveal
 from gpushared.core.events import (
     BudgetChanged,
     Checkpointed,
@@ -51,6 +51,7 @@ from gpushared.people.front import NOBODY, Front
 from gpushared.people.views import Views
 from gpushared.programs.processes import Process, parent_of, peer_credentials, printable, uid_of
 from gpushared.shell import INTERNAL, Shell
+from gpushared.state_file import Planned
 
 BODY_WITHIN = 10.0
 LONGEST_SOURCE = 256
@@ -383,7 +384,7 @@ class Api:
         self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         entry.admission, entry.over = None, False
         self.shell.feed(JobSubmitted(job, spec))
-        self.shell.persist()
+        self.shell.commits.soon()  # what it was promised is in the notes of an earlier daemon, or in its page
         return entry
 
     async def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> Entry:
@@ -407,12 +408,14 @@ class Api:
             mine.set_result(earlier.result())
         try:
             refusal = await mine
-        except asyncio.CancelledError:
-            # The client has hung up, or the daemon stops. Admitted in this very moment, it is nobody's job.
-            if entry.admission is mine and not self.shell.closing:
+            if refusal is None:
+                await self.shell.commits.done()
+        except (asyncio.CancelledError, NotNoted) as error:
+            # The client has hung up, or the daemon stops, or cannot promise it. Admitted meanwhile, it is nobody's job.
+            if entry.admission is mine and not (self.shell.closing and isinstance(error, asyncio.CancelledError)):
                 self.shell.feed(JobWithdrawn(entry.id) if entry.state == "queued" else JobEnded(entry.id))
                 self.shell.book.forget(entry)
-                self.shell.persist()
+                self.shell.commits.soon()
             raise
         if refusal is INTERNAL:
             self.shell.book.forget(entry)
@@ -420,7 +423,6 @@ class Api:
         if refusal is not None:
             self.shell.book.forget(entry)
             raise Rejected(self.gate.viewer(entry.spec.uid).told(refusal), len(self.shell.core.state.queue))
-        self.shell.persist()  # a promise that outlives this daemon from now on
         return entry
 
     # ---- reserving ---------------------------------------------------------------------------------
@@ -452,7 +454,11 @@ class Api:
             raise Rejected(self._viewer(request).told(answer.reason))
         if not isinstance(answer, do.ReservationMade):
             raise GpushareError("the daemon did not answer the request", code="internal")
-        self.shell.persist()
+        try:
+            self.shell.commits.now()
+        except NotNoted:
+            self.shell.feed(ReservationEnded(event.reservation))
+            raise
         made = self.shell.core.state.reservations[event.reservation]
         return web.json_response(self.views.reservation(made, self._viewer(request)), status=201)
 
@@ -466,8 +472,8 @@ class Api:
         name = request.match_info["reservation"]
         found = self.shell.core.state.reservations.get(self._reservation(name, caller))
         assert found is not None  # else _reservation has raised
+        self.shell.commits.now(Planned(released=found.id))
         self.shell.feed(ReservationEnded(found.id))
-        self.shell.persist()
         return web.json_response(self.views.reservation(found, self._viewer(request)))
 
     def _reservation(self, name: str | None, caller: Caller) -> str:
@@ -501,14 +507,22 @@ class Api:
         if not related or (caller.uid != 0 and uid_of(pid) != caller.uid):
             main.close()
             raise NotPermitted(f"process {pid} is not a child of the caller", code="not_a_child")
-        self.shell.book.set_main(entry, main)
-        self.shell.persist()
+        earlier, entry.main = entry.main, main
+        try:
+            self.shell.commits.now()
+        except NotNoted:
+            entry.main = earlier
+            main.close()
+            raise
+        if earlier is not None:
+            earlier.close()
         return web.json_response(self.views.job(entry, self._viewer(request)))
 
     async def post_checkpointed(self, request: web.Request) -> web.Response:
         entry, _ = self._find_own(request)
         (await self._body(request, empty_is_ok=True)).finish(())
         self.shell.feed(Checkpointed(entry.id))
+        await self.shell.commits.done()
         return web.json_response({})
 
     async def patch_job(self, request: web.Request) -> web.Response:
@@ -539,14 +553,16 @@ class Api:
             said = core.handle(event, time.monotonic())
             answer = next((one for one in said if isinstance(one, do.BudgetSet | do.BudgetRefused)), None)
         else:
+            found = rebudget.find(self.shell.core.state, event)
+            if isinstance(found, rebudget.Found):
+                self.shell.commits.now(Planned(entry.id, found.spec))
             answer = self.shell.ask_core(event)
+            self.shell.commits.soon()  # it may have failed, or have made room for a job that waits
         if isinstance(answer, do.BudgetRefused):
             raise Rejected(self._viewer(request).told(answer.reason))
         if not isinstance(answer, do.BudgetSet):
             raise GpushareError("the daemon did not answer the change", code="internal")
         entry.spec = self.shell.core.jobs[entry.id].spec
-        if not dry_run:
-            self.shell.persist()
         after = self.views.job(entry, viewer, core)
         return web.json_response({"before": before, "after": after, "note": answer.note})
 
@@ -557,12 +573,14 @@ class Api:
         body.finish(("exit_code", "signal"))
         if entry.state == "queued":
             self.shell.withdraw(entry)
-            self.shell.persist()
+            self.shell.commits.quietly()
         elif entry.state != "ended":
             entry.exit_code, entry.exit_signal = exit_code, number
             self.views.remember(entry)
             self.shell.end_job(entry)
-            self.shell.persist()  # else a daemon that is killed now would bring the job back
+            # Else a daemon that is killed now would bring the job back. An end is told even where it cannot be noted:
+            # the program is gone, and the next daemon will find that out by itself.
+            self.shell.commits.quietly()
         shown = self.views.job(entry, viewer)
         outcome = self.views.outcome(entry, viewer)
         shown["state"], shown["outcome"] = "ended", outcome
