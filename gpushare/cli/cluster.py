@@ -42,9 +42,11 @@ from gpushare.cluster.model import (
     QueueAdded,
     QueueChanged,
     Refuse,
+    Start,
 )
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
+from gpushare.nearest import did_you_mean
 from gpushare.quantity import count, format_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -135,7 +137,7 @@ def apply(file: Path, store: Path | None) -> None:
         count(kinds.count("QueueAdded"), "new queue"),
         count(kinds.count("QueueChanged"), "changed queue"),
     ]
-    for line in views.broken_promises(cluster.allocator):
+    for line in (*views.lacking(cluster.allocator), *views.broken_promises(cluster.allocator)):
         _output.echo(f"gpushare: {line}", err=True)
     _output.echo(
         f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says"
@@ -205,7 +207,8 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
     with _open(store) as cluster:
         allocator = cluster.allocator
         if queue is not None and queue not in allocator.queues:
-            raise UsageError(f"no queue {queue!r}", hint=f"there are: {', '.join(list(allocator.queues)[:8])}")
+            near = did_you_mean(queue, allocator.queues)
+            raise UsageError(f"no queue {queue!r}", hint=near or f"there are: {', '.join(list(allocator.queues)[:8])}")
         chosen = [name for name, view in allocator.jobs.items() if queue in (None, view.job.queue)]
         if output == "json":
             _output.print_json("cluster.jobs", {"jobs": [plain(allocator.jobs[name]) for name in chosen]})
@@ -253,7 +256,10 @@ def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **
     gpushare cluster submit --queue research --gpus 8 --tasks 4 --min 2 --type H100
     gpushare cluster submit --queue students --gpus 0.25 --limit 0.5
 
-    FILE has `jobs:`, a list with the same words: {name: train, queue: research, gpus: 2}.
+    FILE is a list of jobs in the same words, alone or under `jobs:`
+
+    \b
+    - {name: train, queue: research, gpus: 2}
     """
     with _open(store, read_only=dry_run) as cluster:
         if file:
@@ -262,13 +268,21 @@ def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **
                 actions = _submit(cluster, wanted, dry_run)
         else:
             wanted, actions = _submit_one(cluster, options, dry_run)
+        decided = {action.job for action in actions if isinstance(action, Start | Refuse)}
+        never = cluster.allocator.never(job for job in wanted if job.id not in decided)
     if output == "json":
         _output.print_json(
             "cluster.submit",
-            {"jobs": [job.id for job in wanted], "dry_run": dry_run, "actions": [plain(action) for action in actions]},
+            {
+                "jobs": [job.id for job in wanted],
+                "dry_run": dry_run,
+                "actions": [plain(action) for action in actions],
+                "never": {name: plain(reason) for name, reason in never.items()},
+            },
         )
     else:
         _print_actions(actions)
+    views.print_never(never)
     refused = [action for action in actions if isinstance(action, Refuse)]
     if refused:
         first = refused[0]
@@ -304,10 +318,11 @@ def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
             f"both a file and --{given[0].rstrip('_').replace('_', '-')}",
             hint="say everything about the jobs in the file",
         )
-    root = load(file).only("jobs")
-    submissions = list(reading.jobs(root["jobs"]))
+    root = load(file)
+    said = root if not root.is_mapping() or "queue" in root else root.only("jobs")["jobs"]
+    submissions = list(reading.jobs(said))
     if any(one.at or one.duration is not None for one in submissions):
-        root["jobs"].refuse("`at`, `every` and `duration` belong in simulations", hint="leave them out here")
+        said.refuse("`at`, `every` and `duration` belong in simulations", hint="leave them out here")
     return [one.job for one in submissions]
 
 
@@ -380,7 +395,8 @@ def _about(names: tuple[str, ...], store: Path | None, kind: type[JobEnded] | ty
 
 def _known(job: str, allocator: Allocator) -> None:
     if job not in allocator.jobs:
-        raise NoSuchJob(f"no job {job!r}", hint="`gpushare cluster jobs` lists them")
+        near = did_you_mean(job, allocator.jobs)
+        raise NoSuchJob(f"no job {job!r}", hint=near or "`gpushare cluster jobs` lists them")
 
 
 def _print_actions(actions: Sequence[Action]) -> None:
@@ -414,6 +430,10 @@ def _read_changes(changes: Sequence[str], allocator: Allocator) -> list[Event]:
         if not item.is_mapping():
             raise FileError(f"{text!r} is not a change", hint="write 'lose: NODE' or 'end: JOB'")
         events += scenario.read_events(item, allocator.queues)
+    for new in (event.queue.name for event in events if isinstance(event, QueueAdded)):
+        near = did_you_mean(new, allocator.queues)
+        if near:
+            _output.echo(f"gpushare: {new} is a new queue: {near}", err=True)
     return events
 
 
@@ -463,10 +483,11 @@ def explain(job: str, output: str, store: Path | None) -> None:
         allocator = cluster.allocator
         _known(job, allocator)
         explanation = allocator.explain(job)
+        never = explanation.state == "pending" and bool(allocator.never([allocator.jobs[job].job]))
         if output == "json":
-            _output.print_json("cluster.explain", plain(explanation))
+            _output.print_json("cluster.explain", {**plain(explanation), "never": never})
         else:
-            views.print_explanation(allocator, explanation, time.time())
+            views.print_explanation(allocator, explanation, never, time.time())
 
 
 # ---- simulations --------------------------------------------------------------------------------------

@@ -7,17 +7,18 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.cluster.codec import plain
-from gpushare.cluster.model import Action, Code, Explanation, JobView, Place, Tasks, WhatIf
+from gpushare.cluster.model import Action, Code, Explanation, JobView, Place, Reason, Tasks, WhatIf
 from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.scenario import Failure, Step
 from gpushare.cluster.simulation import VERBS, Simulation, describe
+from gpushare.errors import render
 from gpushare.quantity import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def print_queues(allocator: Allocator, *, wide: bool) -> None:
 
 def broken_promises(allocator: Allocator) -> Iterator[str]:
     """Quotas that cannot all be met at once: allowed, but perhaps a slip."""
+    if not allocator.nodes:
+        return
     limits: dict[str | None, tuple[str, int | None]] = {None: ("there are", _capacity(allocator))}
     limits |= {name: (f"the quota of {name} is", view.queue.quota) for name, view in allocator.queues.items()}
     for parent, (what, most) in limits.items():
@@ -94,6 +97,26 @@ def broken_promises(allocator: Allocator) -> Iterator[str]:
             whose = f"the queues below {parent}" if parent else "the top queues"
             total, there = _gpus(format_gpus(sum(quotas))), _gpus(format_gpus(most))
             yield f"the quotas of {whose} add up to {total}, and {what} {there}: if all ask, each gets less"
+
+
+def lacking(allocator: Allocator) -> Iterator[str]:
+    """What a cluster needs before any job can run in it."""
+    if not allocator.nodes:
+        yield "no nodes: nothing can run; add `nodes: [{name: node-1, gpus: 8}]` to the file"
+    if not allocator.queues:
+        yield "no queues: no job can be submitted; add `queues: [{name: all, quota: 8}]` to the file"
+
+
+def print_never(reasons: Mapping[str, Reason]) -> None:
+    """Jobs that wait for something that will not come by itself."""
+    for name, reason in reasons.items():
+        _output.echo(
+            render(
+                f"{name} can never start here, even with the cluster to itself: {reason.message}",
+                hint=f"`gpushare cluster explain {name}` says what would start it",
+            ),
+            err=True,
+        )
 
 
 def queues_json(allocator: Allocator) -> dict[str, Any]:
@@ -184,7 +207,9 @@ def plan_json(allocator: Allocator) -> dict[str, Any]:
 
 def print_what_if(allocator: Allocator, outcome: WhatIf) -> None:
     lines = list(action_lines(outcome.actions))
-    _output.echo("\n".join(lines) if lines else "nothing would be decided")
+    shares = list(_new_shares(allocator, outcome))
+    nothing = f"no job would start, move or stop{'' if shares else ', and no share would change'}"
+    _output.echo("\n".join(lines) if lines else nothing)
     now = {name: view.allocated for name, view in allocator.queues.items()}
     rows = []
     for name in dict.fromkeys([*now, *outcome.allocated]):
@@ -194,6 +219,15 @@ def print_what_if(allocator: Allocator, outcome: WhatIf) -> None:
     if rows:
         _output.echo()
         _output.print_table(WHAT_IF, rows)
+    for name, was, then in shares:
+        _output.echo(f"the share of {name} would be {_gpus(then)} instead of {was}")
+
+
+def _new_shares(allocator: Allocator, outcome: WhatIf) -> Iterator[tuple[str, str, str]]:
+    for name, share in allocator.shares().items():
+        then = outcome.shares.get(name, share.share)
+        if then != share.share:
+            yield name, format_gpus(share.share), format_gpus(then)
 
 
 def what_if_json(allocator: Allocator, outcome: WhatIf) -> dict[str, Any]:
@@ -204,6 +238,7 @@ def what_if_json(allocator: Allocator, outcome: WhatIf) -> dict[str, Any]:
             name: {"now": allocator.queues[name].allocated if name in allocator.queues else None, "then": amount}
             for name, amount in outcome.allocated.items()
         },
+        "shares": dict(outcome.shares),
     }
 
 
@@ -215,7 +250,7 @@ def action_lines(actions: Sequence[Action]) -> Iterator[str]:
         yield f"{verb:<7} {job:<{min(width, 40)}}  {text}".rstrip()
 
 
-def print_explanation(allocator: Allocator, explanation: Explanation, now: float) -> None:
+def print_explanation(allocator: Allocator, explanation: Explanation, never: bool, now: float) -> None:
     view = allocator.jobs[explanation.job]
     age = format_duration(float(int(max(0.0, now - view.since))))
     state = {"pending": f"has waited {age}", "starting": "is about to start", "running": f"has run for {age}"}
@@ -229,6 +264,8 @@ def print_explanation(allocator: Allocator, explanation: Explanation, now: float
         for label, text in explanation.reason.facts
         if text and not _says(explanation.reason.message, text)
     ]
+    if never:
+        facts.append(("never", "it could not start even if it had the cluster to itself"))
     facts.append((f"share of {view.job.queue}", allocator.shares()[view.job.queue].words))
     if explanation.reason.code in (Code.NO_SPACE, Code.RESERVED):
         facts += [("" if number else "in the way", line) for number, line in enumerate(explanation.who)]

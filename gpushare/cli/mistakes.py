@@ -66,8 +66,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
 """By group: the rest of the line that is meant, and for what is typed; {} is the typed word itself."""
 
 OPTIONS: Mapping[str, str] = {
-    "--limit": "--memory --mem -m --vram --gpu-memory --memory-limit --max --max-memory --limits -l",
     "--memory": "--mem -m --vram --gpu-memory",
+    "--limit": "--memory --mem -m --vram --gpu-memory --memory-limit --max --max-memory --limits -l",
     "--request": "--requests --guarantee --min --min-memory -r",
     "--gpu": "--device --devices --gpu-id --id -i -g",
     "--gpus": "--num-gpus --ngpus -G",
@@ -96,10 +96,12 @@ INSTEAD: Mapping[str, str] = {
 """What serves where no command has such an option."""
 
 NAMED: Mapping[str, str] = {
-    "ps": "explain JOB",
-    "status": "explain JOB",
-    "top": "explain JOB",
-    "events": "events --job JOB",
+    "gpushare ps": "explain JOB",
+    "gpushare status": "explain JOB",
+    "gpushare top": "explain JOB",
+    "gpushare events": "events --job JOB",
+    "gpushare cluster jobs": "cluster explain JOB",
+    "gpushare cluster queues": "cluster jobs --queue QUEUE",
 }
 """Commands that take no name, and the line that is meant where one is given."""
 
@@ -112,6 +114,7 @@ EXAMPLES: Mapping[str, str] = {
     "gpushare stop": "gpushare stop train",
     "gpushare kernel remove": "gpushare kernel remove torch-8g",
     "gpushare cluster apply": "gpushare cluster apply cluster.yaml",
+    "gpushare cluster submit": "gpushare cluster submit --queue research --gpus 2 --name train",
     "gpushare cluster explain": "gpushare cluster explain train",
     "gpushare cluster end": "gpushare cluster end train",
     "gpushare cluster cancel": "gpushare cluster cancel train",
@@ -129,6 +132,7 @@ VALUES: Mapping[str, str] = {
     "--priority": "a whole number: --priority 10",
     "--grace": "a time: --grace 10s",
     "--for": "a time: --for 8h",
+    "--what-if": "a change: --what-if 'lose: node-1'",
 }
 """What a value is, where an option has none, or one that it does not take."""
 
@@ -175,8 +179,9 @@ def _usage_hint(error: click.UsageError, context: click.Context, arguments: Sequ
         return _option_meant(error.option_name, context.command, arguments)
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
         return VALUES.get(error.param.opts[0]) if error.param else None
-    if extra:
-        return _extra_meant(context, extra[1].split(" "), arguments)
+    meant = _extra_meant(context, extra[1].split(" "), arguments) if extra else None
+    if meant:
+        return meant
     return f"for example `{EXAMPLES[path]}`" if path in EXAMPLES else None
 
 
@@ -251,12 +256,14 @@ def _option_meant(typed: str, command: click.Command, arguments: Sequence[str]) 
 def _extra_meant(context: click.Context, extra: list[str], arguments: Sequence[str]) -> str | None:
     """More words than the command takes: an amount without its option, or the name of a job."""
     takes_limit = any("--limit" in param.opts for param in context.command.params)
+    at = list(arguments).index(extra[0])
+    if at and arguments[at - 1].endswith(":"):  # 'lose: node-1' without its quotes
+        return _line(["gpushare", *arguments[: at - 1], " ".join(arguments[at - 1 :])])
     if takes_limit and _is_amount(extra[0]):
-        at = list(arguments).index(extra[0])
         return _line(["gpushare", *arguments[:at], "--limit", *arguments[at:]])
     listed = _looked_up(extra[0], COMMANDS.get(context.command_path, {}))
-    meant = listed[0] if listed else NAMED.get(context.info_name or "")
-    if extra[0].isdigit() and len(extra[0]) < 3:
+    meant = listed[0] if listed else NAMED.get(context.command_path)
+    if meant and extra[0].isdigit() and len(extra[0]) < 3:
         meant = "ps --gpu GPU"
     return _line(["gpushare", *_filled(meant, extra)]) if meant else None
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpushare.cluster import explain, views
@@ -32,13 +33,18 @@ from gpushare.cluster.model import (
     Action,
     Event,
     Explanation,
+    Job,
+    JobSubmitted,
     JobView,
     JobWithdrawn,
     Loan,
+    NodeAdded,
     NodeView,
     Place,
     Policy,
+    QueueAdded,
     QueueView,
+    Reason,
     Refuse,
     Share,
     Wait,
@@ -164,9 +170,26 @@ class Allocator:
             turn = self._turn(changes)
             running = frozenset(name for name, job in self._state.jobs.items() if job.places)
             allocated = {name: queue.allocated for name, queue in self._state.queues.items()}
-            return WhatIf(tuple(turn.out), running, allocated)
+            shares = {name: share.share for name, share in self.shares().items()}
+            return WhatIf(tuple(turn.out), running, allocated, shares)
         finally:
             self._undo()
+
+    def never(self, jobs: Iterable[Job]) -> dict[str, Reason]:
+        """Jobs that could not start if they had the cluster to themselves, one at a time, and why not.
+
+        Nodes that come, larger limits and quotas would change it; other jobs that end would not."""
+        empty = Allocator(self.policy)
+        empty.handle([NodeAdded(view.node) for view in self.nodes.values() if view.alive], 0.0)
+        parents_first = sorted(self._state.queues.values(), key=lambda one: len(one.path))
+        empty.handle([QueueAdded(one.spec) for one in parents_first], 0.0)
+        found = {}
+        for job in jobs:
+            empty.handle(JobSubmitted(replace(job, wait=True)), 0.0)
+            if empty.jobs[job.id].state == "pending":
+                found[job.id] = empty.explain(job.id).reason
+            empty.handle(JobWithdrawn(job.id), 0.0)
+        return found
 
     def shares(self) -> dict[str, Share]:
         """The fair share of each queue with the sum that it comes from (micro-GPUs), in the order of the queues."""

@@ -41,6 +41,7 @@ from gpushare.cluster.space import BROKEN, NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn
 from gpushare.errors import NoSuchJob
+from gpushare.nearest import did_you_mean
 
 
 def apply(turn: Turn, event: Event) -> None:
@@ -258,7 +259,8 @@ def _queue_added(turn: Turn, event: QueueAdded) -> None:
 def _queue(state: State, at: str, name: str) -> QueueState:
     queue = state.queues.get(name)
     if queue is None:
-        raise bad(at, f"no queue {name!r}", f"add it, or use one of: {_some(state)}", "no_such_queue")
+        hint = did_you_mean(name, state.queues) or f"add it, or use one of: {_some(state)}"
+        raise bad(at, f"no queue {name!r}", hint, "no_such_queue")
     return queue
 
 

@@ -10,7 +10,6 @@ and `no` stay words, and a number keeps its digits (0.1 is a tenth, not the floa
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -21,12 +20,15 @@ from typing import Any, NoReturn
 
 from gpushare.cluster.quantity import MICRO, MOST
 from gpushare.errors import QuantityError, UsageError
+from gpushare.nearest import did_you_mean
 from gpushare.quantity import Kind, Quantity, parse_duration
 
 __all__ = ["FileError", "Item", "load", "parse", "parse_gpus", "parse_line", "read_text"]
 
 MOST_BYTES = 64 * 2**20  # a scenario is typed by a person; a trace has one line for a job
 DEEPEST = 40
+FAR = 2**31
+"""A bound that nobody meets by mistake."""
 MOST_ITEMS = 500_000  # an alias of aliases of aliases is small on disk
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
@@ -65,8 +67,7 @@ class Item:
         """Refuse keys with other names: a mistyped `quotta` must not mean no quota."""
         for key, item in self._mapping().items():
             if key not in keys:
-                near = difflib.get_close_matches(key, keys, 1)
-                hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(keys)}"
+                hint = did_you_mean(key, keys) or f"it takes {', '.join(keys)}"
                 Item(item.value, self.file, self.path, item.line).refuse(f"unknown key {key!r}", hint=hint)
         return self
 
@@ -86,6 +87,10 @@ class Item:
         return isinstance(self.value, dict)
 
     def text(self) -> str:
+        if isinstance(self.value, dict):
+            self.refuse(
+                "braces begin a mapping, and a word is needed", hint='quote a name with braces in it: "{}-node"'
+            )
         if not isinstance(self.value, str) or not self.value:
             self.refuse(f"{self._shown()} is not a word", hint="write a name or a number here")
         return self.value
@@ -104,7 +109,8 @@ class Item:
 
     def integer(self, least: int = 0, most: int = 10**12) -> int:
         if not isinstance(self.value, str) or not re.fullmatch(r"-?[0-9]{1,13}", self.value, re.ASCII):
-            self.refuse(f"{self._shown()} is not a whole number", hint=f"write a number from {least} to {most}")
+            bounds = f" from {least} to {most}" if most < FAR else ""
+            self.refuse(f"{self._shown()} is not a whole number", hint=f"write a number{bounds}")
         number = int(self.value)
         if not least <= number <= most:
             self.refuse(f"{number} is out of range", hint=f"write a number from {least} to {most}")
@@ -137,8 +143,7 @@ class Item:
     def choice(self, *words: str) -> str:
         text = self.text()
         if text not in words:
-            near = difflib.get_close_matches(text, words, 1)
-            hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join(words)}"
+            hint = did_you_mean(text, words) or f"write one of {', '.join(words)}"
             self.refuse(f"{text!r} is not known here", hint=hint)
         return text
 
@@ -198,13 +203,22 @@ def read_text(path: str | Path) -> str:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}", hint="name a file in YAML or JSON") from None
+        hint = _other_file(Path(path)) or "name a file in YAML or JSON"
+        raise FileError(f"cannot read {path}: {error.strerror}", hint=hint) from None
     if len(data) > MOST_BYTES:
         raise FileError(f"{path} has {len(data)} bytes", hint=f"at most {MOST_BYTES} are read")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise FileError(f"{path}: byte {error.start} is not UTF-8", hint="save it as UTF-8 text") from None
+
+
+def _other_file(path: Path) -> str | None:
+    """A file of nearly that name in the same folder."""
+    try:
+        return did_you_mean(path.name, [one.name for one in path.parent.iterdir() if one.is_file()])
+    except OSError:
+        return None
 
 
 def parse(text: str, file: str) -> Item:
@@ -259,15 +273,25 @@ def _yaml(text: str, file: str) -> Item:
         node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise FileError(
-            f"{file}:{line}: not YAML: {error.problem}", hint="check brackets, quotes and indentation up to there"
-        ) from None
+        what, hint = _slip(text.splitlines()[line - 1 : line])
+        raise FileError(f"{file}:{line}: not YAML: {what or error.problem}", hint=hint) from None
     except (yaml.YAMLError, RecursionError) as error:
         first = str(error).splitlines()[0] if str(error) else "nested too deeply"
         raise FileError(f"{file}: not YAML: {first}", hint="save it as plain UTF-8 text") from None
     if node is None:
         raise FileError(f"{file} is empty", hint="see `gpushare docs cluster` for what it may say")
     return _Yaml(file).item(node, "", 0)
+
+
+def _slip(lines: list[str]) -> tuple[str | None, str]:
+    """What is wrong with a line of YAML, if it is one of the two slips that everybody makes, and the way out."""
+    line = lines[0] if lines else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "a tab", "indent with blanks"
+    braces = re.search(r"""[:\s]([^\s"',:{]*\{\}[^\s"',:}]*)""", line)
+    if braces:
+        return "braces in a name", f'quote it: "{braces[1]}"'
+    return None, "check brackets, quotes and indentation up to there"
 
 
 class _Yaml:

@@ -12,6 +12,7 @@ named if a turn in which it is made, undone afterwards, starts the job. Where on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -170,7 +171,7 @@ def _follow(allocator: Allocator, job: JobState, remedy: Remedy) -> tuple[str, t
     for _ in range(STEPS):
         with _hypothesis(allocator, changes):
             if job.places:
-                return ", and ".join(words), tuple(changes)
+                return _joined(words), tuple(changes)
             reason = binding(allocator._state, job)
             over = reason.code in (Code.LIMIT, Code.QUOTA)
             # A quota may be too small only for the dear places that are free: then it is cheaper ones that lack.
@@ -179,10 +180,16 @@ def _follow(allocator: Allocator, job: JobState, remedy: Remedy) -> tuple[str, t
             return None
         for text, event in steps:
             changes = [one for one in changes if not _same(one, event)]
-            if text:
-                words.append(text)
+            words.append(text)
             changes.append(event)
     return None
+
+
+def _joined(words: list[str]) -> str:
+    """The changes in one sentence; nodes that are alike are counted."""
+    counted = Counter(words)
+    said = [text if n == 1 else f"{text.replace('a node', f'{n} nodes', 1)} each" for text, n in counted.items()]
+    return ", and ".join(said)
 
 
 def _same(one: Event, other: Event) -> bool:
@@ -291,10 +298,4 @@ def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
                 selector.labels,
             )
             steps.append((f"add a node with {_gpus_of(node, need.in_bytes)}", NodeAdded(node)))
-    if len(steps) > 3:
-        total = sum(event.node.gpus for _, event in steps if isinstance(event, NodeAdded))
-        steps = [
-            (f"add {len(steps)} nodes with {total} GPUs in all", steps[0][1]),
-            *(("", event) for _, event in steps[1:]),
-        ]
     return steps

@@ -462,6 +462,8 @@ class WhatIf:
     """Jobs that would run (or be about to)."""
     allocated: Mapping[str, int]
     """Micro-GPUs that each queue would hold."""
+    shares: Mapping[str, int]
+    """Micro-GPUs that each queue could hold if everybody got what is theirs."""
 
     @property
     def started(self) -> tuple[str, ...]:

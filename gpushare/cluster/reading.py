@@ -105,7 +105,7 @@ def nodes(item: Item) -> Iterator[Node]:
         if "memory" in entry:
             given["memory"] = entry["memory"].bytes()
         broken = frozenset(one.integer() for one in entry["broken"].entries()) if "broken" in entry else frozenset()
-        gpus = entry["gpus"].integer(0, MOST_GPUS_OF_NODE)
+        gpus = entry["gpus"].integer(1, MOST_GPUS_OF_NODE)
         for _, name in series(entry):
             yield Node(name, gpus, labels=_labels(entry), broken=broken, **given)
 
@@ -120,9 +120,16 @@ def said_of_queues(item: Item, parent: str | None = None) -> Iterator[tuple[Queu
     for entry in item.entries():
         entry.only(*QUEUE_KEYS)
         given: dict[str, Any] = {}
-        for name in ("quota", "limit", "weight", "default_limit", "max_limit"):
+        for name in ("quota", "limit"):
+            if name in entry and entry[name].value != UNLIMITED:
+                given[name] = _whole_amount(entry[name])
+            elif name in entry:
+                given[name] = None
+        for name in ("default_limit", "max_limit"):
             if name in entry:
-                given[name] = _amount(entry[name], unlimited=name in ("quota", "limit"))
+                given[name] = entry[name].gpus()
+        if "weight" in entry:
+            given["weight"] = _weight(entry["weight"])
         if "priority" in entry:
             given["priority"] = entry["priority"].integer(-(2**31), 2**31)
         if "static" in entry:
@@ -285,6 +292,8 @@ def _tasks(entry: Item, name: str = "") -> Tasks:
     gpus, share = _gpus(entry)
     if "share" in entry:
         share = entry["share"].gpus()
+        if not 0 < share <= MICRO:
+            entry["share"].refuse(f"{entry['share'].value!r} is no part of a GPU", hint="write 0.5 or 50%")
     memory = entry["memory"].bytes() if "memory" in entry else None
     ladder: tuple[int, ...] = ()
     if "ladder" in entry:
@@ -305,6 +314,8 @@ def _gpus(entry: Item) -> tuple[int, int | None]:
     if "gpus" not in entry:
         return 1, None
     amount = entry["gpus"].gpus()
+    if amount == 0:
+        entry["gpus"].refuse("a job without a GPU needs no place here", hint="write 1 or more, or a part: 0.25")
     if amount % MICRO == 0:
         return amount // MICRO, None
     if amount > MICRO:
@@ -317,9 +328,19 @@ def _gpus(entry: Item) -> tuple[int, int | None]:
     return 1, amount
 
 
-def _amount(item: Item, *, unlimited: bool) -> int | None:
-    if unlimited and item.value == UNLIMITED:
-        return None
+def _whole_amount(item: Item) -> int:
+    """GPUs of the whole cluster: a percentage would be one of a GPU."""
+    if isinstance(item.value, str) and item.value.strip().endswith("%"):
+        item.refuse(f"{item.value!r}: a queue is promised GPUs, not a percentage", hint="write a number of GPUs: 4")
+    return item.gpus()
+
+
+def _weight(item: Item) -> int:
+    if isinstance(item.value, str) and item.value.startswith("-"):
+        item.refuse(
+            f"{item.value!r} is below 0",
+            hint="write a weight from 0 on: of 1 and 3 the second gets three times as much",
+        )
     return item.gpus()
 
 

@@ -139,6 +139,8 @@ def read(path: str | Path) -> Scenario:
 
 def given(item: Item) -> Given:
     """Nodes, queues, policy and running jobs: what `given` says, or a cluster's file."""
+    if not item.is_mapping():
+        item.refuse("a cluster has `nodes:` and `queues:`", hint="write `nodes:` above the list of nodes")
     item.only("policy", "nodes", "queues", "jobs")
     nodes = tuple(reading.nodes(item["nodes"])) if "nodes" in item else ()
     queues = tuple(reading.queues(item["queues"])) if "queues" in item else ()

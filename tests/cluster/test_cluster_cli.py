@@ -182,8 +182,18 @@ def test_what_if_as_json(cluster) -> None:
     answer = cluster.json("plan --what-if 'submit: {{name: x, queue: a, gpus: 2}}' --what-if 'lose: n1'")
     assert answer["allocated"]["a"] == {"now": 0, "then": 2_000_000}
     assert "x" in answer["running"]
-    changed = cluster("plan --what-if 'queue: {{name: a, quota: 2}}'")
-    assert "nothing would be decided" in changed
+
+
+def test_what_if_says_which_shares_would_be_others(cluster) -> None:
+    change = "plan --what-if 'queue: {{name: a, quota: 1}}'"
+    assert cluster(change) == "no job would start, move or stop, and no share would change\n"
+    cluster("submit -q a --name x --gpus 4 --min-runtime 1h")
+    cluster("submit -q b --name y --gpus 4 --tasks 2")
+    assert cluster(change) == (
+        "no job would start, move or stop\nthe share of a would be 1 GPU instead of 4\n"
+        "the share of b would be 7 GPUs instead of 4\n"
+    )
+    assert cluster.json(change)["shares"] == {"lab": 8_000_000, "a": 1_000_000, "b": 7_000_000}
 
 
 def test_a_change_does_what_what_if_shows(cluster) -> None:
@@ -229,7 +239,7 @@ def test_a_change_does_what_what_if_shows(cluster) -> None:
         ("plan --what-if 'queue: {{name: a, parent: b}}'", 2, "queue a is below lab, not below b"),
         ("simulate {dir}/cluster.yaml", 2, "is a cluster, not a scenario"),
         ("simulate {dir}/x.csv --most few", 2, "'few' is not a whole number"),
-        ("queue", 2, "`gpushare cluster --help` lists the commands"),
+        ("queue", 2, "did you mean `gpushare cluster queues`?"),
         ("plan --what-if 'break it'", 2, "is not a change"),
         ("change 'break it'", 2, "is not a change"),
         ("change 'lose: n9'", 2, "n9"),
@@ -264,7 +274,7 @@ def test_without_a_cluster_the_first_step_is_said(sh) -> None:
         ("nodes: [{name: n, gpus: 2, memory: 0Gi}]", "write at least 1Mi"),
         ("queues: [{name: q, parent: none}]", "none"),
         ("queues: [{name: q, quotta: 3}]", "did you mean quota?"),
-        ("nodes: [{name: n, gpus: 2, memory: 80}]", "80Mi"),
+        ("nodes: [{name: n, gpus: 2, memory: 80}]", "write 80Gi"),
         ("policy: {reserve: 3s}", "did you mean reserve_after?"),
         ("jobs: [{name: j, queue: q, on: n}]", "has no jobs"),
         ("nodes: [{name: n, count: 2, gpus: 2}]", "{} becomes the number"),

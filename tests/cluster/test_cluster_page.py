@@ -16,6 +16,7 @@ from gpushare.cluster.reasons import Code
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
+SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 WAITS = {Code.LIMIT, Code.QUOTA, Code.NO_SPACE, Code.NO_NODE, Code.RESERVED, Code.ENDING}
 
 
@@ -48,7 +49,7 @@ def test_jobs_that_run_already_are_told_of() -> None:
 
 
 def test_the_scenario_that_is_shown_goes_as_it_says(tmp_path) -> None:
-    (tmp_path / "shown.yaml").write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
+    (tmp_path / "shown.yaml").write_text(SHOWN[1])
     _, failures = scenario.run(scenario.read(tmp_path / "shown.yaml"))
     assert not failures
 
@@ -66,3 +67,15 @@ def test_the_commands_that_are_shown_work(tmp_path, monkeypatch, capsys) -> None
         ]
         assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
     assert (tmp_path / "trace.png").stat().st_size > 1000
+
+
+def test_the_jobs_that_are_shown_run_on_the_example_cluster(tmp_path, capsys) -> None:
+    (tmp_path / "jobs.yaml").write_text(SHOWN[0])
+    store = ["--store", str(tmp_path / "cluster.db")]
+    assert main(["cluster", "apply", str(ROOT / "examples/cluster/cluster.yaml"), *store]) == 0
+    capsys.readouterr()
+    assert main(["cluster", "submit", str(tmp_path / "jobs.yaml"), *store]) == 0
+    out, err = capsys.readouterr()
+    started = [line.split()[1] for line in out.splitlines() if line.startswith("start")]
+    assert sorted(started) == ["gang", "notebook", "sweep-1", "sweep-2", "sweep-3", "train", "tuner"]
+    assert err == ""

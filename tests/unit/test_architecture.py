@@ -66,6 +66,7 @@ ALLOWED_IN_CLUSTER = {
     "operator",
     "typing",
     "gpushare.errors",
+    "gpushare.nearest",
     "gpushare.quantity",
 }
 
@@ -108,9 +109,9 @@ def test_the_allocator_is_named_completely() -> None:
     assert seen <= set(CLUSTER)
 
 
-@pytest.mark.parametrize("module", ["printable", "quantity", "reasons"])
+@pytest.mark.parametrize("module", ["nearest", "printable", "quantity", "reasons"])
 def test_what_the_core_imports_is_pure_too(module: str) -> None:
-    allowed = {"__future__", "re", "dataclasses", "enum", "typing", "collections.abc", "gpushare.errors"}
+    allowed = {"__future__", "re", "dataclasses", "difflib", "enum", "typing", "collections.abc", "gpushare.errors"}
     allowed.add("gpushare.printable")
     assert imports(ROOT / "gpushare" / f"{module}.py") <= allowed
 
