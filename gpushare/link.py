@@ -9,6 +9,7 @@ system's business), and registers the same job under the same id. The program ru
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -236,7 +237,8 @@ def has_ended(child: int) -> bool:
 
 def forward(child: int, caught: signal.struct_siginfo) -> None:
     if caught.si_code != SI_KERNEL:
-        os.kill(child, caught.si_signo)
+        with contextlib.suppress(PermissionError):  # it has executed a setuid program, and is not ours to signal
+            os.kill(child, caught.si_signo)
     if caught.si_signo == signal.SIGTSTP:
         stop_too()
 

@@ -17,6 +17,7 @@ import struct
 from gpushare import unixhttp
 from gpushare.client import Client
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted
+from gpushare.whose import may_signal, users_of
 
 __all__ = ["ask_to_stop"]
 
@@ -30,7 +31,7 @@ def ask_to_stop(client: Client, identity: str) -> str:
         client.end(identity, None, None)
         return f"job {job['name']} has left the queue"
     _same_namespace(client)
-    asked = 0
+    asked, not_theirs = 0, []
     with contextlib.ExitStack() as held:
         ours = {}
         for pid in {process["pid"] for process in job["processes"]}:
@@ -39,6 +40,10 @@ def ask_to_stop(client: Client, identity: str) -> str:
                 held.callback(os.close, ours[pid])
         still = {process["pid"] for process in client.job(identity)["processes"]} if ours else set()
         for pid in ours.keys() & still:
+            users = users_of(pid)
+            if users is not None and not may_signal(job["uid"], users):
+                not_theirs.append(pid)  # root could, but what a job may execute is not the job's
+                continue
             try:
                 signal.pidfd_send_signal(ours[pid], signal.SIGTERM)
                 asked += 1
@@ -46,6 +51,9 @@ def ask_to_stop(client: Client, identity: str) -> str:
                 continue
             except PermissionError:
                 raise NotPermitted(f"job {job['name']} ({identity}) belongs to {job['user']}") from None
+    if not_theirs and not asked:
+        named = ", ".join(map(str, sorted(not_theirs)))
+        raise NotPermitted(f"process {named} of job {job['name']} belongs to another user than the job now")
     if not asked:
         raise NoSuchJob(f"no process of job {job['name']} has a GPU open: end its `gpushare run`")
     whom = "1 process, which" if asked == 1 else f"{asked} processes, which"

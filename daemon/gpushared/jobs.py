@@ -19,7 +19,7 @@ from gpushared.core.events import JobSpec
 from gpushared.core.reveal import Viewer
 from gpushared.follow import Backlog
 from gpushared.held import MOST, Held
-from gpushared.programs.processes import Process, Readers
+from gpushared.programs.processes import Process, Readers, Sent
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256
@@ -220,9 +220,9 @@ def killed_facts(reason: Reason) -> dict[str, Any]:
     }
 
 
-def stop(entry: Entry, processes: list[Process], number: signal.Signals) -> int:
-    """Signal a job as a whole; how many processes were reached."""
+def stop(entry: Entry, processes: list[Process], number: signal.Signals) -> dict[Process, Sent]:
+    """Signal a job as a whole, and say what became of it, process by process."""
     targets = list(processes)
     if number is signal.SIGKILL and entry.main is not None and not any(entry.main.same(one) for one in processes):
         targets.append(entry.main)
-    return sum(target.send(number) for target in targets)
+    return {target: target.send(number, entry.spec.uid) for target in targets}

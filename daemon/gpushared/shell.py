@@ -41,6 +41,7 @@ from gpushared.core.events import (
     JobEnded,
     JobSubmitted,
     JobWithdrawn,
+    LeftAlone,
     MemorySampled,
     ProcessGone,
     ReservationAsked,
@@ -62,6 +63,7 @@ from gpushared.logs import Sparingly, facts, log
 from gpushared.programs.clients import Client, Clients
 from gpushared.programs.enforcers import ShimEnforcer
 from gpushared.programs.ledger import Terms
+from gpushared.programs.processes import Sent
 from gpushared.programs.strays import Strays
 from gpushared.readers import Readers
 from gpushared.state_file import Planned, StateFile
@@ -533,28 +535,35 @@ class Shell:
         self.book.forget(entry)
         _resolve(entry, WITHDRAWN)
 
-    def _terminate(self, wish: do.Terminate) -> None:
-        self._stop(wish, "asked_back", signal.SIGTERM)
+    def _terminate(self, wish: do.Terminate) -> Event | None:
+        return self._stop(wish, "asked_back", signal.SIGTERM)
 
-    def _kill(self, wish: do.Kill) -> None:
-        self._stop(wish, "killed", signal.SIGKILL)
+    def _kill(self, wish: do.Kill) -> Event | None:
+        return self._stop(wish, "killed", signal.SIGKILL)
 
-    def _stop(self, wish: do.Terminate | do.Kill, kind: str, number: signal.Signals) -> None:
+    def _stop(self, wish: do.Terminate | do.Kill, kind: str, number: signal.Signals) -> Event | None:
         """The notice first: the wrapper should know why before its child is gone."""
         entry = self.book.get(wish.job)
         if entry is None:
-            return
+            return None
         entry.reclaim = killed_facts(wish.reason)
         self._tell(entry, kind, wish.reason, with_facts=True)
         clients = [client for client in map(self.clients.get, wish.processes) if client is not None]
-        found = (open_stray(-id, entry.id, entry.spec.uid) for id in wish.processes if id < 0)
+        found = (open_stray(-id, entry.id) for id in wish.processes if id < 0)
         strays = [stray for stray in found if stray is not None]
+        ids = {client.process: client.id for client in clients} | {stray: -stray.pid for stray in strays}
         # An allocation that waits for a claim of its own would hold the program's signal handler up.
-        reached = stop(entry, [*(client.process for client in clients), *strays], number)
+        sent = stop(entry, list(ids), number)
         for stray in strays:
             stray.close()
-        why = OPERATOR.words(wish.reason.message)
+        why, reached = OPERATOR.words(wish.reason.message), list(sent.values()).count(Sent.REACHED)
         log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=why))
+        spared = [process for process, result in sent.items() if result is Sent.NOT_THEIRS]
+        if not spared:
+            return None
+        if not reached:
+            entry.reclaim = None  # however it ends, that is not our doing
+        return LeftAlone(wish.job, {process.pid: ids.get(process) for process in spared})
 
     def _notify(self, wish: do.Notify) -> None:
         entry = self.book.get(wish.job)

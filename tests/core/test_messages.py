@@ -514,6 +514,16 @@ def _(tale: Tale) -> None:
     tale.told("Denied")
 
 
+@story("in vain: its program belongs to another user")
+def _(tale: Tale) -> None:
+    tale.world.setuid = {tale.borrower()}
+    tale.world.ever_stubborn = True
+    tale.owner()
+    tale.world.wait(31.0)
+    tale.story_of("left_alone")
+    tale.told("Denied")
+
+
 @story("in vain: the driver does not return it")
 def _(tale: Tale) -> None:
     a = start(tale.world, "first", "8Gi", "8Gi")

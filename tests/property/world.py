@@ -27,6 +27,7 @@ from gpushared.core.events import (
     JobEnded,
     JobSpec,
     JobSubmitted,
+    LeftAlone,
     MemorySampled,
     ProcessGone,
     ProcessJoined,
@@ -131,6 +132,8 @@ class World:
         """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
         self.ailments: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
         self.xids: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
+        self.setuid: set[int] = set()
+        """Programs that belong to another user than their job by now: no signal of ours is for them."""
         self.told: list[Notify] = []
         self.wake: float | None = None
         self.refusals: list[Denied] = []
@@ -199,6 +202,7 @@ class World:
             case Terminate():
                 self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.terminated.append(instruction)
+                return self._left_alone(instruction)
             case Kill():
                 if instruction.job in {earlier.job for earlier in self.killed}:
                     pass  # to one that has joined since: the job is over
@@ -210,8 +214,9 @@ class World:
                 for process in instruction.processes:
                     if process < 0:
                         del self.strays[-process]
-                    else:
+                    elif process not in self.setuid:
                         self.programs[process].doomed = True
+                return self._left_alone(instruction)
             case JobRefused(job):
                 self.jobs.pop(job, None)
             case JobClosed(job):
@@ -227,6 +232,10 @@ class World:
             case JobQueued() | _:
                 pass
         return None
+
+    def _left_alone(self, instruction: Terminate | Kill) -> Event | None:
+        spared = self.setuid.intersection(instruction.processes)
+        return LeftAlone(instruction.job, {self.programs[one].pid: one for one in spared}) if spared else None
 
     def _on(self, gpu: str) -> list[Program]:
         return [one for one in self.programs.values() if gpu in one.words]

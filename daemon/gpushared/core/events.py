@@ -293,6 +293,16 @@ class MemorySampled(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAlone(Event):
+    """Of the processes that were to be stopped these belong to another user by now, since they have executed a setuid
+    program: they were not signalled. By process id, with the process as the core knows it; None: it has no memory here.
+    """
+
+    job: str
+    pids: Mapping[int, int | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpointed(Event):
     """The job says that its work is saved now: less would be lost with it."""
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Mention, Reason, words
-from gpushared.core import admission, health, lending, measure, notes, rebudget, reserving, reveal, rungs
+from gpushared.core import admission, health, lending, measure, notes, rebudget, reclaim, reserving, reveal, rungs
 from gpushared.core.events import (
     AskCancelled,
     AttachAsked,
@@ -39,6 +39,7 @@ from gpushared.core.events import (
     JobRestored,
     JobSubmitted,
     JobWithdrawn,
+    LeftAlone,
     MemorySampled,
     ProcessGone,
     ProcessJoined,
@@ -115,6 +116,7 @@ class NodeState:
             MemorySampled: _memory_sampled,
             BudgetChanged: _budget_changed,
             Checkpointed: _checkpointed,
+            LeftAlone: _left_alone,
             ReservationAsked: reserving.ask,
             ReservationRestored: reserving.restore,
             ReservationEnded: _reservation_ended,
@@ -659,6 +661,12 @@ def _time_passed(turn: Turn, _event: TimePassed) -> None:
 def _reservation_ended(turn: Turn, event: ReservationEnded) -> None:
     reserving.end(turn, event)
     _admit_waiting(turn)
+
+
+def _left_alone(turn: Turn, event: LeftAlone) -> None:
+    reclaim.left_alone(turn, event)
+    for gpu in turn.state.gpus.values():
+        lending.settle(turn, gpu)
 
 
 def _checkpointed(turn: Turn, event: Checkpointed) -> None:

@@ -23,6 +23,7 @@ WAY_OUT = {
     "returning": "the driver has to return it: see `dmesg` if that takes long",
     "capacity": "end a job on this GPU, or lower its request with `gpushare set`",
     "unmanaged": "`gpushare ps -o wide` names those programs: end them, or start them with `gpushare run`",
+    "left_alone": "that user, or root, has to end it: `gpushare ps -o wide` has its number",
     "protected": "try again when that time is over",
     "policy": "whoever runs this node sets the rule; else a job on this GPU must free memory or end",
     "late": "try again: they can be asked now",
@@ -78,6 +79,11 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, Words]:
     if gpu.unmanaged:
         return "unmanaged", f"{format_bytes(gpu.unmanaged)} used outside gpushare"
     borrowers = [job for job in state.owners(gpu.id) if job.id != ask.job and state.loan(job, gpu.id)]
+    spared = [job for job in borrowers if state.is_left_alone(job)]
+    if spared:
+        loan = format_bytes(sum(state.loan(job, gpu.id) for job in spared))
+        names = joined(" and ", (reveal.name(job.spec) for job in spared))
+        return "left_alone", words(f"{loan} on loan to ", names, ", whose program belongs to another user than the job")
     protected = [job for job in borrowers if now - job.since < job.spec.min_run_time]
     if protected:
         loan = format_bytes(sum(state.loan(job, gpu.id) for job in protected))

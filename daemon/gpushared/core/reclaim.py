@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
 from gpushared.core import obstacle, planner, rungs
+from gpushared.core.events import LeftAlone
 from gpushared.core.state import Ask, Gpu, Job, Rung, Share
 from gpushared.core.turn import Turn
 
@@ -133,6 +134,7 @@ def _stoppable(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
         job
         for job in _lenders(turn, gpu, claims)
         if turn.now - job.since >= job.spec.min_run_time
+        and not turn.state.is_left_alone(job)
         and (gpu.id not in job.reclaims or job.reclaims[gpu.id].rung is Rung.TRIM)
     ]
 
@@ -282,6 +284,23 @@ def _note_unkillable(turn: Turn, gpu: Gpu) -> None:
                 f"was killed, and is still there, with {format_bytes(turn.state.usage(job, gpu.id))} of GPU {gpu.index}"
             )
             turn.record("unkillable", text, job=job, gpu=gpu.id, usage=turn.state.usage(job, gpu.id))
+
+
+def left_alone(turn: Turn, event: LeftAlone) -> None:
+    """What was to be stopped belongs to another user. Nobody waits for its memory: others are asked instead."""
+    job = turn.state.jobs.get(event.job)
+    if job is None:
+        return
+    for pid, process in event.pids.items():
+        turn.state.counters.left_alone += 1
+        text = f"process {pid} was not signalled: it belongs to another user than the job now"
+        turn.record("left_alone", text, job=job, pid=pid)
+        if process is not None:
+            job.left_alone.add(process)
+    if not turn.state.is_left_alone(job):
+        return
+    for id in list(job.reclaims):
+        turn.state.take_off_rung(job, id)
 
 
 # ---- claims that cannot be met ---------------------------------------------------------------------

@@ -210,6 +210,8 @@ class Job:
     observed: dict[str, int] = field(default_factory=dict)
     """By GPU, of a job that is only observed: what the last sample showed of its programs. It is in no sum of ours: it
     counts as used outside gpushare."""
+    left_alone: set[int] = field(default_factory=set)
+    """Its processes that belong to another user: as long as one of them is there, nobody tries to stop the job."""
     strays_told: dict[str, str] = field(default_factory=dict)
     """Strays that it has been told of, and on which GPU."""
     refusals: int = 0
@@ -382,6 +384,8 @@ class Counters:
     """By the highest rung that it took."""
     breaches: int = 0
     kills_for_breach: int = 0
+    left_alone: int = 0
+    """Processes that were not signalled, for they had become another user's."""
     violations: Counter[str] = field(default_factory=Counter)
     """Guarantee violations by cause."""
 
@@ -512,6 +516,9 @@ class State:
         """The job's shares of one GPU."""
         found = (self.processes[process].shares.get(gpu) for process in job.processes)
         return [share for share in found if share is not None]
+
+    def is_left_alone(self, job: Job) -> bool:
+        return not job.left_alone.isdisjoint(job.processes)
 
     def has_share(self, job: Job, gpu: str) -> bool:
         return any(gpu in self.processes[process].shares for process in job.processes)

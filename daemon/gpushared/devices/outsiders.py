@@ -58,10 +58,10 @@ def _stray(pid: int) -> tuple[Stray, int] | None:
     return (Stray(job, command_of(pid)), uid) if job is not None and uid is not None else None
 
 
-def open_stray(pid: int, job: str, uid: int) -> Process | None:
-    """To signal it. The descriptor first, the checks second: who is checked is who is signalled."""
+def open_stray(pid: int, job: str) -> Process | None:
+    """To signal it. The descriptor first, the check second: who is checked is who is signalled."""
     process = Process.open(pid)
-    if process is not None and (job_of(pid) != job or uid_of(pid) != uid):
+    if process is not None and job_of(pid) != job:
         process.close()
         return None
     return process

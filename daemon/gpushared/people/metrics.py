@@ -152,6 +152,11 @@ class _Collector:
         yield CounterMetricFamily(
             "gpushare_breaches", "Jobs found above their limit by what only the driver sees.", value=counters.breaches
         )
+        yield CounterMetricFamily(
+            "gpushare_left_alone",
+            "Processes that were not stopped, for they had become another user's.",
+            value=counters.left_alone,
+        )
         violations = CounterMetricFamily(
             "gpushare_guarantee_violations", "Claims that could not be met in time.", labels=("cause",)
         )

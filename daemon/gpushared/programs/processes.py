@@ -1,7 +1,8 @@
 """Processes as the kernel knows them: identity, life, and signals that cannot hit the wrong one.
 
 A pid alone names nobody: it is used again. A process is its pid with its start time (field 22 of /proc/PID/stat),
-held by a pidfd from the moment that we meet it. Signals go through the pidfd only. A pidfd becomes readable when
+held by a pidfd from the moment that we meet it. Signals go through the pidfd only, and only to what is still the job's
+user's: exec may change that (gpushare/whose.py). A pidfd becomes readable when
 the whole process has ended, a zombie included; /proc calls a process a zombie already when its first thread has
 left, so it is never asked about that.
 """
@@ -14,8 +15,11 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
+from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
+
+from gpushare.whose import ROOT, may_signal, users_of
 
 HEAD = 8192
 """Bytes, more than /proc/PID/stat has, and than the path of a program."""
@@ -56,14 +60,8 @@ def parent_of(pid: int) -> int | None:
 
 def uid_of(pid: int) -> int | None:
     """The real user of the process. Not the owner of /proc/PID: that is root for what may not be dumped."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    for line in status.splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    return None
+    users = users_of(pid)
+    return None if users is None else users[0]
 
 
 def command_of(pid: int) -> str:
@@ -93,6 +91,19 @@ def has_mapped(pid: int, name: str) -> bool | None:
     except OSError:
         return None
     return (b"/" + name.encode()) in maps if maps else None
+
+
+class Sent(Enum):
+    """What became of a signal."""
+
+    REACHED = auto()
+    GONE = auto()
+    """The process has ended."""
+    NOT_THEIRS = auto()
+    """It belongs to another user by now, or we may not signal it: it is left alone."""
+
+    def __bool__(self) -> bool:
+        return self is Sent.REACHED
 
 
 class Readers(Protocol):
@@ -165,15 +176,27 @@ class Process:
     def same(self, other: Process) -> bool:
         return self.pid == other.pid and self.start_time == other.start_time
 
-    def send(self, number: signal.Signals) -> bool:
-        """False: it is gone already, or we may not."""
+    def send(self, number: signal.Signals, uid: int = ROOT) -> Sent:
+        """To a process of a job of this user, if it is still that user's: it may have executed a setuid program. Root's
+        jobs may have processes of any user.
+
+        The pid cannot have been used again as long as the process has not ended, so what /proc says of it is about it.
+        Between the look and the signal a few microseconds pass, in which nothing can be done about an exec.
+        """
         if self.pidfd < 0:
-            return False
+            return Sent.GONE
+        users, started = users_of(self.pid), start_time(self.pid)
+        if not self.alive():
+            return Sent.GONE
+        if users is None or started != self.start_time or not may_signal(uid, users):
+            return Sent.NOT_THEIRS
         try:
             signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:
+            return Sent.GONE
         except OSError:
-            return False
-        return True
+            return Sent.NOT_THEIRS
+        return Sent.REACHED
 
     def watch(self, readers: Readers, ended: Callable[[], None]) -> None:
         """Call `ended` once, when the process has ended."""
