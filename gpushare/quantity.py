@@ -319,6 +319,8 @@ def _refuse_word(text: str) -> QuantityError:
 
 
 def _refuse_unit(text: str, unit: str) -> QuantityError:
+    if re.match(r",[0-9]", unit):
+        return _refuse(text, "a comma", f"write {text.replace(',', '.')}")
     number = text[: text.find(unit)].strip(BLANKS)
     letter = unit[:1].upper()
     if unit == "m":

@@ -208,12 +208,15 @@ def _filled(meant: str, rest: Sequence[str]) -> list[str]:
     """The line that is meant with what was typed in the places of its capitals."""
     left, line = list(rest), []
     for word in shlex.split(meant):
+        place = re.search(r"\[?\b[A-Z]{2,}\]?$", word)
         if word == "COMMAND":
             line += left
             left = []
-        elif word.strip("[]'").isupper():
-            line += [left.pop(0)] if left else [] if word.startswith("[") else [word]
-        else:
+        elif place is None:
+            line.append(word)
+        elif left:
+            line.append(word[: place.start()] + left.pop(0))
+        elif not word.startswith("["):
             line.append(word)
     return line
 
@@ -246,8 +249,9 @@ def _option_meant(typed: str, command: click.Command, arguments: Sequence[str]) 
     if re.fullmatch(r"--[\w-]+", typed):
         close = nearest(typed, [name for name in known if name.startswith("--")], alike=CLEAR)
     at = next((n for n, word in enumerate(arguments) if word.partition("=")[0] == typed), None)
-    if at is None or not (listed or close):
-        return next(iter(_looked_up(typed, INSTEAD)), None)
+    instead = _looked_up(typed, INSTEAD)
+    if at is None or not (listed or close) or (instead and not listed):
+        return next(iter(instead), None)
     found = [*listed, *close][0]
     _, sign, value = arguments[at].partition("=")
     return _line(["gpushare", *arguments[:at], found + sign + value, *arguments[at + 1 :]])
@@ -328,9 +332,11 @@ def misplaced(before: Sequence[str], command: Sequence[str]) -> str | None:
     if not named or any(word.partition("=")[0] in named for word in before):
         return None
     first = Path(command[0]).name
-    whose = f"{' and '.join(named)} {'stand' if len(named) > 1 else 'stands'} after the command: {first} gets it"
     line = _line(["gpushare", "run", *before, *ours, *rest])
-    return render(f"{whose}, not gpushare", hint=f"{line} If not, write -- in front of {first}")
+    return render(
+        f"behind the command, so for {first} and not for gpushare: {', '.join(named)}",
+        hint=f"{line} If not, write -- in front of {first}",
+    )
 
 
 def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
