@@ -38,7 +38,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--act-seconds", type=float, help="how long an act is; by default what its kind says")
     parser.add_argument("--json", type=Path, help="write a report there")
     parser.add_argument("--stop", action="store_true", help="end after the first act with a violation")
-    parser.add_argument("--accounts", type=int, default=5, help="how many violations of an act are told in full")
+    parser.add_argument("--accounts", type=int, default=2, help="of how many violations of each law in an act is told")
     parser.add_argument("--verbose", action="store_true", help="say what is done")
     parser.add_argument("--keep", action="store_true", help="keep the directory of each act")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # an act of its own process
@@ -139,7 +139,7 @@ def main() -> int:
                     f"{within:8} within  longest wait {result.longest / 1e9:6.3f} s  violations: {counted}",
                     flush=True,
                 )
-                for violation in result.violations[: options.accounts]:
+                for violation in report.some(result.violations, options.accounts):
                     print(report.account(result, violation, replay(number, options)), flush=True)
             number += 1
             if options.act is not None or failed > 3 or (options.stop and result and result.counted):

@@ -23,6 +23,7 @@ from audit.nvml import Nvml
 
 TICK = 0.05
 SAMPLE = 0.15
+START_TIMEOUT = 30.0  # for a wrapper to start the program, whose time begins then
 GRACE_AT_END = 45.0  # a claim may still wait for its whole timeout
 MOST_VIOLATIONS = 60  # accounts that are kept of an act; all are counted
 
@@ -209,7 +210,7 @@ class Act:
         python = [str(BIN / "python"), *(() if plan.spec.manners == "trim" else ("-S",)), "-m", "audit.program"]
         wrapper = self.ground.start([*command, *python, json.dumps(asdict(plan.spec))], errors)
         ceilings = [Ceiling(plan.limit) for _ in plan.gpus]
-        job = Job(name, plan, book, wrapper, errors, now + plan.lasts, ceilings)
+        job = Job(name, plan, book, wrapper, errors, now + plan.lasts + START_TIMEOUT, ceilings)
         self.jobs.append(job)
         self.result.jobs[plan.label] += 1
         self.note(f"run {name}: {' '.join(command[2:])}, {plan.spec}")
@@ -244,6 +245,7 @@ class Act:
             what = fact["what"]
             if what == "start":
                 job.main = fact["pid"]
+                job.ends = time.monotonic() + job.plan.lasts
             elif what == "refused":
                 broken = law.refusal(fact, self.aways)
                 if job.ever_stopped:
@@ -376,6 +378,7 @@ class Act:
             pids = job.pids()
             for ceiling, gpu in zip(job.ceilings, job.plan.gpus, strict=True):
                 used = sum(shown[gpu].get(pid, 0) for pid in pids)
+                self.check_book(job, gpu, used)
                 broken = ceiling.judge(used, now)
                 # The figures of several processes are not of one moment: only what is seen three times counts.
                 for _ in range(2):
@@ -391,6 +394,17 @@ class Act:
                 if slot.state == DEAD and not any(slot.pid in gpu for gpu in shown):
                     self.hear(job)  # of its end, which is judged by what it held
                     job.book.clear(place)
+
+    def check_book(self, job: Job, gpu: int, used: int) -> None:
+        """The auditor judges by what programs reserve: that must never be less than what the driver shows."""
+        index = job.plan.gpus.index(gpu)
+        for _ in range(3):
+            if used <= job.book.reserved(index) or job.status is not None:
+                return
+            shown = self.nvml.processes(gpu)
+            used = sum(shown.get(pid, 0) for pid in job.pids())
+        reserved = law.mib(job.book.reserved(index))
+        self.violation("auditor", job, f"the driver shows {law.mib(used)} where the program has noted {reserved}")
 
     # -- blows -------------------------------------------------------------------------------------------------
 

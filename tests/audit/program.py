@@ -118,8 +118,9 @@ class Worker(threading.Thread):
     def grab(self) -> None:
         """Large parts of the budget, taken and given back."""
         for _ in range(self.random.randrange(10, 60)):
-            if self.random.random() < 0.5 and self.rest() > UNIT:
-                self.take(self.random.randrange(UNIT, self.rest() + 1, UNIT))
+            rest = self.rest()
+            if self.random.random() < 0.5 and rest > 0:
+                self.take(self.random.randrange(UNIT, rest + 1, UNIT))
             elif self.holdings:
                 self.drop(self.random.randrange(len(self.holdings)))
             self.breathe()
@@ -329,8 +330,9 @@ class Process:
         if random.random() < 0.5:
             for worker in self.workers:
                 worker.join(60)  # an allocation that waits may take as long as a claim
-                self.driver.use(worker.gpu)
-                worker.drop_some(0.0)
+                if worker.gpu in self.driver.contexts:
+                    self.driver.use(worker.gpu)
+                    worker.drop_some(0.0)
 
     def on_term(self, *_: object) -> None:
         header = self.book.header

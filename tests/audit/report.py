@@ -77,6 +77,16 @@ def text(results: list[Result]) -> str:
     )
 
 
+def some(violations: list[Violation], most: int) -> list[Violation]:
+    """At most so many of each law, and of those first one for each job."""
+    found: list[Violation] = []
+    for law in dict.fromkeys(violation.law for violation in violations):
+        ours = [violation for violation in violations if violation.law == law]
+        firsts = list({violation.job: violation for violation in reversed(ours)}.values())[::-1]
+        found += (firsts + [violation for violation in ours if violation not in firsts])[:most]
+    return found
+
+
 def account(result: Result, violation: Violation, replay: str) -> str:
     lines = [
         f"VIOLATION ({violation.law}) in {result.kind} after {violation.at:.3f} s: {violation.job}: {violation.text}",

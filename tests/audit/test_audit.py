@@ -227,6 +227,7 @@ def test_refused_owner_is_found_with_its_story(forged: Forged) -> None:
 
 def test_sample_above_the_limit_is_found(forged: Forged) -> None:
     job = forged.job(owner(1 * GiB, RNG))
+    job.book.reserve(0, 2 * GiB, 3 * GiB)
     forged.shown = [{4_000_000: 1 * GiB}]
     forged.sample()
     assert forged.found() == []
@@ -234,6 +235,14 @@ def test_sample_above_the_limit_is_found(forged: Forged) -> None:
     forged.shown = [{4_000_000: 1 * GiB, 4_000_002: UNIT, 7: 9 * GiB}]
     forged.sample()
     assert forged.found() == [("limit", "the driver shows 1,026 MiB, above the limit of 1,024 MiB")]
+
+
+def test_program_that_notes_less_than_it_has_is_found(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    job.book.reserve(0, 100 * MiB, GiB)
+    forged.shown = [{4_000_000: 102 * MiB}]
+    forged.sample()
+    assert forged.found() == [("auditor", "the driver shows 102 MiB where the program has noted 100 MiB")]
 
 
 def test_owner_killed_within_its_request_is_found(forged: Forged) -> None:
