@@ -57,9 +57,7 @@ def test_nobody_goes_without_a_shortfall() -> None:
 
 def test_who_has_no_loan_is_no_victim() -> None:
     assert plan(0, [borrower("a", 0)]) == ()
-    assert jobs(plan(5, [borrower("none", 0, priority=-9), borrower("a", 5), borrower("less", -3, priority=-9)])) == [
-        "a"
-    ]
+    assert jobs(plan(5, [borrower("none", 0, priority=-9), borrower("a", 5), borrower("zero", 0)])) == ["a"]
 
 
 # ---- classes ---------------------------------------------------------------------------------------

@@ -66,14 +66,14 @@ class Node(RuleBasedStateMachine):
         total=st.sampled_from([2 * GIB, 16 * GIB, 24 * GIB]).map(mib),
         cost=st.integers(0, 64).map(mib) | st.integers(0, 512).map(mib),
         unkind=st.booleans(),
-        jobs=st.lists(st.tuples(requests, limits), min_size=2, max_size=5),
+        jobs=st.lists(st.tuples(requests, limits, st.integers(-1, 2)), min_size=2, max_size=5),
     )
     def start(self, two, total, cost, unkind, jobs) -> None:
         count = 2 if two else 1
         self.unkind = unkind
         self.world = World([total] * count, [cost] * count, Policy())
-        for request, limit in jobs:
-            self.submit(request, limit, 1, 0, None, True, None, 0.0, LADDER)
+        for request, limit, priority in jobs:
+            self.submit(request, limit, 1, priority, None, True, None, 0.0, LADDER)
         for index, job in enumerate(sorted(self.world.node.jobs)):
             process = self.join(job)
             self.world.attach(process, sorted(self.world.total)[index % count])

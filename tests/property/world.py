@@ -51,6 +51,7 @@ from gpushared.core.instructions import (
     JobQueued,
     JobRefused,
     Kill,
+    Log,
     LookUsed,
     Notify,
     Revoke,
@@ -138,6 +139,8 @@ class World:
         self.wake: float | None = None
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
+        self.told_to_stop: set[tuple[str, str]] = set()
+        """(job, gpu) of those asked with SIGTERM for their loan there, and neither killed nor relieved since."""
         self.killed: list[Kill] = []
         self.plain_grants = 0
         self.serial = self.events = self.claims = self.relieved = self.trim_count = 0
@@ -166,7 +169,9 @@ class World:
             steps += 1
             self.events += 1
             assert steps < 10_000, "the core and the shell talk for ever"
-            for instruction in self._handle(queue.popleft()):
+            instructions = self._handle(queue.popleft())
+            self._check_priorities(instructions)
+            for instruction in instructions:
                 answer = self._obey(instruction)
                 if answer is not None:
                     queue.append(answer)
@@ -447,13 +452,16 @@ class World:
         gpu, owner = str(data["gpu"]), str(data["owner"])
         bounds = self.node.jobs[job].bounds[gpu]
         assert self.loan(job, gpu) > 0, "a victim without a loan"
-        lowered = sum(one.words[gpu].used for one in self._on(gpu) if one.job == job) > bounds.limit
-        assert bounds.limit > bounds.request or lowered, "a job that never borrows"
+        assert bounds.limit > bounds.request or self._lowered(job, gpu), "a job that never borrows"
         assert owner != job, "the claimant's own job"
-        within = self._claims_on(gpu)
+        assert self._claims_on(gpu), "a rung without a claim"
+        assert self._shortfall(gpu) > 0, "a rung without a shortfall"
+
+    def _shortfall(self, gpu: str) -> int:
+        """What all claims need beyond what is free: nothing that is on its way is counted."""
         asks = self.node.gpus[gpu].asks
         wanted: dict[str, int] = {}
-        for ask in within:
+        for ask in self._claims_on(gpu):
             claimant = self.programs[self.waiting[ask].program].job
             wanted[claimant] = wanted.get(claimant, 0) + (asks[ask].need if ask in asks else 0)
         kept = sum(
@@ -461,9 +469,57 @@ class World:
             for other in self.node.jobs.values()
             if gpu in other.bounds and not other.spec.lend
         )
-        shortfall = sum(wanted.values()) + kept - self.node.gpus[gpu].free
-        assert within, "a rung without a claim"
-        assert shortfall > 0, "a rung without a shortfall"
+        return sum(wanted.values()) + kept - self.node.gpus[gpu].free
+
+    def _lowered(self, job: str, gpu: str) -> bool:
+        limit = self.node.jobs[job].bounds[gpu].limit
+        return sum(one.words[gpu].used for one in self._on(gpu) if one.job == job) > limit
+
+    def _check_priorities(self, instructions: list[Instruction]) -> None:
+        """Invariant 7: nobody is stopped where all loans of lower classes together would have been enough."""
+        told_before = set(self.told_to_stop)
+        stopped: dict[str, set[str]] = {}
+        for record in [one.record for one in instructions if isinstance(one, Log) and one.record.gpu is not None]:
+            key = (record.job, str(record.gpu))
+            if record.event == "term":
+                self.told_to_stop.add(key)
+            elif record.event in {"kill", "relieved", "reclaimed"}:
+                self.told_to_stop.discard(key)
+            if record.event in {"term", "kill"} and record.facts.get("code") != Code.BREACH.value:
+                stopped.setdefault(key[1], set()).add(key[0])
+        for gpu, jobs in stopped.items():
+            told = {job for job, where in told_before if where == gpu and self._counted_on(job, gpu)}
+            if jobs & told:
+                self._check_class(gpu, jobs & told, told, self._shortfall(gpu))
+            if jobs - told:
+                missing = self._shortfall(gpu) - sum(self.loan(job, gpu) for job in told)
+                self._check_class(gpu, jobs - told, self._stoppable(gpu, jobs) - told, missing)
+
+    def _counted_on(self, job: str, gpu: str) -> bool:
+        """It has been told, and was not killed before this moment: who does not die is counted on no longer."""
+        reclaim = self.node.jobs[job].reclaims.get(gpu) if job in self.node.jobs else None
+        return reclaim is not None and reclaim.killed_at in {None, self.now}
+
+    def _check_class(self, gpu: str, victims: set[str], among: set[str], missing: int) -> None:
+        def level(job: str) -> tuple[bool, int]:
+            return (not self._lowered(job, gpu), self.node.jobs[job].spec.priority)
+
+        highest = max(level(job) for job in victims)
+        lower = sum(self.loan(job, gpu) for job in among if level(job) < highest)
+        assert lower < missing, "a victim of higher priority than needed"
+
+    def _stoppable(self, gpu: str, victims: set[str]) -> set[str]:
+        """Those who could be stopped for the claims that wait, `victims` and all that are on no such rung."""
+        claimants = {self.programs[self.waiting[ask].program].job for ask in self._claims_on(gpu)}
+        found = set()
+        for job in self.node.jobs.values():
+            if gpu not in job.bounds or job.id in claimants or self.now - job.since < job.spec.min_run_time:
+                continue
+            on_rung = gpu in job.reclaims and job.reclaims[gpu].rung > Rung.TRIM
+            borrows = job.bounds[gpu].limit > job.bounds[gpu].request or self._lowered(job.id, gpu)
+            if borrows and (job.id in victims or not on_rung):
+                found.add(job.id)
+        return found
 
     def _claims_on(self, gpu: str) -> list[int]:
         return [
@@ -652,6 +708,7 @@ class World:
         self.claims += self.node.counters.claims
         self.relieved += self.node.counters.relieved
         self.node = NodeState(self.policy)
+        self.told_to_stop.clear()
         self.xids = dict.fromkeys(self.total, ())  # the driver reports none twice
         asks, self.waiting = self.waiting, {}
         self.wake = None

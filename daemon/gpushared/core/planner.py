@@ -37,7 +37,7 @@ class Borrower:
 
     job: str
     loan: int
-    """Bytes that its end would give back."""
+    """Bytes that its end would give back; 0 or more. Who has none is never a victim."""
     usage: int
     """Bytes that it holds on all its GPUs: it goes as a whole."""
     priority: int
@@ -60,11 +60,11 @@ class Borrower:
 
 def plan(shortfall: int, borrowers: Sequence[Borrower]) -> tuple[Borrower, ...]:
     """The victims whose loans cover the shortfall (bytes) with the least harm; () if no set of them does."""
-    able = sorted((one for one in borrowers if one.loan > 0), key=_dearness, reverse=True)
-    below = _sum(able)
-    if shortfall <= 0 or below < shortfall:
+    below = _sum(borrowers)
+    if below < shortfall:
         return ()
-    classes = [list(members) for _, members in groupby(able, key=_class)]
+    by_dearness = sorted(borrowers, key=_dearness, reverse=True)
+    classes = [list(members) for _, members in groupby(by_dearness, key=_class)]
     fewest = []
     missing = shortfall
     for members in classes:
