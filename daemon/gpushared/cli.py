@@ -68,6 +68,8 @@ def _run(options: argparse.Namespace) -> int:
     loaded = config.load(options.config)
     if options.check_config:
         print(loaded.describe())
+        for caution in config.cautions(loaded.config) if options.system or loaded.path is not None else ():
+            print(f"gpushared: {caution}", file=sys.stderr)
         return 0
     choice = options.driver or os.environ.get("GPUSHARE_DRIVER") or "auto"
     if choice not in ("auto", "nvidia", "sim"):

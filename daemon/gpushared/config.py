@@ -196,6 +196,7 @@ _RULES: Mapping[str, Callable[[object], Any]] = {
     "max_priority": _most(_count(-(2**31))),
     "max_grace": _most(_seconds(0.0)),
     "max_min_run_time": _most(_seconds(0.0)),
+    "max_reservations": _most(_count(0)),
     "no_lend": _flag,
     "observe": _flag,
 }
@@ -408,6 +409,22 @@ def _write_rule(value: object) -> str:
         case Quantity():
             return f'"{value.canonical()}"'
     return str(value)
+
+
+def cautions(config: Config) -> list[str]:
+    """What in these settings breaks a promise to owners, for the log and --check-config."""
+    policy = config.policy()
+    after = policy.trim + policy.teardown  # a grace is cut to what is left
+    most = {f"{table.path}.max_min_run_time": table.values for table in config.rules.tables}
+    said = {rule: values["max_min_run_time"] for rule, values in most.items() if "max_min_run_time" in values}
+    said.setdefault("$.policy.max_min_run_time", rules.DEFAULTS["max_min_run_time"])
+    return [
+        f"{rule} is {'unlimited' if seconds is None else format_duration(seconds)}: a borrower may be protected for"
+        f" longer than claims wait (claim_timeout {format_duration(policy.claim_timeout)}, of which"
+        f" {format_duration(after)} go to trim and teardown), and allocations within a request fail meanwhile"
+        for rule, seconds in said.items()
+        if seconds is None or seconds + after > policy.claim_timeout
+    ]
 
 
 def changes(old: Config, new: Config) -> list[str]:

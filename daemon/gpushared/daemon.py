@@ -91,6 +91,7 @@ class Daemon:
             self.shims = ShimServer(shell, welcomer)
             stack.callback(self.shims.close)
             self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
+            self._caution()
             await self._serve_api(stack)
             stack.callback(shell.end_streams)
             self._handle_signals()
@@ -115,6 +116,11 @@ class Daemon:
 
     def stop(self) -> None:
         self._stop.set()
+
+    def _caution(self) -> None:
+        """A user's own daemon has nobody to warn: who runs the jobs runs it."""
+        for caution in configuration.cautions(self.config) if self.directory.system else ():
+            log.warning(caution)
 
     # ---- the API -----------------------------------------------------------------------------------
 
@@ -237,6 +243,7 @@ class Daemon:
             self._identities.forget()
             self.shell.core.state.policy = fresh.policy()
             self.shell.find_gpus()
+            self._caution()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))
         self._notifier.ready(self._describe())
 

@@ -70,7 +70,15 @@ class Gate:
         if full:
             message = f"{spec.user} has {full}, as many as this daemon can keep of one user"
             return Reason(Code.POLICY, message, hint="end one of them first: `gpushare ps` lists them")
-        return rules.admit(self._config().rules, who, spec, self._totals(spec.devices), len(own))
+        totals, bound = self._totals(spec.devices), self._shell.doors.is_bound(spec.uid)
+        return rules.admit(self._config().rules, who, spec, totals, len(own), bound=bound)
+
+    def admit_reservation(self, spec: JobSpec) -> JobSpec | Reason:
+        """The same for a reservation."""
+        own = sum(1 for one in self._shell.core.state.reservations.values() if one.spec.uid == spec.uid)
+        who, totals = self._identities.known(spec.uid), self._totals(spec.devices)
+        spec = replace(spec, limit=spec.request)
+        return rules.reserve(self._config().rules, who, spec, totals, own, bound=self._shell.doors.is_bound(spec.uid))
 
     def _is_full(self, spec: JobSpec, own: list[Entry]) -> str:
         """What the user has so many of that one more job cannot be kept; "": nothing."""

@@ -21,6 +21,7 @@ from other_user import BOB, CAROL, as_user, needs_root
 
 from gpushare.errors import Refused
 from gpushared import held
+from gpushared.core.rules import DEFAULTS
 from gpushared.people import fields
 
 pytestmark = needs_root
@@ -286,6 +287,46 @@ def test_a_thousand_jobs_that_queue(node):
         grown = resident(node) - before
         print(f"800 queued: {grown / MIB:.1f} MiB, {slowest * 1000:.0f} ms, explain {explained * 1000:.0f} ms")
         assert slowest < LATENCY and grown < MEMORY
+
+
+# ---- what is reserved, and protected -----------------------------------------------------------
+
+
+def test_a_user_has_only_so_many_reservations(shared):
+    def reserve() -> int:
+        made = 0
+        with contextlib.suppress(Refused):
+            while made < 100:
+                shared.client.reserve({"request": "1Mi", "name": f"r{made}"})
+                made += 1
+        return made
+
+    assert as_user(CAROL, reserve) == DEFAULTS["max_reservations"] == 16
+    assert as_user(BOB, reserve) == 16, "each for himself"
+    assert as_user(BOB, lambda: len(shared.client.reservations())) == 32
+    as_user(CAROL, lambda: shared.client.release("r3"))
+    assert as_user(CAROL, lambda: shared.client.reserve({"request": "1Mi", "name": "again"}))["name"] == "again"
+    assert reserve() == 100, "root is not bound"
+
+
+def test_a_user_protects_its_jobs_only_so_long(shared):
+    def submit(seconds: float) -> str:
+        return shared.client.register(JOB | {"min_run_time": seconds})["state"]
+
+    assert as_user(CAROL, lambda: submit(20.0)) == "running"
+    code, text = as_user(CAROL, lambda: submit(365 * 86400.0))
+    assert code == "policy" and "minimum run time" in text
+    assert submit(365 * 86400.0) == "running", "root is not bound"
+
+
+@pytest.mark.parametrize("count", [200, 1600])
+def test_reservations_cost_the_same_however_many_there_are(node, count):
+    """Of root, who is not bound: what they cost is no longer quadratic."""
+    for number in range(count):
+        node.client.reserve({"request": "1Mi", "name": f"r{number}"})
+    took = another_submits(node)
+    print(f"{count} reservations: another's submission {took * 1000:.1f} ms")
+    assert took < LATENCY
 
 
 # ---- answers -----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def ask(turn: Turn, event: ReservationAsked) -> None:
         return
     until = None if event.lasting is None else turn.now + event.lasting
     amounts = {gpu: bounds.request for gpu, bounds in found.items()}
-    state.reservations[event.reservation] = Reservation(event.reservation, spec, amounts, turn.now, until)
+    state.add_reservation(Reservation(event.reservation, spec, amounts, turn.now, until))
     turn.emit(ReservationMade(event.reservation, tuple(amounts)))
     where = _places(turn, state.reservations[event.reservation])
     lasting = "until it is released" if event.lasting is None else f"for {format_duration(event.lasting)}"
@@ -73,15 +73,14 @@ def restore(turn: Turn, event: ReservationRestored) -> None:
         if known is not None:
             amounts[gpu] = max(0, min(amount, admission.unrequested(state, known) + known.unmanaged))
     until = None if event.left is None else turn.now + event.left
-    state.reservations[event.reservation] = Reservation(
-        event.reservation, event.spec, amounts, turn.now - event.age, until
-    )
+    state.add_reservation(Reservation(event.reservation, event.spec, amounts, turn.now - event.age, until))
 
 
 def end(turn: Turn, event: ReservationEnded) -> None:
     """Released. Jobs in it keep what they have requested; what it held for others to come is free again."""
-    gone = turn.state.reservations.pop(event.reservation, None)
+    gone = turn.state.reservations.get(event.reservation)
     if gone is not None:
+        turn.state.drop_reservation(gone)
         _over(turn, gone, "released")
 
 
@@ -89,7 +88,7 @@ def end_those_over(turn: Turn) -> bool:
     """Whether there were any."""
     over = [one for one in turn.state.reservations.values() if one.until is not None and turn.now >= one.until]
     for gone in over:
-        del turn.state.reservations[gone.id]
+        turn.state.drop_reservation(gone)
         _over(turn, gone, "over")
     return bool(over)
 

@@ -35,11 +35,17 @@ DEFAULTS: Mapping[str, Any] = {
     "max_jobs": None,
     "max_priority": None,
     "max_grace": None,
-    "max_min_run_time": None,
+    "max_min_run_time": 20.0,
+    "max_reservations": 16,
     "no_lend": True,
     "observe": True,
 }
-"""Every key of a policy table, and what holds where no table says anything. None: unlimited."""
+"""Every key of a policy table, and what holds where no table says anything. None: unlimited.
+
+The minimum run time fits into the claim timeout, with the trim, the grace and the teardown that may follow: so an owner
+has its memory back in time from those who have just begun to borrow. Root, and the user whose daemon it is, are not
+held to these defaults, only to what a table says: who may do everything on a node, or is alone, hurts nobody by it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +118,34 @@ def budget(rules: Rules, who: Who, request: Quantity | None, limit: Quantity | N
     return Budget.of(request, limit), ""
 
 
-def admit(rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int], jobs: int = 0) -> JobSpec | Reason:
+def admit(
+    rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int], jobs: int = 0, *, bound: bool = True
+) -> JobSpec | Reason:
     """The job as it may be, or why it may not. `totals` are the sizes of the GPUs that it may come to use, `jobs`
-    how many its user has already."""
+    how many its user has already; `bound`: whether the defaults hold for this user."""
     spec = within(rules, who, spec)
-    over = _over(rules, who, spec, totals)
-    most = rules.find(who, "max_jobs")
-    if most.value is not None and jobs >= most.value:
-        over.append(Over("jobs", f"{jobs} there already", f"at most {most.value} at once", most))
+    over = [*_over(rules, who, spec, totals), *_too_many(rules, who, "jobs", jobs)]
+    return _permitted(who, spec, over, bound)
+
+
+def reserve(
+    rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int], reservations: int, *, bound: bool = True
+) -> JobSpec | Reason:
+    """The same for a reservation: what a user's job may request, the user may reserve. It has no limit."""
+    over = [*_over(rules, who, spec, totals), *_too_many(rules, who, "reservations", reservations)]
+    return _permitted(who, spec, over, bound)
+
+
+def _permitted(who: Who, spec: JobSpec, over: Sequence[Over], bound: bool) -> JobSpec | Reason:
+    over = [one for one in over if bound or one.said.rule]
     return _reason(who, over) if over else spec
+
+
+def _too_many(rules: Rules, who: Who, what: str, count: int) -> list[Over]:
+    most = rules.find(who, f"max_{what}")
+    if most.value is None or count < most.value:
+        return []
+    return [Over(what, f"{count} there already", f"at most {most.value} at once", most)]
 
 
 def change(rules: Rules, who: Who, old: JobSpec, new: JobSpec, totals: Sequence[int]) -> JobSpec | Reason:
@@ -209,9 +234,13 @@ def _raised(what: str, old: JobSpec, new: JobSpec, totals: Sequence[int]) -> boo
     return False  # nothing else of a running job can be changed
 
 
+def _by(said: Said) -> str:
+    return f"by {said.rule} ({said.place})" if said.rule else "the default where no rule says more"
+
+
 def _reason(who: Who, over: Sequence[Over]) -> Reason:
     first = over[0]
-    facts = tuple((one.what, f"{one.asked}; {one.most}, by {one.said.rule} ({one.said.place})") for one in over)
+    facts = tuple((one.what, f"{one.asked}; {one.most}, {_by(one.said)}") for one in over)
     named = ", ".join(one.what for one in over)
     data = [{"what": one.what, "asked": one.asked, "rule": one.said.rule, "place": one.said.place} for one in over]
     return Reason(

@@ -243,6 +243,8 @@ class Reservation:
     """By GPU, bytes."""
     since: float
     until: float | None
+    inside: dict[str, int] = field(default_factory=dict)
+    """By GPU: the requests of the jobs that have started in it."""
 
 
 @dataclass(slots=True)
@@ -312,6 +314,8 @@ class Gpu:
     usage: int = 0
     requested: int = 0
     """Sum of the requests of all admitted jobs."""
+    reserved: int = 0
+    """Sum of the remainders of all reservations."""
     unmanaged: int = 0
     excess: int = 0
     """By how much measured memory (unmanaged, overheads) has outgrown the capacity: nothing is granted while > 0."""
@@ -423,20 +427,49 @@ class State:
         if not job.spec.lend:
             self.keepers[job.id] = job
         for gpu, bounds in job.bounds.items():
-            self.gpus[gpu].requested += bounds.request
+            self._request(job, gpu, bounds.request)
 
     def drop_job(self, job: Job) -> None:
         del self.jobs[job.id]
         self.keepers.pop(job.id, None)
         self.over.discard(job.id)
         for gpu, bounds in job.bounds.items():
-            self.gpus[gpu].requested -= bounds.request
+            self._request(job, gpu, -bounds.request)
 
     def bind(self, job: Job, gpu: str, bounds: Bounds) -> None:
         """Admit the job on the GPU, or change its bounds there."""
         earlier = job.bounds.get(gpu)
-        self.gpus[gpu].requested += bounds.request - (earlier.request if earlier else 0)
+        self._request(job, gpu, bounds.request - (earlier.request if earlier else 0))
         job.bounds[gpu] = bounds
+
+    def _request(self, job: Job, gpu: str, more: int) -> None:
+        """A job in a reservation takes from that first."""
+        self.gpus[gpu].requested += more
+        inside = self.reservations.get(job.spec.reservation)
+        if inside is not None:
+            before = self.remainder(inside, gpu)
+            inside.inside[gpu] = inside.inside.get(gpu, 0) + more
+            self.gpus[gpu].reserved += self.remainder(inside, gpu) - before
+
+    def add_reservation(self, one: Reservation) -> None:
+        """There may be jobs that have started in it, where an earlier daemon had made it."""
+        one.inside = self._requests_inside(one)
+        self.reservations[one.id] = one
+        for gpu in one.amounts:
+            self.gpus[gpu].reserved += self.remainder(one, gpu)
+
+    def drop_reservation(self, one: Reservation) -> None:
+        del self.reservations[one.id]
+        for gpu in one.amounts:
+            self.gpus[gpu].reserved -= self.remainder(one, gpu)
+
+    def _requests_inside(self, one: Reservation) -> dict[str, int]:
+        requests: dict[str, int] = {}
+        for job in self.jobs.values():
+            if job.spec.reservation == one.id:
+                for gpu, bounds in job.bounds.items():
+                    requests[gpu] = requests.get(gpu, 0) + bounds.request
+        return requests
 
     def put_on_rung(self, job: Job, reclaim: Reclaim) -> None:
         job.reclaims[reclaim.gpu] = reclaim
@@ -563,13 +596,11 @@ class State:
 
     def remainder(self, reservation: Reservation, gpu: str) -> int:
         """What is still promised of it on the GPU, beside the requests of the jobs in it."""
-        amount = reservation.amounts.get(gpu, 0)
-        inside = [job for job in self.jobs.values() if job.spec.reservation == reservation.id] if amount else []
-        return max(0, amount - sum(job.bounds[gpu].request for job in inside if gpu in job.bounds))
+        return max(0, reservation.amounts.get(gpu, 0) - reservation.inside.get(gpu, 0))
 
     def reserved(self, gpu: str) -> int:
         """Sum of the remainders of all reservations."""
-        return sum(self.remainder(one, gpu) for one in self.reservations.values())
+        return self.gpus[gpu].reserved
 
     # ---- invariants ----------------------------------------------------------------------------
 
@@ -579,6 +610,10 @@ class State:
             self._validate_gpu(gpu)
         for job in self.jobs.values():
             self._validate_job(job)
+        for one in self.reservations.values():
+            inside = {gpu: amount for gpu, amount in one.inside.items() if amount}
+            expected = {gpu: amount for gpu, amount in self._requests_inside(one).items() if amount}
+            _hold(inside == expected, f"reservation {one.id}: the requests inside are out of step")
         for process in self.processes.values():
             _hold(process.job in self.jobs, f"process {process.id:x} belongs to a job that is not there")
             _hold(
@@ -600,6 +635,8 @@ class State:
         owners = self.owners(gpu.id)
         requests = sum(job.bounds[gpu.id].request for job in owners)
         _hold(gpu.requested == requests, f"{gpu.id}: requested is out of step")
+        remainders = sum(self.remainder(one, gpu.id) for one in self.reservations.values())
+        _hold(gpu.reserved == remainders, f"{gpu.id}: reserved is out of step")
         on_rung = {job.id for job in owners if gpu.id in job.reclaims}
         _hold(set(gpu.on_rung) == on_rung, f"{gpu.id}: the list of jobs on a rung is out of step")
         _hold(

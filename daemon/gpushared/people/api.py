@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -444,8 +444,7 @@ class Api:
         )
         lasting = body.seconds("lasting", FOREVER)
         body.finish(RESERVATION_FIELDS)
-        # What the rules let a user's job request, they let it reserve; a limit it has none.
-        allowed = self.gate.admit(replace(spec, limit=spec.request))
+        allowed = self.gate.admit_reservation(spec)
         if isinstance(allowed, Reason):
             raise Rejected(self._viewer(request).told(allowed))
         event = ReservationAsked(new_job_id(), spec, lasting)
