@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from audit.program import Spec
 
@@ -87,11 +88,11 @@ def owner(
     limit: int | None = None,
     lasts: float = 1e9,
     label: str = "owner",
-    **spec: object,
+    **spec: Any,
 ) -> Plan:
     request -= request % UNIT
     limit = request if limit is None else limit
-    settings = Spec(book="", seed="", **spec)  # type: ignore[arg-type]
+    settings = Spec(book="", seed="", **spec)
     gpus = gpu if isinstance(gpu, list) else [gpu]
     return Plan(label, request, max(limit, request), request, settings, gpus, lasts=lasts)
 
@@ -105,9 +106,9 @@ def borrower(
     manners: str = "ignore",
     lasts: float = 1e9,
     options: list[str] | None = None,
-    **spec: object,
+    **spec: Any,
 ) -> Plan:
-    settings = Spec(book="", seed="", borrows=True, manners=manners, **spec)  # type: ignore[arg-type]
+    settings = Spec(book="", seed="", borrows=True, manners=manners, **spec)
     plan = Plan("borrower", request, limit, limit, settings, [gpu], lasts=lasts)
     plan.options = ["--grace", grace, *(options or [])]
     return plan
@@ -292,6 +293,39 @@ def young(rng: Random) -> Plot:
     return Plot(hardware(rng), seats, [0.0, 0.0, 0.0, 2.0][: len(seats)])
 
 
+def siblings(rng: Random) -> Plot:
+    """One job alone, whose processes and threads share a budget that they use up."""
+    part = rng.choice((3, 6, 12)) * GiB
+
+    def seat(r: Random) -> Plan:
+        settings = {"threads": r.choice((1, 2, 4)), "kinds": r.choice((("linear",), ALL_KINDS)), "lasts": 20}
+        return owner(part, r, processes=r.randint(2, 5), limit=r.choice((None, part + GiB)), idle=0.05, **settings)
+
+    return Plot(hardware(rng, context="300Mi"), [seat], [0.0])
+
+
+def successors(rng: Random) -> Plot:
+    """One job alone, whose processes end or are killed at any moment; others take their place and their memory."""
+    part = rng.choice((4, 8)) * GiB
+
+    def seat(r: Random) -> Plan:
+        settings = {"threads": r.choice((1, 2)), "supervised": True, "vanish": 1.0, "idle": 0.05, "lasts": 20}
+        return owner(part, r, processes=r.randint(2, 4), limit=r.choice((None, part + GiB)), **settings)
+
+    return Plot(hardware(rng, context="300Mi"), [seat], [0.0], {"kill_process": 0.5})
+
+
+def tuned(rng: Random) -> Plot:
+    """Budgets that change while programs use them up."""
+    seats: list[Seat] = [
+        lambda r: borrower(r, manners="free", processes=r.choice((1, 2)), kinds=r.choice((("linear",), ALL_KINDS))),
+        lambda r: borrower(r, manners="free", threads=2, request=512 * MiB),
+        lambda r: owner(4 * GiB, r, limit=6 * GiB, kinds=r.choice((("linear",), ALL_KINDS))),
+        lambda r: owner(3 * GiB, r, limit=15 * GiB, processes=2),
+    ]
+    return Plot(hardware(rng), seats, evenly(4, rng), {"set_limit": 1.5, "set_request": 0.7})
+
+
 def mixed(rng: Random) -> Plot:
     """Everything at once, on two GPUs."""
     seats: list[Seat] = []
@@ -327,6 +361,9 @@ KINDS = {
         Kind("restarts", restarts.__doc__ or "", restarts),
         Kind("exits", exits.__doc__ or "", exits),
         Kind("young", young.__doc__ or "", young, 1, 20),
+        Kind("siblings", siblings.__doc__ or "", siblings, 1, 25),
+        Kind("successors", successors.__doc__ or "", successors, 1, 25),
+        Kind("tuned", tuned.__doc__ or "", tuned, 1, 30),
         Kind("mixed", mixed.__doc__ or "", mixed, 4),
     )
 }
