@@ -23,6 +23,8 @@ from gpushared.programs.processes import Process, Readers, Sent
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256
+LEAST_OF_AN_ID = 4
+"""Letters: who types 0 means a GPU, or nothing that is there."""
 MOST_OF_JOBS = MOST // 2
 """Bytes: the rest is for what a user can wait with. What jobs take comes back only when they end."""
 AROUND_A_JOB = 4096
@@ -126,7 +128,7 @@ class Book:
         return iter(list(self._entries.values()))
 
     def find(self, name: str, viewer: Viewer) -> list[Entry]:
-        """By id, else by name (a living job before ended ones), else by the beginning of an id.
+        """By id, else by name (a living job before ended ones), else by the beginning of an id, four letters or more.
 
         By name only what the viewer may know by name: else who guesses would learn it. Of several, a user's own.
         """
@@ -139,7 +141,7 @@ class Book:
         living = [entry for entry in named if entry.state != "ended"]
         if named:
             return living or named[-1:]
-        if not name:
+        if len(name) < LEAST_OF_AN_ID:
             return []
         return [entry for entry in self._entries.values() if entry.id.startswith(name.lower())]
 

@@ -141,6 +141,8 @@ AMOUNTS = ("--request", "--limit")
 """Options that a program is not likely to have itself; the amounts only with an amount behind them."""
 
 BUILTINS = frozenset(("cd", "source", ".", "export", "ulimit", "alias", "set", "eval", "conda", "module"))
+INTERPRETERS = {".py": "python", ".sh": "bash"}
+"""What starts a script, by the end of its name."""
 UNITS = re.compile(r"([mgt])i?b?", re.IGNORECASE)
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 CLEAR = 0.75
@@ -384,9 +386,6 @@ def _runnable(word: str) -> list[str] | None:
             return [interpreter, word]
         return [f"./{word}"] if os.access(path, os.X_OK) else None
     return [word] if shutil.which(word) else None
-
-
-INTERPRETERS = {".py": "python", ".sh": "bash", ".ipynb": "jupyter execute", ".jl": "julia", ".R": "Rscript"}
 
 
 def _programs() -> list[str]:

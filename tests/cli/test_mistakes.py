@@ -71,9 +71,9 @@ def shell(environ, tmp_path, monkeypatch, capfd) -> Iterator[Callable[[str], Typ
     for program in PROGRAMS:
         (home / "bin" / program).write_text("#!/bin/sh\n")
         (home / "bin" / program).chmod(0o755)
-    (home / "grow.py").write_text("")
-    (home / "tool").write_text("#!/bin/sh\n")
-    (home / "tool").chmod(0o755)
+    for name in ("grow.py", "script.sh", "notes.txt", "tool", "ready.py"):
+        (home / name).write_text("#!/bin/sh\n")
+        (home / name).chmod(0o755 if name in ("tool", "ready.py") else 0o644)
     monkeypatch.chdir(home)
     for name, value in (
         ("PATH", str(home / "bin")),

@@ -42,8 +42,10 @@ def test_a_job_from_registration_to_its_end(daemon):
     assert (job["gpus"][0]["request"], job["gpus"][0]["limit"]) == (4 * GIB, 14 * GIB)
     assert job["priority"] == 2 and job["grace"] == 7 and job["request_source"] == "--request"
     assert job["gpus"][0]["grantable"] == 14 * GIB
-    for name in (job["id"], job["id"][:6], "train"):
+    for name in (job["id"], job["id"][:4], job["id"][:4].upper(), "train"):
         assert daemon.client.job(name)["id"] == job["id"]
+    with pytest.raises(NoSuchJob):
+        daemon.client.job(job["id"][:3])
     ended = daemon.client.end(job["id"], 3, None)
     assert ended["outcome"]["exit_code"] == 3 and ended["outcome"]["killed"] is None
     assert ended["job"]["state"] == "ended"
