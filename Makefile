@@ -12,7 +12,7 @@ SAMPLE ?= 100
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster man build clean
+.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster man build dist dist-try clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,13 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 
 bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, beside other schedulers' figures
 	$(BIN)/python benchmarks/cluster.py --curve
+
+dist: $(VENV)/bin/python ## the source archive, and wheels for x86-64 and 64-bit ARM, in dist/
+	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'
+	$(BIN)/python shim/make_dist.py dist
+
+dist-try: dist ## install each wheel in a bare Debian without a compiler, and run it there (root, network)
+	$(BIN)/python tests/packaging/try_wheels.py dist
 
 man: $(VENV)/installed-test ## write the man pages again, from the parsers that print --help
 	$(BIN)/python docs/man/generate.py

@@ -3,10 +3,16 @@
 import sys
 from pathlib import Path
 
-from setuptools import setup
-
 sys.path.insert(0, str(Path(__file__).resolve().parent / "shim"))
 
-from build_shim import BuildShim, extensions
+import prerequisites
+
+problem = prerequisites.missing(sys.argv[1:])
+if problem is not None:
+    sys.exit(problem)
+
+from setuptools import setup  # noqa: E402
+
+from build_shim import BuildShim, extensions  # noqa: E402
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildShim})

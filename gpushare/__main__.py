@@ -2,7 +2,7 @@
 
 import sys
 
-from gpushare.cli import main
+from gpushare_installation import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,8 +25,19 @@ SYSTEM_FILE = Path("/etc/gpushare/config.toml")
 
 def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     environ = os.environ if environ is None else environ
-    files = [(str(path), read_file(path)) for path in (_user_file(environ), SYSTEM_FILE) if path.exists()]
+    files = [(str(path), read_file(path)) for path in (_user_file(environ), SYSTEM_FILE) if _exists(path)]
     return Settings(flags or {}, environ, tuple(files))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}",
+            code="bad_config",
+            hint="set HOME or XDG_CONFIG_HOME to a directory that you may read",
+        ) from None
 
 
 def read_file(path: Path) -> dict[str, str]:
@@ -44,7 +55,7 @@ def read_file(path: Path) -> dict[str, str]:
 def _user_file(environ: Mapping[str, str]) -> Path:
     named = environ.get("GPUSHARE_CONFIG", "").strip()
     if named:
-        if not Path(named).exists():
+        if not _exists(Path(named)):
             raise UsageError(f"GPUSHARE_CONFIG names {named}, which does not exist", code="bad_config")
         return Path(named)
     base = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config"

@@ -27,7 +27,7 @@ from gpushare.client import Client
 from gpushare.config import load_settings
 from gpushare.env import BY_NAME, PREFIX, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted, UsageError
-from gpushare.paths import SYSTEM_DIR, Runtime, library, software_driver_dir, user_dir
+from gpushare.paths import PACKAGE, SYSTEM_DIR, Runtime, library, software_driver_dir, user_dir
 from gpushare.presence import late_library
 from gpushare.quantity import format_bytes
 
@@ -81,6 +81,7 @@ class Check:
 
 
 def examine(surroundings: Surroundings) -> Iterator[tuple[Check, Finding]]:
+    """Each check with what it found. No check can end the others: an error that it did not expect is a finding."""
     for check in CHECKS:
         try:
             finding = check.probe(surroundings)
@@ -88,6 +89,8 @@ def examine(surroundings: Surroundings) -> Iterator[tuple[Check, Finding]]:
             finding = Finding("skip", error.message, "")
         except GpushareError as error:
             finding = Finding("fail", error.message, error.hint)
+        except Exception as error:
+            finding = Finding("fail", f"the check itself failed: {type(error).__name__}: {error}")
         if finding.hint is None and finding.state in ("warn", "fail"):
             finding = replace(finding, hint=check.hint)
         yield check, finding
@@ -125,7 +128,7 @@ def check_daemon(surroundings: Surroundings) -> Finding:
             return Finding("fail", detail, "unset GPUSHARE_SOCKET, or start that daemon", fix)
         if error.code == "no_daemon":
             return Finding("skip", "none runs; `gpushare run` starts one for its job")
-        scope = "system" if (SYSTEM_DIR / "api.sock").exists() else "user"
+        scope = "system" if _is_there(SYSTEM_DIR / "api.sock") else "user"
         return Finding("fail", error.message, error.hint, _restart(scope) if error.code == "other_protocol" else ())
     version = surroundings.client.version()
     where = f"{node.runtime.api_socket} ({version['scope']}, pid {version['pid']})"
@@ -147,17 +150,28 @@ def check_runtime_dir(surroundings: Surroundings) -> Finding:
 
 
 def check_layout(_: Surroundings) -> Finding:
-    try:
-        from gpushare._layout import ffi, lib
-    except ImportError as error:
-        return Finding("fail", str(error), fix=gpushare_installation.reinstall())
+    """In a process of its own: loading a library that was cut short can end a process."""
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import gpushare.doctor as d; d.print_layout()"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        problem = said[-1] if said else f"loading gpushare._layout ended a process with status {done.returncode}"
+        return Finding("fail", problem, fix=gpushare_installation.reinstall())
+    return Finding("ok", done.stdout.strip())
+
+
+def print_layout() -> None:
+    """Print the versions of the shared layouts, or exit with a text that says what is wrong with their sizes."""
+    from gpushare._layout import ffi, lib
+
     expected = {"struct gs_page": lib.GS_PAGE_BYTES, "struct gs_frame": lib.GS_FRAME_BYTES, "struct gs_line": 128}
     wrong = [
         f"{name} is {ffi.sizeof(name)} bytes, not {size}" for name, size in expected.items() if ffi.sizeof(name) != size
     ]
     if wrong:
-        return Finding("fail", ", ".join(wrong), fix=gpushare_installation.reinstall())
-    return Finding("ok", f"page version {lib.GS_PAGE_VERSION}, frame version {lib.GS_WIRE_VERSION}")
+        sys.exit(", ".join(wrong))
+    print(f"page version {lib.GS_PAGE_VERSION}, frame version {lib.GS_WIRE_VERSION}")
 
 
 def check_interposers(surroundings: Surroundings) -> Finding:
@@ -253,7 +267,7 @@ def check_container(surroundings: Surroundings) -> Finding:
     marks = [path for path in ("/.dockerenv", "/run/.containerenv") if Path(path).exists()]
     if not marks and "KUBERNETES_SERVICE_HOST" not in environ and "container" not in environ:
         return Finding("ok", "not in a container")
-    if Path("/run/gpushare/api.sock").exists():
+    if _is_there(SYSTEM_DIR / "api.sock"):
         return Finding("ok", "in a container, with the node's daemon mounted")
     return Finding("warn", "in a container: this user's daemon sees only the jobs and processes in here")
 
@@ -272,10 +286,13 @@ def check_glibc(_: Surroundings) -> Finding:
     except (OSError, ValueError) as error:
         return Finding("fail", str(error), "reinstall gpushare", gpushare_installation.reinstall())
     wanting = [path.name for path in (*built, *late) if needed[path.name] > here]
-    detail = f"glibc {glibc.text(here)}; " + ", ".join(
-        f"{name} needs {glibc.text(needed[name])}" for name in wanting or (library().name, late_library().name)
+    named = wanting or [name for name in (library().name, late_library().name) if name in needed]
+    detail = f"glibc {glibc.text(here)}; " + (
+        ", ".join(f"{name} needs {glibc.text(needed[name])}" for name in named) or "no library of gpushare is there"
     )
     if any(path.name in wanting for path in built):
+        return Finding("fail", detail, fix=gpushare_installation.reinstall())
+    if library() not in built:
         return Finding("fail", detail, fix=gpushare_installation.reinstall())
     if wanting:
         return Finding(
@@ -285,6 +302,15 @@ def check_glibc(_: Surroundings) -> Finding:
             ("gpushare kernel install",),
         )
     return Finding("ok", detail)
+
+
+def check_installation(_: Surroundings) -> Finding:
+    found = gpushare_installation.problems()
+    if found:
+        fix = dict.fromkeys(line for problem in found for line in problem.fix)
+        return Finding("fail", "; ".join(problem.text for problem in found), fix=tuple(fix))
+    version = gpushare_installation.distribution()
+    return Finding("ok", f"{gpushare_installation.NAME} {__version__}" if version else f"{PACKAGE}, not installed")
 
 
 CHECKS = (
@@ -323,6 +349,12 @@ CHECKS = (
         "link them to the driver dynamically, or reckon with them by hand",
     ),
     Check("GS13", "health of the GPUs", check_health, "see `gpushare status`"),
+    Check(
+        "GS14",
+        "installation",
+        check_installation,
+        "install gpushare again, from the source tree or the wheel that it came from",
+    ),
 )
 
 
@@ -397,6 +429,14 @@ def _preload_problem(command: list[str], environ: Mapping[str, str]) -> str | No
     if result.returncode or result.stderr:
         return result.stderr.strip().splitlines()[0] if result.stderr.strip() else f"exit code {result.returncode}"
     return None
+
+
+def _is_there(path: Path) -> bool:
+    """Also where its directory is closed to us: then something is there."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def _read(path: str) -> str:

@@ -49,6 +49,9 @@ LINK_FLAGS = [
     "-Wl,--pop-state",
 ]
 
+OLD_GLIBC = ("libdl.so.2", "libpthread.so.0")
+"""Where the functions of glibc_baseline.h are before glibc 2.34. Later these libraries are there too, and empty."""
+
 
 @dataclass(frozen=True)
 class Library:
@@ -61,12 +64,13 @@ class Library:
     flags: tuple[str, ...] = ()
     without: tuple[str, ...] = ()  # of the sources
     needs: tuple[str, ...] = ()  # SONAMEs of libraries that are found at run time, in the same directory
+    old_glibc: bool = False  # whether glibc_baseline.h chooses the versions of the C library's functions
 
     def sources(self) -> list[Path]:
         left_out = {SHIM / name for name in self.without}
         return sorted({path for glob in self.globs for path in SHIM.glob(glob)} - left_out)
 
-    def command(self, output: Path, needed: Sequence[Path] = ()) -> list[str]:
+    def command(self, output: Path, needed: Sequence[Path] = (), system: Sequence[Path] = ()) -> list[str]:
         soname = [f"-Wl,-soname,{self.soname}"] if self.soname else []
         compiler = shlex.split(os.environ.get("CC", "cc"))
         extra = shlex.split(os.environ.get("GPUSHARE_CFLAGS", ""))
@@ -77,11 +81,13 @@ class Library:
             *self.flags,
             *extra,
             f"-I{SHIM}",
+            *(["-include", str(SHIM / "glibc_baseline.h")] if self.old_glibc else []),
             "-o",
             str(output),
             *sources,
             *soname,
             *LINK_FLAGS,
+            *(["-Wl,--push-state,--no-as-needed", *map(str, system), "-Wl,--pop-state"] if system else []),
             # RPATH and not RUNPATH: it comes before LD_LIBRARY_PATH, and counts for what the library opens itself.
             *(["-Wl,--no-as-needed", "-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN"] if needed else []),
             *map(str, needed),
@@ -92,9 +98,9 @@ class Library:
         # Never write into a library that a running program has mapped: build beside it and rename.
         fresh = output.with_name(f".{output.name}.{os.getpid()}")
         with tempfile.TemporaryDirectory() as directory:
-            subprocess.run(
-                self.command(fresh, [_stand_in(Path(directory), soname) for soname in self.needs]), check=True
-            )
+            stand_ins = [_stand_in(Path(directory), soname) for soname in self.needs]
+            system = [_stand_in(Path(directory), soname) for soname in OLD_GLIBC if self.old_glibc]
+            subprocess.run(self.command(fresh, stand_ins, system), check=True)
         fresh.rename(output)
 
 
@@ -123,6 +129,7 @@ LIBRARIES = (
         "libcuda.so.1",
         without=("preload/loader.c",),
         needs=("libgpushare-real-cuda.so.1",),
+        old_glibc=True,
     ),
     Library(
         "gpushare.lib.libgpushare_late_nvml",
@@ -131,12 +138,19 @@ LIBRARIES = (
         "libnvidia-ml.so.1",
         needs=("libcuda.so.1", "libgpushare-real-nvml.so.1"),
     ),
-    Library("gpushare.sim.libcuda", "gpushare/sim/libcuda.so.1", ("sim/cuda_*.c", "sim/common*.c"), "libcuda.so.1"),
+    Library(
+        "gpushare.sim.libcuda",
+        "gpushare/sim/libcuda.so.1",
+        ("sim/cuda_*.c", "sim/common*.c"),
+        "libcuda.so.1",
+        old_glibc=True,
+    ),
     Library(
         "gpushare.sim.libnvml",
         "gpushare/sim/libnvidia-ml.so.1",
         ("sim/nvml*.c", "sim/common*.c"),
         "libnvidia-ml.so.1",
+        old_glibc=True,
     ),
 )
 BY_NAME = {library.dotted: library for library in LIBRARIES}
@@ -178,7 +192,10 @@ def layout_builder() -> cffi.FFI:
     builder.cdef(declarations("credit.h") + declarations("wire.h") + FUNCTIONS)
     builder.set_source(
         "gpushare._layout",
-        '#include "credit.h"\n#include "guard.h"\n#include "wire.h"\n#include "ask_trim.h"\n#include "packets.h"\n',
+        '#include "credit.h"\n#include "guard.h"\n#include "wire.h"\n#include "ask_trim.h"\n#include "packets.h"\n'
+        "_Static_assert(SIZEOF_VOID_P == sizeof(void *) && SIZEOF_LONG == sizeof(long) &&\n"
+        "    SIZEOF_SIZE_T == sizeof(size_t) && SIZEOF_WCHAR_T == sizeof(wchar_t),\n"
+        '    "the headers of Python are for another machine");\n',
         define_macros=[("_GNU_SOURCE", None)],
         include_dirs=[str(SHIM)],
         extra_compile_args=["-O2"],
@@ -207,6 +224,11 @@ class BuildShim(build_ext):
         made = layout_builder().distutils_extension(self.build_temp)
         ext.sources, ext.include_dirs = made.sources, made.include_dirs
         ext.extra_compile_args, ext.define_macros = made.extra_compile_args, made.define_macros
+        # Not the flags that this Python was built with: they may be for another processor, or name paths of a machine.
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        self.compiler.set_executables(
+            compiler_so=[*compiler, "-fPIC", "-g", "-pthread"], linker_so=[*compiler, "-shared", "-pthread"]
+        )
         ext.depends = [str(SHIM / name) for name in ("credit.h", "guard.h", "packets.h", "wire.h")]
         super().build_extension(ext)
 

@@ -19,6 +19,7 @@
  */
 #define _GNU_SOURCE
 #include "common_health.h"
+#include "glibc_baseline.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -148,7 +149,7 @@ static void look(void) {
         return;
     }
     snprintf(path, sizeof path, "%s/health", settings->pool);
-    bool there = stat(path, &now) == 0;
+    bool there = gs_stat(path, &now) == 0;
     if (there && now.st_ino == read_last.st_ino && now.st_size == read_last.st_size) {
         return;
     }

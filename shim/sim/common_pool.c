@@ -20,6 +20,7 @@
 #include "common_pool.h"
 
 #include "common_health.h"
+#include "glibc_baseline.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -169,7 +170,7 @@ static bool make_directory(const char *directory) {
     if (mkdir(directory, 0700) != 0 && errno != EEXIST) {
         return complain("cannot make the directory");
     }
-    if (stat(directory, &status) != 0) {
+    if (gs_stat(directory, &status) != 0) {
         return complain("cannot look at the directory");
     }
     if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {

@@ -11,6 +11,7 @@
 #include "cuda_operations.h"
 #include "cuda_share.h"
 #include "cuda_stream.h"
+#include "glibc_baseline.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -209,7 +210,7 @@ static CUresult export_event(CUipcEventHandle *handle, CUevent event) {
     if (handle == NULL || check(event) != CUDA_SUCCESS || event->fd < 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (fstat(event->fd, &status) != 0) {
+    if (gs_fstat(event->fd, &status) != 0) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     struct event_handle own = {EVENT_MAGIC, (uint32_t)getpid(), event->fd, status.st_ino};
@@ -234,7 +235,7 @@ static CUresult import_event(CUevent *event, const CUipcEventHandle *handle) {
     }
     snprintf(path, sizeof path, "/proc/%u/fd/%d", other.pid, other.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status) != 0 || status.st_ino != other.inode || !share_read(fd, SHARE_EVENT, &label)) {
+    if (fd < 0 || gs_fstat(fd, &status) != 0 || status.st_ino != other.inode || !share_read(fd, SHARE_EVENT, &label)) {
         if (fd >= 0) {
             close(fd);
         }

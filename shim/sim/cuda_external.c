@@ -6,6 +6,7 @@
 #include "cuda_context.h"
 #include "cuda_handle.h"
 #include "cuda_ipc.h"
+#include "glibc_baseline.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ static CUresult import(CUexternalMemory *result, const CUDA_EXTERNAL_MEMORY_HAND
     if (description->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (fstat(description->handle.fd, &status) != 0 || !S_ISREG(status.st_mode) ||
+    if (gs_fstat(description->handle.fd, &status) != 0 || !S_ISREG(status.st_mode) ||
         (uint64_t)status.st_size < description->size) {
         return CUDA_ERROR_INVALID_HANDLE;
     }

@@ -11,6 +11,7 @@
 #include "cuda_api.h"
 #include "cuda_context.h"
 #include "cuda_share.h"
+#include "glibc_baseline.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -61,7 +62,7 @@ static CUresult export_memory(CUipcMemHandle *handle, CUdeviceptr pointer) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const struct arena *arena = &device_get(memory->device)->arena;
-    if (fstat(arena->fd, &status) != 0) {
+    if (gs_fstat(arena->fd, &status) != 0) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     struct ipc_handle own = {.magic = IPC_MAGIC,
@@ -80,7 +81,7 @@ static int open_other(const struct ipc_handle *other) {
     struct stat status;
     snprintf(path, sizeof path, "/proc/%u/fd/%d", other->pid, other->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd >= 0 && (fstat(fd, &status) != 0 || status.st_ino != other->inode)) {
+    if (fd >= 0 && (gs_fstat(fd, &status) != 0 || status.st_ino != other->inode)) {
         close(fd);
         return -1;
     }

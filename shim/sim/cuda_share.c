@@ -7,6 +7,7 @@
 #include "cuda_share.h"
 
 #include "common_pool.h"
+#include "glibc_baseline.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -28,7 +29,7 @@ int share_create(enum share_kind kind, uint32_t gpu, uint64_t size) {
 bool share_read(int fd, enum share_kind kind, struct share_label *label) {
     struct stat status;
     off_t place;
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (gs_fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
         return false;
     }
     place = status.st_size - (off_t)sizeof *label;

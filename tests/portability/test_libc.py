@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toolchain import PROGRAMS, need, package_libraries
+from toolchain import PROGRAMS, ROOT, need, package_libraries
 
 from gpushare import doctor, glibc
 
 PRELOADED = "gpushare.lib.libgpushare"
+BASELINE = (2, 31)
+"""What the other libraries and wheels may need."""
 OLDEST = (2, 17)
 """What the preload library may need: that of the oldest systems for which NVIDIA still has drivers."""
 
@@ -49,6 +51,20 @@ def versions_by_objdump(library: Path) -> set[tuple[int, ...]]:
 def test_the_preload_library_needs_an_old_glibc_only(built):
     """A newer one comes in by calling a function that has got a new version: loader.h is the way around."""
     assert glibc.needed(built[PRELOADED]) <= OLDEST
+
+
+def test_all_libraries_work_with_the_glibc_that_wheels_are_named_for(built):
+    for library in [*built.values(), ROOT / "gpushare" / "_layout.abi3.so"]:
+        assert glibc.needed(library) <= BASELINE, library
+
+
+def test_the_libraries_bring_what_an_old_glibc_keeps_elsewhere(built):
+    """Before glibc 2.34 a program that is not linked with them has no pthread_create and no dlopen."""
+    for name in ("gpushare.sim.libcuda", "gpushare.sim.libnvml", "gpushare.lib.libgpushare_late"):
+        told = subprocess.run(["readelf", "-d", str(built[name])], capture_output=True, text=True, check=True).stdout
+        assert {"libdl.so.2", "libpthread.so.0"} <= set(re.findall(r"\(NEEDED\).*\[(.*)\]", told)), name
+    told = subprocess.run(["readelf", "-d", str(built[PRELOADED])], capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"\(NEEDED\).*\[(.*)\]", told) == ["libc.so.6"]
 
 
 def test_versions_are_read_as_objdump_reads_them(built):
