@@ -118,8 +118,8 @@ def test_the_sums_of_reservations_are_kept_and_checked():
     state.gpus["GPU-1"].reserved += 512
     with pytest.raises(InvariantError, match="reserved is out of step"):
         world.node.validate()
-    state.gpus["GPU-1"].reserved -= 512
     state.reservations[second].inside["GPU-1"] = 512
+    state.gpus["GPU-1"].reserved -= 1024
     with pytest.raises(InvariantError, match="requests inside are out of step"):
         world.node.validate()
 

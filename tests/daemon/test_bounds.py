@@ -292,7 +292,7 @@ def test_a_thousand_jobs_that_queue(node):
 # ---- what is reserved, and protected -----------------------------------------------------------
 
 
-def test_a_user_has_only_so_many_reservations(shared):
+def test_a_user_has_a_bounded_number_of_reservations(shared):
     def reserve() -> int:
         made = 0
         with contextlib.suppress(Refused):
@@ -319,14 +319,13 @@ def test_a_user_protects_its_jobs_only_so_long(shared):
     assert submit(365 * 86400.0) == "running", "root is not bound"
 
 
-@pytest.mark.parametrize("count", [200, 1600])
-def test_reservations_cost_the_same_however_many_there_are(node, count):
-    """Of root, who is not bound: what they cost is no longer quadratic."""
-    for number in range(count):
+def test_many_reservations(node):
+    """As many as 25 users may have, all of root, who is not bound."""
+    for number in range(400):
         node.client.reserve({"request": "1Mi", "name": f"r{number}"})
-    took = another_submits(node)
-    print(f"{count} reservations: another's submission {took * 1000:.1f} ms")
-    assert took < LATENCY
+    slowest = another_submits(node)
+    print(f"400 reservations: another's submission {slowest * 1000:.0f} ms")
+    assert slowest < LATENCY
 
 
 # ---- answers -----------------------------------------------------------------------------------

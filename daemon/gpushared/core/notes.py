@@ -29,13 +29,15 @@ def take_node(state: State, now: float, without: str = "") -> dict[str, Any]:
 
 
 def _take_reservation(one: Reservation) -> dict[str, Any]:
-    return {
-        "reservation": one.id,
-        "spec": spec_to_note(one.spec),
-        "amounts": dict(one.amounts),
-        "since": one.since,
-        "until": one.until,
-    }
+    if one.note is None:
+        one.note = {
+            "reservation": one.id,
+            "spec": spec_to_note(one.spec),
+            "amounts": dict(one.amounts),
+            "since": one.since,
+            "until": one.until,
+        }
+    return one.note
 
 
 def restore_reservations(notes: dict[str, Any], since: float) -> list[ReservationRestored]:

@@ -245,6 +245,8 @@ class Reservation:
     until: float | None
     inside: dict[str, int] = field(default_factory=dict)
     """By GPU: the requests of the jobs that have started in it."""
+    note: dict[str, object] | None = None
+    """What is written down of it: made once (notes.py)."""
 
 
 @dataclass(slots=True)
