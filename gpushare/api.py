@@ -193,6 +193,12 @@ class Waiting(TypedDict):
     data: dict[str, Any]
 
 
+class Stopped(TypedDict):
+    job: Job
+    processes: int  # that were signalled
+    spared: int  # that belong to another user by now
+
+
 class Story(TypedDict):
     job: Job
     story: list[Record]

@@ -85,6 +85,10 @@ class Client:
         body = {"exit_code": exit_code, "signal": signal}
         return cast(api.Ended, self._call("DELETE", _job_path(job), api.Ended, body))
 
+    def stop(self, job: str, *, now: bool) -> api.Stopped:
+        """SIGTERM to the job's processes, SIGKILL if `now`; a queued job leaves the queue. The job as it was before."""
+        return cast(api.Stopped, self._call("POST", f"{_job_path(job)}/stop", api.Stopped, {"now": now}))
+
     def story(self, job: str) -> api.Story:
         return cast(api.Story, self._call("GET", f"{_job_path(job)}/story", api.Story))
 

@@ -37,6 +37,7 @@ class Ending:
     outcome: Outcome | None = None
     killed_notice: str | None = None  # the daemon's last words, where it did not live to give the outcome
     by_kernel: bool = False
+    stopped: bool = False  # by `gpushare stop`: its notice has been shown
 
     @property
     def signal(self) -> int | None:
@@ -67,7 +68,7 @@ def closing_words(ending: Ending) -> str | None:
     if ending.killed_notice is not None:
         what, *more = ending.killed_notice.splitlines() or ["no reason was given"]
         return "\n".join([render(f"{ending.program} was stopped (exit {KILLED}): {what}"), *more])
-    if ending.signal != signal.SIGKILL:
+    if ending.signal != signal.SIGKILL or ending.stopped:
         return None
     if ending.by_kernel:
         return render(

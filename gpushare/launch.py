@@ -315,6 +315,7 @@ class Launch:
             program=f"{Path(self.options.command[0]).name}[{child}]",
             outcome=outcome,
             killed_notice=link.killed_notice if link else None,
+            stopped=link is not None and link.stopped,
             by_kernel=memory_kills() > memory_kills_before,
         )
         return self._finish(ending)

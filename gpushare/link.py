@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -44,6 +45,7 @@ FOREVER = float(10 * 365 * 86400)
 RETRY_FIRST = 0.05
 RETRY_LAST = 5.0
 AWAY = 15.0  # seconds for which a job that queues waits for a daemon that has gone
+LAST_WORDS = 0.5  # seconds for them
 # Of the notices; the shim prints the others in the program itself.
 ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost"}
 
@@ -66,6 +68,7 @@ class Link:
         self._registration = registration
         self._say = say
         self.killed_notice: str | None = None
+        self.stopped = False  # by `gpushare stop`
         self.retry_at: float | None = None
         self._away_since: float | None = None
         self._delay = RETRY_FIRST
@@ -113,17 +116,32 @@ class Link:
     def end(self, status: int) -> Outcome | None:
         """Tell the daemon how it ended, and hear whether that was its own doing."""
         self.read()
+        outcome = self._tell_end(status)
+        if outcome is not None and outcome["killed"] is None and status_signal(status) == signal.SIGKILL:
+            self._read_last()
         if self._events is not None:
             self._events.close()
+        return outcome
+
+    def _tell_end(self, status: int) -> Outcome | None:
+        number = status_signal(status)
         try:
-            if os.WIFSIGNALED(status):
-                ended = self.node.client(2.0).end(self.job["id"], None, os.WTERMSIG(status))
-            else:
-                ended = self.node.client(2.0).end(self.job["id"], os.WEXITSTATUS(status), None)
+            ended = self.node.client(2.0).end(
+                self.job["id"], None if number is not None else os.WEXITSTATUS(status), number
+            )
         except GpushareError:
             return None
         self.job = ended["job"]  # with what `gpushare set` has changed since
         return ended["outcome"]
+
+    def _read_last(self) -> None:
+        """The notice of `gpushare stop --now` may come after the end that it announces. The daemon ends the stream."""
+        deadline = time.monotonic() + LAST_WORDS
+        while self._events is not None and not self.stopped:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._events], [], [], left)[0]:
+                return
+            self.read()
 
     def reap(self) -> None:
         if self.node.starter is not None:
@@ -192,6 +210,10 @@ class Link:
         if kind == "killed":
             self.killed_notice = notice["text"]
             return
+        if kind == "stopped":
+            self.stopped = True
+            self._say_once(notice["text"], level=0)
+            return
         # One a second of each kind, then a count: a job that is asked often must not drown its own output.
         now = time.monotonic()
         if now - self._printed.get(kind, -1.0) < 1.0:
@@ -228,6 +250,10 @@ def wait_for(child: int, link: Link | None) -> int:
             link.read()
             if link.retry_at is not None and time.monotonic() >= link.retry_at:
                 link.retry()
+
+
+def status_signal(status: int) -> int | None:
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
 
 
 def has_ended(child: int) -> bool:

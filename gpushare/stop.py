@@ -1,72 +1,73 @@
-"""Asking a job to stop: SIGTERM to its processes, which is what the daemon sends when it wants memory back. A program
-that frees memory on SIGTERM may therefore run on; nothing here insists.
+"""Stopping a job, as `gpushare stop` and the k key of `gpushare top` do: the daemon signals its processes.
 
-The daemon says which processes a job has; the signal is the caller's own, so that the kernel decides who may send it
-to whom. A number alone could be somebody else's by now: each process is held first, and only then is the daemon asked
-once more whether it is the job's. What it says holds for its own PID namespace, so it must be ours.
+The daemon knows which processes are the job's and holds each by a descriptor, so no other process can be hit; it also
+decides who may stop whose job. How long to wait between SIGTERM and SIGKILL is the caller's business.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import struct
+import time
 
-from gpushare import unixhttp
+from gpushare.api import Stopped
 from gpushare.client import Client
-from gpushare.errors import GpushareError, NoSuchJob, NotPermitted
-from gpushare.whose import may_signal, users_of
+from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.quantity import count
 
-__all__ = ["ask_to_stop"]
+__all__ = ["ask_to_stop", "has_ended", "wait_for_end"]
 
-PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
+POLL = 0.1
 
 
 def ask_to_stop(client: Client, identity: str) -> str:
-    """What was done, in a line. A job that still queues leaves the queue."""
-    job = client.job(identity)
-    if job["state"] == "queued":
-        client.end(identity, None, None)
-        return f"job {job['name']} has left the queue"
-    _same_namespace(client)
-    asked, not_theirs = 0, []
-    with contextlib.ExitStack() as held:
-        ours = {}
-        for pid in {process["pid"] for process in job["processes"]}:
-            with contextlib.suppress(ProcessLookupError):
-                ours[pid] = os.pidfd_open(pid)
-                held.callback(os.close, ours[pid])
-        still = {process["pid"] for process in client.job(identity)["processes"]} if ours else set()
-        for pid in ours.keys() & still:
-            users = users_of(pid)
-            if users is not None and not may_signal(job["uid"], users):
-                not_theirs.append(pid)  # root could, but what a job may execute is not the job's
-                continue
-            try:
-                signal.pidfd_send_signal(ours[pid], signal.SIGTERM)
-                asked += 1
-            except ProcessLookupError:
-                continue
-            except PermissionError:
-                raise NotPermitted(f"job {job['name']} ({identity}) belongs to {job['user']}") from None
-    if not_theirs and not asked:
-        named = ", ".join(map(str, sorted(not_theirs)))
-        raise NotPermitted(f"process {named} of job {job['name']} belongs to another user than the job now")
-    if not asked:
-        raise NoSuchJob(f"no process of job {job['name']} has a GPU open: end its `gpushare run`")
-    whom = "1 process, which" if asked == 1 else f"{asked} processes, which"
-    return f"asked job {job['name']} to stop: SIGTERM to {whom} may also free memory and run on"
+    """SIGTERM to its processes: what was done, in a line. A job that still queues leaves the queue."""
+    stopped = client.stop(identity, now=False)
+    name, reached = stopped["job"]["name"], stopped["processes"]
+    if stopped["job"]["state"] == "queued":
+        return f"job {name} has left the queue"
+    whom = "1 process" if reached == 1 else f"{reached} processes"
+    return f"asked job {name} to stop: SIGTERM to {whom}{left_alone(stopped)}"
 
 
-def _same_namespace(client: Client) -> None:
-    """The daemon's own pid, as the kernel translates it for us, is the one that it has itself."""
-    with unixhttp.connect(client.api_socket, client.timeout) as connection:
-        seen, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    if seen != client.version()["pid"]:
+def left_alone(stopped: Stopped) -> str:
+    """A process that belongs to another user by now, as after sudo, is not the job's to end."""
+    if not stopped["spared"]:
+        return ""
+    return f"; {count(stopped['spared'], 'process', 'processes')} left alone: another user's by now"
+
+
+def has_ended(client: Client, identity: str) -> bool:
+    try:
+        return client.job(identity)["state"] == "ended"
+    except NoSuchJob:
+        return True
+
+
+def wait_for_end(client: Client, identity: str, seconds: float) -> bool:
+    """Whether the job ends within that time."""
+    deadline = time.monotonic() + seconds
+    while not has_ended(client, identity):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL)
+    return True
+
+
+def stop(client: Client, identity: str, grace: float, insist: float) -> bool:
+    """SIGKILL for a job that does not end within `grace` seconds of its SIGTERM: whether that was needed.
+
+    GpushareError where it has not ended `insist` seconds later either.
+    """
+    if wait_for_end(client, identity, grace):
+        return False
+    name = identity
+    try:
+        name = client.stop(identity, now=True)["job"]["name"]
+    except NoSuchJob:
+        return False
+    if not wait_for_end(client, identity, insist):
         raise GpushareError(
-            "the daemon is in another PID namespace: its processes have other numbers here",
-            code="other_namespace",
-            hint="do it outside of the container",
+            f"job {name} has not ended {insist:g} s after SIGKILL",
+            code="does_not_end",
+            hint="the kernel holds a process of it, in a driver or a file system that does not answer",
         )
+    return True

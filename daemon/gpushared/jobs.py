@@ -58,6 +58,8 @@ class Entry:
     listeners: set[Backlog[Notice]] = field(default_factory=set)
     reclaim: dict[str, Any] | None = None
     """The Terminate or Kill that it stands under, unless it has been relieved; its owner's names are mentions."""
+    stopping: signal.Signals | None = None
+    """What `gpushare stop` has sent last: a program that starts just then gets it, too."""
     exit_code: int | None = None
     exit_signal: int | None = None
     ended: float | None = None

@@ -30,6 +30,7 @@ COMMANDS = {
     "status": "gpushare.cli.status",
     "top": "gpushare.cli.top",
     "set": "gpushare.cli.set",
+    "stop": "gpushare.cli.stop",
     "reserve": "gpushare.cli.reserve",
     "release": "gpushare.cli.release",
     "explain": "gpushare.cli.explain",

@@ -50,6 +50,7 @@ class FakeDaemon:
         self.waiting: list[dict] = []
         self.note = "nothing is asked back"
         self.unmanaged = 0
+        self.spared = 0
         self.outsiders: list[dict[str, object]] = []
         self.health: dict[str, object] = {"state": "ok", "shortfall": 0, "ailments": []}
         self.on_last_job = lambda: None
@@ -145,6 +146,8 @@ class FakeDaemon:
                 return 200, job
             case "PATCH", []:
                 return self._change(job, body)
+            case "POST", ["stop"]:
+                return 200, self._stop(job, body["now"])
             case "DELETE", []:
                 return 200, self._end(job, body)
         return 404, _error("no_such_path", "/".join(rest))
@@ -182,6 +185,18 @@ class FakeDaemon:
         if not self.jobs:
             self.on_last_job()
         return {"job": {**job, "state": "ended", "outcome": outcome}, "outcome": outcome}
+
+    def _stop(self, job: dict, now: bool) -> dict:
+        pids = {process["pid"] for process in job["processes"]} | (
+            {self.mains[job["id"]]} if job["id"] in self.mains else set()
+        )
+        if job["state"] == "queued":
+            del self.jobs[job["id"]]
+            return {"job": job, "processes": 0, "spared": 0}
+        self.notify("stopped", "bob stops this job")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL if now else signal.SIGTERM)
+        return {"job": job, "processes": len(pids), "spared": self.spared}
 
     def _find(self, name: str) -> dict | None:
         found = [job for job in self.jobs.values() if job["id"].startswith(name) or job["name"] == name]

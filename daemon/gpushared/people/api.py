@@ -43,7 +43,7 @@ from gpushared.core.reveal import Viewer
 from gpushared.gate import Gate
 from gpushared.hello import new_job_id
 from gpushared.identities import user_name
-from gpushared.jobs import Entry, Notice
+from gpushared.jobs import Entry, Notice, stop
 from gpushared.logs import Sparingly, facts, log
 from gpushared.people.answers import MAX_BODY, Pieces, Rejected, document, error_response, http_error, status_of
 from gpushared.people.fields import Fields, number, shortened
@@ -52,6 +52,7 @@ from gpushared.people.views import Views
 from gpushared.programs.processes import Process, parent_of, peer_credentials, printable, uid_of
 from gpushared.shell import INTERNAL, Shell
 from gpushared.state_file import Planned
+from gpushared.stopping import stop_job
 
 BODY_WITHIN = 10.0
 LONGEST_SOURCE = 256
@@ -106,6 +107,7 @@ class Api:
                 web.get(f"{job}/events", self.get_events),
                 web.get(f"{job}/story", self.get_story),
                 web.post(f"{job}/checkpointed", self.post_checkpointed),
+                web.post(f"{job}/stop", self.post_stop),
                 web.post("/v1/reservations", self.post_reservation),
                 web.get("/v1/reservations", self.get_reservations),
                 web.delete("/v1/reservations/{reservation}", self.delete_reservation),
@@ -515,6 +517,8 @@ class Api:
             raise
         if earlier is not None:
             earlier.close()
+        if entry.stopping is not None:  # by somebody who could not know of the program yet
+            stop(entry, [main], entry.stopping)
         return web.json_response(self.views.job(entry, self._viewer(request)))
 
     async def post_checkpointed(self, request: web.Request) -> web.Response:
@@ -523,6 +527,21 @@ class Api:
         self.shell.feed(Checkpointed(entry.id))
         await self.shell.commits.done()
         return web.json_response({})
+
+    async def post_stop(self, request: web.Request) -> web.Response:
+        (entry, caller), viewer = self._find_own(request), self._viewer(request)
+        body = await self._body(request, empty_is_ok=True)
+        now = body.flag("now", False)
+        body.finish(("now",))
+        if entry.state == "ended":
+            raise self._over(entry, caller)
+        shown, reached, spared = self.views.job(entry, viewer), 0, 0
+        if entry.state == "queued":
+            self.shell.withdraw(entry)
+            self.shell.commits.quietly()
+        else:
+            reached, spared = stop_job(self.shell, entry, user_name(caller.uid), now=now)
+        return web.json_response({"job": shown, "processes": reached, "spared": spared})
 
     async def patch_job(self, request: web.Request) -> web.Response:
         entry, caller = self._find_own(request)
