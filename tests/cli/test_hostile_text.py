@@ -173,6 +173,7 @@ def test_what_run_says(start, run, fake):
     assert len(result.stderr.splitlines()) == 4  # of the facts' lines each has its own, of the message there is one
     fake.refusals = [refusal(409, "not_admitted", f"no room: {LINES}", [("other", LINES)])]
     assert_harmless(run("--wait", "1s", "true").stderr)
+    fake.calls.clear()
     process = start("run", "-v", "sh", "-c", "sleep 1; kill -9 $$")
     fake.wait_for_call("GET", "/events")
     for kind in ("asked_back", "changed", "revoked"):
