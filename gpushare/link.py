@@ -117,7 +117,11 @@ class Link:
         """Tell the daemon how it ended, and hear whether that was its own doing."""
         self.read()
         outcome = self._tell_end(status)
-        if outcome is not None and outcome["killed"] is None and status_signal(status) == signal.SIGKILL:
+        if (
+            outcome is not None
+            and outcome["killed"] is None
+            and status_signal(status) in (signal.SIGTERM, signal.SIGKILL)
+        ):
             self._read_last()
         if self._events is not None:
             self._events.close()
@@ -135,9 +139,9 @@ class Link:
         return ended["outcome"]
 
     def _read_last(self) -> None:
-        """The notice of `gpushare stop --now` may come after the end that it announces. The daemon ends the stream."""
+        """The notice of `gpushare stop` may come after the end that it announces. The daemon ends the stream then."""
         deadline = time.monotonic() + LAST_WORDS
-        while self._events is not None and not self.stopped:
+        while self._events is not None:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._events], [], [], left)[0]:
                 return
