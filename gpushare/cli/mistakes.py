@@ -136,7 +136,8 @@ VALUES: Mapping[str, str] = {
 }
 """What a value is, where an option has none, or one that it does not take."""
 
-OUR_OWN = ("--grace", "--min-run-time", "--on-reclaim", "--no-lend", "--reservation", "--require-daemon")
+OUR_OWN = ("--grace", "--min-run-time", "--on-reclaim", "--reservation")
+FLAGS = ("--no-lend", "--require-daemon")
 AMOUNTS = ("--request", "--limit")
 """Options that a program is not likely to have itself; the amounts only with an amount behind them."""
 
@@ -321,13 +322,11 @@ def misplaced(before: Sequence[str], command: Sequence[str]) -> str | None:
         if word == "--" or Path(word).name == "gpushare":
             rest += [word, *words]
             break
-        if name in AMOUNTS and not sign and words and _is_amount(words[0]):
-            ours += [word, words.pop(0)]
-        elif name in AMOUNTS and sign and _is_amount(value):
-            ours.append(word)
-        elif name in OUR_OWN:
-            takes = not sign and name not in ("--no-lend", "--require-daemon")
-            ours += [word, words.pop(0)] if takes and words else [word]
+        takes = [] if sign or name in FLAGS else words[:1]
+        value = "".join(takes) or value
+        if name in FLAGS or (name in OUR_OWN and value) or (name in AMOUNTS and _is_amount(value)):
+            ours += [word, *takes]
+            words = words[len(takes) :]
         else:
             rest.append(word)
     named = [word.partition("=")[0] for word in ours if word.startswith("--")]

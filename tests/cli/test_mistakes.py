@@ -203,7 +203,9 @@ def every_command(group: click.Group, context: click.Context) -> Iterator[click.
 def test_each_option_that_is_meant_exists_and_does_not_stand_for_itself() -> None:
     commands = [*every_command(cli, click.Context(cli))]
     known = {name for command in commands for param in command.params for name in param.opts} | {"--version"}
-    assert set(mistakes.OPTIONS) | set(mistakes.VALUES) | {*mistakes.OUR_OWN, *mistakes.AMOUNTS} <= known
+    assert (
+        set(mistakes.OPTIONS) | set(mistakes.VALUES) | {*mistakes.OUR_OWN, *mistakes.FLAGS, *mistakes.AMOUNTS} <= known
+    )
     for meant, typed in mistakes.OPTIONS.items():
         assert meant not in typed.split()
 
