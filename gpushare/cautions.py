@@ -19,8 +19,8 @@ def cautions(job: Job) -> Iterator[str]:
             " an owner's claim waits no longer for its memory"
         )
     for gpu in job["gpus"]:
-        context = gpu.get("context", 0)
-        if gpu["limit"] < context:
+        context = gpu.get("context")
+        if context is not None and gpu["limit"] < context:
             yield (
                 f"a limit of {format_bytes(gpu['limit'])} is too small for CUDA on GPU {gpu['index']}:"
                 f" its context alone takes about {format_bytes(context)}; write --limit 1Gi or more"

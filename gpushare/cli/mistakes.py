@@ -82,6 +82,7 @@ OPTIONS: Mapping[str, str] = {
     "--node": "--nodelist --host",
     "--tasks": "--ntasks --replicas",
     "--all": "-e -ef -A",
+    "--now": "--force -f -9 --kill",
     "--version": "-V -v",
 }
 """The option that is meant, and for what is typed. The first that the command has counts."""
@@ -285,7 +286,7 @@ def _is_amount(text: str) -> bool:
 
 def _in_one_word(arguments: Sequence[str]) -> str | None:
     """`--limit 4 GB` is two words for the shell, and the second is taken for something else."""
-    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    words = [part for word in arguments for part in (word.split("=") if word.startswith("--") else [word])]
     for before, number, unit in zip(words, words[1:], words[2:], strict=False):
         match = UNITS.fullmatch(unit)
         if match and NUMBER.fullmatch(number) and (before.startswith("--") or before == "reserve"):
@@ -300,7 +301,7 @@ def not_one_gpu(text: str) -> str | None:
         return None
     if text.lower() in ("all", "any", "auto", "none"):
         return "leave --gpu out, and say how many with --gpus N; `gpushare status` lists them"
-    if numbers and re.fullmatch(r"(cuda:|gpu|device=|\"device=)?[0-9]+([,; ][0-9]+)*\"?", text, re.IGNORECASE):
+    if re.fullmatch(r"(cuda:|gpu|device=|\"device=)?[0-9]+([,; ][0-9]+)*\"?", text, re.IGNORECASE):
         return "write " + " ".join(f"--gpu {number}" for number in numbers)
     return "write a number or a UUID of `gpushare status`: --gpu 0"
 
