@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ ASKS_AGAIN_WITHIN = 30.0
 def recover(shell: Shell, pages: Pages) -> None:
     """Rebuild the core's state. The GPUs must be known to it already."""
     found = list(pages.reopen())
-    _restore_jobs(shell, _read(shell.state_file.path), {f"{page.header.job_id:016x}" for page, _ in found})
+    _restore_jobs(shell, Found(shell.state_file.path), {f"{page.header.job_id:016x}" for page, _ in found})
     for page, owner in found:
         _restore_process(shell, page, owner)
     for entry in shell.book.live():
@@ -49,44 +50,85 @@ def recover(shell: Shell, pages: Pages) -> None:
         log.info("state rebuilt", extra=facts(jobs=jobs, processes=len(shell.clients)))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        state = dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        aside = path.with_suffix(".bad")
-        log.warning("the notes cannot be read", extra=facts(file=str(path), error=str(error), kept_as=str(aside)))
-        with contextlib.suppress(OSError):
-            path.replace(aside)
-        return {}
-    return state
+class Found:
+    """state.json as an earlier daemon, or a later one, has left it. What in it makes no sense is left out and logged,
+    and the file is kept under another name: it is about to be written anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._aside = path.with_suffix(".bad")
+        self._is_kept = False
+        self.state = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            state = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            self._keep()
+            log.warning("the notes cannot be read", extra=self._facts(error=str(error)))
+            return {}
+        if not isinstance(state, dict) or not isinstance(state.get("core"), dict):
+            self._keep()
+            log.warning("the notes make no sense", extra=self._facts(error="they are no object with a core"))
+            return {}
+        if state.get("version") != state_file.VERSION:
+            log.warning("the notes are of another version", extra=self._facts(version=str(state.get("version"))[:40]))
+        return state
+
+    def odd(self, what: str, why: notes.OddNote) -> None:
+        """An entry that is not used."""
+        self._keep()
+        log.warning("a part of the notes makes no sense", extra=self._facts(what=what, error=str(why)))
+
+    def _facts(self, **more: object) -> dict[str, Any]:
+        return facts(file=str(self._path), **({"kept_as": str(self._aside)} if self._is_kept else {}), **more)
+
+    def _keep(self) -> None:
+        if not self._is_kept:
+            with contextlib.suppress(OSError):
+                shutil.copyfile(self._path, self._aside)
+                self._aside.chmod(0o600)
+                self._is_kept = True
+
+    @property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """By id."""
+        found = self.state.get("jobs")
+        jobs = {}
+        for id, one in found.items() if isinstance(found, dict) else ():
+            try:
+                jobs[notes.job_id(id)] = notes.mapping(one)
+            except notes.OddNote as why:
+                self.odd(f"job {id[:40]}", why)
+        if found is not None and not isinstance(found, dict):
+            self.odd("jobs", notes.OddNote("they are no object"))
+        return jobs
+
+    @property
+    def since(self) -> float:
+        """Seconds since it was written."""
+        try:
+            return max(0.0, time.time() - notes.number(self.state.get("time")))
+        except notes.OddNote as why:
+            self.odd("time", why)
+            return 0.0
 
 
-def _restore_jobs(shell: Shell, state: dict[str, Any], with_pages: set[str]) -> None:
-    if not state:
+def _restore_jobs(shell: Shell, found: Found, with_pages: set[str]) -> None:
+    if not found.state:
         return
-    try:
-        if state["version"] != state_file.VERSION:
-            log.warning("the notes are of another version", extra=facts(version=state["version"]))
-            return
-        core, identities = state_file.read(state)
-        jobs = notes.restore(core)
-        overheads = notes.restore_overheads(core)
-        since = max(0.0, time.time() - float(state["time"]))
-        reservations = notes.restore_reservations(core, since)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("the notes make no sense", extra=facts(error=repr(error)))
-        return
-    shell.core.state.overheads.update(overheads)
-    for reservation in reservations:
+    jobs, since = found.jobs, found.since
+    core = {**found.state["core"], "jobs": [one["note"] for one in jobs.values() if one.get("note") is not None]}
+    shell.core.state.overheads.update(notes.restore_overheads(core, found.odd))
+    for reservation in notes.restore_reservations(core, since, found.odd):
         shell.feed(reservation)
-    for job in jobs:
-        identity = identities.get(job.job)
-        _restore_job(shell, job, identity if isinstance(identity, dict) else {}, since, job.job in with_pages)
-    for id, identity in identities.items():
-        if isinstance(identity, dict) and identity.get("queued") is not None:
-            _restore_queued(shell, id, identity)
+    for job in notes.restore(core, found.odd):
+        _restore_job(shell, job, jobs.get(job.job, {}), since, job.job in with_pages)
+    for id, identity in jobs.items():
+        if identity.get("queued") is not None and shell.book.get(id) is None:
+            _restore_queued(shell, id, identity, found)
 
 
 def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since: float, has_pages: bool) -> None:
@@ -96,7 +138,7 @@ def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since
         return
     entry = shell.book.open(job.job, job.spec)
     entry.state, entry.over = "running", not job.open
-    entry.started = float(identity.get("started", entry.started))
+    entry.started = _started(identity, entry.started)
     if wrapper is not None:
         shell.book.set_wrapper(entry, wrapper, shell.readers)
     entry.main = _find(identity.get("main"))
@@ -104,19 +146,20 @@ def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since
     shell.feed(replace(job, age=job.age + since, saved=saved))
 
 
-def _restore_queued(shell: Shell, id: str, identity: dict[str, Any]) -> None:
+def _restore_queued(shell: Shell, id: str, identity: dict[str, Any], found: Found) -> None:
     """It keeps its place. Its wrapper, whose call has ended with the earlier daemon, asks again by the job's id."""
     wrapper = _find(identity.get("wrapper"))
     if wrapper is None:
         return
     try:
-        spec, patience = notes.spec_from_note(identity["queued"]["spec"]), float(identity["queued"]["patience"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("a queued job's note makes no sense", extra=facts(job=id, error=repr(error)))
+        queued = notes.mapping(identity["queued"])
+        spec, patience = notes.spec_from_note(queued.get("spec")), notes.number(queued.get("patience"))
+    except notes.OddNote as why:
+        found.odd(f"queued job {id}", why)
         wrapper.close()
         return
     entry = shell.book.open(id, spec)
-    entry.started, entry.patience = float(identity.get("started", entry.started)), patience
+    entry.started, entry.patience = _started(identity, entry.started), patience
     unclaimed = entry.admission = shell.loop.create_future()
     shell.book.set_wrapper(entry, wrapper, shell.readers)
 
@@ -132,9 +175,18 @@ def _restore_queued(shell: Shell, id: str, identity: dict[str, Any]) -> None:
     shell.loop.call_later(ASKS_AGAIN_WITHIN, drop)
 
 
+def _started(identity: dict[str, Any], otherwise: float) -> float:
+    """Not before 1970 nor to come: it is shown as a date, and is the order of the queue."""
+    try:
+        started = notes.seconds(identity.get("started"))
+    except notes.OddNote:
+        return otherwise
+    return min(started, otherwise)
+
+
 def _find(identity: object) -> Process | None:
     match identity:
-        case [int(pid), int(started)]:
+        case [int(pid), int(started)] if 0 < pid < 2**31:
             return Process.open(pid, started)
     return None
 

@@ -97,11 +97,5 @@ class StateFile:
         return made_of, f"{json.dumps(entry.id)}:{json.dumps(part)}"
 
 
-def read(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What notes.restore takes, and the jobs by id. KeyError, TypeError or AttributeError: it is no such file."""
-    jobs = dict(state["jobs"])
-    return {**state["core"], "jobs": [one["note"] for one in jobs.values() if one["note"] is not None]}, jobs
-
-
 def _identity(process: Process | None) -> list[int] | None:
     return None if process is None else [process.pid, process.start_time]
