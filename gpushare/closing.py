@@ -124,7 +124,10 @@ def memory_kills() -> int:
         return 0
 
 
-def write_report(path: Path, *, ending: Ending, command: list[str], job: Job | None, duration: float) -> None:
+def write_report(
+    path: Path, *, ending: Ending, command: list[str], job: Job | None, duration: float, recommended: str | None
+) -> None:
+    """recommended: the limit to ask for, of a program that was only observed."""
     report = {
         "schema": "gpushare.report/1",
         "command": command,
@@ -138,6 +141,7 @@ def write_report(path: Path, *, ending: Ending, command: list[str], job: Job | N
         "child_signal": ending.signal,
         "reclaimed": ending.reclaimed,
         "duration": round(duration, 3),
+        "recommended_limit": recommended,
         "outcome": ending.outcome,
     }
     text = json.dumps(report, indent=2) + "\n"

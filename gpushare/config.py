@@ -2,7 +2,7 @@
 
     request = "2Gi"        limit = "14Gi"      priority = 0        grace = "10s"
     visible = "limit"      driver = "auto"     log = "warning"     socket = "/run/gpushare/api.sock"
-    require_daemon = true
+    require_daemon = true  [profiles.NAME], see profiles.py
 
 The keys are those of the variables in gpushare/env.py. Unknown keys are refused: a misspelt limit must not become
 no limit. The node daemon has a file of its own.
@@ -13,20 +13,52 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gpushare.env import BY_KEY, Settings
+from gpushare.env import BY_KEY, Setting, Settings
 from gpushare.errors import UsageError
 from gpushare.nearest import did_you_mean
 
-__all__ = ["SYSTEM_FILE", "load_settings", "read_file"]
+if TYPE_CHECKING:
+    from gpushare.profiles import Profile
+
+__all__ = ["SYSTEM_FILE", "load_profiles", "load_settings", "read_file"]
 
 SYSTEM_FILE = Path("/etc/gpushare/config.toml")
 
 
 def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """A profile counts only for who takes it as a flag, which is `run`: its own, or that of GPUSHARE_PROFILE."""
     environ = os.environ if environ is None else environ
-    files = [(str(path), read_file(path)) for path in (_user_file(environ), SYSTEM_FILE) if _exists(path)]
-    return Settings(flags or {}, environ, tuple(files))
+    files = [(str(path), read_file(path)) for path in _files(environ)]
+    settings = Settings(flags or {}, environ, tuple(files))
+    wanted = settings.find("GPUSHARE_PROFILE") if "GPUSHARE_PROFILE" in settings.flags else None
+    if wanted is not None:
+        settings.profile = _profile(wanted, environ)
+    return settings
+
+
+def load_profiles(environ: Mapping[str, str] | None = None) -> dict[str, Profile]:
+    """By name; the user's come before the system's of the same name."""
+    from gpushare.profiles import TABLE, parse_profiles
+
+    environ = os.environ if environ is None else environ
+    found: dict[str, Profile] = {}
+    for path in reversed(_files(environ)):
+        text, content = _read(path)
+        if TABLE in content:
+            found |= parse_profiles(path, text, content[TABLE], _plain)
+    return found
+
+
+def _profile(wanted: Setting, environ: Mapping[str, str]) -> dict[str, Setting]:
+    from gpushare.profiles import find_profile
+
+    return find_profile(wanted.text, load_profiles(environ)).settings()
+
+
+def _files(environ: Mapping[str, str]) -> list[Path]:
+    return [path for path in (_user_file(environ), SYSTEM_FILE) if _exists(path)]
 
 
 def _exists(path: Path) -> bool:
@@ -41,15 +73,23 @@ def _exists(path: Path) -> bool:
 
 
 def read_file(path: Path) -> dict[str, str]:
+    """The settings in it, without its profiles."""
+    _, content = _read(path)
+    content.pop("profiles", None)
+    return {key: _text(path, key, value) for key, value in content.items()}
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file, and what it says."""
     import tomllib
 
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", code="bad_config") from None
     except ValueError as error:  # not TOML, or not even text
         raise UsageError(f"cannot read {path}: {error}", code="bad_config") from None
-    return {key: _text(path, key, value) for key, value in content.items()}
 
 
 def _user_file(environ: Mapping[str, str]) -> Path:
@@ -69,8 +109,13 @@ def _text(path: Path, key: str, value: object) -> str:
             code="bad_config",
             hint=did_you_mean(key, BY_KEY) or f"known keys: {', '.join(sorted(BY_KEY))}",
         )
-    if isinstance(value, bool) and BY_KEY[key].kind == "flag":
-        return str(int(value))
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    text = _plain(key, value)
+    if text is None:
         raise UsageError(f"{path}: $.{key} must be a text or a number", code="bad_config")
-    return str(value)
+    return text
+
+
+def _plain(key: str, value: object) -> str | None:
+    if isinstance(value, bool):
+        return str(int(value)) if BY_KEY[key].kind == "flag" else None
+    return str(value) if isinstance(value, str | int | float) else None

@@ -1,7 +1,8 @@
 """The environment variables of gpushare: one table, and how a setting is looked up.
 
-A setting comes from the first of: the command line, its variable, the variable's aliases in order, the user's file,
-the system's file, the default. Each answer remembers where it came from, so that every message can say so.
+A setting comes from the first of: the command line, the profile that `run` was given, its variable, the variable's
+aliases in order, the user's file, the system's file, the default. Each answer remembers where it came from, so that
+every message can say so.
 
 Aliases are variables of other products (Run:ai, NVIDIA, HAMi), each in the dialect of its product, so that a job
 that was written for them runs here unchanged. Two set variables that disagree are worth one warning: the first wins.
@@ -114,7 +115,11 @@ VARIABLES = (
         "0",
         kind="flag",
     ),
-    Variable("GPUSHARE_PROFILE", "the set of options that `gpushare run` starts from; `gpushare profiles` lists them"),
+    Variable(
+        "GPUSHARE_PROFILE",
+        "the set of options that `gpushare run` starts from; `gpushare profiles` lists them",
+        in_file=False,
+    ),
     Variable("GPUSHARE_SOCKET", "path of the daemon's api.sock"),
     Variable("GPUSHARE_SIM", "settings of the software driver: gpus=2,memory=16Gi,...", in_file=False),
     Variable("GPUSHARE_CONFIG", "path of the user's configuration file", in_file=False),
@@ -168,6 +173,7 @@ class Settings:
     flags: Mapping[str, str | None] = field(default_factory=dict)  # by the variable's name
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     files: tuple[tuple[str, Mapping[str, str]], ...] = ()  # (path, values by key), the user's first
+    profile: Mapping[str, Setting] = field(default_factory=dict)  # by the variable's name
     warnings: list[str] = field(default_factory=list)
 
     def find(self, name: str) -> Setting | None:
@@ -175,6 +181,8 @@ class Settings:
         flag = self.flags.get(name)
         if flag is not None:
             return Setting(flag, variable.option)
+        if name in self.profile:
+            return self.profile[name]
         found = list(self._in_environment(variable))
         self._warn_of_disagreement(found)
         if found:

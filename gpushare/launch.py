@@ -71,6 +71,7 @@ class Launch:
             raise spawn.exec_program(program, self.options.command, spawn.without_preload(self.environ))
         self.node = self._find_daemon()
         if self.node is not None:
+            self._ask_for_reserved()
             self._admit()
         try:
             environ = self._child_environ()
@@ -151,6 +152,17 @@ class Launch:
             hint="; ".join([*([error.hint] if error.hint else []), "with --require-daemon this is an error"]),
             level=-1,
         )
+
+    def _ask_for_reserved(self) -> None:
+        """`--reservation` without a request asks for the amount that is reserved, as --request AMOUNT would."""
+        name = self.options.reservation
+        if self.node is None or name is None or self.request is not None or self.budget.request.kind is not Kind.NONE:
+            return
+        found = [one for one in self.node.client().reservations() if name in (one["name"], one["id"])]
+        if len(found) == 1 and found[0]["gpus"]:  # else the daemon says what is wrong with the name
+            amount = min(gpu["amount"] for gpu in found[0]["gpus"])
+            self.request = Setting(str(amount), f"reservation {name}")
+            self.budget = Budget.of(self.request.quantity(), self.limit.quantity() if self.limit else None)
 
     def _admit(self) -> None:
         """Register the job. A daemon that ends after its last job may do so right now: ask for the next one."""
@@ -329,6 +341,9 @@ class Launch:
         words = closing_words(ending)
         if words:
             write_stderr(words)
+        advice = self._advice(ending)
+        if advice is not None:
+            self.say(advice[0], level=0)
         if self.options.report is not None:
             try:
                 write_report(
@@ -337,10 +352,20 @@ class Launch:
                     command=self.options.command,
                     job=self.job,
                     duration=time.monotonic() - self.started,
+                    recommended=None if advice is None else advice[1],
                 )
             except OSError as error:
                 self.say(f"cannot write the report to {self.options.report}: {error.strerror}", level=0)
         return ending.exit_code
+
+    def _advice(self, ending: Ending) -> tuple[str, str] | None:
+        """What a program that was only observed should ask for: a sentence, and the limit."""
+        if self.mode != "observe" or self.job is None or ending.outcome is None:
+            return None
+        from gpushare.advice import of_peaks
+
+        peaks = ending.outcome["peak"]
+        return of_peaks([(gpu["index"], peaks.get(gpu["uuid"], 0), gpu["total"]) for gpu in self.job["gpus"]])
 
     def _withdraw(self) -> None:
         """The program did not start: nothing of it stays behind."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from gpushare.errors import GpushareError, UsageError
 from gpushare.quantity import NOTHING, Budget, Kind, Quantity, format_bytes, format_duration, parse_duration
+from gpushare.toml_lines import Lines
 from gpushared.core import rules
 from gpushared.core.rules import UNLIMITED, Rules, Table
 from gpushared.core.state import Policy
-from gpushared.toml_lines import Lines
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")
 MIB = 2**20

@@ -26,6 +26,7 @@ __all__ = ["cli", "main"]
 
 COMMANDS = {
     "run": "gpushare.cli.run",
+    "profiles": "gpushare.cli.profiles",
     "ps": "gpushare.cli.ps",
     "status": "gpushare.cli.status",
     "top": "gpushare.cli.top",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpushare.client import Client
 
-__all__ = ["choices", "gpus", "jobs", "kernels", "program", "reservations", "subjects", "topics", "words"]
+__all__ = ["choices", "gpus", "jobs", "kernels", "profiles", "program", "reservations", "subjects", "topics", "words"]
 
 ANSWER_WITHIN = 1.0
 Answer = TypeVar("Answer")
@@ -54,6 +54,16 @@ def jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
             for job in found or ()
         ),
     )
+
+
+def profiles(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from gpushare.config import load_profiles
+
+    try:
+        found = load_profiles()
+    except GpushareError:
+        return []
+    return _items(incomplete, ((one.name, ", ".join(one.options)) for one in found.values()))
 
 
 def subjects(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -98,6 +98,12 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     short_help="Start a program with its part of a GPU.",
     options_metavar="[OPTIONS]",
 )
+@click.option(
+    "--profile",
+    metavar="NAME",
+    shell_complete=complete.profiles,
+    help="Start from a named set of options; `gpushare profiles` lists them. Options here come first.",
+)
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
 @click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
 @click.option("--gpus", metavar="N", type=click.IntRange(1), help="How many GPUs.  [default: 1, or those of --gpu]")
@@ -172,6 +178,7 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
 def command(
     *,
     command_line: tuple[str, ...],
+    profile: str | None,
     request: str | None,
     limit: str | None,
     gpus: int | None,
@@ -212,6 +219,7 @@ def command(
     if wait is not None and no_wait:
         raise click.UsageError("--wait and --no-wait contradict each other")
     flags = {
+        "GPUSHARE_PROFILE": profile,
         "GPUSHARE_REQUEST": request,
         "GPUSHARE_LIMIT": limit,
         "GPUSHARE_NAME": name,

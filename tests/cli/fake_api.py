@@ -51,6 +51,7 @@ class FakeDaemon:
         self.note = "nothing is asked back"
         self.unmanaged = 0
         self.spared = 0
+        self.reserved: list[dict] = []
         self.outsiders: list[dict[str, object]] = []
         self.health: dict[str, object] = {"state": "ok", "shortfall": 0, "ailments": []}
         self.on_last_job = lambda: None
@@ -126,6 +127,8 @@ class FakeDaemon:
             case "GET", ["status"]:
                 daemon = {"version": "0.1.0", "uptime": 200.0, "jobs": len(self.jobs)}
                 return 200, {"daemon": daemon, "gpus": self._gpus(), "jobs": list(self.jobs.values())}
+            case "GET", ["reservations"]:
+                return 200, {"reservations": self.reserved}
             case "GET", ["events"]:
                 return 200, {"records": self.records}
             case "GET", ["explain"]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushared.toml_lines import Lines
+from gpushare.toml_lines import Lines
 
 ROOT = Path(__file__).resolve().parents[2]
 

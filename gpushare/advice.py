@@ -1,0 +1,34 @@
+"""What to ask for, by what a program was seen to use (`--mode observe`)."""
+
+from __future__ import annotations
+
+from gpushare.quantity import BINARY, format_bytes
+
+__all__ = ["limit_for", "of_peaks"]
+
+GIB, MIB = BINARY["Gi"], BINARY["Mi"]
+HEADROOM = 10  # percent beyond the peak
+FINE = 256 * MIB
+COARSE_FROM = 2 * GIB
+
+
+def limit_for(peak: int, total: int) -> str:
+    """A limit for a program that has used `peak` bytes of a GPU with `total`: the peak and a tenth, rounded up."""
+    wanted = peak + peak * HEADROOM // 100
+    step = FINE if wanted <= COARSE_FROM else GIB
+    limit = -(-wanted // step) * step
+    if limit >= total:
+        return "max"
+    return f"{limit // GIB}Gi" if limit % GIB == 0 else f"{limit // MIB}Mi"
+
+
+def of_peaks(peaks: list[tuple[int, int, int]]) -> tuple[str, str] | None:
+    """From (GPU, peak, total) of each GPU in bytes: a sentence, and the limit; None where nothing was seen.
+
+    One limit holds on each GPU, so the largest peak decides.
+    """
+    index, peak, total = max(peaks, key=lambda one: one[1], default=(0, 0, 0))
+    if peak <= 0:
+        return None
+    limit = limit_for(peak, total)
+    return f"peak {format_bytes(peak)} on GPU {index}: ask for it with --limit {limit}", limit
