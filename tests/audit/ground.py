@@ -128,12 +128,13 @@ class Ground:
         return found
 
     def answers(self) -> bool:
-        """Whether a daemon accepts connections here."""
+        """Whether a daemon answers here: that it takes connections may be the kernel's doing alone."""
         for path in (self.directory / "run").glob("*/api.sock"):
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(1)
+                connection.settimeout(0.2)
                 connection.connect(str(path))
-                return True
+                connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                return connection.recv(4) == b"HTTP"
         return False
 
     def close(self) -> None:

@@ -231,7 +231,7 @@ def crowd(rng: Random) -> Plot:
             CAPACITY // count,
             r,
             limit=r.choice((None, 2 * GiB)),
-            idle=1.0,
+            idle=0.3,
             lasts=r.uniform(5, 25),
             moods=("sawtooth", "burst"),
         )
@@ -249,7 +249,7 @@ def restarts(rng: Random) -> Plot:
         return lambda r: owner(part, r, threads=r.choice((1, 2)), idle=0.3)
 
     seats = [seat(part) for part in parts]
-    seats.append(lambda r: borrower(r, grace=r.choice(("500ms", "2s"))))
+    seats.append(lambda r: borrower(r, grace=r.choice(("500ms", "2s", "6s"))))
     seats.append(lambda r: borrower(r, grace="2s", manners="free", limit=6 * GiB))
     return Plot(hardware(rng), seats, evenly(len(seats), rng), {"kill_daemon": 0.2})
 
