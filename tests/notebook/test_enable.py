@@ -222,6 +222,19 @@ def test_what_the_self_check_finds_takes_everything_back(node: Node, tmp_path: P
     assert not node.api("GET", "/v1/status")["jobs"]
 
 
+@pytest.mark.parametrize(
+    ("amounts", "budget"),
+    [
+        ("limit=2 * 2**30", "request 2.0 GiB, limit 2.0 GiB"),
+        ("request=1.5 * 2**30, limit=0.25", "request 1.5 GiB, limit 4.0 GiB"),
+        ("gpushare.Quantity.parse('50%')", "request 8.0 GiB, limit 8.0 GiB"),
+    ],
+)
+def test_amounts_may_be_numbers(node: Node, amounts: str, budget: str) -> None:
+    node.start_daemon()
+    assert succeeds(node, f"import gpushare\nprint(gpushare.enable({amounts}))").rstrip().endswith(f": {budget}")
+
+
 def test_preloaded_processes_are_left_as_they_are(node: Node) -> None:
     program = "\n".join(
         [
