@@ -180,9 +180,8 @@ def gentle(rng: Random) -> Plot:
     seats: list[Seat] = [
         lambda r: owner(4 * GiB, r, idle=0.2),
         lambda r: borrower(r, manners="free", grace="5s"),
-        lambda r: owner(1 * GiB, r, label="static", moods=("churn",)),
     ]
-    return Plot(hardware(rng, context="300Mi", teardown="0"), seats, [0.0, 0.3, 0.3], daemon_stays=True)
+    return Plot(hardware(rng, context="300Mi", teardown="0"), seats, [0.0, 0.3], daemon_stays=True)
 
 
 def siege(rng: Random) -> Plot:
