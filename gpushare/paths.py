@@ -22,7 +22,7 @@ from pathlib import Path
 
 from gpushare.errors import NotPermitted, UsageError
 
-__all__ = ["SYSTEM_DIR", "SYSTEM_UNITS", "Runtime", "library", "own_dir", "software_driver_dir", "user_dir"]
+__all__ = ["SYSTEM_DIR", "SYSTEM_UNITS", "Runtime", "example", "library", "own_dir", "software_driver_dir", "user_dir"]
 
 SYSTEM_DIR = Path("/run/gpushare")
 SYSTEM_UNITS = tuple(Path(place, "systemd/system/gpushared.service") for place in ("/etc", "/usr/lib", "/lib"))
@@ -218,3 +218,14 @@ def library() -> Path:
 
 def software_driver_dir() -> Path:
     return PACKAGE / "sim"
+
+
+def example(path: Path) -> Path | None:
+    """The file that documents call examples/...: in the source tree, or under the prefix of an installation."""
+    import sysconfig  # slow, and only a mistake needs it
+
+    if "examples" not in path.parts:
+        return None
+    inside = Path(*path.parts[path.parts.index("examples") :])
+    installed = Path(sysconfig.get_path("data"), "share", "gpushare")
+    return next((place / inside for place in (installed, PACKAGE.parent) if (place / inside).is_file()), None)

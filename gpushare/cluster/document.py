@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from gpushare.cluster.quantity import MICRO, MOST
 from gpushare.errors import QuantityError, UsageError
 from gpushare.nearest import did_you_mean
+from gpushare.paths import example
 from gpushare.quantity import Kind, Quantity, parse_duration
 
 __all__ = ["FileError", "Item", "load", "parse", "parse_gpus", "parse_line", "read_text"]
@@ -214,7 +215,10 @@ def read_text(path: str | Path) -> str:
 
 
 def _other_file(path: Path) -> str | None:
-    """A file of nearly that name in the same folder."""
+    """The example of that name, which is elsewhere in an installation; else files of nearly that name beside it."""
+    installed = example(path)
+    if installed is not None:
+        return f"the examples of this installation are elsewhere: {installed}"
     try:
         return did_you_mean(path.name, [one.name for one in path.parent.iterdir() if one.is_file()])
     except OSError:

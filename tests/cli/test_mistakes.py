@@ -25,6 +25,7 @@ import pytest
 import gpushare as package
 from gpushare.cli import cli, main, mistakes
 from gpushare.launch import Launch
+from gpushare.paths import example
 from gpushare.quantity import Quantity
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "daemon"))
@@ -35,6 +36,7 @@ from gpushared import config as configuration
 from gpushared.devices.gpus import FixedGpus, GpuInfo
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = str(example(Path("examples/cluster/cluster.yaml")).parents[2])  # an installation or the source tree
 GOLDEN = Path(__file__).with_name("mistakes.txt")
 PROGRAMS = ("python", "bash", "env", "true", "sleep", "nvidia-smi", "stat", "htop")
 MISUSE = re.compile(r"no such (command|option)|unexpected|missing|requires|cannot (read|execute)|not found|invalid")
@@ -110,7 +112,12 @@ def shell(environ, tmp_path, monkeypatch, capfd) -> Iterator[Callable[[str], Typ
         code = run(line)
         out, err = capfd.readouterr()
         said = re.sub(r"\b[0-9a-f]{16}\b", "ID", f"{out}{err}")
-        said = re.sub(r"has waited \d+ s\b", "has waited 1 s", said).replace(str(home), "HOME").replace("\t", "\\t")
+        said = (
+            re.sub(r"has waited \d+ s\b", "has waited 1 s", said)
+            .replace(str(home), "HOME")
+            .replace(EXAMPLES, "INSTALLED")
+            .replace("\t", "\\t")
+        )
         answer = "".join(f"    {one}".rstrip() + "\n" for one in [f"[{code}]", *said.splitlines()])
         return Typed(line, f"{line}\n{answer}\n")
 
