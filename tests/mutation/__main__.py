@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from mutation import known, record, sample
@@ -28,6 +30,9 @@ def main() -> int:
     parser.add_argument("--only", help="only changes of this source, or of its line: PATH[:LINE]; all of them")
     parser.add_argument("--measure", action="store_true", help="measure anew which test runs which line")
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:  # as in the background: the tests must not inherit that
+            signal.signal(number, lambda *_: None)
     groups = [BY_NAME[options.group]] if options.group else list(GROUPS)
     bad = 0
     directory = Path(tempfile.mkdtemp(prefix="gs-m-"))
@@ -122,8 +127,14 @@ class Run:
         print(f"again: make mutants GROUP={self.group.name} ONLY={place}", flush=True)
 
 
+@cache
+def _read(path: str) -> bytes:
+    """As it was at first: the checkout may be edited meanwhile, the copies are not."""
+    return (ROOT / path).read_bytes()
+
+
 def _source(change: Change) -> bytes:
-    return (ROOT / change.path).read_bytes()
+    return _read(change.path)
 
 
 if __name__ == "__main__":

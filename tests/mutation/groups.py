@@ -18,7 +18,7 @@ class Group:
     without: tuple[str, ...] = ()
     """Globs of sources that belong to another group."""
     pure: bool = False
-    """Its tests start no processes and keep no times, so a failure needs no second look."""
+    """Its tests compute and nothing else, and nearly every one of them runs nearly every line."""
 
     def files(self, root: Path = ROOT) -> list[str]:
         """The paths of its sources, relative to `root`, sorted."""

@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,21 @@ class Records:
         self.seconds = {test: seconds for one in records for test, seconds in one.seconds.items()}
         self._now: dict[str, list[str]] = {}
 
-    def order(self, path: str, lines: range) -> tuple[list[str], list[str]]:
-        """The tests that run one of these lines, and the others of the group; the fastest first."""
+    def order(self, path: str, lines: range) -> list[str]:
+        """The tests that run one of these lines, then the others of the group.
+
+        Of each, file by file, as fixtures may be made for a whole file; the file that takes the least time first.
+        """
         covering = {test for one in self.records for test in self._covering(one, path, lines)}
-        ranked = sorted(self.seconds, key=lambda test: (self.seconds[test], test))
-        return [test for test in ranked if test in covering], [test for test in ranked if test not in covering]
+        return [*self._by_file(covering), *self._by_file(self.seconds.keys() - covering)]
+
+    def _by_file(self, tests: Collection[str]) -> list[str]:
+        files: dict[str, list[str]] = {}
+        for test in self.seconds:
+            if test in tests:
+                files.setdefault(test.partition("::")[0], []).append(test)
+        ranked = sorted(files.values(), key=lambda some: sum(self.seconds[test] for test in some))
+        return [test for some in ranked for test in some]
 
     def _covering(self, record: Record, path: str, lines: range) -> list[str]:
         if path not in record.sources:
@@ -81,7 +91,7 @@ def of(group: Group, directory: Path, *, fresh: bool = False) -> Records:
         scratch = Scratch.make(directory / f"{group.name}-record")
         for path in missing:
             kept[path] = _measure(group, scratch, path)
-            _write(group, path, kept[path])
+            _write(_kept_at(group, path, scratch.root), kept[path])
     return Records(group, [record for record in kept.values() if record is not None])
 
 
@@ -90,8 +100,8 @@ def _test_files(group: Group) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in found]
 
 
-def _kept_at(group: Group, path: str) -> Path:
-    text = (ROOT / path).read_bytes()
+def _kept_at(group: Group, path: str, root: Path = ROOT) -> Path:
+    text = (root / path).read_bytes()
     return CACHE / f"{group.name}-{Path(path).stem}-{hashlib.sha256(path.encode() + text).hexdigest()[:16]}.json.gz"
 
 
@@ -103,9 +113,9 @@ def _kept(group: Group, path: str) -> Record | None:
         return None
 
 
-def _write(group: Group, path: str, record: Record | None) -> None:
+def _write(path: Path, record: Record | None) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
-    with gzip.open(_kept_at(group, path), "wt") as file:
+    with gzip.open(path, "wt") as file:
         json.dump(vars(record), file)
 
 
@@ -116,7 +126,9 @@ def _measure(group: Group, scratch: Scratch, path: str) -> Record:
         environment = scratch.environment(MUTATION_OUTPUT=made, PYTHONPATH=f"{scratch.root}/tests")
         if group.name == "library":
             environment["MUTATION_COUNTS"] = str(library.build_counting(scratch))
-        elif not group.pure:
+        elif group.pure:
+            environment["MUTATION_PURE"] = "1"
+        else:
             folders = sorted({str((scratch.root / one).parent) for one in sources})
             ini = INI.format(output=made, sources=",".join(folders))
             (output / "here.ini").write_text(ini)

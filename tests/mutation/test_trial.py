@@ -11,25 +11,24 @@ from mutation.record import Record, Records
 from mutation.trial import Bench
 
 PATH = "gpushare/quantity.py"
-GROUP = Group("some", (PATH,), ("tests/unit",))
+FOLDER = "tests/unit"
+GROUP = Group("some", (PATH,), (FOLDER,))
 
 
 def bench(tmp_path, *tests: str) -> Bench:
-    return Bench(GROUP, Records(GROUP, [Record(dict.fromkeys(tests, 0.1))]), tmp_path / "copy")
+    return Bench(GROUP, Records(GROUP, [Record({f"{FOLDER}/{test}": 0.1 for test in tests})]), tmp_path / "copy")
 
 
 @pytest.fixture
 def change() -> Change:
     source = (ROOT / PATH).read_bytes()
-    units = source.index(b"def parse")
-    return next(
-        one for one in python_changes.changes(PATH, source) if one.start > units and one.operator == "comparison"
-    )
+    function = source.index(b"def resolve")
+    return next(one for one in python_changes.changes(PATH, source) if one.start > function and one.operator == "sign")
 
 
 def test_a_change_is_noticed_by_a_test_that_fails_and_taken_back(tmp_path, change) -> None:
     before = (ROOT / PATH).read_bytes()
-    one = bench(tmp_path, "tests/unit/test_quantity.py")
+    one = bench(tmp_path, "test_quantity.py::test_resolve")
     outcome = one.run(change)
     assert outcome.verdict == "noticed"
     assert (one.scratch.root / PATH).read_bytes() == before
@@ -37,28 +36,28 @@ def test_a_change_is_noticed_by_a_test_that_fails_and_taken_back(tmp_path, chang
 
 
 def test_a_change_that_no_test_looks_at_survives(tmp_path, change) -> None:
-    assert bench(tmp_path, "tests/unit/test_toml_lines.py").run(change).verdict == "survived"
+    assert bench(tmp_path, "test_toml_lines.py::test_every_key_has_its_line").run(change).verdict == "survived"
 
 
 def test_a_program_that_hangs_is_noticed(tmp_path, monkeypatch) -> None:
-    one = bench(tmp_path, "tests/unit/test_hangs.py")
+    one = bench(tmp_path)
     (one.scratch.root / "tests" / "unit" / "test_hangs.py").write_text("import time\ndef test(): time.sleep(100)\n")
     monkeypatch.setattr(trial, "PATIENCE", 0.1)
-    assert one._first_failure(["tests/unit/test_hangs.py"], 0.1) == "(it hangs)"
+    assert one._first_failure(["tests/unit/test_hangs.py::test"], 0.1) == "(it hangs)"
 
 
 def test_what_is_no_program_is_not_tried(tmp_path) -> None:
     assert bench(tmp_path).run(Change(PATH, 0, 0, b"(", "sign")).verdict == "no program"
 
 
-def test_tests_that_run_the_line_come_first_and_the_fastest_of_them() -> None:
+def test_tests_that_run_the_line_come_first_and_the_fastest_file_of_them() -> None:
     lines = (ROOT / PATH).read_text().splitlines()
     one = Record(
-        {"slow": 3.0, "fast": 1.0, "other": 0.1},
-        {"slow": {PATH: [7, 8]}, "fast": {PATH: [8]}, "other": {PATH: [9]}},
+        {"a::slow": 3.0, "a::other": 0.1, "b::fast": 1.0},
+        {"a::slow": {PATH: [7, 8]}, "b::fast": {PATH: [8]}, "a::other": {PATH: [9]}},
         {PATH: lines},
     )
-    assert Records(GROUP, [one]).order(PATH, range(8, 9)) == (["fast", "slow"], ["other"])
+    assert Records(GROUP, [one]).order(PATH, range(8, 9)) == ["b::fast", "a::slow", "a::other"]
 
 
 def test_a_line_is_found_again_after_lines_were_added_before_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,20 +14,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from mutation.change import Change
-from mutation.groups import ROOT, Group
+from mutation.groups import Group
 from mutation.library import Builder
 from mutation.record import Records
 from mutation.scratch import Scratch
 
 AT_MOST = 60.0
 """Seconds of tests for one change, by their recorded times: first those that run the line, then others."""
-SLOWER = 8
+SLOWER = 12
 """A changed program may be that much slower, on a machine with other work, before it counts as hanging."""
 PATIENCE = 60.0
 """Seconds on top of that, for the start of pytest and of the tests' own builds."""
-ENOUGH_AGAIN = 3
-"""How many failures of tests that keep times may turn out to be chance."""
+ENOUGH_AGAIN = 5
+"""How many failures may turn out to be chance, or the doing of the tests before, when the test is run by itself."""
 
 
 @dataclass(frozen=True)
@@ -46,52 +49,77 @@ class Bench:
     def __init__(self, group: Group, records: Records, directory: Path) -> None:
         self.group, self.records = group, records
         self.scratch = Scratch.make(directory)
+        self.sound: dict[str, bool] = {}
+        """Tests that pass without a change, or do not."""
         self.builder: Builder | None = None
         if group.name == "library":
             self.builder = Builder(self.scratch)
             self.builder.build()
 
     def run(self, change: Change) -> Outcome:
-        source = (ROOT / change.path).read_bytes()
+        source = (self.scratch.root / change.path).read_bytes()
         changed = change.apply(source)
         if self.builder is None and not _is_another_program(source, changed):
             return Outcome(change, "no program")
-        self.scratch.write(change.path, changed)
         try:
-            if self.builder is not None:
-                built = self.builder.build(change.path)
-                if built != "built":
-                    return Outcome(change, built)
-            return self._judge(change, source)
+            built = self._put(change.path, changed)
+            return self._judge(change, source) if built == "built" else Outcome(change, built)
         finally:
-            self.scratch.write(change.path, source)
-            if self.builder is not None:
-                self.builder.build(change.path)
+            self._put(change.path, source)
             self.scratch.clear()
 
     def _judge(self, change: Change, source: bytes) -> Outcome:
-        covering, others = self.records.order(change.path, change.lines(source))
-        tests, seconds = _as_far_as([*covering, *others], self.records.seconds)
+        order = [test for test in self.records.order(change.path, change.lines(source)) if self.sound.get(test, True)]
+        tests, seconds = _as_far_as(order, self.records.seconds)
         count = len(tests)
         for _ in range(ENOUGH_AGAIN):
             failed = self._first_failure(tests, seconds)
             if failed is None:
                 return Outcome(change, "survived", tests=count)
-            if self.group.pure or failed not in tests or self._first_failure([failed], 10.0) is not None:
+            again = failed not in tests or self._first_failure([failed], 10.0) is not None
+            if again and self._passes_unchanged(failed, change, source):
                 return Outcome(change, "noticed", failed, count)
-            tests = [test for test in tests if test != failed]  # it failed by chance
+            tests = [test for test in tests if test != failed]
         return Outcome(change, "survived", tests=count)
+
+    def _passes_unchanged(self, test: str, change: Change, source: bytes) -> bool:
+        """Else it says nothing of the change. Asked once for each test."""
+        if "::" in test and test not in self.sound:
+            changed = change.apply(source)
+            self._put(change.path, source)
+            self.sound[test] = self._first_failure([test], 10.0) is None
+            self._put(change.path, changed)
+        return self.sound.get(test, True)
+
+    def _put(self, path: str, text: bytes) -> str:
+        """Into the copy, and into the library that is built there: "built", "no program", "same code"."""
+        self.scratch.write(path, text)
+        return self.builder.build(path) if self.builder is not None else "built"
 
     def _first_failure(self, tests: Sequence[str], seconds: float) -> str | None:
         """The test that failed, or what else went wrong; None if all passed."""
+        if not tests:
+            return None
         with tempfile.TemporaryDirectory() as made:
-            report = Path(made, "report.xml")
-            command = [self.scratch.python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header"]
-            command += ["-o", "junit_family=xunit1", f"--junitxml={report}", *tests]
+            report, chosen = Path(made, "report.xml"), Path(made, "chosen.json")
+            chosen.write_text(json.dumps([*tests]))
+            command = [
+                self.scratch.python,
+                "-m",
+                "pytest",
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "mutation.chooser",
+            ]
+            command += ["-o", "junit_family=xunit1", f"--junitxml={report}"]
+            command += dict.fromkeys(test.partition("::")[0] for test in tests)
             process = subprocess.Popen(
                 command,
                 cwd=self.scratch.root,
-                env=self.scratch.environment(),
+                env=self.scratch.environment(MUTATION_CHOSEN=str(chosen), PYTHONPATH=f"{self.scratch.root}/tests"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -103,7 +131,9 @@ class Bench:
                 return "(it hangs)"
             finally:
                 _end(process)
-            if code == 0:
+            if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+                raise RuntimeError(f"none of these tests is there: {tests}")
+            if code == pytest.ExitCode.OK:
                 return None
             return _failed_in(report, tests) or f"(pytest ended with {code})"
 
