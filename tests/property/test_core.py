@@ -28,6 +28,8 @@ EVENTS = int(os.environ.get("GPUSHARE_TEST_EVENTS", "20000"))
 SEED = int(os.environ.get("GPUSHARE_TEST_SEED", "1"))
 SHRINK = "GPUSHARE_TEST_SHRINK" in os.environ
 """Minutes of work for a sequence of a hundred events: set it when a failure is to be understood."""
+ENOUGH = 100_000
+"""So many events show all that is wanted, however few are asked for."""
 STEPS = 100
 ROUND = 100
 """Examples per round; rounds follow with the next seed until there were EVENTS events."""
@@ -359,7 +361,8 @@ def drive(kind: type[Node], events: int, wanted: tuple[str, ...]) -> None:
         phases=(Phase.generate, Phase.shrink) if SHRINK else (Phase.generate,),
     )
     rounds = 0
-    while seen["events"] < events or (seen["events"] < 5 * events and not all(seen[what] for what in wanted)):
+    most = max(5 * events, ENOUGH)
+    while seen["events"] < events or (seen["events"] < most and not all(seen[what] for what in wanted)):
         machine = seed(SEED + 1000 * rounds)(kind)
         run_state_machine_as_test(machine, settings=how)
         rounds += 1

@@ -54,6 +54,8 @@ from gpushared.core.instructions import (
     Log,
     LookUsed,
     Notify,
+    Publish,
+    Published,
     Revoke,
     SampleMemory,
     Terminate,
@@ -136,6 +138,8 @@ class World:
         self.setuid: set[int] = set()
         """Programs that belong to another user than their job by now: no signal of ours is for them."""
         self.told: list[Notify] = []
+        self.pages: dict[str, dict[int, Published]] = {}
+        """What the processes' pages say, by GPU and process."""
         self.wake: float | None = None
         self.refusals: list[Denied] = []
         self.terminated: list[Terminate] = []
@@ -169,12 +173,15 @@ class World:
             steps += 1
             self.events += 1
             assert steps < 10_000, "the core and the shell talk for ever"
-            instructions = self._handle(queue.popleft())
+            current = queue.popleft()
+            instructions = self._handle(current)
             self._check_priorities(instructions)
             for instruction in instructions:
                 answer = self._obey(instruction)
                 if answer is not None:
                     queue.append(answer)
+            if isinstance(current, MemorySampled):
+                assert self.pages[current.gpu] == self.node.published(current.gpu), "a sample leaves old pages"
             self.node.validate()
             self._check_job_caps()
 
@@ -234,6 +241,8 @@ class World:
                 assert all(self.condition(gpu) < Condition.SICK for gpu in gpus), "admitted on a GPU that is not well"
             case Notify():
                 self.told.append(instruction)
+            case Publish(gpu):
+                self.pages[gpu] = dict(self.node.published(gpu))
             case JobQueued() | _:
                 pass
         return None
@@ -306,6 +315,7 @@ class World:
         word = one.words[gpu]
         taken = min(size, word.credit - word.used)
         word.credit -= taken
+        self._check_kept(one.job, gpu)
         return Revoked(process, gpu, taken, word.used)
 
     def _answer(self, answer: Attached | Granted | Denied) -> None:
@@ -362,6 +372,15 @@ class World:
         for gpu in self.total:
             for one in self._on(gpu):
                 assert one.words[gpu].used <= one.words[gpu].credit
+
+    def _check_kept(self, job: str, gpu: str) -> None:
+        """Of a job that lends nothing, what lies within its request is taken for nobody else."""
+        found, own = self.node.jobs[job], self.node.gpus[gpu]
+        asks = any(asked.gpu == gpu and self.programs[asked.program].job == job for asked in self.waiting.values())
+        if found.spec.lend or asks or own.excess or gpu in found.excess:
+            return
+        idle = sum(one.words[gpu].credit - one.words[gpu].used for one in self._on(gpu) if one.job == job)
+        assert self.usage(job, gpu) + idle >= found.bounds[gpu].request, "taken from a job that lends nothing"
 
     def _check_physical(self, gpu: str) -> None:
         """What is really in use fits into the capacity, as long as nothing outside gpushare is in the way."""
@@ -709,6 +728,7 @@ class World:
         self.relieved += self.node.counters.relieved
         self.node = NodeState(self.policy)
         self.told_to_stop.clear()
+        self.pages.clear()
         self.xids = dict.fromkeys(self.total, ())  # the driver reports none twice
         asks, self.waiting = self.waiting, {}
         self.wake = None

@@ -650,9 +650,9 @@ def _time_passed(turn: Turn, _event: TimePassed) -> None:
             continue
         if gpu.asks or gpu.on_rung:
             turn.look(gpu)
-        ago = turn.now - gpu.sampled_at
-        overdue = ago >= _patience(turn.state, gpu) or gpu.asks
-        if (gpu.returning and overdue) or (gpu.guessed and ago >= turn.policy.glimpses_apart):
+        # The same sums as in _next_wake: a clock that says exactly the time that was asked for must be enough.
+        overdue = turn.now >= gpu.sampled_at + _patience(turn.state, gpu) or gpu.asks
+        if (gpu.returning and overdue) or (gpu.guessed and turn.now >= gpu.sampled_at + turn.policy.glimpses_apart):
             turn.sample(gpu)
     reserving.end_those_over(turn)
     _admit_waiting(turn)
