@@ -139,4 +139,4 @@ def test_without_matplotlib_the_way_out_is_said(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(GpushareError) as caught:
         plot.check(tmp_path / "x.png")
-    assert "pip install" in caught.value.hint and "matplotlib" in caught.value.hint
+    assert "pip install" in caught.value.hint and "matplotlib" in caught.value.message
