@@ -1,0 +1,56 @@
+"""What a program says of its budget with its environment alone: in shares, and found again by a later daemon."""
+
+from __future__ import annotations
+
+import pytest
+from daemon_harness import GIB, GPU, GPU2, until
+
+from gpushare._layout import lib
+from gpushared.programs.ledger import RECORD_BYTES, TERMS_AT
+
+
+@pytest.mark.parametrize(
+    ("request_share", "limit_share", "expected"),
+    [("0.25", "0.5", (4 * GIB, 8 * GIB)), ("0.5", None, (8 * GIB, 8 * GIB)), (None, "0.25", (4 * GIB, 4 * GIB))],
+)
+def test_shares_are_of_the_gpu_that_the_program_opens(daemon, request_share, limit_share, expected):
+    shim = daemon.connect()
+    assert shim.hello(request=request_share, limit=limit_share).status == lib.GS_OK
+    assert shim.attach(GPU).status == lib.GS_OK
+    line = shim.page.line[0]
+    assert (line.request * 512, line.limit * 512) == expected
+    shim.close()
+
+
+def test_a_peak_between_two_looks_is_in_the_report(make_daemon, program):
+    """It came and went while nobody looked, and the program is gone when somebody asks."""
+    daemon = make_daemon(sample_interval=3600.0)
+    job = daemon.client.register({"name": "a", "command": ["a"], "request": "4Gi", "limit": "8Gi", "gpus": 1})
+    one = program(daemon.shim)
+    assert one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB)["status"] == lib.GS_OK
+    assert one.call("attach", GPU)["status"] == lib.GS_OK
+    one.call("allocate", 6 * GIB)
+    one.call("free", 6 * GIB)
+    one.close()
+    until(lambda: daemon.call(lambda: len(list(daemon.shell.clients)) == 0))
+    assert daemon.client.end(job["id"], 0, None)["outcome"]["peak"][GPU] >= 6 * GIB
+
+
+@pytest.mark.parametrize("gpus", [(GPU,), (GPU, GPU2)], ids=["one", "two"])
+def test_without_notes_and_terms_a_job_keeps_what_its_pages_say(node, program, gpus):
+    """As an older daemon left it."""
+    node.start()
+    one = program(node.shim)
+    welcome = one.call("hello", request=2 * GIB, limit=6 * GIB)
+    for gpu in gpus:
+        assert one.call("attach", gpu)["status"] == lib.GS_OK
+    one.call("allocate", GIB)
+    node.kill()
+    (node.directory / "state.json").unlink(missing_ok=True)
+    with (node.directory / "ledger").open("r+b") as ledger:
+        ledger.seek(TERMS_AT)
+        ledger.write(bytes(RECORD_BYTES - TERMS_AT))
+    node.start()
+    shown = {gpu["uuid"]: gpu for gpu in node.client.job(f"{welcome['job_id']:016x}")["gpus"]}
+    assert {(gpu["request"], gpu["limit"]) for gpu in shown.values()} == {(2 * GIB, 6 * GIB)}
+    assert set(shown) == set(gpus)
