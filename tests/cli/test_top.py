@@ -155,6 +155,8 @@ class Terminal:
             os.environ["TERM"] = "xterm"
             os.environ |= {"COLUMNS": "200", "LINES": "50"}  # of whatever has started us: the terminal knows better
             os.environ.pop("NO_COLOR", None)
+            for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # ignored, if we run in the background
+                signal.signal(number, signal.SIG_DFL)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
             python = ["-m", "gpushare"] if program is None else ["-c", program]
             command = [sys.executable, *python, "top", "-i", "0.2", *arguments]
