@@ -6,7 +6,7 @@
     act 4   the same again with a borrower that does nothing: it is killed when its grace is over
 
 Without a GPU it runs on the software driver, as every `gpushare run` does. It keeps to a directory of its own, so
-that it meets no other job of the same user.
+that it meets no other job of the same user. With --sim it also starts a daemon of its own, which no policy limits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ import time
 from pathlib import Path
 
 import gpushare_installation
-from gpushare.errors import GpushareError
+from gpushare.client import Client
+from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.paths import Runtime
+from gpushare.starter import Starter, did_not_start
 
 GIB = 2**30
+REFUSED = 125
+"""The exit status of `gpushare run` that has not started the program."""
+DAEMON_WITHIN = 20.0
 NARROW = 8
 COLOURS = {"train": "36", "serve": "33", "late": "33", "stubborn": "35"}
 
@@ -35,6 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as directory:
         stage = Stage(Path(directory), driver)
         try:
+            if driver == "sim":
+                stage.start_daemon()
             return stage.play()
         finally:
             stage.clear()
@@ -54,6 +62,7 @@ class Stage:
     """Starts programs, prints what they print, and waits for what they are to say."""
 
     def __init__(self, directory: Path, driver: str) -> None:
+        self.directory = directory
         self.driver = driver
         self.scripts = examples()
         self.environment = {
@@ -98,14 +107,35 @@ class Stage:
 
     # ---- programs ------------------------------------------------------------------------------
 
+    def start_daemon(self) -> None:
+        """A daemon for software GPUs that only these programs use, whatever else runs on this node."""
+        starter = Starter(Runtime(self.directory / "own"), "sim", self.environment)
+        self.environment["GPUSHARE_SOCKET"] = str(starter.runtime.api_socket)
+        starter.start()
+        deadline = time.monotonic() + DAEMON_WITHIN
+        while True:
+            try:
+                Client(starter.runtime.api_socket).version()
+            except DaemonUnreachable:
+                if time.monotonic() > deadline or not starter.coming_up:
+                    raise did_not_start(starter, DAEMON_WITHIN) from None
+                time.sleep(0.02)
+            else:
+                return
+
     def gpu_size(self) -> float:
         """In GiB, as a program under gpushare with the whole GPU sees it."""
         probe = "from gpu import *; print(open_gpu().memory()[1])"
         line = [*self.gpushare("run"), "-q", "--limit", "max", sys.executable, "-c", probe]
         done = subprocess.run(
-            line, env=self.environment, cwd=self.scripts, stdout=subprocess.PIPE, text=True, check=False
+            line, env=self.environment, cwd=self.scripts, capture_output=True, text=True, errors="replace", check=False
         )
+        if done.returncode == REFUSED:
+            said = done.stderr.partition("\n")[0].removeprefix("gpushare: ")
+            hint = "`gpushare demo --sim` plays it on software GPUs, with a daemon of its own that has no policy"
+            raise GpushareError(f"the demo wants all of a GPU: {said}", hint=None if self.driver == "sim" else hint)
         if done.returncode:
+            print(done.stderr, end="", file=sys.stderr)
             binding = any(importlib.util.find_spec(name) for name in ("cuda", "cupy"))
             hint = "see `gpushare doctor`" if binding else gpushare_installation.install_extra("demo")
             raise GpushareError("the demo cannot use a GPU, nor the software driver", hint=hint)

@@ -12,6 +12,8 @@ import pytest
 
 from gpushare import doctor
 from gpushare.doctor import Surroundings
+from gpushare.paths import library
+from gpushare_installation import Problem
 
 
 @pytest.fixture
@@ -113,3 +115,64 @@ def test_compiled_parts_that_are_missing_are_built_where_they_are(monkeypatch, t
     assert fix == f"{sys.executable} -m pip install --no-deps -e {root}"
     monkeypatch.setattr("gpushare_installation.reinstall", lambda: ("as it was installed",))
     assert doctor.check_shim_loads(Surroundings(os.environ)).fix == ("as it was installed",)
+
+
+def test_a_check_that_fails_itself_is_a_finding_and_ends_no_other(monkeypatch):
+    def breaks(_: Surroundings) -> doctor.Finding:
+        raise KeyError("libgpushare.so")
+
+    def is_well(_: Surroundings) -> doctor.Finding:
+        return doctor.Finding("ok", "well")
+
+    checks = (doctor.Check("A", "a", breaks, "do this"), doctor.Check("B", "b", is_well, ""))
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    (_, first), (_, second) = doctor.examine(Surroundings({}))
+    assert (first.state, first.hint) == ("fail", "do this")
+    assert first.detail == "the check itself failed: KeyError: 'libgpushare.so'"
+    assert second == doctor.Finding("ok", "well")
+
+
+def test_without_the_shim_the_c_library_is_judged_by_what_is_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "library", lambda: tmp_path / "lib" / "libgpushare.so")
+    found = doctor.check_glibc(Surroundings({}))
+    assert found.state == "fail" and "no library of gpushare is there" in found.detail and found.fix
+    for name, state in (("libgpushare-late.so", "fail"), ("libgpushare.so", "ok")):
+        (tmp_path / "lib").mkdir(exist_ok=True)
+        (tmp_path / "lib" / name).symlink_to(library())
+        found = doctor.check_glibc(Surroundings({}))
+        assert found.state == state and f"{name} needs 2." in found.detail
+
+
+def test_the_installation_is_judged(monkeypatch):
+    problems = [Problem("a is missing", ("one", "two")), Problem("b was changed", ("two",))]
+    monkeypatch.setattr("gpushare_installation.problems", lambda: problems)
+    found = doctor.check_installation(Surroundings({}))
+    assert (found.state, found.detail, found.fix) == ("fail", "a is missing; b was changed", ("one", "two"))
+    monkeypatch.setattr("gpushare_installation.problems", list)
+    monkeypatch.setattr("gpushare_installation.distribution", lambda: None)
+    found = doctor.check_installation(Surroundings({}))
+    assert (found.state, found.detail) == ("ok", f"{doctor.PACKAGE}, not installed")
+
+
+def test_layouts_of_another_version_are_a_finding(monkeypatch, tmp_path):
+    """The package of a directory of its own, in which the compiled part is another."""
+    package = tmp_path / "gpushare"
+    package.symlink_to(doctor.PACKAGE)
+    monkeypatch.setattr(doctor, "PACKAGE", package)
+    assert doctor.check_layout(Surroundings({})).detail == "page version 1, frame version 1"
+    package.unlink()
+    package.mkdir()
+    for path in library().parents[1].iterdir():
+        if path.name != "_layout.abi3.so":
+            (package / path.name).symlink_to(path)
+    (tmp_path / "gpushare_installation.py").symlink_to(library().parents[2] / "gpushare_installation.py")
+    sizes = {"struct gs_page": 4, "struct gs_frame": 8, "struct gs_line": 128}
+    (package / "_layout.py").write_text(
+        f"class lib: GS_PAGE_BYTES, GS_FRAME_BYTES = 4, 16\nclass ffi: sizeof = {sizes}.__getitem__\n"
+    )
+    found = doctor.check_layout(Surroundings({}))
+    assert (found.state, found.detail) == ("fail", "struct gs_frame is 8 bytes, not 16")
+    assert found.fix
+    (package / "_layout.py").write_text("import os; os.kill(os.getpid(), 7)")
+    found = doctor.check_layout(Surroundings({}))
+    assert (found.state, found.detail) == ("fail", "loading gpushare._layout ended a process with status -7")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shlex
@@ -151,3 +153,145 @@ def test_this_environment_has_one_installation():
         pytest.skip("this source tree is not installed")
     names = {one.metadata["Name"] for one in metadata.distributions() if one.read_text("RECORD")}
     assert installation.OTHER_PROJECT not in names
+
+
+class Package:
+    """An installation with files, and pip's list of them."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.requires = ["click>=8.1"]
+        self.record = ""
+
+    def add(self, name: str, content: bytes) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        self.record += f"{name},sha256={digest},{len(content)}\n"
+        return path
+
+    def read_text(self, name):
+        return self.record if name == "RECORD" else None
+
+    def locate_file(self, name):
+        return self.root / name
+
+
+@pytest.fixture
+def package(installed, monkeypatch, tmp_path):
+    installed()
+    package = Package(tmp_path / "site-packages")
+    monkeypatch.setattr(installation, "distribution", lambda: package)
+    monkeypatch.setattr(metadata, "distributions", lambda name: [])
+    return package
+
+
+def test_a_whole_installation_has_no_problems(package):
+    package.add("gpushare/a.py", b"a")
+    package.record += "gpushare/__pycache__/a.pyc,,\nRECORD,,\nodd\n"
+    assert installation.problems() == []
+
+
+def test_files_that_are_missing_or_changed_are_named(package):
+    for number in range(5):
+        package.add(f"gpushare/{number}.py", b"a").write_bytes(b"b")
+    (package.root / "gpushare/0.py").unlink()
+    (problem,) = installation.problems()
+    assert problem.text == (
+        "gpushare/0.py is missing, gpushare/1.py was changed, gpushare/2.py was changed, and 2 more"
+    )
+    assert problem.fix == ()
+    package.record = "".join(package.record.splitlines(keepends=True)[:3])
+    (problem,) = installation.problems()
+    assert problem.text.endswith("gpushare/2.py was changed")
+
+
+def test_a_file_that_cannot_be_read_is_named(package):
+    package.add("gpushare/a.py", b"a").unlink()
+    (package.root / "gpushare/a.py").mkdir()
+    (problem,) = installation.problems()
+    assert problem.text == "gpushare/a.py cannot be read (Is a directory)"
+
+
+def test_a_list_of_files_that_makes_no_sense_is_no_error(package):
+    for record in ("x,md9=abc,1\n", "\0\0,\n", '"', "x,sha256=é,1\n"):
+        package.record = record
+        installation.problems()
+
+
+def test_a_library_that_is_missing_is_installed_by_the_fix(package):
+    package.requires = ["click>=8.1", "no-such-library>=1", 'other; extra == "plot"']
+    (problem,) = installation.problems()
+    assert problem.text == "not installed: no-such-library>=1"
+    assert [shlex.split(line)[-1] for line in problem.fix] == ["no-such-library>=1"]
+
+
+def test_without_metadata_nothing_else_is_judged(installed, monkeypatch):
+    installed()
+    monkeypatch.setattr(installation, "distribution", lambda: None)
+    (problem,) = installation.problems()
+    assert problem.text == f"there are no metadata of {installation.NAME}"
+    monkeypatch.setattr(installation, "__file__", str(ROOT / "gpushare_installation.py"))
+    assert installation.problems() == [], "a source tree that was only built"
+
+
+@pytest.mark.parametrize(
+    ("record", "here"),
+    [("gpushare/__init__.py,,\n", True), ("x.py,,\ngpushare/client.py,,\n", True), ("my-gpushare/x.py,,\n", False)],
+)
+def test_the_other_project_is_noticed(package, monkeypatch, record, here):
+    other = Package(package.root)
+    other.record = record
+    asked = []
+    monkeypatch.setattr(metadata, "distributions", lambda name: asked.append(name) or [other])
+    problems = installation.problems()
+    assert asked == ["gpushare"] and len(problems) == here
+    if here:
+        assert "a distribution called gpushare is installed" in problems[0].text
+        assert shlex.split(problems[0].fix[0])[1:] == ["-m", "pip", "uninstall", "-y", "gpushare"]
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """The command line in the place of ours: it raises the error."""
+
+    def command(error: Exception | None, *words: str) -> int:
+        def fails():
+            if error is not None:
+                raise error
+            return 7
+
+        monkeypatch.setattr("gpushare.cli.main", fails)
+        monkeypatch.setattr(sys, "argv", ["gpushare", *words])
+        return installation.main()
+
+    return command
+
+
+def test_the_command_is_that_of_the_command_line(command):
+    assert command(None) == 7
+
+
+@pytest.mark.parametrize(("words", "status"), [(["doctor"], 1), (["run", "true"], 125), ([], 1)])
+def test_an_error_in_a_damaged_installation_is_told_as_damage(command, monkeypatch, capsys, words, status):
+    problems = [installation.Problem("a is missing", ("one", "two")), installation.Problem("b was changed", ("two",))]
+    monkeypatch.setattr(installation, "problems", lambda: problems)
+    assert command(SyntaxError("x"), *words) == status
+    assert capsys.readouterr().err.splitlines() == [
+        "gpushare: this installation is damaged",
+        *("  a is missing", "  b was changed", "hint: one", "hint: two"),
+    ]
+
+
+def test_an_error_of_ours_in_a_whole_installation_stays_what_it_is(command, monkeypatch):
+    monkeypatch.setattr(installation, "problems", list)
+    for error in (ValueError("x"), ImportError("x", name="gpushare.cli"), ImportError("x")):
+        with pytest.raises(type(error)):
+            command(error, "doctor")
+
+
+def test_a_library_that_is_broken_is_named(command, monkeypatch, capsys):
+    monkeypatch.setattr(installation, "problems", list)
+    assert command(ImportError("broken", name="rich.table"), "ps") == 1
+    assert "  rich.table cannot be imported: broken" in capsys.readouterr().err
