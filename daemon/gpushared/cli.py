@@ -75,6 +75,7 @@ def _run(options: argparse.Namespace) -> int:
     if choice not in ("auto", "nvidia", "sim"):
         raise UsageError(f"GPUSHARE_DRIVER={choice} is none of auto, nvidia and sim", code="bad_driver")
     choice = _choose_driver(choice)
+    os.umask(0o077)  # whatever our starter's is: what we make is ours, and what is for others gets its mode by itself
     directory = RuntimeDir(_directory(options, choice), system=options.system)
     directory.take()
     settings = None if options.config is None else options.config.absolute()

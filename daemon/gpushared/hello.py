@@ -114,11 +114,14 @@ class Welcomer:
 
         A forked child presents its parent's page, if its shim does not know better: it gets one of its own.
         """
-        if not hello.flags & HAS_PAGE or descriptor is None:
+        if not hello.flags & HAS_PAGE:
             return None
         client = self.shell.clients.get(hello.page_id)
         if client is not None:
+            # Without the descriptor too (the program may have closed it): who a process is, the kernel says.
             return client if client.process.same(peer) and client.uid == uid else None
+        if descriptor is None:
+            return None
         page = self.pages.adopt(descriptor)
         if page is None:
             return None

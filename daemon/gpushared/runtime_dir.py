@@ -100,7 +100,9 @@ class RuntimeDir:
     def _make_system(self) -> None:
         """Open to all users for passing through; what is inside says itself whom it serves."""
         try:
-            self.directory.mkdir(mode=0o711, exist_ok=True)
+            if not self.directory.is_dir():
+                self.directory.mkdir(mode=0o711)
+                self.directory.chmod(0o711)  # whatever the umask of who has started us
             found = self.directory.lstat()
         except OSError as error:
             raise NotPermitted(

@@ -63,7 +63,7 @@ static struct {
     uint64_t away_until; /* nobody waits for the daemon before that */
     struct handle socket, page_file;
     struct gs_page *page;
-    bool page_lost; /* the host has closed page_file: this process can never connect again */
+    bool page_lost; /* the host has closed page_file, and the daemon does not know us without it */
     bool no_use;    /* the daemon that is there is not for us */
     struct slot *slots;
 } client = {.socket = {.fd = -1}, .page_file = {.fd = -1}};
@@ -329,22 +329,24 @@ static enum link_state connect_now(struct handle *connection) {
     struct gs_frame frame;
     int passed = -1;
     bool has_page = client.page != NULL;
-    if (has_page && !is_ours(client.page_file)) {
-        if (!client.page_lost)
-            gs_say_line(GS_WARNING, GS_SAY_DAEMON,
-                        "the program has closed our descriptors: this process keeps the memory it may use now and "
-                        "gets no more");
-        client.page_lost = true;
+    bool closed = has_page && !is_ours(client.page_file); /* a daemon that knows us by our pid needs it no more */
+    if (client.page_lost)
         return DISCONNECTED;
-    }
     int fd = dial_any();
     if (fd < 0)
         return fd == -ENOENT || fd == -ECONNREFUSED || fd == -ENOTDIR || fd == -EACCES ? ABSENT : DISCONNECTED;
     fill_hello(&frame, has_page);
-    long result = send_frame(fd, &frame, has_page ? client.page_file.fd : -1);
+    long result = send_frame(fd, &frame, has_page && !closed ? client.page_file.fd : -1);
     if (result == 0)
         result = await_welcome(fd, &frame, &passed);
     enum link_state state = result > 0 ? judge(&frame, passed) : DISCONNECTED;
+    if (closed && result > 0 && state == ABSENT) {
+        gs_say_line(GS_WARNING, GS_SAY_DAEMON,
+                    "the program has closed our descriptors, and the daemon does not find this process's page without "
+                    "them: the process keeps the memory it may use now and gets no more");
+        client.page_lost = true;
+        state = DISCONNECTED;
+    }
     if (state == CONNECTED)
         *connection = remember(fd);
     else

@@ -106,7 +106,11 @@ class ShimClient:
         present: bool = False,
         grace_ms: int = 0,
         priority: int = 0,
+        *,
+        descriptor: bool = True,
+        page: int | None = None,
     ) -> Welcome:
+        """`present`: the page, with its descriptor or without; `page`: another than its own."""
         body = {
             "job_id": int(job, 16) if job else 0,
             "pid": os.getpid(),
@@ -117,8 +121,8 @@ class ShimClient:
             "priority": priority,
         }
         if present:
-            body |= {"flags": lib.GS_HELLO_HAS_PAGE, "page_id": self.page_id}
-        self.send(self.frame(lib.GS_HELLO, hello=body), [self.page_fd] if present else None)
+            body |= {"flags": lib.GS_HELLO_HAS_PAGE, "page_id": self.page_id if page is None else page}
+        self.send(self.frame(lib.GS_HELLO, hello=body), [self.page_fd] if present and descriptor else None)
         data, fds, _, _ = socket.recv_fds(self.sock, 4096, 4)
         for fd in fds:
             os.set_inheritable(fd, False)  # recv_fds of Python 3.11 does not pass its flags on

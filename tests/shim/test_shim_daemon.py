@@ -392,7 +392,8 @@ def test_a_job_of_gpushare_run_waits_for_its_daemon(host, tmp_path, page_ops):
 
 @pytest.mark.parametrize("kind", ["socket.socket(socket.AF_UNIX)", "os.memfd_create('theirs')", "open('/dev/null')"])
 def test_a_host_that_closes_all_descriptors(host, daemon, kind):
-    """Daemonising programs do, and our numbers become theirs. What is in the page stays usable."""
+    """Daemonising programs do, and our numbers become theirs. The next call connects again, without the descriptor of
+    the page: the daemon knows the process."""
     daemon.policy.chunk = 64 * MIB
     child = host.python(
         f"""
@@ -407,9 +408,25 @@ def test_a_host_that_closes_all_descriptors(host, daemon, kind):
         """,
         **LIMIT,
     )
-    assert child.said == [[0, 2], True, True], "nothing of the host's was closed"
+    assert child.said == [[0, 0], True, True], "nothing of the host's was closed"
+    assert child.err == "" and len(daemon.hellos) == 2 and len(daemon.pages) == 1
+
+
+def test_a_host_that_closes_all_descriptors_of_an_older_daemon(host, daemon):
+    """It knows a process by the page's descriptor alone. What is in the page stays usable, and that is said once."""
+    daemon.policy.chunk, daemon.policy.knows_by_pid = 64 * MIB, False
+    child = host.python(
+        """
+        cuda = Cuda().start()
+        cuda.must_alloc(MiB)
+        os.closerange(3, 4096)
+        say([cuda.alloc(32 * MiB)[0], cuda.alloc(GiB)[0], cuda.alloc(GiB)[0], cuda.alloc(MiB)[0]])
+        """,
+        **LIMIT,
+    )
+    assert child.said == [0, 2, 2, 0]
     assert child.err.count("the program has closed our descriptors") == 1
-    assert len(daemon.hellos) == 1
+    assert len(daemon.hellos) == 2, "it does not ask again"
 
 
 def test_our_descriptors_are_high_and_not_inherited(host, daemon):

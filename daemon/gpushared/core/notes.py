@@ -7,15 +7,13 @@ once: a node may have a thousand jobs, and is not to write them all down anew wh
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from gpushare.quantity import Kind, Quantity
-from gpushare.rungs import LADDER
 from gpushared.core.events import JobRestored, JobSpec, ReservationRestored
-from gpushared.core.state import Job, Reservation, State
+from gpushared.core.state import Job, Reservation, Rung, State
 
 VERSION = 2
 
@@ -85,11 +83,15 @@ def now_of(notes: Mapping[str, Any]) -> float:
     try:
         return number(notes.get("now"))
     except OddNote:
-        named = [0.0]
-        for one in (*_list(notes, "jobs"), *_list(notes, "reservations")):
-            with contextlib.suppress(OddNote):
-                named.append(number(mapping(one).get("since")))
-        return max(named)
+        named = [_since(one) for one in (*_list(notes, "jobs"), *_list(notes, "reservations"))]
+        return max(named, default=0.0)
+
+
+def _since(one: object) -> float:
+    try:
+        return number(mapping(one).get("since"))
+    except OddNote:
+        return 0.0
 
 
 def _list(notes: Mapping[str, Any], name: str) -> list[object]:
@@ -169,6 +171,7 @@ def spec_from_note(note: object) -> JobSpec:
 
 # ---- values ----------------------------------------------------------------------------------------
 
+RUNGS = {str(rung) for rung in Rung if rung is not Rung.REVOKE}
 MOST = 2.0**60
 """No number of ours is larger: bytes, seconds."""
 
@@ -238,7 +241,7 @@ def _quantity(value: object) -> Quantity:
 
 def _rungs(value: object) -> tuple[str, ...]:
     found = texts(value)
-    if not set(found) <= set(LADDER):
+    if not set(found) <= RUNGS:
         raise OddNote(f"{str(value)[:40]} are no rungs")
     return found
 

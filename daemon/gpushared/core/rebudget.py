@@ -5,8 +5,9 @@ The two are apart so that the shell can write the new budget to the notes before
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpushare.quantity import Quantity, format_bytes
 from gpushare.reasons import Code, Reason
@@ -15,6 +16,8 @@ from gpushared.core.events import BudgetChanged, JobSpec
 from gpushared.core.instructions import BudgetSet, Persist, Publish
 from gpushared.core.state import Bounds, Job, State
 from gpushared.core.turn import Turn
+
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +69,32 @@ def _bounds_on(state: State, job: Job, id: str, request: Quantity, limit: Quanti
     return found
 
 
+def would(state: State, id: str, found: Found, look: Callable[[], Seen]) -> tuple[Seen, str]:
+    """What `look` sees once the budget is so, and the note that the change would be answered with.
+
+    The state is as it was when this returns. A copy of a state with a thousand jobs would take seconds.
+    """
+    job = state.jobs[id]
+    spec, bounds = job.spec, dict(job.bounds)
+    try:
+        _set(state, job, found)
+        return look(), _after_change(state, job)
+    finally:
+        _set(state, job, Found(spec, bounds))
+
+
+def _set(state: State, job: Job, found: Found) -> None:
+    for gpu, bounds in found.bounds.items():
+        state.bind(job, gpu, bounds)
+    job.spec = found.spec
+
+
 def apply(turn: Turn, id: str, found: Found) -> None:
     """A lower limit takes nothing away: it only stops growth."""
     state = turn.state
     job = state.jobs[id]
-    for gpu, bounds in found.bounds.items():
-        state.bind(job, gpu, bounds)
-    job.spec = found.spec
-    turn.emit(BudgetSet(job.id, _after_change(turn, job)))
+    _set(state, job, found)
+    turn.emit(BudgetSet(job.id, _after_change(state, job)))
     turn.record_reason("changed", _changed(job), job=job)
     turn.emit(Persist())
     for gpu in found.bounds:
@@ -90,10 +111,10 @@ def _changed(job: Job) -> Reason:
     return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
 
 
-def _after_change(turn: Turn, job: Job) -> str:
+def _after_change(state: State, job: Job) -> str:
     over = []
     for id, bounds in job.bounds.items():
-        excess = turn.state.usage(job, id) - bounds.limit
+        excess = state.usage(job, id) - bounds.limit
         if excess > 0:
-            over.append(f"{format_bytes(excess)} above the new limit on GPU {turn.state.gpus[id].index}")
+            over.append(f"{format_bytes(excess)} above the new limit on GPU {state.gpus[id].index}")
     return f"{', '.join(over)}: nothing is taken away, but the job cannot grow" if over else ""

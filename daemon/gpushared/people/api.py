@@ -8,7 +8,6 @@ and by administrators: root, and a group that the settings may name. Every error
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import os
 import socket
@@ -565,23 +564,23 @@ class Api:
             event = allowed
         viewer = self._viewer(request)
         before = self.views.job(entry, viewer)
-        core = copy.deepcopy(self.shell.core) if dry_run else None
-        answer: do.Instruction | None
-        if core is not None:
-            said = core.handle(event, time.monotonic())
-            answer = next((one for one in said if isinstance(one, do.BudgetSet | do.BudgetRefused)), None)
-        else:
-            found = rebudget.find(self.shell.core.state, event)
-            if isinstance(found, rebudget.Found):
-                self.shell.commits.now(Planned(entry.id, found.spec))
-            answer = self.shell.ask_core(event)
-            self.shell.commits.soon()  # it may have failed, or have made room for a job that waits
+        found = rebudget.find(self.shell.core.state, event)
+        if dry_run:
+            if isinstance(found, Reason):
+                raise Rejected(self._viewer(request).told(found))
+            state = self.shell.core.state
+            after, note = rebudget.would(state, entry.id, found, lambda: self.views.job(entry, viewer))
+            return web.json_response({"before": before, "after": after, "note": note})
+        if isinstance(found, rebudget.Found):
+            self.shell.commits.now(Planned(entry.id, found.spec))
+        answer = self.shell.ask_core(event)
+        self.shell.commits.soon()  # it may have failed, or have made room for a job that waits
         if isinstance(answer, do.BudgetRefused):
             raise Rejected(self._viewer(request).told(answer.reason))
         if not isinstance(answer, do.BudgetSet):
             raise GpushareError("the daemon did not answer the change", code="internal")
         entry.spec = self.shell.core.jobs[entry.id].spec
-        after = self.views.job(entry, viewer, core)
+        after = self.views.job(entry, viewer)
         return web.json_response({"before": before, "after": after, "note": answer.note})
 
     async def delete_job(self, request: web.Request) -> web.Response:

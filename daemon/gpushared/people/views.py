@@ -36,9 +36,8 @@ class Views:
 
     # ---- jobs --------------------------------------------------------------------------------------
 
-    def job(self, entry: Entry, viewer: Viewer, core: NodeState | None = None) -> api.Job:
-        """With another core: the job as it would be there (a dry run)."""
-        job = (core or self.shell.core).jobs.get(entry.id)
+    def job(self, entry: Entry, viewer: Viewer) -> api.Job:
+        job = self.shell.core.jobs.get(entry.id)
         spec = job.spec if job is not None else entry.spec
         shown: api.Job = {
             "id": entry.id,
@@ -60,7 +59,7 @@ class Views:
             "outcome": self.outcome(entry, viewer) if entry.state == "ended" else None,
         }
         if job is not None:
-            self._fill(shown, entry, job, core or self.shell.core)
+            self._fill(shown, entry, job, self.shell.core)
             if shown["state"] == "running" and any(gpu["loan"] for gpu in shown["gpus"]):
                 shown["state"] = "borrowing"
         elif entry.last_seen is not None:
