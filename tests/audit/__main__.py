@@ -11,6 +11,7 @@ never asked, but for `gpushare status` at the end of an act, which must work.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import random
 import signal
@@ -24,6 +25,8 @@ from pathlib import Path
 from audit import report
 from audit.act import Act, Result, Violation
 from audit.kinds import KINDS
+
+PR_SET_PDEATHSIG = 1
 
 
 def parse() -> argparse.Namespace:
@@ -65,6 +68,7 @@ def one(options: argparse.Namespace) -> int:
         raise SystemExit(143)
 
     signal.signal(signal.SIGTERM, leave)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # an audit that is killed takes its act along
     act = Act(kind, f"{options.seed}/{options.act}", options.keep, say)
     if options.keep:
         print(f"kept in {act.ground.directory}", file=sys.stderr)
