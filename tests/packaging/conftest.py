@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pip_install() -> Callable[[Path, Path], None]:
+    """Install a wheel into a virtual environment that has no pip."""
+
+    def pip_install(home: Path, wheel: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "-q"]
+        subprocess.run([*pip, "--no-deps", "--no-compile", str(wheel)], check=True, capture_output=True, timeout=120)
+
+    return pip_install
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, pip_install: Callable[[Path, Path], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel, installed by pip. The dependencies are those of the tests' Python."""
     home = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(home, symlinks=True)
-    python = home / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-compile"]
-    subprocess.run([*pip, str(wheel)], check=True, capture_output=True, timeout=120)
+    pip_install(home, wheel)
     site = next((home / "lib").glob("python*/site-packages"))
     (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return home

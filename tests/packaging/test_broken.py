@@ -6,9 +6,13 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
+import venv
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -253,3 +257,44 @@ def test_an_odd_directory_of_the_system_daemon(doctor, kind, tmp_path):
     done = doctor({}, IN_ANOTHER_DIRECTORY.format(str(directory)))
     rude.close()
     assert found(done, "GS03")[0] == ("skip" if kind in NOT_THERE else "fail"), done.stdout
+
+
+OTHER = {
+    "gpushare/__init__.py": "from .client import GPUShareClient\n",
+    "gpushare/client.py": "class GPUShareClient: pass\n",
+    "gpushare-0.1.11.dist-info/METADATA": "Metadata-Version: 2.1\nName: gpushare\nVersion: 0.1.11\n",
+    "gpushare-0.1.11.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "gpushare-0.1.11.dist-info/RECORD": "",
+}
+"""The other project of that name, as far as it matters."""
+
+
+def test_the_other_project_over_ours_is_told_and_mended(wheel, pip_install, tmp_path):
+    other = tmp_path / "gpushare-0.1.11-py3-none-any.whl"
+    with zipfile.ZipFile(other, "w") as packed:
+        for name, text in OTHER.items():
+            packed.writestr(name, text)
+    home = tmp_path / "venv"
+    venv.create(home, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    for one in (wheel, other):
+        pip_install(home, one)
+    env = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
+
+    def doctor() -> subprocess.CompletedProcess[str]:
+        line = [str(home / "bin" / "gpushare"), "doctor"]
+        return subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    done = doctor()
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "a distribution called gpushare is installed" in done.stderr
+    assert "gpushare/__init__.py was changed" in done.stderr
+    uninstall, install = [shlex.split(line.removeprefix("hint: ")) for line in done.stderr.splitlines()[-2:]]
+    for line in (uninstall, install):
+        assert line[:3] == [str(home / "bin" / "python"), "-m", "pip"] and "gpushare-cuda" not in line
+        here = [sys.executable, "-m", "pip", "--python", line[0], *line[3:]]
+        subprocess.run(here, check=True, capture_output=True, timeout=120)
+    mended = doctor()
+    assert "distribution called gpushare" not in mended.stdout + mended.stderr
+    assert found(mended, "GS14")[0] == "ok"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "shim"))
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import try_wheels  # noqa: E402
 
 import make_dist  # noqa: E402
 
@@ -89,3 +94,14 @@ def test_the_wheel_for_arm_is_made_from_the_archive(tmp_path):
     assert made.name == "gpushare_cuda-0.1.0-cp311-abi3-manylinux_2_31_aarch64.whl"
     assert make_dist.check_wheel(made, "aarch64") == []
     assert len(make_dist.check_wheel(made, "x86_64")) == 7, "six parts and the name"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", make_dist.COMPILERS)
+def test_a_wheel_works_in_a_bare_debian(tmp_path, machine):
+    """As `make dist-try`, where somebody has made the Debians before: it takes minutes and the network else."""
+    roots = Path(os.environ.get("GPUSHARE_TEST_ROOTS", "/nonexistent"))
+    if not roots.is_dir() or os.getuid() != 0:
+        pytest.skip("needs root, and GPUSHARE_TEST_ROOTS: the directory that `make dist-try` keeps in build/roots")
+    made = make_dist.make_wheel(make_dist.make_archive(tmp_path), machine, tmp_path, flags="-O0")
+    assert try_wheels.attempt(made, machine, roots).endswith("\nall done\n")
