@@ -39,7 +39,8 @@ def main() -> int:
             for key, value in os.environ.items()
             if not key.startswith("GPUSHARE_") and key != "PYTHONDONTWRITEBYTECODE"
         }
-        env |= {"XDG_RUNTIME_DIR": directory, "GPUSHARE_SIM": f"memory=16Gi,pool={directory}/pool"}
+        env |= {"XDG_RUNTIME_DIR": directory, "XDG_STATE_HOME": directory}
+        env |= {"GPUSHARE_SIM": f"memory=16Gi,pool={directory}/pool"}
         run = [*command(), "run", "--driver", "sim", "--limit", "1Gi", "true"]
         first = milliseconds(run, env)
         for _ in range(3):

@@ -13,9 +13,24 @@ from typing import Any, TypedDict
 
 from gpushare.errors import DaemonUnreachable
 
-__all__ = ["Explanation", "Gpu", "Job", "JobGpu", "Notice", "Outcome", "Record", "Status", "Story", "Version", "check"]
+__all__ = [
+    "Explanation",
+    "Gpu",
+    "Job",
+    "JobGpu",
+    "Notice",
+    "Outcome",
+    "Record",
+    "Status",
+    "Story",
+    "Version",
+    "check",
+    "fits",
+]
 
 PROTOCOL = 1
+LEAST_OF_AN_ID = 4
+"""Letters that name a job: who types 0 means a GPU, or nothing that is there."""
 
 
 class Version(TypedDict):
@@ -70,7 +85,12 @@ class Killed(TypedDict):
     time: float
 
 
-class Outcome(TypedDict):
+class _OutcomeOfLaterVersions(TypedDict, total=False):
+    ended: float | None  # when
+    seen: bool  # False: no daemon saw the job end, and the rest of its outcome says nothing
+
+
+class Outcome(_OutcomeOfLaterVersions):
     exit_code: int | None
     signal: int | None
     killed: Killed | None
@@ -276,7 +296,7 @@ def check(value: object, expected: Any, path: str = "$") -> None:
         return
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin is types.UnionType:
-        if not any(_fits(value, argument, path) for argument in arguments):
+        if not any(fits(value, argument, path) for argument in arguments):
             raise _garbage(path, f"is {value!r:.40}")
     elif origin is list and isinstance(value, list):
         for index, item in enumerate(value):
@@ -303,7 +323,8 @@ def _check_fields(value: object, expected: Any, path: str) -> None:
             raise _garbage(f"{path}.{name}", "is missing")
 
 
-def _fits(value: object, expected: Any, path: str) -> bool:
+def fits(value: object, expected: Any, path: str = "$") -> bool:
+    """Whether `value` has the type `expected`."""
     try:
         check(value, expected, path)
     except DaemonUnreachable:

@@ -95,8 +95,10 @@ class Client:
     def explain(self) -> api.Explanation:
         return cast(api.Explanation, self._call("GET", "/v1/explain", api.Explanation))
 
-    def records(self) -> list[api.Record]:
-        return cast(api.Records, self._call("GET", "/v1/events", api.Records))["records"]
+    def records(self, since: float | None = None) -> list[api.Record]:
+        """What the daemon has in memory; with a time (of time.time()) all that is known from then on."""
+        target = "/v1/events" if since is None else f"/v1/events?since={since:.3f}"
+        return cast(api.Records, self._call("GET", target, api.Records))["records"]
 
     def follow(self, last: int) -> Events[api.Record]:
         """All records from now on, and the last so many before."""

@@ -68,6 +68,7 @@ class Stage:
         self.environment = {
             **os.environ,
             "XDG_RUNTIME_DIR": str(directory),
+            "XDG_STATE_HOME": str(directory / "state"),
             "PYTHONUNBUFFERED": "1",
             "GPUSHARE_SIM": os.environ.get("GPUSHARE_SIM", f"memory=16Gi,pool={directory}/pool"),
         }

@@ -8,6 +8,13 @@ Another user can make /tmp/gpushare-UID first. Then the directory is /run/user/U
 /run/user/UID, else one with a random name in /tmp, which is written down in ~/.local/state/gpushare/.
 
 In each: api.sock (HTTP+JSON), shim.sock (frames), pages/, and for a per-user daemon lock, daemon.log and drivers/.
+What has happened is kept elsewhere, because it should survive a logout and a reboot (gpushare/history.py):
+
+    system daemon     /var/lib/gpushare/history/
+    per-user daemon   $XDG_STATE_HOME/gpushare/history/HOST/ or ~/.local/state/gpushare/history/HOST/
+                      (history-sim/ with the software driver): a home may be shared by several hosts
+
+A daemon that was started with --dir DIR keeps it in DIR/history/ if --history does not name another place.
 GPUSHARE_SOCKET names an api.sock; the rest lies beside it. A directory in /tmp has a name that anybody can guess, so
 it is used only if it is ours and closed to others: else somebody could lend us a socket of theirs.
 """
@@ -22,9 +29,22 @@ from pathlib import Path
 
 from gpushare.errors import NotPermitted, UsageError
 
-__all__ = ["SYSTEM_DIR", "SYSTEM_UNITS", "Runtime", "example", "library", "own_dir", "software_driver_dir", "user_dir"]
+__all__ = [
+    "SYSTEM_DIR",
+    "SYSTEM_HISTORY",
+    "SYSTEM_UNITS",
+    "Runtime",
+    "example",
+    "history_dir",
+    "library",
+    "make_private",
+    "own_dir",
+    "software_driver_dir",
+    "user_dir",
+]
 
 SYSTEM_DIR = Path("/run/gpushare")
+SYSTEM_HISTORY = Path("/var/lib/gpushare/history")
 SYSTEM_UNITS = tuple(Path(place, "systemd/system/gpushared.service") for place in ("/etc", "/usr/lib", "/lib"))
 """Where the unit of a system daemon lies, if it is installed."""
 TMP = Path("/tmp")
@@ -53,6 +73,11 @@ class Runtime:
     @property
     def log(self) -> Path:
         return self.directory / "daemon.log"
+
+    @property
+    def history(self) -> Path:
+        """Of a daemon that was told no other place."""
+        return self.directory / "history"
 
     @property
     def drivers(self) -> Path:
@@ -209,6 +234,18 @@ def _make_elsewhere(usual: Path, environ: Mapping[str, str]) -> Path:
             hint="set XDG_RUNTIME_DIR to a directory that is yours and closed to others (mode 0700)",
         ) from None
     return directory
+
+
+def history_dir(driver: str, environ: Mapping[str, str]) -> Path | None:
+    """Of this user's daemon on this host; None: there is no home for it."""
+    base = Path(environ.get("XDG_STATE_HOME") or "")
+    if not base.is_absolute():
+        home = Path(environ.get("HOME") or "")
+        if not home.is_absolute():
+            return None
+        base = home / ".local" / "state"
+    name = "history-sim" if driver == "sim" else "history"
+    return base / "gpushare" / name / (os.uname().nodename.replace("/", "_").strip(".") or "host")
 
 
 def library() -> Path:

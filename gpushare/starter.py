@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpushare.errors import DaemonUnreachable
-from gpushare.paths import Runtime
+from gpushare.paths import Runtime, history_dir
 
 __all__ = ["Starter", "did_not_start", "last_error"]
 
@@ -79,6 +79,9 @@ class Starter:
             "-P",  # a user's directory may hold a queue.py or a types.py
             *("-m", "gpushared", "--user", "--driver", self.driver, "--dir", str(self.runtime.directory)),
         ]
+        history = history_dir(self.driver, self._environ)
+        if history is not None:
+            command += ["--history", str(history)]
         # O_APPEND: a loser of the race must not wipe the winner's log.
         log = os.open(self.runtime.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

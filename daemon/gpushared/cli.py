@@ -10,11 +10,11 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpushare.errors import GpushareError, UsageError
-from gpushare.paths import SYSTEM_DIR, user_dir
+from gpushare.paths import SYSTEM_DIR, SYSTEM_HISTORY, Runtime, history_dir, user_dir
 from gpushared import logs
 from gpushared.runtime_dir import RuntimeDir
 
@@ -48,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
     scope.add_argument("--user", action="store_true", help="for this user alone; ends after the last job (default)")
     scope.add_argument("--system", action="store_true", help="for all users; as a service, under systemd")
     made.add_argument("--dir", type=Path, help="where its sockets, pages and notes lie")
+    made.add_argument(
+        "--history", type=Path, metavar="DIR", help="where it writes down what happens, for after its end"
+    )
     made.add_argument("--driver", choices=("auto", "nvidia", "sim"), help="NVIDIA's driver or the software driver")
     made.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/gpushared.toml")
     made.add_argument("--check-config", action="store_true", help="print the settings in force, and where from")
@@ -79,9 +82,10 @@ def _run(options: argparse.Namespace) -> int:
     directory = RuntimeDir(_directory(options, choice), system=options.system)
     directory.take()
     settings = None if options.config is None else options.config.absolute()
+    history = _history(options, choice, os.environ)
     os.chdir("/")  # it outlives its starter, whose directory may be on a file system that somebody unmounts
     try:
-        asyncio.run(_serve(directory, choice, loaded, settings))
+        asyncio.run(_serve(directory, choice, loaded, settings, history))
     finally:
         directory.release()
     return 0
@@ -93,14 +97,25 @@ def _directory(options: argparse.Namespace, driver: str) -> Path:
     return SYSTEM_DIR if options.system else user_dir(driver, os.environ)
 
 
-async def _serve(directory: RuntimeDir, driver: str, loaded: object, path: Path | None) -> None:
+def _history(options: argparse.Namespace, driver: str, environ: Mapping[str, str]) -> Path | None:
+    if options.history is not None:
+        return Path(options.history).absolute()
+    if options.dir is not None:
+        return Runtime(options.dir.absolute()).history
+    if options.system:
+        state = environ.get("STATE_DIRECTORY", "").split(":")[0]  # systemd's
+        return Path(state) / "history" if state else SYSTEM_HISTORY
+    return history_dir(driver, environ)
+
+
+async def _serve(directory: RuntimeDir, driver: str, loaded: object, path: Path | None, history: Path | None) -> None:
     from gpushared import config
     from gpushared.daemon import Daemon
     from gpushared.devices.nvml import Nvml
     from gpushared.notify import Notifier
 
     assert isinstance(loaded, config.Loaded)
-    daemon = Daemon(directory, Nvml(driver), loaded, Notifier(), lambda: config.load(path))
+    daemon = Daemon(directory, Nvml(driver), loaded, Notifier(), lambda: config.load(path), history=history)
     await daemon.run()
 
 

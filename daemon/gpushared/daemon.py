@@ -10,19 +10,23 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
+from gpushared import past
 from gpushared.core.node import NodeState
 from gpushared.devices.gpus import Driver, Gpus
 from gpushared.gate import Gate
 from gpushared.hello import Welcomer
+from gpushared.historian import Historian
 from gpushared.identities import Identities
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
 from gpushared.people.front import READ_AT_ONCE, Front
+from gpushared.people.views import Views
 from gpushared.programs.pages import Pages
 from gpushared.recovery import recover
 from gpushared.runtime_dir import RuntimeDir
@@ -52,13 +56,16 @@ class Daemon:
         loaded: configuration.Loaded,
         notifier: Notifier | None = None,
         reload: Callable[[], configuration.Loaded] | None = None,
+        *,
+        history: Path | None = None,
     ) -> None:
-        """The directory is taken already."""
+        """The directory is taken already. `history`: where what happens is written down; None: nowhere."""
         self.directory = directory
         self.config = loaded.config
         self._gpus = Gpus(driver)
         self._notifier = notifier or Notifier({})
         self._reload = reload
+        self._history = history
         self._stop = asyncio.Event()
         self._busy_at = self._checked_at = time.monotonic()
         self._status = ""
@@ -70,8 +77,13 @@ class Daemon:
         core = NodeState(self.config.policy())
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._gpus.driver.close)
-            self.shell = shell = Shell(core, self._gpus, path / "state.json")
+            historian = Historian(self._history)
+            stack.callback(historian.close)
+            historian.start()
+            before = await past.read(historian)
+            self.shell = shell = Shell(core, self._gpus, path / "state.json", historian)
             stack.callback(shell.close)
+            shell.picture_of = Views(shell).picture
             shell.find_gpus()
             if not shell.gpus.infos:
                 log.warning("no GPU found")
@@ -81,6 +93,7 @@ class Daemon:
             pages = Pages(path / "pages")
             stack.callback(pages.close)
             recover(shell, pages)
+            past.take_up(shell, before)
             for gpu in self._gpus.infos:
                 shell.sample_soon(gpu)
             self._identities = Identities(shell.loop)

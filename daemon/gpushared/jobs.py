@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpushare.api import LEAST_OF_AN_ID
 from gpushare.reasons import Reason
 from gpushared.core.events import JobSpec
 from gpushared.core.reveal import Viewer
@@ -23,8 +24,7 @@ from gpushared.programs.processes import Process, Readers, Sent
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256
-LEAST_OF_AN_ID = 4
-"""Letters: who types 0 means a GPU, or nothing that is there."""
+"""Ended jobs in memory. Of one more, the user who has most of them loses the oldest."""
 MOST_OF_JOBS = MOST // 2
 """Bytes: the rest is for what a user can wait with. What jobs take comes back only when they end."""
 AROUND_A_JOB = 4096
@@ -66,10 +66,19 @@ class Entry:
     peak: dict[str, int] = field(default_factory=dict)
     refusals: int = 0
     """Of processes that have gone; the living ones count in their pages."""
+    seen: bool = True
+    """Whether a daemon saw it end, if it has."""
+    of_earlier_daemon: bool = False
+    """What happened to it is in the history, not in the core's story."""
     last_seen: dict[str, Any] | None = None
     """How the API showed the job last, for when the core has forgotten it."""
     bytes: int = 0
     """Counted for its user (held.py)."""
+
+    @property
+    def who(self) -> dict[str, str]:
+        """For the daemon's log."""
+        return {"job": self.id, "name": self.spec.name, "user": self.spec.user}
 
     def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
         notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
@@ -102,6 +111,8 @@ class Entry:
             "peak": dict(self.peak),
             "refusals": self.refusals + refusals_alive,
             "duration": (self.ended or time.time()) - self.started,
+            "ended": self.ended,
+            "seen": self.seen,
         }
 
 
@@ -110,7 +121,7 @@ class Book:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._ended: deque[Entry] = deque()
+        self._ended: dict[int, deque[Entry]] = {}
         self.held = Held(lambda _: False)
         self.on_wrapper_end: Callable[[Entry], None] = lambda _: None
 
@@ -169,12 +180,18 @@ class Book:
         for listener in entry.listeners:
             listener.end()
         self._let_go(entry)
-        self._ended.append(entry)
-        if len(self._ended) > ENDED_KEPT:
-            oldest = self._ended.popleft()
+        self._ended.setdefault(entry.spec.uid, deque()).append(entry)
+        if sum(map(len, self._ended.values())) > ENDED_KEPT:
+            longest = max(self._ended.values(), key=len)
+            oldest = longest.popleft()
             if self._entries.get(oldest.id) is oldest:
                 del self._entries[oldest.id]
             self._uncount(oldest)
+
+    def take_up(self, entry: Entry) -> None:
+        """A job that ended under an earlier daemon. Older ones first."""
+        self._entries[entry.id] = entry
+        self._ended.setdefault(entry.spec.uid, deque()).append(entry)
 
     def end_streams(self) -> None:
         for entry in self._entries.values():

@@ -166,7 +166,7 @@ def _restore_queued(shell: Shell, id: str, identity: dict[str, Any], found: Foun
     def drop() -> None:
         if entry.admission is not unclaimed:
             return
-        log.info("nobody asks for a queued job any more", extra=facts(job=id))
+        log.info("nobody asks for a queued job any more", extra=facts(**entry.who))
         if entry.state == "queued":
             shell.withdraw(entry)
         else:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpushare import api
 from gpushare._layout import lib
 from gpushare.reasons import Code, Reason
 from gpushared import anew
@@ -58,6 +59,8 @@ from gpushared.devices.outsiders import StrayFinder, open_stray
 from gpushared.doors import Doors
 from gpushared.follow import Backlog
 from gpushared.held import Held
+from gpushared.historian import Historian
+from gpushared.identities import user_name
 from gpushared.jobs import Book, Entry, killed_facts, stop
 from gpushared.logs import Sparingly, facts, log
 from gpushared.programs.clients import Client, Clients
@@ -133,11 +136,12 @@ class Traffic:
 class Shell:
     """The core and its hands."""
 
-    def __init__(self, core: NodeState, gpus: Gpus, state_file: Path) -> None:
+    def __init__(self, core: NodeState, gpus: Gpus, state_file: Path, historian: Historian | None = None) -> None:
         self.core = core
         self.gpus = gpus
         self.state_file = StateFile(state_file)
         self.loop = asyncio.get_running_loop()
+        self.historian = historian or Historian()
         self.readers = Readers(self.loop)
         self.enforcer = ShimEnforcer()
         self.clients = Clients()
@@ -150,6 +154,8 @@ class Shell:
         self.traffic = Traffic()
         self.viewer_of: Callable[[int], Viewer] = lambda uid: Viewer(uid, "none")
         """What a user may read; the gate knows."""
+        self.picture_of: Callable[[Entry], api.Job | None] = lambda _: None
+        """How the API shows a job to its user, but for the mentions in its outcome; views.py knows."""
         self.on_silence: Callable[[str], None] = lambda _: None
         """Called with a GPU for which the driver did not answer."""
         self.closing = False
@@ -500,6 +506,7 @@ class Shell:
         entry = self.book.get(done.job)
         if entry is not None:
             entry.state = "running"
+            self._note_in_history(entry)
             _resolve(entry, None)
 
     def _job_refused(self, done: do.JobRefused) -> None:
@@ -517,6 +524,12 @@ class Shell:
         entry = self.book.get(done.job)
         if entry is not None:
             self.book.end(entry)
+            self._note_in_history(entry)
+
+    def _note_in_history(self, entry: Entry) -> None:
+        picture = self.picture_of(entry)
+        if picture is not None:
+            self.historian.job(entry.spec.uid, picture, time.time())
 
     def _wrapper_ended(self, entry: Entry) -> None:
         if entry.state == "queued":
@@ -527,6 +540,9 @@ class Shell:
     def end_job(self, entry: Entry) -> None:
         """Its wrapper has said so, or is no more."""
         entry.over = True
+        picture = self.picture_of(entry)
+        if picture is not None and picture["gpus"]:
+            entry.last_seen = {"gpus": picture["gpus"]}  # the core is about to forget it
         self.feed(JobEnded(entry.id))
 
     def withdraw(self, entry: Entry) -> None:
@@ -557,7 +573,7 @@ class Shell:
         for stray in strays:
             stray.close()
         why, reached = OPERATOR.words(wish.reason.message), list(sent.values()).count(Sent.REACHED)
-        log.info(kind, extra=facts(job=wish.job, name=entry.spec.name, processes=reached, reason=why))
+        log.info(kind, extra=facts(**entry.who, processes=reached, reason=why))
         spared = [process for process, result in sent.items() if result is Sent.NOT_THEIRS]
         if not spared:
             return None
@@ -612,14 +628,15 @@ class Shell:
         """It has ended, or has become another program."""
         if self.clients.get(client.id) is not client:
             return
+        entry = self.book.get(client.job)
         if client.page.broken:
+            who = entry.who if entry is not None else {"job": client.job, "user": user_name(client.uid)}
             log.warning(
                 "a process has cut its credit page short, and is outside of gpushare from now on",
-                extra=facts(pid=client.process.pid, uid=client.uid, command=client.command, job=client.job),
+                extra=facts(pid=client.process.pid, command=client.command, **who),
             )
         if client.connection is not None:
             client.connection.close()
-        entry = self.book.get(client.job)
         if entry is not None:
             entry.refusals += self.enforcer.refusals(client.id)
             self._note_last_peak(client, entry)
@@ -673,11 +690,14 @@ class Shell:
         record = wish.record
         for follower in self.followers:
             follower.put(record)
+        self.historian.record(record, time.time())
         left_out = self._sparingly.allow((record.event, record.job, record.gpu))
         if left_out is None or not log.isEnabledFor(logging.INFO):
             return
         numbers = {key: value for key, value in OPERATOR.facts(record.facts).items() if not isinstance(value, dict)}
-        where = {key: value for key, value in (("job", record.job), ("gpu", record.gpu)) if value}
+        user = None if record.uid is None else user_name(record.uid)
+        about = {"job": record.job, "name": record.name, "user": user, "gpu": record.gpu}
+        where = {key: value for key, value in about.items() if value}
         more = {"more": left_out} if left_out else {}
         log.info(OPERATOR.words(record.text), extra=facts(event=record.event, **{**numbers, **where, **more}))
 

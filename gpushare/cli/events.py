@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
+import sys
+import time
+from datetime import datetime, timedelta
+from datetime import time as clock_time
 
 import click
+from click.core import ParameterSource
 
 from gpushare.api import Record
 from gpushare.cli import complete
 from gpushare.cli import output as _output
+from gpushare.client import Client
 from gpushare.config import load_settings
-from gpushare.errors import DaemonUnreachable
+from gpushare.env import Setting
+from gpushare.errors import DaemonUnreachable, UsageError
 from gpushare.locate import find
+from gpushare.past import Past, ask
 
 
 @click.command(short_help="List what has happened on this node, or follow it.")
@@ -20,35 +29,74 @@ from gpushare.locate import find
 @click.option(
     "-n", "--last", metavar="N", type=click.IntRange(0), default=20, show_default=True, help="How many before."
 )
+@click.option("--since", metavar="TIME", help="All from then on: 8h, 2d (ago), 22:30, 2026-11-21 or 2026-11-21 22:30.")
 @click.option("--job", metavar="JOB", shell_complete=complete.jobs, help="Only of this job: its name or id.")
-@_output.option("table", "jsonl")
-def command(follow: bool, last: int, job: str | None, output: str) -> None:
+@_output.option("table", "json", "jsonl")
+@click.pass_context
+def command(
+    context: click.Context, *, follow: bool, last: int, since: str | None, job: str | None, output: str
+) -> None:
     """What has happened on this node: who was admitted, who waited, who was asked to give back, by which rung.
 
-    Of other users' jobs you read what the administrator lets you.
+    Of other users' jobs you read what the administrator lets you. While no daemon runs, this is what the last one has
+    written down.
     """
-    client = find(load_settings()).client()
+    moment = None if since is None else _moment(since, time.time())
+    if moment is not None and context.get_parameter_source("last") is not ParameterSource.COMMANDLINE:
+        last = sys.maxsize
+    if follow and output == "json":
+        raise UsageError("what is followed has no end, and -o json is one document", hint="use -o jsonl")
 
     def wanted(record: Record) -> bool:
         return job is None or job in (record["name"], record["job"]) or record["event"] == "lost"
 
     if not follow:
-        found = [record for record in client.records() if wanted(record)]
-        for record in found[-last:] if last else []:
+        known = ask(load_settings(), lambda source: _records(source, moment), _output.note)
+        found = [record for record in known if wanted(record)]
+        shown = found[-last:] if last else []
+        if output == "json":
+            _output.print_json("events", {"records": shown})
+            return
+        for record in shown:
             _print(record, output)
         if not found and output == "table":
             _output.echo("no events" + (f" of a job {job!r}" if job else ""), err=True)
         return
-    stream = client.follow(last)
+    client = find(load_settings()).client()
+    stream = client.follow(last if moment is None else 0)
     try:
+        known = [] if moment is None else client.records(moment)
+        until = known[-1]["time"] if known else 0.0
+        for record in known[-last:] if last else []:
+            if wanted(record):
+                _print(record, output)
         while not stream.ended:
             select.select([stream], [], [])
             for record in stream.read():
-                if wanted(record):
+                if wanted(record) and record["time"] > until:
                     _print(record, output)
     finally:
         stream.close()
     raise DaemonUnreachable("the daemon has ended this stream", hint="has it been restarted? follow it again")
+
+
+def _records(source: Client | Past, since: float | None) -> list[Record]:
+    return source.records() if since is None else source.records(since)
+
+
+def _moment(text: str, now: float) -> float:
+    """Of time.time(). UsageError for what is no time."""
+    with contextlib.suppress(UsageError):
+        return now - Setting(text, "--since").seconds()
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).timestamp()
+    with contextlib.suppress(ValueError):
+        today = datetime.fromtimestamp(now)
+        moment = datetime.combine(today, clock_time.fromisoformat(text)).timestamp()
+        return moment if moment <= now else (datetime.fromtimestamp(moment) - timedelta(days=1)).timestamp()
+    raise UsageError(
+        f"--since: {text!r} is not a time", hint="write 8h or 2d for so long ago, 22:30, or 2026-11-21 22:30"
+    )
 
 
 def _print(record: Record, output: str) -> None:

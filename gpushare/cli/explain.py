@@ -16,6 +16,7 @@ from gpushare.cli.status import ailments
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 from gpushare.locate import find
+from gpushare.past import ask
 from gpushare.quantity import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ def _explain(subject: str, output: str) -> None:
     from gpushare.meaning import meanings
 
     try:
-        client = find(load_settings()).client()
-        story = client.story(client.find_job(subject)["id"])
+        story = ask(load_settings(), lambda source: source.story(source.find_job(subject)["id"]), _output.note)
     except (DaemonUnreachable, NoSuchJob):
         meaning = meanings().get(subject)
         if meaning is None:
@@ -211,6 +211,13 @@ def _print_story(story: Story) -> None:
 
 
 def _ending(outcome: Outcome) -> str:
+    if not outcome.get("seen", True):
+        return "its end was not seen: the daemon or the node ended before it"
+    at = outcome.get("ended")
+    return _how_it_ended(outcome) + (f", at {_output.clock(at)}" if at else "")
+
+
+def _how_it_ended(outcome: Outcome) -> str:
     lasted = format_duration(round(outcome["duration"], 1))
     killed = outcome["killed"]
     if killed is not None and killed["code"] == "breach":

@@ -31,6 +31,7 @@ __all__ = [
     "clock",
     "echo",
     "jsonl",
+    "note",
     "option",
     "print_json",
     "print_table",
@@ -98,6 +99,11 @@ def echo_drawn(lines: Sequence[str]) -> None:
 
 def print_json(schema: str, content: Mapping[str, object]) -> None:
     click.echo(json.dumps({"schema": f"gpushare.{schema}/1", **content}, indent=2))
+
+
+def note(text: str) -> None:
+    """Beside a result: on stderr."""
+    echo(f"gpushare: {text}", err=True)
 
 
 def jsonl(schema: str, items: Sequence[Mapping[str, object]]) -> None:

@@ -10,13 +10,15 @@ from dataclasses import replace
 
 import click
 
-from gpushare.api import Gpu, Job, Outcome, UnmanagedProcess
+from gpushare.api import Gpu, Job, Outcome, Reservation, UnmanagedProcess
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
+from gpushare.closing import owner
 from gpushare.config import load_settings
 from gpushare.errors import UsageError
 from gpushare.locate import find
+from gpushare.past import Past, ask
 from gpushare.quantity import format_bytes
 
 COLUMNS = [
@@ -39,6 +41,8 @@ WIDE = [
     Column("LIMIT FROM"),
     Column("GPU HEALTH"),
 ]
+ENDED = [Column("ID", spare=4), Column("ENDED"), Column("WHY", shrink=True)]
+"""With --all, of jobs that are over."""
 COMMAND = Column("COMMAND", shrink=True, spare=7)
 
 
@@ -55,23 +59,29 @@ COMMAND = Column("COMMAND", shrink=True, spare=7)
 def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> None:
     """List the jobs of this node: for each of their GPUs what they use, what is guaranteed, and what is on loan.
 
-    For a job that has ended, AGE is how long it lasted and USAGE the most that it used.
+    A reservation has a line of its own, with what is kept as its REQUEST. For a job that has ended, AGE is how long it
+    lasted and USAGE the most that it used; while no daemon runs, -a lists the jobs that the last one has written down.
     """
-    client = find(load_settings()).client()
+    settings = load_settings()
+    client = ask(settings, lambda source: source, _output.note) if ended else find(settings).client()
     jobs = [job for job in client.jobs(ended=ended) if user is None or user in (job["user"], str(job["uid"]))]
+    kept = [] if isinstance(client, Past) else client.reservations()
+    kept = [one for one in kept if user is None or user in (one["user"], str(one["uid"]))]
     if gpu is not None:
         jobs = [_only_on(job, gpu) for job in jobs]
         jobs = [job for job in jobs if job["gpus"]]
+        kept = [_kept_on(one, gpu) for one in kept]
+        kept = [one for one in kept if one["gpus"]]
     if output == "json":
-        _output.print_json("ps", {"jobs": jobs})
+        _output.print_json("ps", {"jobs": jobs, "reservations": kept})
     elif output == "jsonl":
         _output.jsonl("ps", jobs)
-    elif jobs or output == "wide":
-        outsiders = [] if output != "wide" else _outsiders(client.status()["gpus"], gpu, user)
-        _print(jobs, outsiders, wide=output == "wide")
+    elif jobs or kept or output == "wide":
+        outsiders = [] if output != "wide" or isinstance(client, Past) else client.status()["gpus"]
+        _print(jobs, kept, _outsiders(outsiders, gpu, user), wide=output == "wide", ended=ended)
     else:
-        gpus = [] if gpu is None else client.status()["gpus"]
-        if gpu is not None and not any(_is(gpu, one["index"], one["uuid"]) for one in gpus):
+        gpus = [] if gpu is None or isinstance(client, Past) else client.status()["gpus"]
+        if gpus and gpu is not None and not any(_is(gpu, one["index"], one["uuid"]) for one in gpus):
             numbers = ", ".join(str(one["index"]) for one in gpus)
             raise UsageError(f"this node has no GPU {gpu!r}", hint=f"there are: {numbers}; see `gpushare status`")
         _output.echo("no jobs" + (" like that" if gpu or user else ""), err=True)
@@ -79,6 +89,10 @@ def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> N
 
 def _only_on(job: Job, gpu: str) -> Job:
     return {**job, "gpus": [one for one in job["gpus"] if _is(gpu, one["index"], one["uuid"])]}
+
+
+def _kept_on(one: Reservation, gpu: str) -> Reservation:
+    return {**one, "gpus": [amount for amount in one["gpus"] if _is(gpu, amount["index"], amount["uuid"])]}
 
 
 def _is(wanted: str, index: int, uuid: str) -> bool:
@@ -95,12 +109,21 @@ def _outsiders(gpus: list[Gpu], wanted: str | None, user: str | None) -> list[tu
     ]
 
 
-def _print(jobs: list[Job], outsiders: list[tuple[Gpu, UnmanagedProcess]], *, wide: bool) -> None:
-    lines = [(job["uid"], row) for job in jobs for row in rows(job, wide=wide)]
-    lines += [(one["uid"], _outsider(gpu, one)) for gpu, one in outsiders]
-    columns = [*COLUMNS, COMMAND]
+def _print(
+    jobs: list[Job],
+    kept: list[Reservation],
+    outsiders: list[tuple[Gpu, UnmanagedProcess]],
+    *,
+    wide: bool,
+    ended: bool,
+) -> None:
+    lines = [(job["uid"], row) for job in jobs for row in rows(job, wide=wide, ended=ended)]
+    more = 2 if ended and wide else 3 if ended else 0
+    lines += [(one["uid"], row) for one in kept for row in _kept(one, wide=wide, ended=ended)]
+    lines += [(one["uid"], _outsider(gpu, one, more)) for gpu, one in outsiders]
+    columns = [*COLUMNS, *(ENDED if ended else []), COMMAND]
     if wide:  # all of it, on as many lines as it takes
-        columns = [replace(one, spare=0) for one in (*COLUMNS, *WIDE, COMMAND)]
+        columns = [replace(one, spare=0) for one in (*COLUMNS, *(ENDED[1:] if ended else []), *WIDE, COMMAND)]
     _output.print_table(
         columns,
         [row for _, row in lines],
@@ -108,43 +131,82 @@ def _print(jobs: list[Job], outsiders: list[tuple[Gpu, UnmanagedProcess]], *, wi
     )
 
 
-def _outsider(gpu: Gpu, process: UnmanagedProcess) -> list[str]:
+def _kept(one: Reservation, *, wide: bool, ended: bool) -> list[list[str]]:
+    """A line for each GPU on which memory is kept."""
+    found = []
+    for gpu in one["gpus"]:
+        start = [str(gpu["index"]), one["name"], one["user"], "-", _output.age(one["since"]), "-"]
+        row = [*start, format_bytes(gpu["amount"]), "-", "-", "reserved"]
+        if ended:
+            row += ["-", "-"] if wide else [one["id"], "-", "-"]
+        if wide:
+            row += [one["id"], "-", "-", gpu["uuid"], "-", "-"]
+        found.append([*row, ""])
+    return found
+
+
+def _outsider(gpu: Gpu, process: UnmanagedProcess, more: int = 0) -> list[str]:
     """A program with memory on the GPU and no budget; `escaped` if it was started under a job all the same."""
     state = "escaped" if process["job"] else "unmanaged"
     if process["reason"] == "observed":
         state = "observed"
     row = [str(gpu["index"]), "-", process["user"], str(process["pid"]), "-", format_bytes(process["bytes"])]
     wide = [process["job"] or "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
-    return [*row, "-", "-", "-", state, *wide, process["command"]]
+    return [*row, "-", "-", "-", state, *(["-"] * more), *wide, process["command"]]
 
 
-def rows(job: Job, *, wide: bool = False) -> list[list[str]]:
+def rows(job: Job, *, wide: bool = False, ended: bool = False) -> list[list[str]]:
     """A line for each of its GPUs."""
     pids = [str(process["pid"]) for process in job["processes"]]
     pid = pids[0] + (f"+{len(pids) - 1}" if len(pids) > 1 else "") if pids else "-"
     outcome = job["outcome"]
-    age = _output.age(job["since"]) if outcome is None else _output.lasted(outcome["duration"])
+    age = _output.age(job["since"]) if outcome is None else _lasted(outcome)
     state = job["state"] if outcome is None else _ending(outcome)
+    past = _past(job, wide=wide) if ended else []
     start, command = [job["name"], job["user"], pid, age], shlex.join(job["command"])
     found = []
     for gpu in job["gpus"]:
         usage = gpu["usage"] if outcome is None else outcome["peak"].get(gpu["uuid"], 0)
         loan = format_bytes(gpu["loan"]) if gpu["loan"] and outcome is None else "-"
         row = [str(gpu["index"]), *start, *map(format_bytes, (usage, gpu["request"], gpu["limit"])), loan, state]
+        row += past
         if wide:
             row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu["uuid"]]
             row += [job["limit_source"] or "-", gpu["health"]]
         found.append([*row, command])
     if not found:  # it is queued, or was never on one
-        row = ["-", *start, "-", "-", "-", "-", state]
+        row = ["-", *start, "-", "-", "-", "-", state, *past]
         if wide:
             row += [job["id"], str(job["priority"]), "-", "-", job["limit_source"] or "-", "-"]
         found.append([*row, command])
     return found
 
 
+def _lasted(outcome: Outcome) -> str:
+    return _output.lasted(outcome["duration"]) if outcome.get("seen", True) else "-"
+
+
+def _past(job: Job, *, wide: bool) -> list[str]:
+    """When it ended, and why the daemon stopped it, if it did."""
+    outcome = job["outcome"]
+    at = outcome.get("ended") if outcome is not None else None
+    cells = [_output.clock(at) if at else "-", _why(outcome) if outcome is not None else "-"]
+    return cells if wide else [job["id"], *cells]
+
+
+def _why(outcome: Outcome) -> str:
+    killed = outcome["killed"]
+    if killed is None:
+        return "-"
+    if killed["code"] == "breach":
+        return f"used {format_bytes(killed['usage'])}"
+    return f"{format_bytes(killed['asked'])} owed to {owner(killed)}"
+
+
 def _ending(outcome: Outcome) -> str:
     """Short; `gpushare explain JOB` has the whole of it."""
+    if not outcome.get("seen", True):
+        return "not seen"
     if outcome["killed"] is not None:
         return "over limit" if outcome["killed"]["code"] == "breach" else "reclaimed"
     if outcome["signal"] is not None:

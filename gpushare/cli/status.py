@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from gpushare.api import Gpu, Job, Status
+from gpushare.api import Gpu, Job, Reservation, Status
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
@@ -38,9 +38,10 @@ DRIVERS = {"sim": "software driver", "nvidia": "NVIDIA driver"}
 def command(output: str) -> None:
     """Show each GPU of this node: what is guaranteed to jobs, in use, lent, free, and used outside gpushare."""
     node = find(load_settings())
-    status = node.client().status()
+    client = node.client()
+    status, kept = client.status(), client.reservations()
     if output == "json":
-        _output.print_json("status", dict(status))
+        _output.print_json("status", {**status, "reservations": kept})
         return
     _output.echo(headline(node, status))
     _output.echo()
@@ -50,6 +51,8 @@ def command(output: str) -> None:
     _output.echo(f"\n{LEGEND}")
     if status["jobs"]:
         _output.echo(_jobs(status["jobs"]))
+    for one in kept:
+        _output.echo(_kept(one))
     ailing = [line for gpu in status["gpus"] for line in ailments(gpu, hints=wide)]
     if ailing:
         _output.echo("\n" + "\n".join(ailing))
@@ -98,6 +101,12 @@ def bar(gpu: Gpu, width: int = BAR) -> str:
         if amount > 0 and gpu["total"] > 0:
             strip += mark * max(1, round(amount / gpu["total"] * width))
     return f"[{strip[:width]:.<{width}}]"
+
+
+def _kept(one: Reservation) -> str:
+    places = ", ".join(f"{format_bytes(gpu['amount'])} on GPU {gpu['index']}" for gpu in one["gpus"])
+    until = "until it is released" if one["until"] is None else f"until {_output.clock(one['until'])}"
+    return f"reserved: {places} as {one['name']} ({one['user']}), {until}"
 
 
 def _jobs(jobs: list[Job]) -> str:

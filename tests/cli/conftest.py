@@ -41,6 +41,7 @@ def environ(tmp_path, monkeypatch):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent / 'standin'}:{ROOT}")
     monkeypatch.setenv("COLUMNS", "200")
     return os.environ

@@ -131,6 +131,9 @@ class FakeDaemon:
                 return 200, {"reservations": self.reserved}
             case "GET", ["events"]:
                 return 200, {"records": self.records}
+            case "GET", [events] if events.startswith("events?since="):
+                since = float(events.partition("=")[2])
+                return 200, {"records": [one for one in self.records if one["time"] >= since]}
             case "GET", ["explain"]:
                 return 200, {"gpus": self._gpus(), "waiting": self.waiting, "pressure": [], "records": self.records}
             case _, ["jobs", name, *rest]:
@@ -376,6 +379,7 @@ def main() -> int:
     parser.add_argument("--user", action="store_true", required=True)
     parser.add_argument("--driver", required=True)
     parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--history", type=Path)
     options = parser.parse_args()
     lock = os.open(options.dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -370,7 +370,7 @@ def test_a_socket_where_nobody_listens_names_what_says_so(gpushare, environ, tmp
 
 
 def test_events_of_a_job_that_has_none(gpushare, fake, monkeypatch):
-    monkeypatch.setattr("gpushare.client.Client.records", lambda _: [])
+    monkeypatch.setattr("gpushare.client.Client.records", lambda *_: [])
     assert gpushare("events", "--job", "nobody") == (0, "", "no events of a job 'nobody'\n")
 
 

@@ -40,6 +40,7 @@ class Node:
         self.env |= {
             "XDG_RUNTIME_DIR": str(directory),
             "XDG_CONFIG_HOME": str(directory / "config"),
+            "XDG_STATE_HOME": str(directory / "state"),
             "GPUSHARE_SIM": f"{sim},pool={directory}/pool",
             "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
             "PYTHONUNBUFFERED": "1",
@@ -94,7 +95,7 @@ class Node:
 
     # ---- the daemon ----------------------------------------------------------------------------
 
-    def start_daemon(self, config: str = "") -> int:
+    def start_daemon(self, config: str = "", *options: object) -> int:
         """In the background, as `gpushare run` would have started it, with these settings (TOML); its pid."""
         self.runtime.mkdir(mode=0o700, exist_ok=True)
         line = [sys.executable, "-m", "gpushared", "--user", "--driver", self.driver, "--dir", str(self.runtime)]
@@ -103,11 +104,17 @@ class Node:
             settings = self.directory / "gpushared.toml"
             settings.write_text(config)
             line += ["--config", str(settings)]
+        line += map(str, options)
         child = subprocess.Popen(line, env=self.env, stdout=log, stderr=log, text=True)
         log.close()
         self.children.append(child)
         wait_for(lambda: self.api("GET", "/v1/version").get("pid") == child.pid, "the daemon to answer")
         return child.pid
+
+    def start_daemon_of_user(self) -> int:
+        """The one that `gpushare run` starts by itself, with a history; it stays."""
+        history = self.directory / "state" / "gpushare" / "history-sim" / os.uname().nodename
+        return self.start_daemon("[daemon]\nidle_exit = 3600\n", "--history", history)
 
     def daemon_pid(self) -> int:
         return int(self.api("GET", "/v1/version")["pid"])

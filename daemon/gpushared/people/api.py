@@ -24,7 +24,7 @@ from gpushare.errors import GpushareError, NoSuchJob, NotNoted, NotPermitted, Qu
 from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Reason, words
 from gpushare.rungs import LADDER, parse_rungs
-from gpushared import follow
+from gpushared import follow, past
 from gpushared.config import Config
 from gpushared.core import instructions as do
 from gpushared.core import rebudget, reveal
@@ -257,9 +257,15 @@ class Api:
         entry, viewer = self._find(request), self._viewer(request)
         if not viewer.may_see(entry.spec.uid):
             raise self._not_theirs(entry, viewer.uid, "its user and administrators read its story")
+        story: Iterable[api.Record] = self.views.story(entry, viewer)
+        if entry.of_earlier_daemon or entry.state == "ended":
+            owner = frozenset((entry.spec.uid,))
+            found = await self.shell.historian.ask(viewer.uid, lambda history: history.records(0.0, entry.id, owner))
+            if found is not None and found.records:
+                story = [past.shown(one, viewer) for one in found.records]
         shown = self.views.job(entry, viewer)
         waiting = self.views.waiting(viewer, entry.id)
-        return await self._answer(request, job=shown, story=self.views.story(entry, viewer), waiting=waiting)
+        return await self._answer(request, job=shown, story=story, waiting=waiting)
 
     async def get_explain(self, request: web.Request) -> web.StreamResponse:
         viewer = self._viewer(request)
@@ -272,8 +278,12 @@ class Api:
         )
 
     async def get_records(self, request: web.Request) -> web.StreamResponse:
-        """What has happened; with ?follow=1 also what happens, a line each, until the caller hangs up."""
+        """What has happened; with ?since=TIME all that is known from then on; with ?follow=1 also what happens, a
+        line each, until the caller hangs up."""
         viewer = self._viewer(request)
+        since = request.query.get("since")
+        if since is not None:
+            return await self._answer(request, records=await self._records_since(viewer, _moment(since)))
         if request.query.get("follow") != "1":
             return await self._answer(request, records=self.views.records(viewer, self.views.readable(viewer)))
         count = number(request.query.get("last", "10"), "last", MOST_LAST)
@@ -285,6 +295,16 @@ class Api:
 
         room = partial(self.shell.held.room, viewer.uid)
         return await follow.stream(request, backlog, self.shell.followers, show, room=room, heartbeat=follow.HEARTBEAT)
+
+    async def _records_since(self, viewer: Viewer, since: float) -> list[api.Record]:
+        """From the history; where there is none, from memory."""
+        users = past.users_for(viewer)
+        found = await self.shell.historian.ask(viewer.uid, lambda history: history.records(since, None, users))
+        if found is None:
+            known = self.views.records(viewer, self.views.readable(viewer))
+            return [one for one in known if one["time"] >= since]
+        records = [past.shown(one, viewer) for one in found.records]
+        return [*past.note_of_cut(records), *records] if found.cut else records
 
     async def get_pressure(self, request: web.Request) -> web.Response:
         self._caller(request)
@@ -593,7 +613,6 @@ class Api:
             self.shell.commits.quietly()
         elif entry.state != "ended":
             entry.exit_code, entry.exit_signal = exit_code, number
-            self.views.remember(entry)
             self.shell.end_job(entry)
             # Else a daemon that is killed now would bring the job back. An end is told even where it cannot be noted:
             # the program is gone, and the next daemon will find that out by itself.
@@ -648,6 +667,16 @@ async def _read(request: web.Request) -> bytes:
         if len(data) > MAX_BODY:
             raise web.HTTPRequestEntityTooLarge(MAX_BODY, len(data))
     return bytes(data)
+
+
+def _moment(text: str) -> float:
+    try:
+        moment = float(text)
+    except ValueError:
+        moment = -1.0
+    if not 0.0 <= moment < 1e12:  # nan is not, either
+        raise UsageError(f"since={printable(text, 20)} is not a number", code="bad_request")
+    return moment
 
 
 def _quantity(text: str | None, what: str) -> Quantity | None:

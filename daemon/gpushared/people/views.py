@@ -18,6 +18,9 @@ from gpushared.devices.outsiders import outsiders
 from gpushared.jobs import Entry
 from gpushared.shell import Shell
 
+COMMAND = 1000
+"""Characters of a command line in the history."""
+
 
 def clock_offset() -> float:
     """From the core's clock to the one on the wall."""
@@ -63,15 +66,17 @@ class Views:
             if shown["state"] == "running" and any(gpu["loan"] for gpu in shown["gpus"]):
                 shown["state"] = "borrowing"
         elif entry.last_seen is not None:
-            shown["gpus"] = entry.last_seen["gpus"]
+            gpus: list[api.JobGpu] = entry.last_seen["gpus"]
+            shown["gpus"] = [{**gpu, "peak": entry.peak.get(gpu["uuid"], 0)} for gpu in gpus]
         return shown if viewer.may_see(spec.uid) else _veil(shown, viewer)
 
-    def remember(self, entry: Entry) -> None:
-        """Keep the last picture of a job that the core is about to forget."""
-        job = self.shell.core.jobs.get(entry.id)
-        if job is not None:
-            shown = self.job(entry, OPERATOR)
-            entry.last_seen = {"gpus": shown["gpus"]}
+    def picture(self, entry: Entry) -> api.Job:
+        """For the history: as its user sees the job, with the mentions in its outcome not told to anybody yet."""
+        shown = self.job(entry, OPERATOR)
+        shown["command"] = shortened(shown["command"])
+        if shown["outcome"] is not None:
+            shown["outcome"] = entry.outcome(0)  # type: ignore[typeddict-item]
+        return shown
 
     def outcome(self, entry: Entry, viewer: Viewer) -> api.Outcome:
         alive = sum(self.shell.enforcer.refusals(client.id) for client in self.shell.clients.of_job(entry.id))
@@ -290,6 +295,17 @@ def _records(found: Iterable[Record], viewer: Viewer) -> Iterator[api.Record]:
         }
         for one in found
     )
+
+
+def shortened(command: list[str]) -> list[str]:
+    """At most COMMAND characters: a command line may have megabytes."""
+    words, left = [], COMMAND
+    for word in command:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word) + 1
+    return words
 
 
 def _veil(shown: api.Job, viewer: Viewer) -> api.Job:

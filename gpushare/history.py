@@ -1,0 +1,226 @@
+"""What a daemon leaves behind of what has happened: the files, and how they are read without it.
+
+One user's history cannot push out another's, because each user has files of their own, of a bounded size:
+
+    UID.jobs     a line when a job begins and a line when it has ended, as the API shows the job
+    UID.events   the records of the user's jobs and reservations, as in `gpushare events`
+    node.events  the records that are about no user
+
+Each file has a predecessor, NAME.old: when a file is full it takes the predecessor's place. A line is a JSON object
+that begins with its time. Fields are only added. What is not such a line (torn by a crash, or garbage) is passed over.
+
+A text or a value may name what another user owns. It is kept as a Mention, so that the daemon can tell each reader what
+that reader may know. Who can open the files is their owner or root, and reads everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from gpushare import api
+from gpushare.reasons import Mention, Text
+
+__all__ = ["EVENTS", "JOBS", "NODE", "OLD", "Found", "History", "file_name", "told", "whose", "written"]
+
+JOBS, EVENTS, OLD, NODE = "jobs", "events", ".old", "node"
+NAMES = re.compile(rf"(\d+|{NODE})\.({JOBS}|{EVENTS})({re.escape(OLD)})?")
+
+READ_AT_MOST = 8 * 2**20
+"""Bytes of all files together that one question reads: the ends of the files, an equal part of each."""
+RECORDS_AT_MOST = 5000
+"""In one answer: the latest."""
+
+
+def file_name(uid: int | None, kind: str) -> str:
+    return f"{NODE if uid is None else uid}.{kind}"
+
+
+def whose(name: str) -> int | None:
+    """The user of a file's name; None: of no user. ValueError: it is no file of ours."""
+    match = NAMES.fullmatch(name)
+    if match is None:
+        raise ValueError(name)
+    return None if match[1] == NODE else int(match[1])
+
+
+# ---- mentions ---------------------------------------------------------------------------------------
+
+
+def written(value: object) -> object:
+    """As JSON can have it: mentions stay apart from plain text."""
+    if isinstance(value, Mention):
+        return {"mention": [value.uid, value.own, value.by_name, value.by_user, value.by_none]}
+    if isinstance(value, Text):
+        return {"words": [written(part) for part in value.parts]}
+    if isinstance(value, Mapping):
+        return {str(key): written(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [written(one) for one in value]
+    return value
+
+
+def _read(value: object) -> object:
+    """The reverse of written(). Raises ValueError, KeyError or TypeError for what that did not make."""
+    if isinstance(value, list):
+        return [_read(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"mention"}:
+        uid, *forms = value["mention"]
+        return Mention(int(uid), str(forms[0]), *map(_maybe_text, forms[1:]))
+    if value.keys() == {"words"}:
+        parts = [_read(part) for part in value["words"]]
+        return Text(tuple(part if isinstance(part, Mention) else str(part) for part in parts))
+    return {key: _read(one) for key, one in value.items()}
+
+
+def _maybe_text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def told(value: object) -> object:
+    """For somebody who may read everything."""
+    if isinstance(value, Mention):
+        return value.own
+    if isinstance(value, Text):
+        return "".join(part if isinstance(part, str) else part.own for part in value.parts)
+    if isinstance(value, dict):
+        return {key: told(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [told(one) for one in value]
+    return value
+
+
+# ---- reading ----------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """Records in the order of time, each as api.Record with its user's "uid" and with mentions, and what is missing."""
+
+    records: list[dict[str, Any]]
+    cut: bool
+    """There are earlier ones that are not among them."""
+
+
+class History:
+    """A directory of such files. What cannot be opened or understood is passed over."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def records(self, since: float = 0.0, job: str | None = None, users: Collection[int] | None = None) -> Found:
+        """The latest since then; of one job (its id), and of these users and of nobody, if they are given."""
+        wanted = None if job is None else job.encode()
+        lines: list[tuple[float, bytes, int | None]] = []
+        files, cut = self._files(EVENTS, users), False
+        for uid, path in files:
+            text, part = _tail(path, READ_AT_MOST // len(files))
+            cut = cut or (part and _time(next(iter(text), b"")) > since)
+            for line in text:
+                if wanted is None or wanted in line:
+                    when = _time(line)
+                    if when >= since:
+                        lines.append((when, line, uid))
+        lines.sort(key=lambda one: one[0])
+        records = []
+        for _, line, uid in lines[-RECORDS_AT_MOST:]:
+            record = _parse(line)
+            if record is not None and api.fits(told(record), api.Record) and job in (None, record["job"]):
+                records.append({**record, "uid": uid})
+        return Found(records, cut or len(lines) > RECORDS_AT_MOST)
+
+    def jobs(self, users: Collection[int] | None = None) -> list[dict[str, Any]]:
+        """As api.Job with mentions, in the order in which they were last heard of.
+
+        A job whose end is not in the files has state "ended" all the same, and its outcome says that nobody saw it.
+        """
+        latest: dict[str, tuple[float, dict[str, Any]]] = {}
+        files = self._files(JOBS, users)
+        for _, path in files:
+            for line in _tail(path, READ_AT_MOST // len(files))[0]:
+                found = _parse(line)
+                job = found.get("job") if found is not None else None
+                if isinstance(job, dict) and api.fits(told(job), api.Job):
+                    latest[job["id"]] = _time(line), job if job["outcome"] is not None else {**job, **UNSEEN}
+        return [job for _, job in sorted(latest.values(), key=lambda one: one[0])]
+
+    def _files(self, kind: str, users: Collection[int] | None) -> list[tuple[int | None, Path]]:
+        """The older of a user's two files first."""
+        try:
+            names = sorted((path.name for path in self.directory.iterdir()), key=_age)
+        except OSError:
+            return []
+        found = []
+        for name in names:
+            match = NAMES.fullmatch(name)
+            if match is not None and match[2] == kind:
+                uid = whose(name)
+                if users is None or uid is None or uid in users:
+                    found.append((uid, self.directory / name))
+        return found
+
+
+def _age(name: str) -> tuple[bool, str]:
+    return not name.endswith(OLD), name
+
+
+UNSEEN: dict[str, Any] = {
+    "state": "ended",
+    "processes": [],
+    "outcome": {
+        "exit_code": None,
+        "signal": None,
+        "killed": None,
+        "peak": {},
+        "refusals": 0,
+        "duration": 0.0,
+        "ended": None,
+        "seen": False,
+    },
+}
+"""What is said of a job whose end was not seen."""
+
+
+def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:
+    """The whole lines among its last bytes, and whether there are earlier ones. Of no regular file there are none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return [], False
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return [], False
+        start = max(0, status.st_size - most)
+        lines = os.pread(fd, most, start).split(b"\n")
+    except OSError:
+        return [], False
+    finally:
+        os.close(fd)
+    return lines[1 if start else 0 : -1], start > 0  # before the first and behind the last newline is half a line
+
+
+TIME = re.compile(rb'\{"time": ([0-9.]+)')
+
+
+def _time(line: bytes) -> float:
+    """Without reading the rest. Negative: it is no line of ours."""
+    match = TIME.match(line)
+    try:
+        return float(match[1]) if match else -1.0
+    except ValueError:
+        return -1.0
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = _read(json.loads(line))
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return None
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else None

@@ -1,0 +1,138 @@
+"""Why did my run die last night? Real programs, a daemon that ends, and no daemon, or a later one, to be asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.node import GIB, Node, gone, wait_for
+
+
+def reclaimed(node: Node) -> dict[str, Any]:
+    """A borrower is stopped for an owner; both are over. The borrower as the daemon showed it last."""
+    night = node.puppet("night", "--request", "none", "--limit", "14Gi")
+    night.alloc(13 * GIB)
+    day = node.puppet("day", "--request", "8Gi")
+    day.alloc(6 * GIB)
+    assert night.wait() == 128 + signal.SIGKILL
+    assert day.end() == 0
+    wait_for(lambda: node.job("night").get("state") == "ended", "the end of the job")
+    (job,) = [one for one in node.api("GET", "/v1/jobs?ended=1")["jobs"] if one["name"] == "night"]
+    return dict(job)
+
+
+def end_daemon(node: Node, how: signal.Signals) -> None:
+    pid = node.daemon_pid()
+    wait_for(lambda: '"killed": {' in written(node, "jobs"), "the history")
+    os.kill(pid, how)
+    wait_for(lambda: gone(pid), "the end of the daemon")
+
+
+def written(node: Node, kind: str) -> str:
+    (host,) = (node.directory / "state" / "gpushare" / "history-sim").iterdir()
+    assert host.name == os.uname().nodename
+    return (host / f"{os.getuid()}.{kind}").read_text()
+
+
+def check(node: Node, shown: dict[str, Any]) -> None:
+    """What commands say of it is what they said while its daemon ran."""
+    told = node.gpushare("explain", "night")
+    assert told.returncode == 0, told.stderr
+    assert f"job night ({shown['id']}) of {shown['user']}: ended" in told.stdout
+    assert "to return borrowed memory" in told.stdout and "owed to day" in told.stdout
+    assert "used 13.5 GiB at most" in told.stdout and "limit 14.0 GiB" in told.stdout
+    for said in ("admitted on GPU 0", "asked with SIGTERM to give back: day wants 6.0 GiB", "the job is over"):
+        assert said in told.stdout
+    story = json.loads(node.gpushare("explain", shown["id"][:6], "-o", "json").stdout)
+    assert story["job"] == shown
+    assert {"admitted", "ended"} <= {one["event"] for one in story["story"]}
+    assert {one["job"] for one in story["story"]} == {shown["id"]}
+    (found,) = [one for one in json.loads(node.gpushare("ps", "-a", "--json").stdout)["jobs"] if one["name"] == "night"]
+    assert found == shown
+    table = node.gpushare("ps", "-a").stdout.splitlines()
+    (row,) = [line for line in table if " night " in line]
+    for cell in (shown["id"], "reclaimed", "6.0 GiB owed to day", "13.5 GiB", "14.0 GiB"):
+        assert cell in row
+    recent = json.loads(node.gpushare("events", "--since", "1h", "-o", "json").stdout)["records"]
+    assert [one["event"] for one in recent if one["job"] == shown["id"]] == [one["event"] for one in story["story"]]
+    assert json.loads(node.gpushare("events", "--since", "2000-01-01", "-n", "1", "-o", "json").stdout)["records"]
+    tomorrow = node.gpushare("events", "--since", "2200-01-01", "-o", "json")
+    assert json.loads(tomorrow.stdout)["records"] == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_why_a_run_died_is_known_without_its_daemon_and_to_the_next(node: Node, how: signal.Signals) -> None:
+    node.start_daemon_of_user()
+    shown = reclaimed(node)
+    end_daemon(node, how)
+    assert "no daemon runs on this node: this is what" in node.gpushare("ps", "-a").stderr
+    check(node, shown)
+    # Another day: a daemon starts with the next run, and knows what was before it.
+    other = node.puppet("other", "--request", "1Gi")
+    assert "no daemon runs" not in node.gpushare("ps", "-a").stderr
+    check(node, shown)
+    assert other.end() == 0
+
+
+def test_without_a_history_it_is_said_that_no_daemon_runs(node: Node) -> None:
+    for words in (["ps", "-a"], ["explain", "night"], ["events", "--since", "1h"]):
+        told = node.gpushare(*words)
+        assert (told.returncode, told.stdout) == (3, "")
+        assert "no daemon runs on this node" in told.stderr
+    assert node.gpushare("ps").returncode == 3
+
+
+def test_a_job_whose_end_nobody_saw(node: Node) -> None:
+    """The daemon and then the program are killed, as with a node that loses its power."""
+    node.start_daemon_of_user()
+    night = node.run("--name", "night", "--exec", "sleep", "1000")
+    wait_for(lambda: node.job("night").get("state") == "running", "the job")
+    wait_for(lambda: '"name": "night"' in written(node, "jobs"), "the history")
+    node.kill_daemon()
+    night.kill()
+    night.wait()
+    told = node.gpushare("explain", "night")
+    assert "its end was not seen" in told.stdout
+    node.start_daemon_of_user()
+    assert "its end was not seen" in node.gpushare("explain", "night").stdout
+    (row,) = [line for line in node.gpushare("ps", "-a").stdout.splitlines() if " night " in line]
+    assert "not seen" in row
+
+
+def test_a_home_that_is_full_or_closed_costs_the_history_only(node: Node) -> None:
+    (node.directory / "state").write_text("this is no directory")
+    node.start_daemon_of_user()
+    program = node.puppet("a", "--request", "1Gi")
+    program.alloc(GIB // 2)
+    assert program.end() == 0
+    assert "exit 0" in node.gpushare("ps", "-a").stdout
+    wait_for(lambda: "the history cannot be written" in node.log(), "the log")
+    assert node.log().count("the history cannot be written") == 1
+
+
+def test_the_log_names_job_and_user(node: Node) -> None:
+    """Who reads it later should not have to look an id up."""
+    node.start_daemon_of_user()
+    reclaimed(node)
+    lines = [line for line in node.log().splitlines() if " job=" in line]
+    assert lines
+    user = node.api("GET", "/v1/jobs?ended=1")["jobs"][0]["user"]
+    for line in lines:
+        assert f"user={user}" in line and ("name=night" in line or "name=day" in line), line
+    node.gpushare("reserve", "1Gi", "--name", "kept")
+    assert any(f"user={user}" in line for line in node.log().splitlines() if "event=reserved" in line)
+
+
+def test_files_are_for_their_user_alone(node: Node) -> None:
+    node.start_daemon_of_user()
+    assert node.puppet("a").end() == 0
+    wait_for(lambda: "ended" in written(node, "events"), "the history")
+    (host,) = (node.directory / "state" / "gpushare" / "history-sim").iterdir()
+    assert host.stat().st_mode & 0o777 == 0o700
+    for path in host.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600, Path(path)
