@@ -48,7 +48,10 @@ struct gs_line {
     uint32_t vmm_export; /* [process] */
     uint32_t multicast;  /* [process] */
     uint32_t trimmed;    /* [process] units that trimming has given back so far; wraps */
-    uint32_t reserved_process[6];
+    uint32_t asking;     /* [process] calls that have asked for credit and have not taken it, or given up, yet */
+    uint32_t unmet;      /* [process] calls within the request that failed without an answer of the daemon; wraps */
+    uint32_t unmet_told; /* [daemon] how many of these it has counted */
+    uint32_t reserved_process[3];
 
     uint64_t grantable;  /* [daemon] units that a request for more credit would get now */
     uint64_t limit;      /* [daemon] the job's limit on this GPU, units */

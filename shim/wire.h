@@ -116,7 +116,9 @@ struct gs_ask {
     uint64_t bytes; /* more than the credit now holds unused */
     uint32_t line;
     uint32_t flags;      /* enum gs_ask_flags */
-    uint64_t allocation; /* what the program asked for in all: for messages */
+    uint64_t allocation; /* what the program asked for in all */
+    uint32_t ticket;     /* the same in each ASK for one allocation, so that it keeps its place; 0: none */
+    uint32_t reserved;
 };
 
 struct gs_detach {

@@ -49,6 +49,7 @@ from gpushared.core.events import (
     Revoked,
     Stray,
     TimePassed,
+    Unmet,
     UsedSeen,
 )
 from gpushared.core.instructions import Record
@@ -317,7 +318,7 @@ class Shell:
                 del self.asked[ask]
                 self._refuse_ask(asked)
             else:
-                again.append(replace(asked.event, waited=now - asked.at))
+                again.append(replace(asked.event, waited=asked.event.waited + now - asked.at))
         self._events = deque([*again, *queued])
 
     def _refuse_ask(self, asked: Asked) -> None:
@@ -374,7 +375,10 @@ class Shell:
         return self._used_seen(wish.gpu)
 
     def _used_seen(self, gpu: str) -> UsedSeen:
-        return UsedSeen(gpu, self._used_on(gpu), self.enforcer.trims_of(self.core.gpus[gpu].shares))
+        shares = self.core.gpus[gpu].shares
+        # First who is asking, then what is used: a call that takes its credit in between is seen to have done so.
+        asking = self.enforcer.asking(shares, gpu)
+        return UsedSeen(gpu, self._used_on(gpu), self.enforcer.trims_of(shares), asking)
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:
@@ -428,11 +432,17 @@ class Shell:
             # Whoever waits for a sample must not wait for ever: one that is steady for nobody corrects nothing.
             return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
         after = self._used_on(gpu)
+        for process in after:
+            self._tell_unmet(process)
         steady = {process: used for process, used in after.items() if before.get(process) == used}
         self._note_peaks(gpu, after)
         strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
         self._note_observed(gpu, strays, sample.by_pid or {})
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
+
+    def _tell_unmet(self, process: int) -> None:
+        for gpu, count in self.enforcer.take_unmet(process).items():
+            self.feed(Unmet(process, gpu, count))
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
         """Of a job with one process the page has the exact peak; of several, what the samples meet."""
@@ -640,6 +650,7 @@ class Shell:
         if entry is not None:
             entry.refusals += self.enforcer.refusals(client.id)
             self._note_last_peak(client, entry)
+        self._tell_unmet(client.id)
         self.clients.remove(client)
         self.feed(ProcessGone(client.id, {} if client.page.broken else client.page.used()))
         self.enforcer.pages.pop(client.id, None)

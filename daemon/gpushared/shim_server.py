@@ -53,6 +53,8 @@ AT_ONCE = 32
 """Frames that are taken, or sent, with one call."""
 TOGETHER = 0.0005
 """Seconds that an answer may wait for others, to be sent with them."""
+NOTICEABLE = 0.001
+"""Seconds: who has waited no longer has lost no place worth keeping."""
 HELLO_WITHIN = 10.0
 LOOK_AGAIN = 0.5
 STRIKES = 8
@@ -107,8 +109,8 @@ class Connection:
         self.peer = peer
         self.uid = uid
         self.client: Client | None = None
-        self.asks: set[int] = set()
-        """Of the core, that are not answered yet."""
+        self.asks: dict[int, tuple[int, float]] = {}
+        """Of the core, that are not answered yet: the ticket of each, and since when its allocation has waited."""
         self.unsent: deque[bytes] = deque()
         self.outstanding = 0
         self.paused = False
@@ -287,9 +289,11 @@ class ShimServer:
         self._connections.discard(connection)
         self._is_no_stranger(connection)
         self.shell.doors.leave(connection.uid, PER_CONNECTION)
-        for ask in connection.asks:
+        for ask, (ticket, since) in connection.asks.items():
             self.shell.asked.pop(ask, None)
             self.shell.feed(AskCancelled(ask))
+            if connection.client is not None:
+                connection.client.remember_wait(ticket, time.monotonic() - since)
         connection.asks.clear()
         client = connection.client
         if client is None:
@@ -484,7 +488,7 @@ class ShimServer:
             return
 
         def answer(done: do.Attached | do.Granted | do.Denied, line: int | None) -> None:
-            connection.asks.discard(ask)
+            connection.asks.pop(ask, None)
             if isinstance(done, do.Denied):
                 self._deny(connection, seq, done)
             elif line is None:
@@ -495,7 +499,7 @@ class ShimServer:
                 self._reply(connection, seq, OK, line=line, granted=granted)
 
         ask = self.shell.next_ask()
-        connection.asks.add(ask)
+        connection.asks[ask] = 0, time.monotonic()
         self.shell.ask(AttachAsked(ask, client.id, gpu), answer)
 
     def _ask(self, connection: Connection, client: Client, seq: int) -> None:
@@ -508,17 +512,23 @@ class ShimServer:
             return
         self.shell.traffic.asks += 1
 
+        ticket, asked_at = body.ticket, time.monotonic()
+        waited = client.waits.pop(ticket, 0.0) if client.waits else 0.0
+
         def answer(done: do.Attached | do.Granted | do.Denied, _: int | None) -> None:
-            connection.asks.discard(ask)
+            connection.asks.pop(ask, None)
             if isinstance(done, do.Granted):
+                wait = waited + time.monotonic() - asked_at
+                if wait >= NOTICEABLE:
+                    client.remember_wait(ticket, wait)
                 self._reply(connection, seq, OK, line=line, granted=done.size)
             elif isinstance(done, do.Denied):
                 self._deny(connection, seq, done, line)
 
         ask = self.shell.next_ask()
-        connection.asks.add(ask)
+        connection.asks[ask] = ticket, asked_at - waited
         failed, again = bool(flags & DRIVER_FAILED), bool(flags & FAILED_AGAIN)
-        self.shell.ask(CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again), answer)
+        self.shell.ask(CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again, waited), answer)
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line

@@ -11,9 +11,11 @@
 #include "client.h"
 #include "message.h"
 #include "options.h"
+#include "system.h"
 
-/* Another thread may take the credit that an answer brought, or the daemon take it back; so often we ask again. */
-#define MAX_ROUNDS 64
+#define MARGIN_MS    4000 /* on top of the patience of the daemon: it decides, not we */
+#define EAGER_ROUNDS 16   /* so many answers in a row may bring nothing before we pause between two asks */
+#define PAUSE_US     1000 /* that pause */
 
 void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
@@ -153,7 +155,7 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
     frame.u.attach.total = gpu->total;
     gs_text_add(&waiting, "waiting for room for a context");
     add_gpu(&waiting, gpu);
-    enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting);
+    enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting, false);
     /* Away, and this GPU has no line yet: a limit of our own, rather than a program that cannot start. */
     *alone = outcome == GS_NO_DAEMON || (outcome == GS_AWAY && gpu->line == NULL);
     if (*alone)
@@ -203,8 +205,39 @@ void gs_account_detach(struct gs_gpu *gpu) {
     gs_mutex_unlock(&gpu->mutex);
 }
 
-/* More credit: `missing` beyond what is unused, for an allocation of `units`. */
-static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units, uint32_t flags,
+/* An allocation that the credit did not cover, from its first ask to its end. The daemon holds the credit that it
+ * grants within the request for as long as `line->asking` says that somebody here is about to take it. */
+struct gs_asking {
+    struct gs_gpu *gpu;
+    uint32_t units;
+    uint32_t ticket; /* keeps its place among the claims */
+    uint32_t rounds;
+    uint64_t end; /* of gs_now_ms: it has waited longer than any claim may */
+};
+
+static uint32_t tickets;
+
+static void begin_asking(struct gs_asking *asking, struct gs_gpu *gpu, uint32_t units) {
+    *asking = (struct gs_asking){.gpu = gpu, .units = units, .end = gs_now_ms() + gs_client_patience() + MARGIN_MS};
+    while (asking->ticket == 0)
+        asking->ticket = __atomic_add_fetch(&tickets, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&gpu->line->asking, 1, __ATOMIC_ACQ_REL);
+}
+
+static void end_asking(struct gs_asking *asking) {
+    __atomic_fetch_sub(&asking->gpu->line->asking, 1, __ATOMIC_ACQ_REL);
+}
+
+/* Whether it would be within the request, as far as this process can tell: it does not know what the job's other
+ * processes use now. */
+static bool within_request(const struct gs_gpu *gpu, uint32_t units) {
+    const struct gs_line *line = gpu->line;
+    uint64_t used = gs_word_used(gs_word_load(line)) + __atomic_load_n(&line->overhead, __ATOMIC_RELAXED);
+    return used + units <= __atomic_load_n(&line->request, __ATOMIC_RELAXED);
+}
+
+/* More credit: `missing` beyond what is unused. */
+static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units, uint32_t flags, uint32_t ticket,
                            struct gs_answer *answer) {
     struct gs_frame frame = {.type = GS_ASK};
     struct gs_text waiting = {0};
@@ -212,11 +245,12 @@ static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units,
     frame.u.ask.line = gpu->number;
     frame.u.ask.flags = flags;
     frame.u.ask.allocation = bytes_of(units);
+    frame.u.ask.ticket = ticket;
     gs_text_add(&waiting, "waiting for ");
     gs_text_bytes(&waiting, bytes_of(units));
     add_gpu(&waiting, gpu);
     gs_text_add(&waiting, ": it is within this job's request and is being asked back from those who borrowed it");
-    return gs_client_request(&frame, answer, &waiting);
+    return gs_client_request(&frame, answer, &waiting, flags == 0 && within_request(gpu, (uint32_t)units));
 }
 
 /* Our pools may hold what they do not use: first what is charged too much, then what is only kept. */
@@ -232,44 +266,77 @@ static uint64_t lacking(const struct gs_line *line, uint32_t units) {
     return wanted > credit ? wanted - credit : 0;
 }
 
+/* The daemon has not decided: within the request that breaks the guarantee, and the daemon counts it when it looks. */
+static void say_undecided(struct gs_asking *asking, const char *why) {
+    if (within_request(asking->gpu, asking->units))
+        __atomic_fetch_add(&asking->gpu->line->unmet, 1, __ATOMIC_RELAXED);
+    say_refused(asking->gpu, asking->units, NULL, why);
+}
+
+/* A limit that holds for this process alone. */
+static bool reserve_alone(struct gs_gpu *gpu, uint32_t units) {
+    bool reserved = reserve_after_squeeze(gpu, units, true);
+    if (!reserved)
+        say_over_limit(gpu, units);
+    return reserved;
+}
+
 /* true: reserved, or worth another round. */
-static bool ask_for(struct gs_gpu *gpu, uint32_t units, bool *reserved) {
+static bool ask_once(struct gs_asking *asking, bool *reserved) {
+    struct gs_gpu *gpu = asking->gpu;
     struct gs_answer answer = {0};
-    uint64_t lack = lacking(gpu->line, units);
-    *reserved = gs_reserve(gpu->line, units);
+    uint64_t lack = lacking(gpu->line, asking->units);
+    *reserved = gs_reserve(gpu->line, asking->units);
     if (*reserved || lack == 0)
         return true;
-    enum gs_outcome outcome = ask(gpu, lack, units, 0, &answer);
+    enum gs_outcome outcome = ask(gpu, lack, asking->units, 0, asking->ticket, &answer);
     notice_borrower(gpu); /* the limit may have been raised since the GPU was attached */
     /* Whatever the answer: credit may have come meanwhile. */
-    *reserved = gs_reserve(gpu->line, units);
+    *reserved = gs_reserve(gpu->line, asking->units);
     if (*reserved || (outcome == GS_ANSWERED && answer.status == GS_OK))
         return true;
     if (outcome == GS_ANSWERED && answer.status == GS_UNKNOWN && gpu->attached) {
         /* The daemon does not know that we are here: it was restarted and could not find our page. */
         __atomic_store_n(&gpu->attached, 0, __ATOMIC_RELAXED);
-        return gs_account_attach(gpu);
+        bool attached = gs_account_attach(gpu);
+        if (attached && gpu->own)
+            *reserved = reserve_alone(gpu, asking->units);
+        return attached && (!gpu->own || *reserved);
     }
-    *reserved = reserve_after_squeeze(gpu, units, true);
-    if (!*reserved)
-        say_refused(gpu, units, outcome == GS_ANSWERED ? answer.text : NULL,
-                    outcome == GS_ANSWERED ? "not free now" : why_not(outcome));
-    return *reserved;
+    *reserved = reserve_after_squeeze(gpu, asking->units, true);
+    if (*reserved)
+        return true;
+    if (outcome == GS_ANSWERED)
+        say_refused(gpu, asking->units, answer.text, "not free now");
+    else
+        say_undecided(asking, why_not(outcome));
+    return false;
+}
+
+/* Other threads of this process may take what an answer brought. The daemon keeps this allocation's place, and takes
+ * nothing of it meanwhile, so that some answer leaves enough: only time ends this, never a number of rounds. */
+static bool ask_until_reserved(struct gs_asking *asking) {
+    bool reserved = false;
+    while (ask_once(asking, &reserved) && !reserved) {
+        if (gs_now_ms() >= asking->end) {
+            say_undecided(asking, "other threads of this process took the memory each time that it was granted");
+            break;
+        }
+        if (++asking->rounds > EAGER_ROUNDS)
+            gs_sleep_us(PAUSE_US);
+    }
+    return reserved;
 }
 
 bool gs_account_reserve_slow(struct gs_gpu *gpu, uint32_t units) {
-    bool reserved = reserve_after_squeeze(gpu, units, false);
-    if (gpu->own && !reserved) {
-        reserved = reserve_after_squeeze(gpu, units, true);
-        if (!reserved)
-            say_over_limit(gpu, units);
-        return reserved;
-    }
-    for (int rounds = 0; rounds < MAX_ROUNDS && !reserved; rounds++)
-        if (!ask_for(gpu, units, &reserved))
-            return false;
-    if (!reserved)
-        say_refused(gpu, units, NULL, "other threads of this process take it as fast as it comes");
+    struct gs_asking asking;
+    if (reserve_after_squeeze(gpu, units, false))
+        return true;
+    if (gpu->own)
+        return reserve_alone(gpu, units);
+    begin_asking(&asking, gpu, units);
+    bool reserved = ask_until_reserved(&asking);
+    end_asking(&asking);
     return reserved;
 }
 
@@ -277,7 +344,7 @@ bool gs_account_driver_failed(struct gs_gpu *gpu, uint32_t units) {
     struct gs_answer answer;
     if (gpu->own)
         return false;
-    if (ask(gpu, units, units, GS_ASK_DRIVER_FAILED, &answer) != GS_ANSWERED)
+    if (ask(gpu, units, units, GS_ASK_DRIVER_FAILED, 0, &answer) != GS_ANSWERED)
         return false;
     if (answer.status != GS_OK)
         say_refused(gpu, units, answer.text, "the GPU is full although this job's account is not");
@@ -287,7 +354,7 @@ bool gs_account_driver_failed(struct gs_gpu *gpu, uint32_t units) {
 void gs_account_driver_failed_again(struct gs_gpu *gpu, uint32_t units) {
     struct gs_answer answer;
     if (!gpu->own)
-        ask(gpu, units, units, GS_ASK_DRIVER_FAILED | GS_ASK_FAILED_AGAIN, &answer);
+        ask(gpu, units, units, GS_ASK_DRIVER_FAILED | GS_ASK_FAILED_AGAIN, 0, &answer);
 }
 
 /* ---- what a program is told ----------------------------------------------------------------------- */

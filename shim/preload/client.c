@@ -30,6 +30,8 @@
 #define ANSWER_MARGIN_MS    2000 /* on top of the daemon's own patience */
 #define QUEUE_MS            250  /* in the queue at the daemon's door */
 #define FIRST_PAUSE_MS      50   /* between two attempts to connect, doubling */
+#define LONGEST_PAUSE_MS    500  /* up to this: a daemon that has come back is found soon */
+#define LOSSES              3    /* connections that a request may lose, if it is not guaranteed */
 #define NOTE_AFTER_MS       1000
 #define TELL_PATIENCE_MS    500
 
@@ -376,8 +378,8 @@ static bool gives_up(enum link_state state) {
 }
 
 /* Connected, or why not. Waits for a thread that is connecting already, and for a daemon that is away, until
- * `until`. */
-static enum gs_outcome ensure_connected(uint64_t until) {
+ * `until`; only a guaranteed request does so while AWAY_PAUSE_MS lasts. */
+static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
     uint64_t pause = FIRST_PAUSE_MS;
     for (;;) {
         gs_lock(&client.lock);
@@ -407,7 +409,7 @@ static enum gs_outcome ensure_connected(uint64_t until) {
         state = connect_now(&connection);
         now = gs_now_ms();
         bool again = (state == DISCONNECTED || state == ABSENT) && !gives_up(state);
-        bool over = now + pause >= until || client.away_until > now || client.page_lost;
+        bool over = now + pause >= until || (client.away_until > now && !guaranteed) || client.page_lost;
         gs_lock(&client.lock);
         if (state == CONNECTED)
             client.socket = connection;
@@ -425,7 +427,7 @@ static enum gs_outcome ensure_connected(uint64_t until) {
         if (over)
             return client.page == NULL ? GS_NO_DAEMON : GS_AWAY;
         gs_sleep_us(pause * 1000);
-        pause *= 2;
+        pause = pause * 2 < LONGEST_PAUSE_MS ? pause * 2 : LONGEST_PAUSE_MS;
     }
 }
 
@@ -533,20 +535,27 @@ static enum slot_state exchange(struct gs_frame *frame, struct gs_answer *answer
     return await(&slot, started, started + patience, waiting);
 }
 
-enum gs_outcome gs_client_request(struct gs_frame *frame, struct gs_answer *answer, const struct gs_text *waiting) {
-    uint64_t until = gs_now_ms() + AWAY_PATIENCE_MS;
-    for (int tries = 0; tries < 3; tries++) {
-        enum gs_outcome outcome = ensure_connected(until);
+uint64_t gs_client_patience(void) {
+    uint32_t patience = __atomic_load_n(&client.patience_ms, __ATOMIC_RELAXED);
+    return patience != 0 ? patience : DEFAULT_PATIENCE_MS;
+}
+
+enum gs_outcome gs_client_request(struct gs_frame *frame, struct gs_answer *answer, const struct gs_text *waiting,
+                                  bool guaranteed) {
+    uint64_t now = gs_now_ms(), end = now + gs_client_patience() + ANSWER_MARGIN_MS;
+    for (int losses = 0; guaranteed ? now < end : losses < LOSSES; losses++, now = gs_now_ms()) {
+        if (losses > 1) /* a daemon that ends each time must not be asked as fast as it starts */
+            gs_sleep_us(losses < 8 ? (FIRST_PAUSE_MS * 1000u) << (losses - 2) : LONGEST_PAUSE_MS * 1000u);
+        enum gs_outcome outcome = ensure_connected(guaranteed ? end : gs_now_ms() + AWAY_PATIENCE_MS, guaranteed);
         if (outcome != GS_ANSWERED)
             return outcome;
-        uint64_t patience = __atomic_load_n(&client.patience_ms, __ATOMIC_RELAXED);
-        switch (exchange(frame, answer, patience + ANSWER_MARGIN_MS, waiting)) {
+        switch (exchange(frame, answer, gs_client_patience() + ANSWER_MARGIN_MS, waiting)) {
         case DONE:
             return GS_ANSWERED;
         case WAITING:
             return GS_NO_ANSWER;
         default: /* lost: connect again and repeat. Credit that came meanwhile is in the page */
-            until = gs_now_ms() + AWAY_PATIENCE_MS;
+            break;
         }
     }
     return GS_AWAY;

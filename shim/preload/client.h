@@ -18,8 +18,13 @@ enum gs_outcome {
 };
 
 /* Send a frame of the process (type and body filled in) and wait for its answer, connecting if need be. Several
- * threads may wait at once. `waiting`, if not NULL, is said once when that takes more than a second. */
-enum gs_outcome gs_client_request(struct gs_frame *frame, struct gs_answer *answer, const struct gs_text *waiting);
+ * threads may wait at once. `waiting`, if not NULL, is said once when that takes more than a second. `guaranteed`: the
+ * frame asks for memory within the request, so a daemon that is away is waited for as long as a claim waits. */
+enum gs_outcome gs_client_request(struct gs_frame *frame, struct gs_answer *answer, const struct gs_text *waiting,
+                                  bool guaranteed);
+
+/* The longest that a claim waits, in milliseconds: within this time the daemon answers every frame. */
+uint64_t gs_client_patience(void);
 
 /* Tell the daemon something that nobody waits for: not if it is away, and its answer is waited for only shortly. */
 void gs_client_tell(struct gs_frame *frame);

@@ -35,6 +35,7 @@ from gpushared.core.events import (
     CreditAsked,
     MemorySampled,
     ReservationEnded,
+    Unmet,
 )
 from gpushared.core.instructions import BudgetSet, Instruction, Log, Record
 from gpushared.core.reveal import OPERATOR
@@ -145,6 +146,14 @@ def listen(world: World, heard: Heard) -> None:
 
 
 # ---- coming and going ------------------------------------------------------------------------------
+
+
+@story("no daemon was there to keep a guarantee")
+def _(tale: Tale) -> None:
+    process = tale.owner(0)
+    tale.world.send(Unmet(process, "GPU-0", 1))
+    tale.world.send(Unmet(process, "GPU-0", 3))
+    tale.story_of("unmet")
 
 
 @story("a job comes and goes")

@@ -151,6 +151,7 @@ class Node(RuleBasedStateMachine):
         """Three of four programs listen to being asked to trim; some are slow to act, or never do."""
         process = self.world.join(job)
         one = self.world.programs[process]
+        one.slow = process % 3 == 0
         one.listens, one.dawdle = process % 4 != 0, [0.0, 0.01, 0.3, 1.5, 60.0][process % 5]
         return process
 
@@ -319,7 +320,7 @@ class Node(RuleBasedStateMachine):
         return self.world.node.jobs[job].bounds[gpu].request - self.world.usage(job, gpu)
 
     def _busy(self) -> set[int]:
-        return {asked.program for asked in self.world.waiting.values()}
+        return {one.program for one in (*self.world.waiting.values(), *self.world.takes)}
 
     def _idle_programs(self) -> list[int]:
         return [process for process in sorted(self.world.programs) if process not in self._busy()]
@@ -335,6 +336,8 @@ class Node(RuleBasedStateMachine):
             return
         seen["events"] += world.events
         seen["plain grants"] += world.plain_grants
+        seen["late takes"] += world.late_takes
+        seen["repeated asks"] += world.repeated
         seen["trims"] += world.trim_count
         seen["trims met"] += world.node.counters.claims_met.get("trim", 0)
         seen["terms"] += len(world.terminated)
@@ -383,5 +386,6 @@ def test_invariants_hold_after_each_of_many_random_events() -> None:
         "not_free",
         "over_limit",
         "not_admitted",
+        "late takes",
     )
     drive(Node, EVENTS, wanted)

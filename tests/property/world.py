@@ -100,6 +100,8 @@ class Program:
     doomed: bool = False
     trims_missed: list[str] = field(default_factory=list)
     """GPUs for which a trim came due while it was stopped."""
+    slow: bool = False
+    """Its calls take what they were granted some time after the answer: the kernel runs others first."""
 
 
 @dataclass
@@ -113,6 +115,21 @@ class Waiting:
     attach: bool
 
 
+@dataclass
+class Take:
+    """A call that was granted credit and has not taken it yet."""
+
+    program: int
+    gpu: str
+    size: int
+    since: float
+    """When the call began to wait,"""
+    granted: float
+    """and when it was answered."""
+    known: bool = True
+    """To the core of now: not of an answer that an earlier one gave."""
+
+
 class World:
     """One node. Random callers use the verbs at the end; all checking is in `_obey`."""
 
@@ -124,6 +141,8 @@ class World:
         self.programs: dict[int, Program] = {}
         self.jobs: dict[str, JobSpec] = {}
         self.waiting: dict[int, Waiting] = {}
+        self.takes: list[Take] = []
+        self.late_takes = self.repeated = 0
         self.teardown: list[tuple[float, int, str, int]] = []
         """(when, pid, gpu, bytes): memory of the dead that the driver still holds."""
         self.trims: list[tuple[float, int, str]] = []
@@ -257,7 +276,8 @@ class World:
     def _used_seen(self, gpu: str) -> UsedSeen:
         on = self._on(gpu)
         trims = {one.id: one.trim for one in on if one.listens}
-        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims)
+        asking = {one.program for one in (*self.waiting.values(), *self.takes) if one.gpu == gpu}
+        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, frozenset(asking))
 
     def _trim(self, wish: Trim) -> None:
         self._check_rung(wish.job, wish.reason.data)
@@ -316,7 +336,44 @@ class World:
         taken = min(size, word.credit - word.used)
         word.credit -= taken
         self._check_kept(one.job, gpu)
+        self._check_held(one, gpu)
         return Revoked(process, gpu, taken, word.used)
+
+    def _check_held(self, one: Program, gpu: str) -> None:
+        """What calls were granted within the request stays theirs until they have taken it, or have had the time to."""
+        job, now = self.node.jobs[one.job], self.now
+        mine = [take for take in self.takes if take.gpu == gpu and self.programs[take.program].job == one.job]
+        if self.usage(one.job, gpu) + sum(take.size for take in mine) > job.bounds[gpu].request:
+            return
+        if job.excess or self.node.gpus[gpu].excess:
+            return  # more was measured than there is: that is worked off at everybody's cost
+        siblings = [asked for asked in self.waiting.values() if self.programs[asked.program].job == one.job]
+        if any(now - asked.since >= self.policy.hold for asked in siblings):
+            return  # a call of the same job, at its limit, has waited for these long enough
+        fresh = [
+            take for take in mine if take.program == one.id and take.known and now - take.granted < self.policy.hold
+        ]
+        word = one.words[gpu]
+        assert word.credit - word.used >= sum(take.size for take in fresh), "taken from a call that was just granted it"
+
+    def _take_up(self) -> None:
+        """Calls that were answered take their memory, or ask again for what others have taken meanwhile."""
+        takes, self.takes = self.takes, []
+        for take in takes:
+            one = self.programs[take.program]
+            word = one.words[take.gpu]
+            if one.stopped:
+                self.takes.append(take)
+            elif word.used + take.size <= word.credit:
+                word.used += take.size
+                self.late_takes += 1
+            else:
+                self.repeated += 1
+                missing = take.size - (word.credit - word.used)
+                ask, waited = self.next_id(), take.granted - take.since
+                self.waiting[ask] = Waiting(take.program, take.gpu, missing, self.now - waited, attach=False)
+                word.used = word.credit
+                self.send(CreditAsked(ask, take.program, take.gpu, missing, allocation=take.size, waited=waited))
 
     def _answer(self, answer: Attached | Granted | Denied) -> None:
         asked = self.waiting.pop(answer.ask)
@@ -332,9 +389,9 @@ class World:
             after = self._after(asked)
             if asked.attach:  # the core's ledger has it already
                 after -= self._cost(asked)
-            assert after <= self._bounds_of(asked)[asked.gpu].request or self.condition(asked.gpu) < Condition.SICK, (
-                "lent on a GPU that is sick"
-            )
+            within = after <= self._bounds_of(asked)[asked.gpu].request
+            guessed = asked.attach and "software GPU" not in self.node.state.overheads
+            assert within or guessed or self.condition(asked.gpu) < Condition.SICK, "lent on a GPU that is sick"
         # Invariants 2 and 11, at the moment of the grant and in the core's own ledger.
         gpu = self.node.gpus[answer.gpu]
         job = self.node.jobs[one.job]
@@ -348,7 +405,10 @@ class World:
         else:
             assert answer.size >= asked.size, "granted less than was asked"
             one.words[answer.gpu].credit += answer.size
-            one.words[answer.gpu].used += asked.size
+            if one.slow and asked.size:
+                self.takes.append(Take(one.id, asked.gpu, asked.size, asked.since, self.now))
+            else:
+                one.words[answer.gpu].used += asked.size
         self._check_physical(answer.gpu)
 
     # ---- the invariants on the world's own numbers ----------------------------------------------
@@ -411,7 +471,12 @@ class World:
             assert answer.reason.code in {Code.NOT_ADMITTED, Code.TOO_LARGE, Code.BAD_BUDGET, Code.GPU_UNHEALTHY}
             return
         bounds = job.bounds[answer.gpu]
-        after = self._after(asked) + self._promised(answer, job.id, bounds.request)
+        after = self._after(asked) + self._promised(answer, asked, job.id, bounds.request)
+        after += sum(
+            take.size
+            for take in self.takes
+            if take.gpu == answer.gpu and take.program != asked.program and self.programs[take.program].job == job.id
+        )
         if answer.reason.code is Code.GPU_UNHEALTHY:
             assert self.condition(answer.gpu) >= Condition.SICK, "refused for the sake of a GPU that is well"
             assert self.condition(answer.gpu) is Condition.LOST or after > bounds.request
@@ -425,11 +490,16 @@ class World:
         if answer.reason.code is Code.OVER_LIMIT:
             assert self._after(asked) > bounds.limit, "refused for a limit that is not reached"
 
-    def _promised(self, answer: Denied, job: str, request: int) -> int:
+    @staticmethod
+    def _place(ask: int, one: Waiting) -> tuple[float, int]:
+        return one.since, ask
+
+    def _promised(self, answer: Denied, asked: Waiting, job: str, request: int) -> int:
         """What processes of the same job wait for since before, within the request: it is theirs first."""
         promised = 0
-        for ask, one in sorted(self.waiting.items()):
-            if ask < answer.ask and one.gpu == answer.gpu and self.programs[one.program].job == job:
+        place = self._place(answer.ask, asked)
+        for ask, one in sorted(self.waiting.items(), key=lambda item: self._place(*item)):
+            if self._place(ask, one) < place and one.gpu == answer.gpu and self.programs[one.program].job == job:
                 growth = self._after(one) - self.usage(job, answer.gpu)
                 if self.usage(job, answer.gpu) + promised + growth <= request:
                     promised += growth
@@ -534,6 +604,8 @@ class World:
         for job in self.node.jobs.values():
             if gpu not in job.bounds or job.id in claimants or self.now - job.since < job.spec.min_run_time:
                 continue
+            if any(one.id in self.setuid for one in self.programs.values() if one.job == job.id):
+                continue  # it has been told, and cannot be stopped
             on_rung = gpu in job.reclaims and job.reclaims[gpu].rung > Rung.TRIM
             borrows = job.bounds[gpu].limit > job.bounds[gpu].request or self._lowered(job.id, gpu)
             if borrows and (job.id in victims or not on_rung):
@@ -546,8 +618,14 @@ class World:
             for ask, asked in self.waiting.items()
             if asked.gpu == gpu
             and gpu in self._bounds_of(asked)
-            and self._after(asked) <= self._bounds_of(asked)[gpu].request
+            and (self._after(asked) <= self._bounds_of(asked)[gpu].request or self._only_guessed(asked))
         ]
+
+    def _only_guessed(self, asked: Waiting) -> bool:
+        """A context may fit into the request although the guess of its cost does not."""
+        job = self.programs[asked.program].job
+        within = self.usage(job, asked.gpu) < self._bounds_of(asked)[asked.gpu].request
+        return asked.attach and within and "software GPU" not in self.node.state.overheads
 
     def _bounds_of(self, asked: Waiting) -> Mapping[str, Bounds]:
         return self.node.jobs[self.programs[asked.program].job].bounds
@@ -611,11 +689,13 @@ class World:
         if one.contexts.pop(gpu, None) is None:
             return
         one.words[gpu].used = 0
+        self.takes = [take for take in self.takes if (take.program, take.gpu) != (process, gpu)]
         self.send(Detached(process, gpu, 0))
 
     def exit(self, process: int, lag: float = 0.0) -> None:
         one = self.programs.pop(process)
         self.waiting = {ask: asked for ask, asked in self.waiting.items() if asked.program != process}
+        self.takes = [take for take in self.takes if take.program != process]
         for gpu, word in one.words.items():
             amount = word.used + one.contexts.get(gpu, 0)
             if amount and lag:
@@ -636,6 +716,7 @@ class World:
             del self.strays[before.pid]
         after = self.next_id()
         self.programs[after] = Program(after, before.job, before.pid, listens=before.listens, dawdle=before.dawdle)
+        self.programs[after].slow = before.slow
         self.send(ProcessJoined(after, before.job, before.pid, "python"))
         return after
 
@@ -655,6 +736,7 @@ class World:
         while True:
             self._reap()
             self._act_on_trims()
+            self._take_up()
             second = int(self.now) + 1.0
             tick = second if self.wake is None else max(self.now, min(self.wake, second))
             tick = min([tick, *(when for when, _, _ in self.trims)])
@@ -731,6 +813,8 @@ class World:
         self.pages.clear()
         self.xids = dict.fromkeys(self.total, ())  # the driver reports none twice
         asks, self.waiting = self.waiting, {}
+        for take in self.takes:
+            take.known = False
         self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(notes.restore_overheads(written))

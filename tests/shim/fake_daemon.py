@@ -25,6 +25,8 @@ MAGIC = 0x77737067
 PAGE_MAGIC = 0x6572616873757067
 HELLO, WELCOME, ATTACH, ASK, DETACH, ANSWER, TRIMMED = range(1, 8)
 OK, OVER_LIMIT, NOT_FREE, TIMED_OUT, NOT_ADMITTED, NOT_ALLOWED, UNKNOWN, BAD_FRAME, SHUTTING_DOWN = range(9)
+BARE = 100
+"""For Policy.decide: answered OK, and no credit came."""
 HAS_PAGE = 1
 DRIVER_FAILED = 1
 
@@ -32,12 +34,12 @@ HEADER = struct.Struct("<IHHII")
 HELLO_BODY = struct.Struct("<QQIIQIIQIIiI64s")
 WELCOME_BODY = struct.Struct("<QQII384s")
 ATTACH_BODY = struct.Struct("<16sQ")
-ASK_BODY = struct.Struct("<QII")
+ASK_BODY = struct.Struct("<QIIQI")
 ANSWER_BODY = struct.Struct("<IIQ384s")
 PAGE_HEADER = struct.Struct("<QIIQQQIIiI48s")
 LINE_AT, LINE_BYTES = 128, 128
 TRIM_ASKED, TRIM_READY, TRIM_BEGUN, TRIM_DONE, TRIM_MS = range(104, 124, 4)
-LINE_TRIMMED, LINE_TRIM_UNITS = 36, 124
+LINE_TRIMMED, LINE_ASKING, LINE_UNMET, LINE_TRIM_UNITS = 36, 40, 44, 124
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
 FUTEX_WAKE = 1
 
@@ -113,6 +115,12 @@ class Page:
     def trim_done(self) -> int:
         return self._number(TRIM_DONE)
 
+    def asking(self, line: int = 0) -> int:
+        return self._number(self._line(line) + LINE_ASKING)
+
+    def unmet(self, line: int = 0) -> int:
+        return self._number(self._line(line) + LINE_UNMET)
+
     def trimmed(self, line: int = 0) -> int:
         return self._number(self._line(line) + LINE_TRIMMED) * UNIT
 
@@ -156,6 +164,7 @@ class Seen:
     bytes: int = 0
     line: int = 0
     flags: int = 0
+    ticket: int = 0
 
 
 @dataclass
@@ -294,13 +303,13 @@ class FakeDaemon:
             if status == OK:
                 line = page.attach(uuid, self.policy.limit, self.policy.request, self.policy.overhead)
         elif frame.type == ASK:
-            frame.bytes, line, frame.flags = ASK_BODY.unpack_from(frame.body)
+            frame.bytes, line, frame.flags, _, frame.ticket = ASK_BODY.unpack_from(frame.body)
             frame.line = line
             outcome = self.policy.decide(frame) if self.policy.decide else self._within_limit(frame)
             if outcome is None:
                 return
-            status = outcome
-            if status == OK and not frame.flags & DRIVER_FAILED:
+            status = OK if outcome == BARE else outcome
+            if outcome != BARE and status == OK and not frame.flags & DRIVER_FAILED:
                 granted = frame.bytes
                 if self.policy.chunk:
                     granted = -(-granted // self.policy.chunk) * self.policy.chunk

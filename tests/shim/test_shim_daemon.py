@@ -282,12 +282,12 @@ for _ in range(100):
 say(2); hear()
 import time
 started = time.monotonic()
-code = cuda.alloc(GiB)[0]
+code = cuda.alloc(5 * GiB)[0]
 say([code, time.monotonic() - started])
 started = time.monotonic()
-code = cuda.alloc(GiB)[0]
+code = cuda.alloc(5 * GiB)[0]
 say([code, time.monotonic() - started]); hear()
-say(cuda.alloc(GiB)[0])
+say(cuda.alloc(5 * GiB)[0])
 """
 
 
@@ -309,7 +309,90 @@ def test_a_daemon_that_goes_and_comes_back(host, daemon):
     assert out == "0\n"
     assert "the gpushare daemon is away" in err
     assert [hello[1] for hello in daemon.hellos] == [0, daemon.page.id], "the same page is presented"
-    assert daemon.page.word()[0] == GIB + 100 * MIB
+    assert daemon.page.word()[0] == 5 * GIB + 100 * MIB
+
+
+def test_within_the_request_a_daemon_that_is_away_is_waited_for_as_long_as_a_claim(host, daemon):
+    """Longer than the two seconds for a loan; and the next allocation waits as well."""
+    child = host.start(
+        "cuda = Cuda().start(); say(1); hear(); say(cuda.alloc(GiB)[0]); say(cuda.alloc(GiB)[0])", **LIMIT
+    )
+    child.stdout.readline()
+    daemon.stop()
+    tell(child)
+    time.sleep(5)
+    daemon.start()
+    out, err = finish(child)
+    assert (out, err) == ("0\n0\n", "")
+    assert daemon.page.unmet() == 0
+
+
+def test_a_guarantee_that_no_daemon_was_there_to_keep_is_counted_in_the_page(host, daemon):
+    daemon.policy.patience_ms = 500
+    child = host.start(
+        "cuda = Cuda().start(); say(1); hear(); say(cuda.alloc(GiB)[0]); say(cuda.alloc(5 * GiB)[0])", **LIMIT
+    )
+    child.stdout.readline()
+    daemon.stop()
+    tell(child)
+    out, err = finish(child)
+    assert out == "2\n2\n" and "the gpushare daemon is away" in err
+    assert daemon.page.unmet() == 1, "of the two only the first was within the request"
+    assert daemon.page.asking() == 0
+
+
+def test_a_daemon_that_ends_at_each_ask_is_asked_again_but_not_as_fast_as_it_comes(host, daemon):
+    """No number of lost connections ends a claim."""
+    left = 6
+
+    def decide(ask):
+        nonlocal left
+        left -= 1
+        if left:
+            threading.Thread(target=lambda: (daemon.stop(), daemon.start())).start()
+            return None
+        return wire.OK
+
+    daemon.policy.decide = decide
+    started = time.monotonic()
+    child = host.python("cuda = Cuda().start(); say(cuda.alloc(GiB)[0])", **LIMIT)
+    assert (child.said, child.err.count("away")) == (0, 0)
+    assert len(daemon.asks()) == 6 and time.monotonic() - started > 0.05 + 0.1 + 0.2
+
+
+def test_no_number_of_answers_that_bring_nothing_ends_a_claim(host, daemon):
+    """Somebody takes the credit each time before the thread wakes; with one ticket it keeps its place."""
+    tickets = []
+
+    def decide(ask):
+        tickets.append(ask.ticket)
+        if len(tickets) < 300:
+            return wire.BARE  # OK, and no credit
+        return wire.OK
+
+    daemon.policy.decide = decide
+    child = host.python("cuda = Cuda().start(); say(cuda.alloc(GiB)[0]); say(cuda.alloc(GiB)[0])", **LIMIT)
+    assert child.out == "0\n0\n"
+    assert set(tickets[:300]) == {tickets[0]} != {0}, "the same allocation"
+    assert tickets[300] not in (0, tickets[0]), "and another one"
+
+
+def test_a_claim_whose_answers_bring_nothing_ends_when_its_time_is_over(host, daemon):
+    daemon.policy.patience_ms = 200
+    daemon.policy.decide = lambda ask: wire.BARE
+    started = time.monotonic()
+    child = host.python("cuda = Cuda().start(); say(cuda.alloc(GiB)[0])", **LIMIT)
+    assert child.said == 2 and 4 < time.monotonic() - started < 15
+    assert "other threads of this process took the memory" in child.err
+    assert len(daemon.asks()) < 10_000, "it pauses between two asks"
+    assert daemon.page.unmet() == 1
+
+
+def test_the_page_says_who_is_about_to_take_credit(host, daemon):
+    seen = []
+    daemon.policy.decide = lambda ask: seen.append(ask.page.asking()) or wire.OK
+    child = host.python("cuda = Cuda().start(); cuda.must_alloc(GiB); say(1)", **LIMIT)
+    assert child.said == 1 and seen == [1] and daemon.page.asking() == 0
 
 
 def test_closing_a_context_does_not_wait_for_a_daemon(host, daemon):

@@ -219,7 +219,7 @@ class CreditAsked(Event):
     again: bool = False
     """And said so again after the GPU was looked at: nothing is asked for, it is to be counted."""
     waited: float = 0.0
-    """As of AttachAsked."""
+    """Seconds for which this allocation has waited already: it keeps its place and its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +254,8 @@ class UsedSeen(Event):
     used: Mapping[int, int]
     trims: Mapping[int, TrimSeen] = field(default_factory=dict)
     """Of the processes that can be asked to trim."""
+    asking: frozenset[int] = frozenset()
+    """Processes with a call that has asked for credit and has neither taken it nor given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,15 @@ class Revoked(Event):
     taken: int
     used: int
     """Used of the same word at that moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet(Event):
+    """Calls of the process within its job's request have failed without an answer: no daemon was there to give one."""
+
+    process: int
+    gpu: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
     size = need + min(state.policy.chunk, in_limit - need, available - need) // UNIT * UNIT
     job.active_at = now
     state.counters.grants += 1
+    share.granted += event.allocation or need
+    gpu.holds[share.process] = now
     state.change(share, credit=size)
     figures = _figures(state, gpu, job, share, available - size + state.lendable(gpu))
     return [Granted(event.ask, event.process, gpu.id, size, figures), Publish(gpu.id)]
@@ -110,10 +112,25 @@ def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
 
 def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int) -> None:
     """A claim is an ask within the request: by the job's usage as last seen, what it is promised, and this."""
-    job = turn.state.jobs[ask.job]
+    state = turn.state
+    job, request = state.jobs[ask.job], state.jobs[ask.job].bounds[gpu.id].request
     if ask.attach:
         ask.size = cost_of_a_context(turn, gpu, job)  # may have been learned since
-    ask.claim = turn.state.usage(job, gpu.id) + promised + _growth(gpu, ask) <= job.bounds[gpu.id].request
+    before = state.usage(job, gpu.id) + promised
+    ask.above = before + _growth(gpu, ask) - request
+    # What a context costs on a type of GPU that has not been measured yet is a guess: it refuses none that may fit.
+    only_guessed = ask.attach and gpu.name not in state.overheads and before < request
+    # What calls beside it are about to take may leave it above the request: a moment later that is known.
+    ask.claim = only_guessed or ask.above + _about_to_be_used(turn, gpu, ask) <= 0
+
+
+def _about_to_be_used(turn: Turn, gpu: Gpu, ask: Ask) -> int:
+    """Idle credit of the job's other processes that their calls are about to take. Nobody waits for that for long:
+    calls come one after the other in busy programs, and this ask is to have its place among them."""
+    if turn.now - ask.since >= turn.policy.hold:
+        return 0
+    others = (gpu.shares[process] for process in gpu.holds if process != ask.process)
+    return sum(share.pending for share in others if share.job == ask.job)
 
 
 def _growth(gpu: Gpu, ask: Ask) -> int:
@@ -163,24 +180,35 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         return False
     if gpu.revoking:
         return False
+    pending = _about_to_be_used(turn, gpu, ask)
     if room.need > room.in_limit:
         siblings = [share for share in turn.state.shares_of(job, gpu.id) if share.process != ask.process]
         missing = room.need - room.in_limit
-        idle = sum(share.idle for share in siblings)
+        spared = gpu.holds if pending else {}
+        takeable = [(share, share.idle - (share.pending if share.process in spared else 0)) for share in siblings]
+        idle = sum(amount for _, amount in takeable)
         if missing > idle:
-            if missing <= idle + _guesses(turn, gpu, job):
-                return False  # what its contexts do cost is known in a moment, and may be less
+            if missing <= idle + pending:
+                return False  # a moment later it is in use, or idle
+            if missing <= idle + _provisional(turn, gpu, job):
+                return _await_measurement(turn, gpu)
             if missing <= idle + _strays(turn.state.shares_of(job, gpu.id)) and not ask.sampled:
                 turn.sample(gpu)  # they may have gone by now
                 return False
             return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
-        _revoke(turn, gpu, missing, siblings, any_idle=True)
+        _revoke(turn, gpu, missing, takeable)
         return False
+    if not ask.claim and ask.above <= 0:
+        return False
+    if not ask.claim and ask.above <= _provisional(turn, gpu, job):
+        return _await_measurement(turn, gpu)
+    held = turn.state.held(gpu, against_claims=ask.claim)
     others = [share for share in gpu.shares.values() if share.process != ask.process]
-    idle = sum(turn.state.revocable(share) for share in others)
+    takeable = [(share, _takeable(turn.state, share, held)) for share in _idle_first(turn, gpu, ask, others)]
+    idle = sum(amount for _, amount in takeable)
     missing = room.need - room.available
     if idle and (missing <= idle or ask.claim):
-        _revoke(turn, gpu, missing, _idle_first(turn, gpu, ask, others))
+        _revoke(turn, gpu, missing, takeable)
         return False
     if not ask.claim:
         if (gpu.returning or _strays(gpu.shares.values())) and not ask.sampled:
@@ -194,9 +222,23 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     return False
 
 
-def _guesses(turn: Turn, gpu: Gpu, job: Job) -> int:
-    """What the job is charged for contexts that have not been measured yet."""
-    return sum(share.overhead for share in turn.state.shares_of(job, gpu.id) if share.process in gpu.guessed)
+def _provisional(turn: Turn, gpu: Gpu, job: Job) -> int:
+    """What the job is charged for contexts that have not been measured yet: they may cost less."""
+    if not gpu.health.attributed:
+        return 0
+    young = turn.now - turn.policy.settling - turn.policy.glimpses_apart
+    return sum(
+        share.overhead
+        for share in turn.state.shares_of(job, gpu.id)
+        if share.attached and not share.measured and share.since > young
+    )
+
+
+def _await_measurement(turn: Turn, gpu: Gpu) -> bool:
+    """Not answered: what its contexts do cost is known in a moment."""
+    if turn.now - gpu.sampled_at >= turn.policy.glimpses_apart:
+        turn.sample(gpu)
+    return False
 
 
 def _strays(shares: Iterable[Share]) -> int:
@@ -215,13 +257,18 @@ def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Sha
     return sorted(others, key=order)
 
 
-def _revoke(turn: Turn, gpu: Gpu, missing: int, shares: list[Share], *, any_idle: bool = False) -> None:
-    """Take `missing` bytes of idle credit, in this order.
+def _takeable(state: State, share: Share, held: Mapping[int, int]) -> int:
+    """What a claim of another process may take of its idle credit now."""
+    return max(0, min(state.revocable(share), share.idle - held.get(share.process, 0)))
+
+
+def _revoke(turn: Turn, gpu: Gpu, missing: int, takeable: Iterable[tuple[Share, int]]) -> None:
+    """Take `missing` bytes of idle credit, in this order, of each share at most so much.
 
     This ends: a revocation that brings less than it should have has brought all, and the answer says so.
     """
-    for share in shares:
-        size = min(missing, share.idle if any_idle else turn.state.revocable(share))
+    for share, most in takeable:
+        size = min(missing, most)
         if size <= 0:
             continue
         gpu.revoking += 1
@@ -257,11 +304,12 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         )
     else:
         assert share is not None  # node.py takes credit asks of attached processes only
-        size, before = 0 if ask.driver_failed else room.need + spare, share.credit
+        size = 0 if ask.driver_failed else room.need + spare
+        if not ask.driver_failed:
+            share.granted += ask.allocation or ask.need
+            gpu.holds[share.process] = turn.now
         state.change(share, credit=size)
         drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows
-        if any(other.job == ask.job for other in gpu.asks.values()):
-            state.see(share, before + size - spare)  # it will be used at once: what its siblings ask for comes on top
         figures = published(state, gpu, (ask.process,))[ask.process]
         turn.emit(Granted(ask.id, ask.process, gpu.id, size, figures))
     if ask.short:

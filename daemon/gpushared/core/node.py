@@ -49,6 +49,7 @@ from gpushared.core.events import (
     ReservationRestored,
     Revoked,
     TimePassed,
+    Unmet,
     UsedSeen,
     XidSeen,
 )
@@ -113,6 +114,7 @@ class NodeState:
             Detached: _detached,
             UsedSeen: _used_seen,
             Revoked: _revoked,
+            Unmet: _unmet,
             MemorySampled: _memory_sampled,
             BudgetChanged: _budget_changed,
             Checkpointed: _checkpointed,
@@ -571,6 +573,8 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
         if share is None:
             continue
         share.trim = event.trims.get(process)
+        if process not in event.asking or turn.now >= gpu.holds.get(process, 0.0) + turn.policy.hold:
+            turn.state.end_hold(share)
         if turn.state.see(share, used):
             turn.state.jobs[share.job].active_at = turn.now
     for ask in gpu.asks.values():
@@ -590,6 +594,17 @@ def _revoked(turn: Turn, event: Revoked) -> None:
     if not gpu.revoking:
         lending.settle(turn, gpu)
         turn.emit(Publish(gpu.id))
+
+
+def _unmet(turn: Turn, event: Unmet) -> None:
+    process = turn.state.processes.get(event.process)
+    gpu = turn.state.gpus.get(event.gpu)
+    if process is None or gpu is None:
+        return
+    turn.state.counters.violations["no_daemon"] += event.count
+    times = "an allocation" if event.count == 1 else f"{event.count} allocations"
+    text = f"{times} on GPU {gpu.index} failed within the request: no daemon answered in time"
+    turn.record("unmet", text, job=turn.state.jobs[process.job], gpu=gpu.id, count=event.count)
 
 
 def _memory_sampled(turn: Turn, event: MemorySampled) -> None:

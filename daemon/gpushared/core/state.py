@@ -68,6 +68,9 @@ class Policy:
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
     on_breach: str = "deny"
     """What follows when a job uses memory past its account: warn, deny or kill (breach.py)."""
+    hold: float = 1.0
+    """So long, in seconds, credit granted within a request waits for its call to take it. A call needs microseconds;
+    this ends the hold of a program that was stopped in between."""
     breach_lasts: float = 1.0
     """So long before a job is stopped for it."""
     breach_least: int = 64 * MIB
@@ -132,6 +135,8 @@ class Share:
     glimpsed_at: float = 0.0
     trim: TrimSeen | None = None
     """As last seen in the page; None: nobody in the process would act on a trim."""
+    granted: int = 0
+    """What its calls were granted and may not have taken yet: counts while the process is in Gpu.holds."""
 
     @property
     def committed(self) -> int:
@@ -144,6 +149,11 @@ class Share:
     @property
     def idle(self) -> int:
         return max(0, self.credit - self.used)
+
+    @property
+    def pending(self) -> int:
+        """Of its idle credit, what its calls are about to take, while the process is in Gpu.holds."""
+        return min(self.idle, self.granted)
 
 
 @dataclass(slots=True)
@@ -270,6 +280,8 @@ class Ask:
     allocation: int = 0
     claim: bool = False
     """Within the request: it may wait, and others may have to give back for it."""
+    above: int = 0
+    """By how much its job would be above the request, in bytes, by what is in use now; a claim is not."""
     short: bool = False
     """A claim that neither free memory nor idle credit could meet."""
     trim_until: float | None = None
@@ -332,6 +344,8 @@ class Gpu:
     """Processes whose context is charged by a guess, until it is measured."""
     asks: dict[int, Ask] = field(default_factory=dict)
     """Unanswered ones, in order of arrival."""
+    holds: dict[int, float] = field(default_factory=dict)
+    """Process -> when it was last granted credit that its calls may not have taken yet."""
     on_rung: dict[str, Job] = field(default_factory=dict)
     """Jobs that have been asked, or made, to give its memory back."""
     looking: bool = False
@@ -496,6 +510,7 @@ class State:
         del self.processes[share.process].shares[share.gpu]
         del self.gpus[share.gpu].shares[share.process]
         self.gpus[share.gpu].guessed.discard(share.process)
+        self.gpus[share.gpu].holds.pop(share.process, None)
         self._sum(share, -share.committed, -share.usage)
 
     def change(self, share: Share, *, credit: int = 0, overhead: int = 0) -> None:
@@ -588,6 +603,29 @@ class State:
             kept += sum(share.idle - self.revocable(share) for share in self.shares_of(job, gpu.id))
         return gpu.idle - kept
 
+    def end_hold(self, share: Share) -> None:
+        """Its calls have taken what they were granted, or have had the time to."""
+        self.gpus[share.gpu].holds.pop(share.process, None)
+        share.granted = 0
+
+    def held(self, gpu: Gpu, *, against_claims: bool) -> dict[int, int]:
+        """Process -> idle credit that its calls were granted and are about to take.
+
+        Nobody takes it from them meanwhile: two programs would otherwise take the same memory from each other in turn.
+        Against a claim only what is within the holder's own request is held. That is part of its guarantee, so the
+        loans of others always suffice for the claims that wait.
+        """
+        found = {process: gpu.shares[process].pending for process in gpu.holds}
+        if not against_claims:
+            return found
+        headroom: dict[str, int] = {}
+        for process, pending in found.items():
+            job = self.jobs[gpu.shares[process].job]
+            left = headroom.get(job.id, max(0, job.bounds[gpu.id].request - self.usage(job, gpu.id)))
+            found[process] = min(pending, left)
+            headroom[job.id] = left - found[process]
+        return found
+
     def revocable(self, share: Share) -> int:
         """Idle credit of a share that others may have: all of it, unless the job lends nothing."""
         job = self.jobs[share.job]
@@ -651,6 +689,15 @@ class State:
         worst = max((one.condition for one in gpu.health.ailments), default=0)
         _hold(gpu.health.condition == worst, f"{gpu.id}: its condition is not that of its ailments")
         _hold(not (gpu.health.lost and gpu.asks), f"{gpu.id}: somebody waits for a GPU that is lost")
+        for process in gpu.holds:
+            _hold(process in gpu.shares, f"{gpu.id}: credit is held for a process that is gone")
+        # Why two claims cannot starve each other: what is held against a claim is part of its holder's guarantee.
+        held: Counter[str] = Counter()
+        for process, amount in self.held(gpu, against_claims=True).items():
+            held[gpu.shares[process].job] += amount
+        for job in owners:
+            room = max(0, job.bounds[gpu.id].request - self.usage(job, gpu.id))
+            _hold(held[job.id] <= room, f"{gpu.id}: more is held for job {job.id} than its request has room for")
         for share in shares:
             _hold(share.credit >= 0 and share.overhead >= 0 and share.used >= 0, f"{gpu.id}: a share below zero")
             _hold(share.used <= share.credit, f"{gpu.id}: process {share.process:x} uses more than its credit")

@@ -6,6 +6,7 @@ restarted, a descriptor was closed) and the process goes on using its credit.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -20,10 +21,14 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
+TICKETS = 64
+"""Allocations of one process whose waits are remembered; the oldest go first."""
+
+
 class Client:
     """One process with a page."""
 
-    __slots__ = ("budget", "command", "connection", "id", "job", "page", "process", "uid")
+    __slots__ = ("budget", "command", "connection", "id", "job", "page", "process", "uid", "waits")
 
     def __init__(self, page: Page, process: Process, job: str, uid: int) -> None:
         self.id = page.id
@@ -35,6 +40,16 @@ class Client:
         self.budget: object = None
         """What it said in HELLO, where it came with the environment alone: children with the same join its job."""
         self.connection: Connection | None = None
+        self.waits: OrderedDict[int, float] = OrderedDict()
+        """Ticket -> seconds that this allocation has waited. It may have to ask again, because another thread took what
+        it was granted, or because its connection was lost: then it keeps its place and its deadline."""
+
+    def remember_wait(self, ticket: int, waited: float) -> None:
+        if not ticket:
+            return
+        self.waits[ticket] = waited
+        if len(self.waits) > TICKETS:
+            self.waits.popitem(last=False)
 
     def restored(self, lines: Iterable[tuple[str, LineSeen]]) -> ProcessRestored:
         """For a core that does not know it: the process as its page and the ledger say."""

@@ -33,6 +33,9 @@ class Enforcer(Protocol):
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
         """What processes use of a GPU now. A claim looks at all of them at once."""
 
+    def asking(self, processes: Iterable[int], gpu: str) -> frozenset[int]:
+        """Processes that are about to take what they were granted."""
+
     def publish(self, process: int, gpu: str, figures: Published) -> None:
         """Tell the process where it stands, so that it need not ask."""
 
@@ -95,6 +98,22 @@ class ShimEnforcer:
             line = page.lines.get(gpu) if page is not None else None
             if line is not None:
                 found[process] = (load(line) >> 32) * UNIT
+        return found
+
+    def asking(self, processes: Iterable[int], gpu: str) -> frozenset[int]:
+        """Those with a call that has asked for credit and has neither taken it nor given up."""
+        lines = ((process, self._line(process, gpu)) for process in processes)
+        return frozenset(process for process, line in lines if line is not None and line.asking)
+
+    def take_unmet(self, process: int) -> dict[str, int]:
+        """GPU -> calls within the request that have failed without an answer, and that nobody has been told of yet."""
+        page = self.pages.get(process)
+        found = {}
+        for gpu, line in page.lines.items() if page is not None else ():
+            count = (line.unmet - line.unmet_told) % 2**32
+            if count:
+                found[gpu] = count
+                line.unmet_told = line.unmet
         return found
 
     def credit(self, process: int, gpu: str) -> int:

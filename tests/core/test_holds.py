@@ -1,0 +1,275 @@
+"""Credit that was granted within a request is its claimant's until it has taken it, or has had the time to."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.tale import spec, start, used
+from gpushare.reasons import Code
+from gpushared.core.events import AskCancelled, CreditAsked, Unmet, UsedSeen
+from gpushared.core.instructions import Granted, Revoke
+from gpushared.core.state import MIB, Policy
+from property.world import World
+
+GIB = 1024 * MIB
+GPU = "GPU-0"
+
+
+@pytest.fixture
+def world() -> World:
+    """16 GiB, of which 15.5 can be given away; contexts cost nothing, credit comes without a chunk."""
+    world = World([16 * GIB], [0], Policy(chunk=0, overhead_guess=0))
+    world.note_limit = lambda limit: None  # type: ignore[method-assign]
+    return world
+
+
+def slow(world: World, name: str, request: str, limit: str, **more: object) -> int:
+    process = start(world, name, request, limit, **more)
+    world.programs[process].slow = True
+    return process
+
+
+def credit(world: World, process: int) -> int:
+    return world.programs[process].words[GPU].credit
+
+
+def borrower(world: World, size: int) -> int:
+    """One that ignores SIGTERM; it has 2 s."""
+    process = start(world, "train", "none", "14Gi", grace=2.0)
+    world.allocate(process, GPU, size)
+    return process
+
+
+def test_a_claim_leaves_another_owner_what_it_was_just_granted(world: World) -> None:
+    """The attack: owners whose claims took each other's credit in turn, while a borrower kept the rest."""
+    train = borrower(world, 11 * GIB)
+    a, b = slow(world, "a", "3Gi", "3Gi"), slow(world, "b", "3Gi", "3Gi")
+    world.allocate(a, GPU, 3 * GIB)
+    world.allocate(b, GPU, 3 * GIB)
+    assert credit(world, a) == 3 * GIB and used(world, a) == 0, "granted, and not taken yet"
+    assert [one.job for one in world.terminated] == [world.programs[train].job], "b's comes from who borrows"
+    world.wait(5.0)
+    assert used(world, a) == used(world, b) == 3 * GIB
+    assert not world.repeated and not world.refusals
+
+
+def test_what_was_taken_and_freed_again_is_idle(world: World) -> None:
+    """Then nobody is stopped for it."""
+    borrower(world, 11 * GIB)
+    a, b = slow(world, "a", "3Gi", "3Gi"), slow(world, "b", "3Gi", "3Gi")
+    world.allocate(a, GPU, 3 * GIB)
+    world._take_up()
+    world.free(a, GPU, 3 * GIB)
+    world.allocate(b, GPU, 3 * GIB)
+    world.wait(5.0)
+    assert used(world, b) == 3 * GIB and not world.terminated
+
+
+@pytest.mark.parametrize(("stopped_for", "kept"), [(0.5, True), (1.5, False)])
+def test_a_program_that_is_stopped_keeps_it_for_a_second(world: World, stopped_for: float, kept: bool) -> None:
+    borrower(world, 11 * GIB)
+    a = slow(world, "a", "3Gi", "3Gi")
+    b = start(world, "b", "3Gi", "3Gi")
+    world.allocate(a, GPU, 3 * GIB)
+    world.pause(a, True)
+    world.wait(stopped_for)
+    world.allocate(b, GPU, 3 * GIB)
+    assert (credit(world, a) == 3 * GIB) is kept
+    assert bool(world.terminated) is kept
+    world.pause(a, False)
+    world.wait(8.0)
+    assert used(world, a) == used(world, b) == 3 * GIB, "and gets it back in the end"
+    assert bool(world.repeated) is not kept
+
+
+def test_loans_do_not_take_each_others_credit_in_turn(world: World) -> None:
+    a, b = slow(world, "a", "none", "max"), slow(world, "b", "none", "max")
+    world.allocate(a, GPU, 9 * GIB)
+    world.allocate(b, GPU, 9 * GIB)
+    assert [one.reason.code for one in world.refusals] == [Code.NOT_FREE]
+    world.wait(1.0)
+    assert used(world, a) == 9 * GIB and not world.repeated
+
+
+def test_a_claim_takes_a_loan_that_was_granted_and_not_taken(world: World) -> None:
+    """Only what is within a request is held against a claim."""
+    a, b = slow(world, "a", "none", "max"), start(world, "b", "8Gi", "8Gi")
+    world.allocate(a, GPU, 12 * GIB)
+    world.allocate(b, GPU, 8 * GIB)
+    assert used(world, b) == 8 * GIB and not world.terminated
+    world.wait(1.0)
+    assert [one.reason.code for one in world.refusals] == [Code.NOT_FREE], "a asks again, and it is not free"
+
+
+def test_of_a_grant_beyond_the_request_the_part_within_it_is_held(world: World) -> None:
+    a, b = slow(world, "a", "3Gi", "max"), start(world, "b", "12Gi", "12Gi")
+    world.allocate(a, GPU, 10 * GIB)
+    world.allocate(b, GPU, 12 * GIB)
+    assert used(world, b) == 12 * GIB
+    assert 3 * GIB <= credit(world, a) < 4 * GIB
+
+
+def test_processes_of_one_job_hold_together_no_more_than_its_request(world: World) -> None:
+    job = world.submit(spec("many", "4Gi", "max"))
+    workers = []
+    for _ in range(4):
+        process = world.join(job)
+        world.attach(process, GPU)
+        world.programs[process].slow = True
+        workers.append(process)
+    for process in workers:
+        world.allocate(process, GPU, 3 * GIB)
+    assert sum(credit(world, process) for process in workers) == 12 * GIB, "all of it fits"
+    owner = start(world, "owner", "11Gi", "11Gi")
+    world.allocate(owner, GPU, 11 * GIB)
+    assert used(world, owner) == 11 * GIB and not world.terminated
+    held = sum(credit(world, process) for process in workers)
+    assert 4 * GIB <= held < 5 * GIB
+
+
+def test_what_a_sibling_is_about_to_take_counts(world: World) -> None:
+    """Two processes ask for 3 GiB each within a request of 4: the second's is a loan, and stops nobody."""
+    borrower(world, 11 * GIB)
+    job = world.submit(spec("two", "4Gi", "8Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+        world.programs[process].slow = True
+    world.allocate(first, GPU, 3 * GIB)
+    world.allocate(second, GPU, 3 * GIB)
+    assert not world.terminated and len(world.waiting) == 1, "it waits a moment: the first may take less"
+    world.wait(0.1)
+    assert used(world, first) == 3 * GIB and not world.terminated
+    assert [one.reason.code for one in world.refusals] == [Code.NOT_FREE]
+
+
+def test_no_ask_waits_longer_than_a_hold_for_its_siblings(world: World) -> None:
+    """A sibling that is stopped between answer and call must not keep the job from its own request."""
+    job = world.submit(spec("two", "4Gi", "4Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+        world.programs[process].slow = True
+    world.allocate(first, GPU, 3 * GIB)
+    world.pause(first, True)
+    world.allocate(second, GPU, 3 * GIB)
+    assert credit(world, first) == 3 * GIB
+    world.wait(1.2)
+    assert used(world, second) == 3 * GIB, "the job has room for one of them"
+    world.pause(first, False)
+    world.wait(0.1)
+    assert [(one.process, one.reason.code) for one in world.refusals] == [(first, Code.OVER_LIMIT)]
+
+
+def test_an_allocation_that_asks_again_keeps_its_place_and_its_deadline(world: World) -> None:
+    borrower(world, 14 * GIB)
+    a, b = start(world, "a", "3Gi", "3Gi"), start(world, "b", "3Gi", "3Gi")
+    first = world.allocate(b, GPU, 2 * GIB)
+    assert first in world.waiting
+    world.wait(1.0)
+    ask = world.next_id()
+    world.waiting[ask] = type(world.waiting[first])(a, GPU, 2 * GIB, world.now - 1.5, attach=False)
+    world.send(CreditAsked(ask, a, GPU, 2 * GIB, waited=1.5))
+    mine, other = world.node.state.asks[ask], world.node.state.asks[first]
+    assert mine.order < other.order, "it began to wait earlier"
+    assert mine.deadline == pytest.approx(world.now - 1.5 + world.policy.claim_timeout)
+    world.send(AskCancelled(ask))
+    del world.waiting[ask]
+
+
+def test_who_asks_is_seen_before_credit_is_taken(world: World) -> None:
+    """A library that does not say that it is asking has nothing held, as before."""
+    borrower(world, 11 * GIB)
+    a, b = slow(world, "a", "3Gi", "3Gi"), start(world, "b", "3Gi", "3Gi")
+    world.allocate(a, GPU, 3 * GIB)
+    used_seen = world._used_seen
+    world._used_seen = lambda gpu: UsedSeen(gpu, used_seen(gpu).used)  # type: ignore[method-assign]
+    world._check_held = lambda one, gpu: None  # type: ignore[method-assign]
+    world.allocate(b, GPU, 3 * GIB)
+    assert credit(world, a) < 3 * GIB and used(world, b) == 3 * GIB and not world.terminated
+
+
+def test_an_ask_of_the_driver_holds_nothing(world: World) -> None:
+    a = start(world, "a", "3Gi", "3Gi")
+    out = world.node.handle(CreditAsked(99, a, GPU, GIB, driver_failed=True), world.now)
+    for _ in range(3):
+        for one in out:
+            answer = world._obey(one) if not isinstance(one, Granted | Revoke) else None
+            if answer is not None:
+                out = world.node.handle(answer, world.now)
+                break
+    assert not world.node.gpus[GPU].holds
+
+
+def fill(world: World, process: int) -> None:
+    """Take all that is free."""
+    world.send(world._used_seen(GPU))
+    world.allocate(process, GPU, world.node.published(GPU, [process])[process].grantable)
+
+
+# ---- what a guess may not refuse --------------------------------------------------------------------
+
+
+def test_a_guess_of_a_context_does_not_refuse_what_fits_the_request() -> None:
+    """Held 2,544 + 112 MiB and a context of 300 within 3,072 MiB: the guess of 512 said no in the first second."""
+    world = World([16 * GIB], [300 * MIB], Policy())
+    other = start(world, "other", "none", "max")
+    job = start(world, "job", "3Gi", "8Gi")
+    world.allocate(job, GPU, 2544 * MIB)
+    fill(world, other)
+    world.allocate(job, GPU, 112 * MIB)
+    assert not world.refusals, "what the context costs is not known yet"
+    world.wait(3.0)
+    assert used(world, job) == 2656 * MIB and not world.refusals
+
+
+def test_nor_what_the_last_context_on_this_type_of_gpu_cost() -> None:
+    world = World([16 * GIB], [900 * MIB], Policy())
+    start(world, "heavy", "none", "2Gi")
+    world.wait(3.0)
+    assert world.node.state.overheads["software GPU"] == 900 * MIB
+    world.cost[GPU] = 300 * MIB
+    other, job = start(world, "other", "none", "max"), start(world, "job", "3Gi", "8Gi")
+    world.allocate(job, GPU, 2 * GIB)
+    fill(world, other)
+    world.ever_tight = True
+    world.allocate(job, GPU, 600 * MIB)
+    assert not world.refusals
+    world.wait(3.0)
+    assert used(world, job) == 2 * GIB + 600 * MIB
+
+
+def test_a_first_context_is_not_refused_for_its_guess() -> None:
+    """300 MiB fit into a request of 400; a guess of 512 must not keep the owner out."""
+    world = World([16 * GIB], [0], Policy())
+    borrowing = start(world, "other", "none", "max", grace=0.5)
+    world.wait(3.0)
+    world.node.state.overheads.clear()
+    fill(world, borrowing)
+    world.cost[GPU] = 300 * MIB
+    world.ever_tight = True
+    owner = world.submit(spec("owner", "400Mi", "2Gi"))
+    process = world.join(owner)
+    world.attach(process, GPU)
+    world.wait(5.0)
+    assert not world.refusals and GPU in world.programs[process].contexts
+
+
+def test_a_measured_context_refuses_at_once() -> None:
+    """It waits for a measurement only where one is to come."""
+    world = World([16 * GIB], [300 * MIB], Policy())
+    other, job = start(world, "other", "none", "max"), start(world, "job", "1Gi", "8Gi")
+    world.wait(3.0)
+    fill(world, other)
+    world.allocate(job, GPU, 900 * MIB)
+    assert [one.reason.code for one in world.refusals] == [Code.NOT_FREE]
+
+
+def test_calls_that_no_daemon_answered_are_counted(world: World) -> None:
+    a = start(world, "a", "3Gi", "3Gi")
+    world.send(Unmet(a, GPU, 2))
+    assert world.node.counters.violations["no_daemon"] == 2
+    world.send(Unmet(a + 100, GPU, 1))
+    assert world.node.counters.violations["no_daemon"] == 2, "of a process that is gone nothing is known"
+    (told,) = [one.text for one in world.node.story(world.programs[a].job) if one.event == "unmet"]
+    assert told == "2 allocations on GPU 0 failed within the request: no daemon answered in time"
