@@ -88,7 +88,9 @@ OPTIONS: Mapping[str, str] = {
 """The option that is meant, and for what is typed. The first that the command has counts."""
 
 INSTEAD: Mapping[str, str] = {
-    "a job is no container: leave it out": "--rm -it -ti --network --volume --env -e",
+    "a job is no container: leave it out": "--rm -it -ti --network --volume",
+    "write env NAME=VALUE in front of the program": "--env -e",
+    "-o wide shows more": "--wide -w",
     "`gpushare top` follows it live": "--watch --interval",
     "how many GPUs: --gpus 2": "--gres",
     "a program is ended after a time by `timeout 1h gpushare run ...`": "--time -t --time-limit",
@@ -180,6 +182,8 @@ def _usage_hint(error: click.UsageError, context: click.Context, arguments: Sequ
     path = context.command_path
     extra = re.search(r"unexpected extra arguments? \((.*)\)$", error.format_message())
     if isinstance(error, click.NoSuchOption):
+        if isinstance(context.command, click.Group) and (meant := _of_run(error.option_name, context, arguments)):
+            return meant
         return _option_meant(error.option_name, context.command, arguments)
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
         return VALUES.get(error.param.opts[0]) if error.param else None
@@ -259,6 +263,18 @@ def _option_meant(typed: str, command: click.Command, arguments: Sequence[str]) 
     found = [*listed, *close][0]
     _, sign, value = arguments[at].partition("=")
     return _line(["gpushare", *arguments[:at], found + sign + value, *arguments[at + 1 :]])
+
+
+def _of_run(typed: str, context: click.Context, arguments: Sequence[str]) -> str | None:
+    """An option of `run` in front of `run`, or where `run` was left out."""
+    assert isinstance(context.command, click.Group)
+    run = context.command.get_command(context, "run")
+    if run is None or not any(typed in param.opts for param in run.params) or len(arguments) < 2:
+        return None
+    left = list(arguments)
+    if "run" in left:
+        left.remove("run")
+    return _line(["gpushare", "run", *left])
 
 
 def _extra_meant(context: click.Context, extra: list[str], arguments: Sequence[str]) -> str | None:
@@ -350,6 +366,8 @@ def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
     def instead(*words: str) -> str | None:
         return _line(["gpushare", *arguments[:at], *words, *arguments[at + 1 :]])
 
+    if name.startswith("-") and arguments[at - 1] == "--":
+        return _line(["gpushare", *arguments[: at - 1], *arguments[at:]])
     if " " in name.strip():
         return instead(*shlex.split(name)) if name.count("'") % 2 == 0 and name.count('"') % 2 == 0 else None
     if name in BUILTINS:
