@@ -11,6 +11,10 @@ from gpushared.core.state import Gpu, Job, Policy, State
 
 STORY_LINES = 400
 """Kept per job and for the node; the oldest go first."""
+ALL_STORIES = 16_000
+"""Lines of all jobs together: with more than forty jobs each keeps fewer, ..."""
+LEAST_LINES = 20
+"""... and never fewer than these."""
 
 
 @dataclass(slots=True)
@@ -67,15 +71,16 @@ class Turn:
             record = Record(self.now, event, gpu, text, facts, job.id, job.spec.name, job.spec.uid)
         self._note(record)
         if job is not None:
-            keep(job.story, record)
+            share = ALL_STORIES // max(1, len(self.state.jobs))
+            keep(job.story, record, max(LEAST_LINES, min(STORY_LINES, share)))
 
     def _note(self, record: Record) -> None:
         self.out.append(Log(record))
         keep(self.state.records, record)
 
 
-def keep(records: list[Record], record: Record) -> None:
-    """Append, and forget the oldest half when there are too many."""
+def keep(records: list[Record], record: Record, most: int = STORY_LINES) -> None:
+    """Append, and forget the oldest when there are more than twice as many as are kept."""
     records.append(record)
-    if len(records) > 2 * STORY_LINES:
-        del records[:STORY_LINES]
+    if len(records) > 2 * most:
+        del records[:-most]
