@@ -26,6 +26,7 @@ __all__ = ["Node", "detect_driver", "find", "for_run", "foreign_software_gpus"]
 ANSWER_WITHIN = 2.0  # a daemon that is there answers in a millisecond
 START_WITHIN = 10.0
 RESTARTS_WITHIN = 3.0  # seconds that `run` waits for a system daemon that is being restarted
+POLL = 0.05  # seconds between two looks at whether our daemon answers yet
 GIVE_UP_AFTER = 2  # daemons that fail
 
 
@@ -202,4 +203,4 @@ def _bring_up(starter: Starter) -> None:
             return
         starter.start()
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.25 if starter.coming_up else 1.0)
+        pause = min(pause * 1.5, POLL if starter.coming_up else 1.0)

@@ -15,7 +15,7 @@ import gpushare
 
 ROOT = Path(gpushare.__file__).parents[1]
 SLOW = {"rich", "psutil", "aiohttp", "asyncio", "pynvml", "prometheus_client", "cffi", "http", "email", "subprocess"}
-SLOW |= {"click.shell_completion", "tomllib", "ctypes", "logging", "difflib", "tempfile", "argparse"}
+SLOW |= {"click.shell_completion", "tomllib", "ctypes", "logging", "difflib", "tempfile", "argparse", "secrets"}
 
 
 def imported_by(statement: str) -> set[str]:
