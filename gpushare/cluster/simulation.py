@@ -178,6 +178,7 @@ class Simulation:
             self.now = max(self.now, time)
             self._happen()
         self.now = max(self.now, until)
+        self.timeline.reach(self.now)
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Let everything end that will: until no arrival and no planned end is left."""

@@ -67,6 +67,8 @@ class Timeline:
     total: Track = field(default_factory=Track)
     capacity: Track = field(default_factory=Track)
     happenings: list[Happening] = field(default_factory=list)
+    reached: float = 0.0
+    """The time up to which nothing else happened."""
 
     def record(self, time: float, held: Mapping[str, int], capacity: int) -> None:
         """What some of the queues hold from now on; the others hold what they held."""
@@ -78,6 +80,10 @@ class Timeline:
         self.total.set(time, total)
         self.capacity.set(time, capacity)
 
+    def reach(self, time: float) -> None:
+        """What is held is held until then, whether or not a decision comes there."""
+        self.reached = max(self.reached, time)
+
     def note(self, happening: Happening) -> None:
         self.happenings.append(happening)
 
@@ -87,7 +93,7 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        ends = [track.times[-1] for track in (self.total, self.capacity) if track.times]
+        ends = [self.reached, *(track.times[-1] for track in (self.total, self.capacity) if track.times)]
         return max([*ends, *(happening.time for happening in self.happenings[-1:])], default=0.0)
 
     @property

@@ -54,6 +54,14 @@ def test_jobs_come_run_and_end_at_their_times() -> None:
     assert [happening.kind for happening in run.timeline.happenings].count("end") == 3
 
 
+def test_time_after_the_last_decision_counts() -> None:
+    run = simulation()
+    run.submit([one("first", amount=2)])
+    run.advance(30)
+    assert (run.now, run.timeline.end) == (30, 30)
+    assert run.timeline.used() == pytest.approx(1)
+
+
 def test_a_job_that_was_stopped_starts_from_its_beginning() -> None:
     run = simulation()
     run.submit([one("loser", amount=2, duration=10), one("owner", "b", 2, at=4, duration=3)])

@@ -34,6 +34,19 @@ def test_use_and_means() -> None:
     assert run.mean("b") == pytest.approx(2)
 
 
+def test_what_is_held_in_the_end_is_shown_as_long_as_it_was_held() -> None:
+    """After the last decision time goes on: the chart does, too."""
+    run = Timeline()
+    run.record(0, {"a": 0}, 4 * MICRO)
+    run.record(30, {"a": 4 * MICRO}, 4 * MICRO)
+    run.reach(40)
+    run.reach(35)
+    assert (run.end, run.passed) == (40, 40)
+    assert run.mean("a") == pytest.approx(1)
+    assert run.used() == pytest.approx(0.25)
+    assert next(run.strips(plain=True)).split("|")[1][-1] == "@"
+
+
 def test_only_changes_are_kept() -> None:
     run = Timeline()
     run.record(0, {"a": 1, "b": 2}, 4)
