@@ -70,8 +70,11 @@ def _run(options: argparse.Namespace) -> int:
 
     loaded = config.load(options.config)
     if options.check_config:
+        from gpushared.doubts import doubts
+
         print(loaded.describe())
-        for caution in config.cautions(loaded.config) if options.system or loaded.path is not None else ():
+        cautions = config.cautions(loaded.config) if options.system or loaded.path is not None else []
+        for caution in [*cautions, *doubts(loaded.config)]:
             print(f"gpushared: {caution}", file=sys.stderr)
         return 0
     choice = options.driver or os.environ.get("GPUSHARE_DRIVER") or "auto"

@@ -42,12 +42,12 @@ def test_the_sample_file_has_every_setting_at_its_default():
 
 def test_what_check_config_prints_is_a_config(tmp_path):
     file = tmp_path / "a.toml"
-    file.write_text('[reclaim]\ngrace = "1m"\n[memory]\nreserve_least = "1Gi"\n')
+    file.write_text('[reclaim]\ngrace = "20s"\n[memory]\nreserve_least = "1Gi"\n')
     done = run("--check-config", "--config", file)
     assert done.returncode == 0 and done.stderr == ""
-    assert f"grace = 60.0  # {file}" in done.stdout and "claim_timeout = 30.0  # default" in done.stdout
+    assert f"grace = 20.0  # {file}" in done.stdout and "claim_timeout = 30.0  # default" in done.stdout
     again = config.parse(done.stdout, file)
-    assert config.Config(**again) == config.Config(grace=60.0, reserve_least=2**30)
+    assert config.Config(**again) == config.Config(grace=20.0, reserve_least=2**30)
 
 
 @pytest.mark.parametrize(
