@@ -35,7 +35,7 @@ def main() -> int:
             signal.signal(number, lambda *_: None)
     groups = [BY_NAME[options.group]] if options.group else list(GROUPS)
     bad = 0
-    directory = Path(tempfile.mkdtemp(prefix="gs-m-"))
+    directory = Path(tempfile.mkdtemp(prefix="m-"))  # short, as names of sockets are
     try:
         for index, group in enumerate(groups):
             share = options.sample * (index + 1) // len(groups) - options.sample * index // len(groups)
@@ -104,7 +104,7 @@ class Run:
                 self._count(Outcome(change, "cannot matter"))
                 continue
             if bench is None:
-                bench = Bench(self.group, self.records, self.directory / f"{self.group.name}-{number}")
+                bench = Bench(self.group, self.records, self.directory / f"{self.group.name[0]}{number}")
             self._count(bench.run(change))
 
     def _count(self, outcome: Outcome) -> None:

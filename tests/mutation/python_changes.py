@@ -187,6 +187,7 @@ class _Finder(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Name) and node.func.id in SWAPPED_CALLS:
             self._replace(node.func, SWAPPED_CALLS[node.func.id].encode(), "min, max, any, all")
+        node.keywords = [one for one in node.keywords if one.arg != "strict"]  # of zip(): an assertion
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:

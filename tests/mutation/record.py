@@ -13,10 +13,13 @@ import json
 import os
 import subprocess
 import tempfile
+import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mutation import library
 from mutation.groups import ROOT, Group
@@ -31,7 +34,7 @@ class Record:
     """Of one test file."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    """By test; only those that passed."""
+    """By test; without those that are skipped."""
     lines: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """By test and source."""
     sources: dict[str, list[str]] = field(default_factory=dict)
@@ -88,7 +91,7 @@ def of(group: Group, directory: Path, *, fresh: bool = False) -> Records:
     missing = [path for path in files if kept.get(path) is None]
     if missing:
         print(f"{group.name}: measuring {len(missing)} test files", flush=True)
-        scratch = Scratch.make(directory / f"{group.name}-record")
+        scratch = Scratch.make(directory / f"{group.name[0]}m")
         for path in missing:
             kept[path] = _measure(group, scratch, path)
             _write(_kept_at(group, path, scratch.root), kept[path])
@@ -144,12 +147,13 @@ def _measure(group: Group, scratch: Scratch, path: str) -> Record:
     for name in sources:
         record.sources[name] = (scratch.root / name).read_text().splitlines()
     for test, facts in tests.items():
-        if facts["passed"]:
+        if not facts["skipped"]:
             record.seconds[test] = round(facts["seconds"], 3)
             lines = by_context.get(facts["context"], {})
             record.lines[test] = {name: sorted(lines[name]) for name in sources if name in lines}
-    failed = [test for test, facts in tests.items() if not facts["passed"]]
-    print(f"  {path}: {sum(record.seconds.values()):.1f} s, {len(record.seconds)} tests", *failed, flush=True)
+    print(f"  {path}: {sum(record.seconds.values()):.1f} s, {len(record.seconds)} tests", flush=True)
+    if done.returncode == pytest.ExitCode.TESTS_FAILED:  # perhaps for being measured: trial.py asks again
+        print(textwrap.indent(done.stdout[-600:], "    "), flush=True)
     scratch.clear()
     return record
 

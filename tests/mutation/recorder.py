@@ -1,4 +1,4 @@
-"""A pytest plugin that notes which lines each test runs, how long it takes, and whether it passes.
+"""A pytest plugin that notes which lines each test runs, and how long it takes.
 
 Python: coverage.py with a context for each test, here and in the processes that a test starts, if record.py has left
 the settings for it. C: the library counts its lines itself (gcov); what it has counted is moved aside after each test.
@@ -40,7 +40,7 @@ class Recorder:
         if self.coverage is not None:
             self.coverage.switch_context(f"test{len(self.order)}")
         self.order.append(item.nodeid)
-        test = self.tests[item.nodeid] = {"seconds": 0.0, "passed": True}
+        test = self.tests[item.nodeid] = {"seconds": 0.0, "skipped": False}
         before = sum(os.times()[:4])
         try:
             return (yield)
@@ -59,8 +59,7 @@ class Recorder:
         test = self.tests[report.nodeid]
         if not PURE:
             test["seconds"] += report.duration
-        if not report.passed:
-            test["passed"] = False  # or skipped: it notices nothing
+        test["skipped"] |= report.skipped  # then it notices nothing
 
     def pytest_sessionfinish(self) -> None:
         if self.coverage is not None:

@@ -53,7 +53,7 @@ class Scratch:
         shutil.copy(Path(sys.prefix) / "pyvenv.cfg", home / "pyvenv.cfg")
         paths = [self.root, self.root / "daemon", *site.getsitepackages()]
         (packages / "scratch.pth").write_text("".join(f"{path}\n" for path in paths))
-        (packages / "coverage.pth").write_text(COVERAGE)
+        (packages / "then_coverage.pth").write_text(COVERAGE)  # in the order of the names
         (packages / "gpushare_examples").symlink_to(self.root / "examples")
         (packages / "gpushare_docs").symlink_to(self.root / "docs")
         for script in (Path(sys.prefix) / "bin").iterdir():
