@@ -1,0 +1,149 @@
+"""The wrapper's connection to the daemon: how often it is looked for when it has gone, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from gpushare import link
+from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.link import Link
+
+
+class Absent:
+    """A node whose daemon does not answer, and cannot be started again."""
+
+    starter = None
+    runtime = SimpleNamespace(log="daemon.log")
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def client(self, _timeout: float):
+        self.asked.append(link.time.monotonic())
+        raise DaemonUnreachable("no daemon answers")
+
+
+class NotStarting:
+    """What would start this user's daemon."""
+
+    def start(self) -> None:
+        raise GpushareError("no room on the disk")
+
+    def reap(self) -> None:
+        pass
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(link, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def said() -> list[tuple[int, str]]:
+    return []
+
+
+def linked(node, said: list[tuple[int, str]]) -> Link:
+    return Link(node, {"id": "0" * 16}, os.getpid(), dict, lambda text, *, level: said.append((level, text)))
+
+
+def until(one: Link, clock: Clock, seconds: float) -> None:
+    """What the wrapper's wait does: it comes back when it is time to try again."""
+    while one.retry_at is not None and one.retry_at <= seconds:
+        assert one.retry_at > clock.now, "it tries again and again without a pause"
+        clock.now = one.retry_at
+        one.retry()
+
+
+def test_a_daemon_that_has_gone_is_looked_for_ever_less_often(clock, said) -> None:
+    node = Absent()
+    until(linked(node, said), clock, 160.0)
+    pauses = [after - before for before, after in zip(node.asked, node.asked[1:], strict=False)]
+    assert pauses[0] == pytest.approx(0.05)
+    assert pauses[1] == pytest.approx(0.1)
+    assert max(pauses) == pytest.approx(5.0)
+    assert pauses == sorted(pauses)
+    assert len(pauses) < 25
+
+
+def test_that_it_is_away_for_long_is_said_once_with_its_log(clock, said) -> None:
+    until(linked(Absent(), said), clock, 112.0)
+    assert said == []
+    until(linked(Absent(), said), clock, 200.0)
+    ((level, text),) = said
+    assert level == 0
+    assert "keeps the memory that it has" in text
+    assert "journalctl -u gpushared" in text
+
+
+def test_a_daemon_that_cannot_be_started_again_is_said_even_without_v(clock, said) -> None:
+    node = Absent()
+    node.starter = NotStarting()
+    until(linked(node, said), clock, 101.0)
+    assert said == [(0, "cannot start the daemon again: no room on the disk")]
+
+
+def test_a_job_that_is_being_killed_looks_for_no_daemon(clock, said) -> None:
+    one = linked(Absent(), said)
+    one.retry_at = None
+    one._take({"kind": "killed", "text": "killed: its loan is needed"})
+    one._retry_later()
+    assert one.retry_at is None
+    assert one.killed_notice == "killed: its loan is needed"
+
+
+def test_notices_that_the_program_prints_itself_are_told_with_v_only_and_one_a_second(clock, said) -> None:
+    one = linked(Absent(), said)
+    for kind in ("asked_back", "trim", "asked_back", "asked_back"):
+        one._take({"kind": kind, "text": kind})
+    assert said == [(0, "asked_back"), (1, "trim")]
+    clock.now += 1.0
+    one._take({"kind": "asked_back", "text": "asked_back"})
+    one._take({"kind": "trim", "text": "trim"})
+    assert said[2:] == [(0, "asked_back (and 2 more like it)"), (1, "trim")]
+    clock.now += 1.0
+    one._take({"kind": "asked_back", "text": "asked_back"})
+    assert said[-1] == (0, "asked_back"), "what was held back is counted once"
+
+
+def test_what_a_stop_says_is_told_once(clock, said) -> None:
+    one = linked(Absent(), said)
+    assert not one.stopped
+    for _ in range(2):
+        one._take({"kind": "stopped", "text": "stopped by alice"})
+    assert one.stopped
+    assert said == [(0, "stopped by alice")]
+
+
+class Refusing(Absent):
+    """A daemon that answers and does not see the program."""
+
+    def client(self, _timeout: float):
+        def set_main(_job, _child):
+            raise GpushareError("no process 7")
+
+        return SimpleNamespace(set_main=set_main, events=self._none)
+
+    def _none(self, _job):
+        raise DaemonUnreachable("it has gone again")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_program_that_the_daemon_cannot_see_is_told_with_v_unless_it_has_ended(
+    clock, said, monkeypatch, ended
+) -> None:
+    monkeypatch.setattr(link, "has_ended", lambda _child: ended)
+    linked(Refusing(), said)
+    assert said == ([] if ended else [(1, "the daemon cannot see the program: no process 7")])
