@@ -462,6 +462,27 @@ def test_no_daemon_is_said_once(host):
     assert "GPUSHARE_LIMIT=8Gi" in child.err and "hint: start the program with `gpushare run`" in child.err
 
 
+def test_no_daemon_is_said_by_a_forked_child_too(host):
+    """It is another process, with the whole limit for itself."""
+    child = host.python(
+        """
+        first = os.fork()
+        if first == 0:
+            Cuda().start().must_alloc(MiB)
+            os._exit(0)
+        assert os.waitpid(first, 0)[1] == 0
+        Cuda().start().must_alloc(MiB)
+        second = os.fork()
+        if second == 0:
+            os.execve(sys.executable, [sys.executable, "-c", "from cuda_client import *; Cuda().start()"], os.environ)
+        assert os.waitpid(second, 0)[1] == 0
+        say(0)
+        """,
+        **LIMIT,
+    )
+    assert child.err.count("there is no gpushare daemon") == 3
+
+
 def test_a_job_of_gpushare_run_waits_for_its_daemon(host, tmp_path, page_ops):
     """With GPUSHARE_JOB there must be one: it may just be restarting."""
     fake = FakeDaemon(tmp_path, page_ops)
