@@ -23,6 +23,12 @@ GIVEN = "given:\n  nodes: [{name: n, gpus: 2}]\n  queues: [{name: a, quota: 1}]\
             "did you mean limit?",
         ),
         ("steps: [{then: {size: {j: 1}}}]", "steps[0].then.size.j", "no j here", "there are: none"),
+        (
+            "steps: [{when: [{break: {node: n, gpu: 0, at: 3}}]}]",
+            "steps[0].when[0].break",
+            "unknown key 'at'",
+            "",
+        ),
         ("steps: [{when: [{lose: m}]}]", "steps[0].when[0].lose", "no node 'm'", "there are: n"),
         ("  jobs: [{name: j, queue: a, on: m}]", "given.jobs[0].on", "no node m", "there are: n"),
         ("steps: [{when: [{at: 10s}, {at: 5s}]}]", "steps[0].when[1].at", "it is 10 s already", "order"),
@@ -36,3 +42,10 @@ def test_a_mistake_has_its_place_and_the_way_out(tmp_path, text: str, place: str
     assert caught.value.message.startswith(f"{path}:4: {place}: "), caught.value.message
     assert words in caught.value.message
     assert hint in (caught.value.hint or "")
+
+
+def test_steps_and_when_cannot_both_stand_at_the_top(tmp_path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(GIVEN + "steps: [{when: []}]\nwhen: []\n")
+    with pytest.raises(FileError, match="both `steps` and `when` at the top"):
+        scenario.read(path)

@@ -153,3 +153,11 @@ def test_without_matplotlib_the_way_out_is_said(tmp_path, monkeypatch) -> None:
     with pytest.raises(GpushareError) as caught:
         plot.check(tmp_path / "x.png")
     assert "pip install" in caught.value.hint and "matplotlib" in caught.value.message
+
+
+def test_where_nothing_has_happened_there_is_nothing_to_tell() -> None:
+    assert [*Timeline().lines()] == []
+    run = Timeline()
+    run.happenings.append(Happening(0.0, "start", "j", "q", ""))
+    assert [*run.lines(since=1)] == []
+    assert len([*run.lines()]) == 1
