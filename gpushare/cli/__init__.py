@@ -150,11 +150,18 @@ def _in_our_words(error: click.ClickException, arguments: list[str]) -> str:
         return message
     context: click.Context | None = getattr(error, "ctx", None)
     what = "commands" if context and isinstance(context.command, click.Group) else "options"
-    listed = f"`{context.command_path} --help` lists the {what}" if context else None
+    listed = f"`{context.command_path if context else _path(arguments)} --help` lists the {what}"
     message = " ".join(message.split())
     for clicks, ours in CLICKS_WORDS:
         message = re.sub(clicks, ours, message)
     return render(message[:1].lower() + message[1:].rstrip("."), hint=hint(error, arguments) or listed)
+
+
+def _path(arguments: list[str]) -> str:
+    """The command of a line, where click does not say it: of an option that lacks its value."""
+    words = [word for word in arguments[:2] if not word.startswith("-")]
+    group = bool(words) and isinstance(cli.get_command(click.Context(cli), words[0]), click.Group)
+    return " ".join(["gpushare", *words[: 2 if group else 1]])
 
 
 def _report(text: str, code: int, arguments: Sequence[str]) -> int:

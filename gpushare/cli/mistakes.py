@@ -135,6 +135,7 @@ VALUES: Mapping[str, str] = {
     "--priority": "a whole number: --priority 10",
     "--grace": "a time: --grace 10s",
     "--for": "a time: --for 8h",
+    "--since": "a time: --since 8h",
     "--what-if": "a change: --what-if 'lose: node-1'",
 }
 """What a value is, where an option has none, or one that it does not take."""
