@@ -152,6 +152,7 @@ def table(
     console = Console(
         file=io.StringIO(),
         width=max(room, _total(widths.values()) + GAP),
+        height=25,  # with both, rich takes our width on a dumb terminal, too
         force_terminal=width is not None or None,
         highlight=False,
     )

@@ -17,15 +17,15 @@ from gpushare.quantity import count, format_bytes, format_duration
 COLUMNS = [
     Column("GPU", right=True),
     Column("NAME", shrink=True),
-    Column("TOTAL", right=True, spare=3),
-    Column("CAPACITY", right=True, spare=4),
-    Column("REQUESTED", right=True, spare=1),
+    Column("TOTAL", right=True, spare=4),
+    Column("CAPACITY", right=True, spare=5),
+    Column("REQUESTED", right=True, spare=2),
     Column("USAGE", right=True),
     Column("LENT", right=True),
     Column("FREE", right=True),
-    Column("UNMANAGED", right=True, spare=2),
+    Column("UNMANAGED", right=True, spare=3),
     Column("HEALTH"),
-    Column("MEMORY"),
+    Column("MEMORY", spare=1),
 ]
 WIDE = [Column("RETURNING", right=True), Column("UUID")]
 BAR = 24

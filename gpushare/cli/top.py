@@ -26,6 +26,8 @@ from gpushare.printable import one_line
 from gpushare.quantity import format_bytes
 
 BAR, NARROW = 30, 8
+BESIDE = 80
+"""Columns beside a bar; on a wide terminal it takes the rest."""
 LEGEND = "# guaranteed  + borrowed  ! outside gpushare  . free  | requested"
 COLOURS = {"#": "green", "+": "yellow", "!": "magenta", ".": "dim", "|": "bold"}
 PIPED = os.terminal_size((100, 10_000))
@@ -216,9 +218,18 @@ def frame(title: str, status: Status, look: Look) -> list[str]:
     tall = len(status["gpus"]) * 2 + len(status["jobs"]) + 6 <= look.size.lines
     for gpu in status["gpus"]:
         lines += _gpu(gpu, look, tall=tall)
-    lines += [LEGEND, ""]
+    lines += [*legend(width), ""]
     room = look.size.lines - len(lines) - (2 if look.footer else 0)
     return _bottom(lines + _jobs(status["jobs"], look, room), look)
+
+
+def legend(width: int) -> list[str]:
+    """In one line where that fits, else in as many as it takes."""
+    lines = [""]
+    for part in LEGEND.split("  "):
+        joined = f"{lines[-1]}  {part}" if lines[-1] else part
+        lines[-1:] = [joined] if len(joined) <= width or not lines[-1] else [lines[-1], part]
+    return lines
 
 
 def _bottom(lines: list[str], look: Look) -> list[str]:
@@ -234,7 +245,9 @@ def _gpu(gpu: Gpu, look: Look, *, tall: bool) -> list[str]:
     of = f" {format_bytes(gpu['usage']):>9} used {format_bytes(gpu['free']):>9} free"
     if len(label) + NARROW + 2 + len(of) > look.size.columns:
         of = f" {format_bytes(gpu['free']):>9} free"
-    strip = _strip(gpu, max(NARROW, min(BAR, look.size.columns - len(label) - len(of) - 2)))
+    strip = _strip(
+        gpu, max(NARROW, min(max(BAR, look.size.columns - BESIDE), look.size.columns - len(label) - len(of) - 2))
+    )
     if look.terminal:
         strip = _output.styled(*((mark, COLOURS.get(mark, "")) for mark in strip))
     for one in ailments(gpu, hints=False)[:1]:

@@ -13,6 +13,8 @@ import pytest
 from fake_api import GIB, UUID, make_job, refusal
 
 from gpushare.cli import output, ps
+from gpushare.cli import status as status_command
+from gpushare.client import Client
 from gpushare.paths import SYSTEM_DIR
 
 
@@ -145,6 +147,8 @@ def test_what_a_user_asks_for_is_wrapped_and_not_left_out(gpushare, busy, monkey
     out = gpushare("ps", "-o", "wide")[1]
     assert "a1b2c3d4e5f60718" in out and UUID.format(0) in out and "4121" in out
     out = gpushare("status")[1]
+    assert "[####" not in out and "3.2 GiB" in out
+    out = gpushare("status", "-o", "wide")[1]
     assert "[######" in out and "3.2 GiB" in out and ".....]" in out and "gpushare …" in out
 
 
@@ -477,3 +481,23 @@ def test_a_moment_of_another_day_has_its_date():
     now = time.time()
     assert re.fullmatch(r"\d\d:\d\d:\d\d", output.clock(now))
     assert output.clock(now - 366 * 86400) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 366 * 86400))
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+def test_a_dumb_terminal_is_as_wide_as_it_says(monkeypatch, term):
+    monkeypatch.setenv("TERM", term)
+    columns = [output.Column("A"), output.Column("B"), output.Column("C")]
+    (_, line) = output.table(columns, [["a" * 40, "b" * 30, "c" * 20]], 100)
+    assert re.compile(r"\x1b\[[0-9;]*m").sub("", line) == f"{'a' * 40}  {'b' * 30}  {'c' * 20}"
+
+
+def test_status_on_a_narrow_terminal_leaves_the_bar_out_and_wraps_nothing(busy, gpushare):
+    status = Client(busy.socket).status()
+    rows = [status_command._row(gpu, wide=False) for gpu in status["gpus"]]
+    for width in (60, 70, 80, 120, 200):
+        lines = [
+            re.compile(r"\x1b\[[0-9;]*m").sub("", line) for line in output.table(status_command.COLUMNS, rows, width)
+        ]
+        assert len(lines) == 1 + len(rows)
+        assert all(len(line) <= width for line in lines)
+        assert ("MEMORY" in lines[0]) == (width >= 80)

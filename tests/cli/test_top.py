@@ -451,3 +451,17 @@ def test_a_job_is_asked(busy, victim):
     assert victim.wait(20) == -signal.SIGTERM
     busy.jobs[TRAIN]["processes"] = []
     assert ask_to_stop(Client(busy.socket), TRAIN) == "asked job train to stop: SIGTERM to 0 processes"
+
+
+def test_a_wide_terminal_has_a_longer_bar(busy):
+    widths = {columns: len(re.search(r"\[(.*?)\]", picture(busy, columns, 24)[1])[1]) for columns in (60, 110, 140)}
+    assert widths[60] <= 30 == widths[110] < widths[140] == 60
+
+
+def test_the_legend_is_whole_on_a_narrow_terminal(busy):
+    lines = picture(busy, 60, 24)
+    assert [line for line in lines if "borrowed" in line or ("requested" in line and "capacity" not in line)]
+    assert top.legend(200) == [top.LEGEND]
+    assert "  ".join(top.legend(60)) == "  ".join(top.legend(5)) == top.LEGEND
+    assert max(map(len, top.legend(60))) <= 60
+    assert len(top.legend(60)) == 2
