@@ -272,6 +272,8 @@ def test_so_many_users_and_no_more_until_one_is_old(tmp_path, monkeypatch, caplo
     assert caplog.text.count("no room for more users") == 1
     out.append(deque([(1, JOBS, line(1))]))
     assert (tmp_path / "1.jobs").exists(), "who has one file may have the other"
+    Files(tmp_path).append(deque([(6, EVENTS, line(6))]))
+    assert caplog.text.count("no room for more users") == 2, "each daemon says it once"
     old = time.time() - historian.KEPT - 60
     os.utime(tmp_path / "2.events", (old, old))
     out.append(deque([(4, EVENTS, line(4))]))

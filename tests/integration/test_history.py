@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,20 @@ def test_the_log_names_job_and_user(node: Node) -> None:
         assert f"user={user}" in line and ("name=night" in line or "name=day" in line), line
     node.gpushare("reserve", "1Gi", "--name", "kept")
     assert any(f"user={user}" in line for line in node.log().splitlines() if "event=reserved" in line)
+
+
+def test_a_stream_begins_with_the_past_and_says_nothing_twice(node: Node) -> None:
+    node.start_daemon_of_user()
+    node.gpushare("reserve", "1Gi", "--name", "before")
+    stream = node.spawn([sys.executable, "-m", "gpushare", "events", "-f", "--since", "1h", "-o", "jsonl"])
+    assert stream.stdout is not None
+    texts = []
+    while not texts or "before" not in texts[-1]:
+        texts.append(json.loads(stream.stdout.readline())["text"])
+    node.gpushare("reserve", "1Gi", "--name", "later")
+    texts.append(json.loads(stream.stdout.readline())["text"])
+    assert "later" in texts[-1]
+    assert sum("before" in text for text in texts) == 1
 
 
 def test_files_are_for_their_user_alone(node: Node) -> None:
