@@ -37,7 +37,7 @@ async def read(historian: Historian) -> Before:
     """Before this daemon writes anything itself. Nothing, if that takes too long."""
 
     def look(history: History) -> Before:
-        return Before(history.jobs()[-ENDED_KEPT:], history.records().records[-STORY_LINES:])
+        return Before(history.jobs()[-ENDED_KEPT:], history.records(most=STORY_LINES).records)
 
     return await historian.ask(0, look, START_WITHIN) or Before([], [])
 

@@ -91,6 +91,9 @@ def test_a_file_is_bounded_and_the_latest_lines_stay(tmp_path):
     times = [one["time"] for one in found.records]
     assert times == list(map(float, range(12_000 - len(times), 12_000)))
     assert len(times) == files.RECORDS_AT_MOST and found.cut
+    assert [one["time"] for one in History(tmp_path).records(most=2).records] == [11998.0, 11999.0]
+    assert History(tmp_path).records(since=11_990.0, most=9).cut
+    assert not History(tmp_path).records(since=11_990.0, most=10).cut
     assert not History(tmp_path).records(since=11_000.0).cut
     assert len(History(tmp_path).records(since=11_000.0).records) == 1000
 
@@ -113,6 +116,9 @@ def test_torn_lines_and_garbage_are_passed_over(tmp_path):
         + b'\xff\x00 garbage\n{"time": 2.0}\n{"time": 3.0, "event": 5}\n[1]\n{"time": 4..4}\n'
         + b'{"time": 4.0, "event": "e", "gpu": null, "job": "j", "name": "n", "facts": {}, "text": {"words": 5}}\n'
         + b'{"time": 4.0, "event": "e", "gpu": null, "job": "j", "name": "n", "facts": {}, "text": {"mention": [1]}}\n'
+        + b'{"time": 4.0, "event": "e", "gpu": 1, "job": "j", "name": "n", "facts": {}, "text": ""}\n'
+        + b'{"time": 4.0, "event": "e", "gpu": null, "name": "n", "facts": {}, "text": ""}\n'
+        + b'{"time": 4.0, "event": "e", "gpu": null, "job": "j", "name": "n", "facts": [], "text": ""}\n'
         + b'{"time": 5.0, "event": "torn'
     )
     assert [one["time"] for one in History(tmp_path).records().records] == [1.0]
