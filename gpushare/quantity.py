@@ -105,7 +105,7 @@ class Quantity:
             return amount
         if isinstance(amount, bool) or not isinstance(amount, str | int | float):
             raise QuantityError(f"{amount!r} is not an amount of memory", hint=FROM_PYTHON)
-        if isinstance(amount, float) and amount.is_integer() and amount > 1:
+        if isinstance(amount, float) and amount.is_integer():
             amount = int(amount)
         try:
             return cls.parse(str(amount))
