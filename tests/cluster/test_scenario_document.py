@@ -119,3 +119,16 @@ def test_values_of_the_wrong_kind(value: str, method: str, words: str) -> None:
     error = complaint(f"a: {value}", lambda tree: getattr(tree["a"], method)())
     assert words in error.message
     assert error.message.startswith("c.yaml:1: a: ")
+
+
+@pytest.mark.parametrize(("text", "good"), [("[1, 2, 3, 4]", True), ("[1, 2, 3, 4, 5]", False)])
+def test_as_many_values_as_are_read_and_one_more(tmp_path, monkeypatch, text: str, good: bool) -> None:
+    """Aliases of aliases would fill the memory."""
+    monkeypatch.setattr(document, "MOST_ITEMS", 6)  # with the file itself and the list
+    path = tmp_path / "c.yaml"
+    path.write_text(f"a: {text}\n")
+    if good:
+        document.load(path)
+    else:
+        with pytest.raises(FileError, match="more than 6 values"):
+            document.load(path)
