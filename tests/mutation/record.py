@@ -26,7 +26,9 @@ from mutation.groups import ROOT, Group
 from mutation.scratch import Scratch
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpushare-mutants"
-INI = "[run]\nparallel = true\ndata_file = {output}/data\nsource = {sources}\n"
+PATIENCE = "600"
+"""Seconds for one test: it is slower when it is measured, and other work may go on."""
+INI = "[run]\nparallel = true\ndata_file = {output}/data\nsource = {sources}\ndisable_warnings = no-data-collected\n"
 
 
 @dataclass
@@ -136,7 +138,8 @@ def _measure(group: Group, scratch: Scratch, path: str) -> Record:
             ini = INI.format(output=made, sources=",".join(folders))
             (output / "here.ini").write_text(ini)
             (output / "there.ini").write_text(ini + "context = ${MUTATION_TEST}\n")
-        command = [scratch.python, "-m", "pytest", "-q", "-p", "mutation.recorder", "-p", "no:cacheprovider", path]
+        command = [scratch.python, "-m", "pytest", "-q", "-p", "mutation.recorder", "-p", "no:cacheprovider"]
+        command += ["--timeout", PATIENCE, path]
         done = subprocess.run(command, cwd=scratch.root, env=environment, capture_output=True, text=True)
         try:
             tests: dict[str, dict[str, Any]] = json.loads((output / "tests.json").read_text())
