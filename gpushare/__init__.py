@@ -145,9 +145,16 @@ def pressure() -> tuple[GpuPressure, ...]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext gpushare"""
-    from gpushare.ipython import load
+    from gpushare.notebook.session import load
 
     load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """%unload_ext gpushare"""
+    from gpushare.notebook.session import unload
+
+    unload(shell)
 
 
 def __getattr__(name: str) -> object:

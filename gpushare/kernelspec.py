@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,18 @@ from typing import Any
 
 from gpushare.errors import GpushareError, NotPermitted, UsageError
 
-__all__ = ["Kernel", "Plan", "base_kernel", "data_dirs", "find", "install", "installed", "own_kernel", "remove"]
+__all__ = [
+    "Kernel",
+    "Plan",
+    "base_kernel",
+    "can_tell",
+    "data_dirs",
+    "find",
+    "install",
+    "installed",
+    "own_kernel",
+    "remove",
+]
 
 MARK = "gpushare"  # our key in metadata
 FILE = "kernel.json"
@@ -30,6 +42,9 @@ NAME = re.compile(r"[a-z0-9._-]+", re.ASCII)
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 # -P: a kernel starts in the notebook's directory, which may hold a module of any name.
 WRAPPER = (sys.executable, "-P", "-m", "gpushare", "run", "--exec")
+EXTENSION = "--InteractiveShellApp.extra_extensions=gpushare"
+"""Beside those that the user's own configuration names."""
+ASK_WITHIN = 30.0
 SHARE = Path("share/jupyter")
 SYSTEM_DATA = (Path("/usr/local") / SHARE, Path("/usr") / SHARE)
 
@@ -63,16 +78,18 @@ class Plan:
     options: Sequence[str]  # as on the command line
     budget: str  # for the display name: limit 8Gi
     display_name: str | None = None
+    tells: bool = False  # an IPython kernel that can load gpushare: it tells its user when memory is wanted back
 
     def content(self, version: str) -> dict[str, Any]:
         base = dict(self.base.content)
         shown = self.display_name or f"{self.base.display_name} [GPU: {self.budget}]"
         metadata = base.get("metadata")
         mark = {"version": version, "base": self.base.name, "budget": self.budget, "options": list(self.options)}
+        words = [*self.base.content["argv"], *([EXTENSION] if self.tells else [])]
         return {
             "interrupt_mode": "signal",
             **base,
-            "argv": [*WRAPPER, "--name", self.name, *self.options, "--", *self.base.content["argv"]],
+            "argv": [*WRAPPER, "--name", self.name, *self.options, "--", *words],
             "display_name": shown,
             "metadata": {**(metadata if isinstance(metadata, dict) else {}), MARK: mark},
         }
@@ -148,6 +165,20 @@ def own_kernel() -> Kernel:
         "metadata": {"debugger": True},
     }
     return Kernel("ipykernel", Path(), content)
+
+
+def can_tell(kernel: Kernel) -> bool | None:
+    """Whether the kernel can load gpushare as an extension; None: it is no IPython kernel."""
+    program, *rest = kernel.content["argv"]
+    if not any(word.split(".")[0] in ("ipykernel", "ipykernel_launcher") for word in rest):
+        return None
+    if program == sys.executable:
+        return True
+    line = [program, "-c", "import gpushare.notebook"]
+    try:
+        return subprocess.run(line, cwd="/", capture_output=True, timeout=ASK_WITHIN, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def base_kernel(name: str, places: Sequence[Path]) -> Kernel:

@@ -29,6 +29,7 @@ from gpushare.api import Job
 from gpushare.config import load_settings
 from gpushare.errors import GpushareError, QuantityError, UsageError
 from gpushare.launch import Launch, Options, write_stderr
+from gpushare.notebook.name import notebook_name
 from gpushare.paths import Runtime, software_driver_dir, user_dir
 from gpushare.presence import Presence, is_initialised, late_library, loaded_driver, mapped, presence
 from gpushare.quantity import Amount, Quantity, format_bytes
@@ -76,19 +77,23 @@ def enable(
         raise UsageError(f"gpushare.enable(gpus={gpus!r}): not a number of GPUs", hint="write gpus=1, or leave it out")
     here = presence()
     if here is not Presence.ABSENT:
-        return _active_already(here, wishes=request is not None or limit is not None)
+        active = _active_already(here, wishes=request is not None or limit is not None)
+        _tell_session()
+        return active
     _refuse_if_late()
+    environ = dict(os.environ)
     flags = {
         "GPUSHARE_REQUEST": _text("request", request),
         "GPUSHARE_LIMIT": _text("limit", limit),
-        "GPUSHARE_NAME": name or _notebook_name(),
+        "GPUSHARE_NAME": name or _name(environ),
     }
-    environ = dict(os.environ)
     driver, announce = _choose_driver(flags, environ)
     launch = LateLaunch(Options(_command_line(), flags | {"GPUSHARE_DRIVER": driver}, gpus=gpus), environ)
     if announce:
         launch.say("no NVIDIA driver here: the software driver stands in (GPUs made of host memory)", level=0)
-    return launch.enable(driver)
+    enabled = launch.enable(driver)
+    _tell_session()
+    return enabled
 
 
 class LateLaunch(Launch):
@@ -130,6 +135,19 @@ class LateLaunch(Launch):
         return f"gpushare: job {self.job['name']} ({self.job['id']}) on {'; '.join(parts)}"
 
 
+def _tell_session() -> None:
+    """In a notebook: its user should hear when memory is wanted back."""
+    if "IPython" in sys.modules:
+        from gpushare.notebook.session import enabled
+
+        enabled()
+
+
+def _name(environ: Mapping[str, str]) -> str | None:
+    """The notebook's, where nothing else is said."""
+    return None if environ.get("GPUSHARE_NAME") else notebook_name(environ)
+
+
 def _text(argument: str, amount: Amount | None) -> str | None:
     """What was handed in, in the words of the command line; an error names the argument."""
     if amount is None:
@@ -142,14 +160,6 @@ def _text(argument: str, amount: Amount | None) -> str | None:
 
 def _command_line() -> list[str]:
     return [word for word in sys.orig_argv if word] or [sys.executable]
-
-
-def _notebook_name() -> str | None:
-    """A kernel's command line says nothing; Jupyter says which notebook it is for."""
-    session = os.environ.get("JPY_SESSION_NAME")
-    if session and not os.environ.get("GPUSHARE_NAME"):
-        return Path(session).stem or None
-    return None
 
 
 # ---- looking

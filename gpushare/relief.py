@@ -11,7 +11,7 @@
 All of it is safe in a program that is not under gpushare: then nobody calls, and nobody listens.
 
 The library in the process calls relieve(), on a thread of its own, when the driver's pools and the frameworks' caches
-were not enough (shim/preload/trim_hook.py).
+were not enough (trim_hook.py).
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Pressure:
     """How long that is waited for. Memory that comes later helps too, if the job has not been stopped by then."""
     reason: str
     """One line for a log."""
+    last: bool = False
+    """The process has been told to stop: what is not free within `seconds` ends it. Time to save. Notebooks only."""
 
 
 Callback = Callable[[Pressure], int | None]
@@ -107,7 +109,9 @@ def checkpoint_signal(signum: int | None) -> None:
 # ---- called by the library
 
 
-def relieve(wanted: Callable[[], int], gpu: str, index: int, seconds: float, reason: str) -> list[str]:
+def relieve(
+    wanted: Callable[[], int], gpu: str, index: int, seconds: float, reason: str, *, last: bool = False
+) -> list[str]:
     """Let the program give back memory until `wanted` says 0. Returns what went wrong; raises nothing of the program's.
 
     What a callback says that it gives counts as given, even if it is not free yet.
@@ -118,7 +122,7 @@ def relieve(wanted: Callable[[], int], gpu: str, index: int, seconds: float, rea
         still = wanted() - promised
         if still <= 0:
             return problems
-        reported = Pressure(gpu, index, still, max(0.0, until - time.monotonic()), reason)
+        reported = Pressure(gpu, index, still, max(0.0, until - time.monotonic()), reason, last)
         try:
             given = registration.callback(reported) or 0
         except BaseException as error:  # the program goes on, whatever its callback does

@@ -87,17 +87,21 @@ def install(
     """
     flags = {"GPUSHARE_REQUEST": request, "GPUSHARE_LIMIT": limit}
     flags |= {f"GPUSHARE_{key.upper()}": text for key, text in passed_on.items()}
+    kernel_name = kernelspec.check_name(name)
+    wrapped = kernelspec.base_kernel(base, kernelspec.data_dirs(os.environ)) if base else kernelspec.own_kernel()
+    tells = kernelspec.can_tell(wrapped)
     plan = kernelspec.Plan(
-        name=kernelspec.check_name(name),
-        base=kernelspec.base_kernel(base, kernelspec.data_dirs(os.environ)) if base else kernelspec.own_kernel(),
+        name=kernel_name,
+        base=wrapped,
         options=_options(flags, gpus, no_lend),
         budget=_check(flags) + (f" on each of {gpus}" if gpus > 1 else ""),
         display_name=display_name,
+        tells=bool(tells),
     )
     kernel, replaced = kernelspec.install(plan, _target(prefix, sys_prefix), __version__)
     _output.echo(f"{'replaced' if replaced else 'installed'} {kernel.name}: {kernel.display_name}")
     _output.echo(kernel.directory)
-    _warn(plan, kernel)
+    _warn(plan, kernel, cannot_tell=tells is False)
 
 
 def _check(flags: dict[str, str | None]) -> str:
@@ -126,11 +130,17 @@ def _options(flags: dict[str, str | None], gpus: int, no_lend: bool) -> list[str
     return [*options, "--no-lend"] if no_lend else options
 
 
-def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel) -> None:
+def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel, *, cannot_tell: bool) -> None:
     if plan.base.name == "ipykernel" and importlib.util.find_spec("ipykernel") is None:
         note = render(
             f"ipykernel is not installed in {sys.prefix}: the kernel cannot start before it is",
             hint="pip install ipykernel there, or wrap another kernel with --base",
+        )
+        _output.echo(note, err=True)
+    if cannot_tell:
+        note = render(
+            f"its cells say nothing when memory is wanted back: {plan.base.content['argv'][0]} has no gpushare",
+            hint="install it there too, and install this kernel once more",
         )
         _output.echo(note, err=True)
     first = kernelspec.find(kernel.name, kernelspec.data_dirs(os.environ))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
@@ -25,6 +26,13 @@ def plain_kernel(node: Node, environ: Mapping[str, str]) -> None:
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     content = {"argv": argv, "env": dict(environ), "display_name": "plain", "language": "python"}
     (directory / "kernel.json").write_text(json.dumps(content))
+
+
+class Said(NamedTuple):
+    text: str
+    stream: str
+    parent: str | None
+    """The request of the cell to whose output a frontend adds it."""
 
 
 class Notebook:
@@ -45,28 +53,66 @@ class Notebook:
     def send(self, cell: str) -> str:
         return str(self.client.execute(cell))
 
-    def run(self, cell: str) -> str:
-        """What the cell writes and shows; the error's name and text if it ends with one."""
-        return self.answer(self.send(cell))
+    def run(self, cell: str, *, dies: bool = False) -> str:
+        """What the cell writes and shows; the error's name and text if it ends with one. `dies`: the kernel ends."""
+        request = self.send(cell)
+        return "" if dies else self.answer(request)
+
+    def mimes(self, cell: str) -> set[str]:
+        """In which forms the one thing that the cell displays is shown."""
+        shown = [message["content"]["data"] for message in self.messages(self.send(cell), "display_data")]
+        assert len(shown) == 1
+        return set(shown[0])
+
+    def help_of(self, cell: str) -> str:
+        """What the pager of the frontend shows."""
+        return str(
+            self.client.execute_interactive(cell, timeout=PATIENCE)["content"]["payload"][0]["data"]["text/plain"]
+        )
+
+    def hear(self, words: str) -> Said:
+        """What is written by the message that holds these words, from now on."""
+        text = ""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            message = self._next()
+            if message is not None and message["msg_type"] == "stream":
+                text += message["content"]["text"]
+                if words in text:
+                    return Said(text, message["content"]["name"], message["parent_header"].get("msg_id"))
+        raise AssertionError(f"never said {words!r}: {text!r}")
+
+    def restart(self) -> None:
+        """As the server does when a kernel has died, or the user asks for it."""
+        self.manager.restart_kernel(now=True)
+        self.ready()
 
     def answer(self, request: str) -> str:
-        said: list[str] = []
+        said = []
+        for message in self.messages(request):
+            content = message["content"]
+            match message["msg_type"]:
+                case "stream":
+                    said.append(content["text"])
+                case "execute_result" | "display_data":
+                    said.append(content["data"]["text/plain"])
+                case "error":
+                    said.append(f"{content['ename']}: {content['evalue']}")
+        return "".join(said)
+
+    def messages(self, request: str, kind: str | None = None) -> list[dict]:
+        """All that a cell makes a frontend show, until it has ended; of one kind, if one is named."""
+        found: list[dict] = []
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             message = self._next()
             if message is None or message["parent_header"].get("msg_id") != request:
                 continue
-            content = message["content"]
-            match message["msg_type"]:
-                case "stream":
-                    said.append(content["text"])
-                case "execute_result":
-                    said.append(content["data"]["text/plain"])
-                case "error":
-                    said.append(f"{content['ename']}: {content['evalue']}")
-                case "status" if content["execution_state"] == "idle":
-                    return "".join(said)
-        raise AssertionError(f"no answer: {said}")
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return found
+            if kind in (None, message["msg_type"]):
+                found.append(message)
+        raise AssertionError(f"no answer: {found}")
 
     def _next(self) -> dict | None:
         try:

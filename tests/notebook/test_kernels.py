@@ -76,7 +76,7 @@ def test_a_reclaimed_kernel_dies_and_its_server_starts_it_again(
     assert "owner" in node.gpushare("explain", victim).stdout
     notebook.manager.restart_kernel()
     notebook.ready()
-    assert notebook.run(TAKE) == "14.0\n"
+    assert notebook.run(TAKE).endswith("14.0\n")
     assert "CUDA_SUCCESS" in notebook.run("take(12)")
 
 
@@ -141,3 +141,32 @@ def test_install_list_remove(node: Node, tmp_path: Path) -> None:
     assert kernel("remove", "two")[0] == 0
     assert not directory.exists()
     assert kernel("remove", "two")[0] == 2
+
+
+def test_an_ipython_kernel_loads_the_extension_where_it_can(node: Node, tmp_path: Path) -> None:
+    def installed(*options: str) -> tuple[list[str], str]:
+        done = node.gpushare("kernel", "install", "--name", "one", "--limit", "4Gi", *options)
+        assert done.returncode == 0, done.stderr
+        content = json.loads((tmp_path / "data" / "kernels" / "one" / "kernel.json").read_text())
+        return content["argv"], done.stderr
+
+    load = "--InteractiveShellApp.extra_extensions=gpushare"
+    argv, said = installed()
+    assert argv[-1] == load and "cells say nothing" not in said
+
+    base = tmp_path / "data" / "kernels" / "base"
+    base.mkdir()
+    for program, loads in (
+        ([sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], True),
+        ([str(tmp_path / "with"), "-m", "ipykernel", "-f", "{connection_file}"], True),
+        ([str(tmp_path / "without"), "-m", "ipykernel_launcher", "-f", "{connection_file}"], False),
+        ([str(tmp_path / "missing"), "-m", "ipykernel_launcher", "-f", "{connection_file}"], False),
+        ([str(tmp_path / "with"), "-m", "my_kernel", "-f", "{connection_file}"], None),
+    ):
+        for name, status in (("with", 0), ("without", 1)):
+            (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
+            (tmp_path / name).chmod(0o755)
+        (base / "kernel.json").write_text(json.dumps({"argv": program, "display_name": "B", "language": "python"}))
+        argv, said = installed("--base", "base")
+        assert (argv[-1] == load) is bool(loads), program
+        assert ("cells say nothing" in said) is (loads is False), said

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from gpushare.api import JobGpu
-from gpushare.ipython import bar
+from gpushare.notebook.view import bar
 from integration.node import GIB, ROOT, Node
 from notebook.kernels import Notebook, plain_kernel
 
@@ -53,13 +53,15 @@ def test_a_notebook_that_enables_itself(node: Node, open_notebook: Callable[[str
     assert "job cell" in said and "request 2.0 GiB, limit 8.0 GiB" in said
     assert notebook.run(OPEN) == ""
     notebook.run("pointer = driver.cuMemAlloc(4 * 2**30)[1]")
-    job, line = notebook.run("%gpushare").splitlines()
+    job, first, second = notebook.run("%gpushare").splitlines()
     assert job.startswith("job cell") and job.endswith("borrowing")
-    assert "used 4.5 GiB (2.5 GiB of it on loan) | request 2.0 GiB | limit 8.0 GiB" in line
-    assert line.startswith("GPU 0  [##########|#############.................]")
+    assert first == "GPU 0  [#########|############...............]  4.5 GiB of 8.0 GiB used"
+    assert second == "       request 2.0 GiB, limit 8.0 GiB, 2.5 GiB on loan"
 
     assert "limit 8.0 GiB → 6.0 GiB" in notebook.run("%gpushare set 6Gi")
     assert notebook.run("driver.cuMemGetInfo()[2] / 2**30") == "6.0"
+    assert "limit 6.0 GiB → 7.0 GiB" in notebook.run("%gpushare set --limit=7Gi")
+    assert "limit 7.0 GiB → 6.0 GiB" in notebook.run("%gpushare set --limit 6Gi")
     assert "request 2.0 GiB → 5.0 GiB" in notebook.run("%gpushare set --request 5Gi")
     assert node.job("cell")["gpus"][0]["request"] == 5 * GIB
     assert "uses 4.5 GiB; request 5.0 GiB, limit 6.0 GiB" in notebook.run("%gpushare explain")
@@ -67,11 +69,14 @@ def test_a_notebook_that_enables_itself(node: Node, open_notebook: Callable[[str
     assert "is not understood" in notebook.run("%gpushare frobnicate")
     assert "cannot read" in notebook.run('%gpushare set "4Gi')
     assert "no such option" in notebook.run("%gpushare set --frob 4Gi").lower()
+    assert "%gpushare set 12Gi" in notebook.run("%gpushare help")
+    assert "%gpushare set 12Gi" in notebook.help_of("%gpushare?")
+    assert notebook.mimes("%gpushare") == {"text/plain", "text/html"}
 
 
 def test_preloaded_kernels(node: Node) -> None:
     said = shell(node, "", run=("--name", "nb", "--limit", "2Gi"))
-    assert said.startswith("job nb") and "| limit 2.0 GiB" in said
+    assert said.startswith("job nb") and "request 2.0 GiB, limit 2.0 GiB\n" in said
     library = node.gpushare("shim-path").stdout.strip()
     assert "without a budget" in shell(node, "", LD_PRELOAD=library)
 
@@ -90,7 +95,7 @@ def test_the_variables_alone(node: Node) -> None:
     assert "holds for this process by itself" in alone and "limit  2Gi" in alone
     node.start_daemon()
     assert "has not used a GPU yet" in shell(node, "", **env)
-    assert "| limit 2.0 GiB" in shell(node, "", before=OPEN, **env)
+    assert ", limit 2.0 GiB" in shell(node, "", before=OPEN, **env)
 
 
 def test_the_bar() -> None:

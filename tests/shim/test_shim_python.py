@@ -10,7 +10,7 @@ from pathlib import Path
 
 import frameworks
 import pytest
-from shim_tree import ROOT, SHIM
+from shim_tree import ROOT
 
 GIB, MIB = 2**30, 2**20
 BORROWS = {"GPUSHARE_LIMIT": "8Gi", "GPUSHARE_REQUEST": "4Gi"}
@@ -510,6 +510,6 @@ def test_the_hook_is_python_that_old_interpreters_read():
     """3.6 has no f(x=), no walrus, no positional-only marks, no annotations of variables that are evaluated later."""
     import ast
 
-    text = (SHIM / "preload" / "trim_hook.py").read_text()
+    text = (ROOT / "gpushare" / "trim_hook.py").read_text()
     ast.parse(text, feature_version=(3, 6))
     assert "\x00" not in text

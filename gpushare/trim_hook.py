@@ -1,9 +1,9 @@
 """What Python frameworks keep of a GPU's memory and do not use, given back.
 
-This text is compiled into the library (python.c) and run in the program's own interpreter, whichever that is: Python
-3.6 or later, with or without its site packages. It imports nothing but what every interpreter has, least of all a
-framework: what the program has not loaded keeps no memory. It runs on a thread of ours, on which a context of the GPU
-is current, so that a framework has no reason to open one somewhere else.
+This text is compiled into the library (shim/preload/python.c) and run in the program's own interpreter, whichever
+that is: Python 3.6 or later, with or without its site packages. It imports nothing but what every interpreter has,
+least of all a framework: what the program has not loaded keeps no memory. It runs on a thread of ours, on which a
+context of the GPU is current, so that a framework has no reason to open one somewhere else.
 """
 
 import gc
@@ -28,11 +28,8 @@ def trim(wanted: "Callable[[], int]", gpu: "tuple[str, int, int]", seconds: floa
     until = time.monotonic() + seconds
     problems = []  # type: list[str]
     uuid, index, primary = gpu
-    caches = [cache for cache in (torch_cache, cupy_pools, numba_deallocations) if primary]
-    empty(caches, wanted, problems)
-    if wanted() and any(name in sys.modules for name in ("torch", "cupy", "numba.cuda")):
-        gc.collect()  # late, because a large program stands still for it; tensors in cycles are seldom
-        empty(caches, wanted, problems)
+    if primary:
+        empty_caches(wanted, problems)
     relief = sys.modules.get("gpushare.relief")  # what the program itself has said that it can do
     if relief is not None and wanted():
         attempt(
@@ -41,6 +38,15 @@ def trim(wanted: "Callable[[], int]", gpu: "tuple[str, int, int]", seconds: floa
             problems,
         )
     return problems
+
+
+def empty_caches(wanted: "Callable[[], int]", problems: "list[str]") -> None:
+    """Of the frameworks that are loaded, on the GPU whose primary context is current."""
+    caches = [torch_cache, cupy_pools, numba_deallocations]
+    empty(caches, wanted, problems)
+    if wanted() and any(name in sys.modules for name in ("torch", "cupy", "numba.cuda")):
+        gc.collect()  # late, because a large program stands still for it; tensors in cycles are seldom
+        empty(caches, wanted, problems)
 
 
 def empty(caches: "list[Any]", wanted: "Callable[[], int]", problems: "list[str]") -> None:

@@ -1,8 +1,4 @@
-"""%load_ext gpushare: the budget of this notebook, in words and plain text.
-
-    %gpushare                 how much is used, guaranteed and allowed, on each GPU
-    %gpushare set 12Gi        another limit (or: set --request 4Gi --limit 12Gi), while it runs
-    %gpushare explain         what happened to this job, and why it does not get more
+"""%gpushare: the budget of this notebook, looked at and changed from a cell.
 
 `set` and `explain` are the commands of the same names; what is said here and not there is whether gpushare is in this
 process at all. A notebook that shows a limit which nobody keeps would be worse than none.
@@ -10,33 +6,39 @@ process at all. A notebook that shows a limit which nobody keeps would be worse 
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
-from typing import Any
 
 import click
 
 from gpushare import locate
-from gpushare.api import Job, JobGpu
+from gpushare.api import Job
+from gpushare.client import Client
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, UsageError, render
+from gpushare.notebook.view import View
 from gpushare.presence import Presence, loaded_driver, presence
-from gpushare.quantity import format_bytes
 
-__all__ = ["bar", "load", "magic"]
+__all__ = ["magic"]
 
-WIDTH = 40
-USAGE = "write %gpushare, %gpushare set 12Gi, %gpushare set --request 4Gi, or %gpushare explain"
+USAGE = "%gpushare, %gpushare set 12Gi, %gpushare set --request 4Gi or %gpushare explain; %gpushare? says more"
 LATER = "restart the kernel, and call gpushare.enable(limit=...) in its first cell; or `gpushare kernel install`"
 
 
-def load(shell: Any) -> None:
-    """What IPython calls for `%load_ext gpushare`."""
-    shell.register_magic_function(magic, magic_kind="line", magic_name="gpushare")
-
-
 def magic(line: str) -> None:
-    """%gpushare: this notebook's part of the GPU: used, request, limit. `set 12Gi`, `set --request 4Gi`, `explain`."""
+    """This notebook's part of the GPU: what it uses, what is guaranteed, and how much it may borrow.
+
+    %gpushare                       usage, request, limit and loan on each GPU; who waits for memory
+    %gpushare set 12Gi              another limit, while it runs; the same as: set --limit 12Gi
+    %gpushare set --request 4Gi     another request; with --limit both at once
+    %gpushare explain               what happened to this job, and why it does not get more
+    %gpushare help                  this text
+
+    In the bar, # is used, and | is where the request ends: what is right of it is borrowed. When its owner wants it
+    back, the cell that runs (or ran last) says so, the caches of PyTorch, CuPy and Numba are emptied, and callbacks
+    of gpushare.on_pressure are called. A kernel that still has a loan when the grace is over is stopped.
+    """
     try:
         _do(shlex.split(line))
     except GpushareError as error:
@@ -50,24 +52,37 @@ def magic(line: str) -> None:
 def _do(words: list[str]) -> None:
     match words:
         case []:
-            print(_status())
+            _show()
+        case ["help" | "--help" | "-h" | "?"]:
+            print(inspect.cleandoc(magic.__doc__ or ""))
         case ["explain"]:
-            _command("explain", _job()["id"])
+            _command("explain", _job(_client())["id"])
         case ["set", amount] if not amount.startswith("-"):
-            _command("set", _job()["id"], "--limit", amount)
-        case ["set", _, _, *_]:
-            _command("set", _job()["id"], *words[1:])
+            _command("set", _job(_client())["id"], "--limit", amount)
+        case ["set", _, *_]:
+            _command("set", _job(_client())["id"], *words[1:])
         case _:
             raise UsageError(f"%gpushare {' '.join(words)} is not understood", hint=USAGE)
 
 
-def _status() -> str:
+def _show() -> None:
+    from IPython.display import display
+
+    found = _status()
+    if isinstance(found, View):
+        display(found)  # type: ignore[no-untyped-call]
+    else:
+        print(found)
+
+
+def _status() -> View | str:
     if presence() is Presence.ABSENT:
         return _absent().render()
     if not _has_budget():
         return render("loaded into this process, but without a budget: nothing is limited", hint=LATER)
     try:
-        return show(_job())
+        client = _client()
+        return View(_job(client), client.explain()["waiting"])
     except DaemonUnreachable as error:
         return render(
             f"{error.message}: the limit holds for this process by itself, and nothing is lent",
@@ -96,11 +111,14 @@ def _limit() -> str:
     return f"{setting.text} (from {setting.source})" if setting else "the request"
 
 
-def _job() -> Job:
-    """This process's job: the one it was started as, or the one it has become by using a GPU."""
+def _client() -> Client:
     if presence() is Presence.ABSENT:
         raise _absent()
-    client = locate.find(load_settings()).client()
+    return locate.find(load_settings()).client()
+
+
+def _job(client: Client) -> Job:
+    """This process's job: the one it was started as, or the one it has become by using a GPU."""
     return client.find_job(os.environ.get("GPUSHARE_JOB") or str(os.getpid()))
 
 
@@ -109,25 +127,3 @@ def _command(*words: str) -> None:
     from gpushare.cli import cli
 
     cli.main(list(words), prog_name="gpushare", standalone_mode=False)
-
-
-def show(job: Job) -> str:
-    """A job as a few lines of text."""
-    lines = [f"job {job['name']} ({job['id']}): {job['state'].replace('_', ' ')}"]
-    for gpu in job["gpus"]:
-        loan = f" ({format_bytes(gpu['loan'])} of it on loan)" if gpu["loan"] else ""
-        lines += [
-            f"GPU {gpu['index']}  {bar(gpu)}  used {format_bytes(gpu['usage'])}{loan} | request"
-            f" {format_bytes(gpu['request'])} | limit {format_bytes(gpu['limit'])}"
-        ]
-    return "\n".join(lines)
-
-
-def bar(gpu: JobGpu, width: int = WIDTH) -> str:
-    """[#####...|.......]: all of it is the limit, # is used, | is where the request ends and loans begin."""
-    limit = max(gpu["limit"], 1)
-    used = min(width, -(-gpu["usage"] * width // limit))
-    cells = ["#"] * used + ["."] * (width - used)
-    if gpu["request"] < gpu["limit"]:
-        cells.insert(gpu["request"] * width // limit, "|")
-    return f"[{''.join(cells)}]"

@@ -1,0 +1,94 @@
+"""gpushare in one IPython shell, from %load_ext to %unload_ext: the watch, the handler of SIGTERM, and what is told."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from gpushare.notebook.earlier import earlier_end
+from gpushare.notebook.magic import magic
+from gpushare.notebook.sigterm import Handler
+from gpushare.notebook.watch import Watch
+from gpushare.presence import Presence, presence
+from gpushare.printable import printable
+
+__all__ = ["enabled", "load", "unload"]
+
+
+class Session:
+    """What is in one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        self.watch: Watch | None = None
+        self.handler: Handler | None = None
+        self.news = earlier_end()
+
+    def open(self) -> None:
+        self.shell.register_magic_function(magic, magic_kind="line", magic_name="gpushare")
+        # Nothing that is written before the first cell reaches a frontend.
+        self.shell.events.register("pre_run_cell", self.before_cell)
+        self.shell.events.register("post_run_cell", self.after_cell)
+        self.attach()
+
+    def close(self) -> None:
+        self.shell.events.unregister("pre_run_cell", self.before_cell)
+        self.shell.events.unregister("post_run_cell", self.after_cell)
+        self.shell.magics_manager.magics["line"].pop("gpushare", None)
+        if self.watch is not None and self.handler is not None:
+            self.handler.remove()
+            self.watch.stop()
+
+    def attach(self) -> None:
+        """Where gpushare is in this process, and from then on: a kernel that is no job is left as it is."""
+        if self.watch is not None or presence() is Presence.ABSENT:
+            return
+        self.watch = Watch(say)
+        self.handler = Handler(self.watch.excuses)
+        self.handler.install()
+        self.watch.start()
+
+    def before_cell(self, _info: object) -> None:
+        if self.news is not None:
+            say(self.news)
+            self.news = None
+
+    def after_cell(self, _result: object) -> None:
+        self.before_cell(None)
+        if self.watch is None:
+            self.attach()
+        else:
+            self.watch.wake()  # the cell may have made this process a job, by its first use of a GPU
+
+
+_sessions: list[Session] = []
+"""At most one: a process has one shell that runs cells."""
+
+
+def load(shell: Any) -> None:
+    """What IPython calls for `%load_ext gpushare`."""
+    if not _sessions:
+        _sessions.append(Session(shell))
+        _sessions[0].open()
+
+
+def unload(_shell: Any) -> None:
+    """What IPython calls for `%unload_ext gpushare`."""
+    if _sessions:
+        _sessions.pop().close()
+
+
+def enabled() -> None:
+    """gpushare.enable() has succeeded: if that was in a cell, its notebook gets what %load_ext brings."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return
+    shell.extension_manager.load_extension("gpushare")
+    for session in _sessions:
+        session.attach()
+
+
+def say(text: str) -> None:
+    """To the cell that runs, or that ran last, whichever thread says it."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()

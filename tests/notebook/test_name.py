@@ -1,0 +1,90 @@
+"""What a notebook is called, and which kernel came before it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpushare.notebook.earlier import ending, predecessor
+from gpushare.notebook.name import connection_file, notebook_name
+
+ID = "4c81d8fc-6c67-4fc2-9a4e-7e1e58b60a02"
+LAUNCHED = ["python", "-m", "ipykernel_launcher", "-f", f"/run/user/1000/jupyter/kernel-{ID}.json"]
+OF_VS_CODE = ["python", "-m", "ipykernel_launcher", f"--f=/home/a/.local/share/jupyter/runtime/kernel-v3{ID}.json"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "argv", "name"),
+    [
+        ({"JPY_SESSION_NAME": "/home/alice/fit-2.ipynb"}, LAUNCHED, "fit-2"),
+        ({"JPY_SESSION_NAME": "notes.v2.ipynb"}, [], "notes.v2"),
+        ({"JPY_SESSION_NAME": ""}, LAUNCHED, "kernel-4c81d8fc"),
+        ({}, LAUNCHED, "kernel-4c81d8fc"),
+        ({}, OF_VS_CODE, "kernel-v34c81d8"),
+        ({}, ["python", "-m", "ipykernel_launcher", "-f", "/tmp/k.json"], "k"),
+        ({}, ["python", "-m", "ipykernel"], None),
+        ({}, ["python", "train.py", "settings.json"], None),
+    ],
+)
+def test_the_name(environ: dict[str, str], argv: list[str], name: str | None) -> None:
+    assert notebook_name(environ, argv) == name
+
+
+def test_vs_code_says_it_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/alice/cells.ipynb"})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: session))
+    assert notebook_name({}, OF_VS_CODE) == "cells"
+    session.user_ns = {"__vsc_ipynb_file__": 3}
+    assert notebook_name({}, LAUNCHED) == "kernel-4c81d8fc"
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert notebook_name({}, LAUNCHED) == "kernel-4c81d8fc"
+
+
+def test_the_connection_file() -> None:
+    assert connection_file(LAUNCHED) == f"kernel-{ID}.json"
+    assert connection_file(["ipykernel", f"--f=/x/{ID}.json"]) == f"{ID}.json"
+
+
+def killed(**more: Any) -> dict[str, Any]:
+    facts = {"code": "reclaim", "asked": 512 * 2**20, "usage": 3 * 2**30, "time": time.time()}
+    return {**facts, "owner": "hi", "owner_user": "bob", **more}
+
+
+def job(since: float, *, name: str = "torch-8g", file: str = "x.json", uid: int = 7, **outcome: Any) -> Any:
+    command = ["python", "-m", "ipykernel_launcher", "-f", f"/run/{file}"]
+    found = outcome or None
+    return {"id": f"{since:g}", "name": name, "uid": uid, "since": since, "command": command, "outcome": found}
+
+
+def test_the_kernel_before() -> None:
+    jobs = [
+        job(1, file="mine.json", killed=killed()),
+        job(3, file="mine.json", killed=None),
+        job(2, file="mine.json", killed=killed()),
+        job(4, file="other.json", killed=killed()),
+        job(5, file="mine.json", uid=8, killed=killed()),
+        job(6, file="mine.json"),
+    ]
+    found = predecessor(jobs, "mine.json", None, 7)
+    assert found is not None and found["id"] == "3"
+    assert ending(found) is None, "the latest was not stopped"
+    assert predecessor(jobs, "none.json", "torch-9g", 7) is None
+    named = predecessor([*jobs, job(7, name="fit", killed=killed())], "mine.json", "fit", 7)
+    assert named is not None and named["id"] == "7"
+
+
+def test_how_it_ended() -> None:
+    when = time.strftime("%H:%M")
+    found = ending(job(1, killed=killed()))
+    assert found is not None
+    assert found.startswith(f"gpushare: the previous kernel was stopped at {when}: 512.0 MiB owed to hi (bob)\n")
+    assert "`gpushare explain 1`" in found
+    breach = ending(job(1, killed=killed(code="breach")))
+    assert breach is not None and "it used 3.0 GiB, more than its limit" in breach and "owed" not in breach
+    noon = time.mktime((2026, 1, 2, 12, 30, 0, 0, 0, -1))
+    assert "stopped at 12:30 on 2026-01-02: " in str(ending(job(1, killed=killed(time=noon))))
+    assert ending(job(1)) is None
