@@ -51,13 +51,13 @@ class Records:
         self.seconds = {test: seconds for one in records for test, seconds in one.seconds.items()}
         self._now: dict[str, list[str]] = {}
 
-    def order(self, path: str, lines: range) -> list[str]:
-        """The tests that run one of these lines, then the others of the group.
+    def order(self, path: str, lines: range) -> tuple[list[str], list[str]]:
+        """The tests that run one of these lines, and the others of the group.
 
         Of each, file by file, as fixtures may be made for a whole file; the file that takes the least time first.
         """
         covering = {test for one in self.records for test in self._covering(one, path, lines)}
-        return [*self._by_file(covering), *self._by_file(self.seconds.keys() - covering)]
+        return self._by_file(covering), self._by_file(self.seconds.keys() - covering)
 
     def _by_file(self, tests: Collection[str]) -> list[str]:
         files: dict[str, list[str]] = {}

@@ -22,8 +22,10 @@ from mutation.library import Builder
 from mutation.record import Records
 from mutation.scratch import Scratch
 
+MOST_OF_THE_LINE = 300.0
+"""Seconds, by their recorded times, of the tests that run the changed line,"""
 AT_MOST = 60.0
-"""Seconds of tests for one change, by their recorded times: first those that run the line, then others."""
+"""and of others, which run the file in a process that was not measured, or another way."""
 SLOWER = 12
 """A changed program may be that much slower, on a machine with other work, before it counts as hanging."""
 PATIENCE = 60.0
@@ -69,8 +71,11 @@ class Bench:
             self.scratch.clear()
 
     def _judge(self, change: Change, source: bytes) -> Outcome:
-        order = [test for test in self.records.order(change.path, change.lines(source)) if self.sound.get(test, True)]
-        tests, seconds = _as_far_as(order, self.records.seconds)
+        covering, others = self.records.order(change.path, change.lines(source))
+        tests, seconds = [], 0.0
+        for some, most in ((covering, MOST_OF_THE_LINE), (others, AT_MOST)):
+            chosen, takes = _as_far_as([one for one in some if self.sound.get(one, True)], self.records.seconds, most)
+            tests, seconds = [*tests, *chosen], seconds + takes
         count = len(tests)
         for _ in range(ENOUGH_AGAIN):
             failed = self._first_failure(tests, seconds)
@@ -157,12 +162,12 @@ def _failed_in(report: Path, tests: Sequence[str]) -> str | None:
     return None
 
 
-def _as_far_as(tests: Sequence[str], times: dict[str, float]) -> tuple[list[str], float]:
-    """As many of the tests, in this order, as AT_MOST allows; and how long they take."""
+def _as_far_as(tests: Sequence[str], times: dict[str, float], most: float) -> tuple[list[str], float]:
+    """As many of the tests, in this order, as so many seconds allow; and how long they take."""
     chosen: list[str] = []
     seconds = 0.0
     for test in tests:
-        if seconds + times[test] <= AT_MOST or not chosen:
+        if seconds + times[test] <= most or not chosen:
             chosen.append(test)
             seconds += times[test]
     return chosen, seconds

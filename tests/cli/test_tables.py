@@ -1,0 +1,41 @@
+"""The tables on terminals of several widths: which columns go first, which are wrapped, how they are aligned."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from importlib import import_module
+from pathlib import Path
+
+from gpushare.cli import output
+from gpushare.cli.output import Column
+
+GOLDEN = Path(__file__).with_name("tables.txt")
+MODULES = ("ps", "status", "cluster_views")
+
+
+def tables() -> str:
+    """Each table with one row: a number, or words of three lengths."""
+    found = []
+    for module in MODULES:
+        for name, columns in sorted(vars(import_module(f"gpushare.cli.{module}")).items()):
+            if not (isinstance(columns, list) and columns and isinstance(columns[0], Column)):
+                continue
+            row = [
+                "12.0 GiB" if one.right else "one two three four five"[: 7 + 8 * (index % 3)]
+                for index, one in enumerate(columns)
+            ]
+            for width in (200, 100, 80, 60, 45, 30):
+                lines = output.table(columns, [row], width)
+                text = "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in lines)
+                found.append(f"{module}.{name}, {width}\n{text}\n")
+    return "\n".join(found)
+
+
+def test_tables_show_the_same_columns_as_before() -> None:
+    told = tables()
+    if os.environ.get("GPUSHARE_TEST_UPDATE"):
+        GOLDEN.write_text(told)
+    changes = difflib.unified_diff(GOLDEN.read_text().splitlines(), told.splitlines(), "tables.txt", "now", n=2)
+    assert not (difference := "\n".join(changes)), f"{difference}\nif so it should be: GPUSHARE_TEST_UPDATE=1"
