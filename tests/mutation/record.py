@@ -68,12 +68,17 @@ class Records:
         return [test for some in ranked for test in some]
 
     def _covering(self, record: Record, path: str, lines: range) -> list[str]:
-        if path not in record.sources:
+        """Also those of which nothing could be measured: they may run anything."""
+        if self.group.pure:
             return []
         if path not in self._now:
             self._now[path] = (ROOT / path).read_text().splitlines()
-        wanted = _earlier(record.sources[path], self._now[path], lines)
-        return [test for test, by_path in record.lines.items() if wanted & set(by_path.get(path, ()))]
+        wanted = _earlier(record.sources.get(path, []), self._now[path], lines)
+        return [
+            test
+            for test in record.seconds
+            if not record.lines.get(test) or wanted & set(record.lines[test].get(path, ()))
+        ]
 
 
 def _earlier(before: list[str], now: list[str], lines: range) -> set[int]:

@@ -53,11 +53,14 @@ def test_what_is_no_program_is_not_tried(tmp_path) -> None:
 def test_tests_that_run_the_line_come_first_and_the_fastest_file_of_them() -> None:
     lines = (ROOT / PATH).read_text().splitlines()
     one = Record(
-        {"a::slow": 3.0, "a::other": 0.1, "b::fast": 1.0},
+        {"a::slow": 3.0, "a::other": 0.1, "b::fast": 1.0, "c::unknown": 9.0},
         {"a::slow": {PATH: [7, 8]}, "b::fast": {PATH: [8]}, "a::other": {PATH: [9]}},
         {PATH: lines},
     )
-    assert Records(GROUP, [one]).order(PATH, range(8, 9)) == (["b::fast", "a::slow"], ["a::other"])
+    assert Records(GROUP, [one]).order(PATH, range(8, 9)) == (
+        ["b::fast", "a::slow", "c::unknown"],
+        ["a::other"],
+    )
 
 
 def test_a_line_is_found_again_after_lines_were_added_before_it() -> None:
