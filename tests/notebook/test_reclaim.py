@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from integration.node import GIB, Node, gone, wait_for
+from integration.node import GIB, ROOT, Node, gone, wait_for
 from notebook.kernels import Notebook, plain_kernel
 from notebook.test_kernels import TAKE
 
@@ -180,3 +180,53 @@ os.waitstatus_to_exitcode(os.wait()[1])
     notebook.run("%unload_ext gpushare")
     assert notebook.run("signal.getsignal(signal.SIGTERM) is mine") == "True"
     assert "not found" in notebook.run("%gpushare")
+
+
+def test_a_kernel_that_becomes_a_job_by_its_first_use_of_a_gpu(
+    node: Node, open_notebook: Callable[[str], Notebook]
+) -> None:
+    """Variables alone, and gpushare.enable() where there is nothing left to enable: it brings the rest all the same."""
+    node.start_daemon("[reclaim]\ngrace = '20s'\n")
+    environ = {
+        "LD_PRELOAD": node.gpushare("shim-path").stdout.strip(),
+        "GPUSHARE_REQUEST": "2Gi",
+        "GPUSHARE_LIMIT": "14Gi",
+        "GPUSHARE_NAME": "guest",
+        "LD_LIBRARY_PATH": str(ROOT / "gpushare" / "sim"),
+    }
+    plain_kernel(node, environ)
+    notebook = open_notebook("plain")
+    assert "nothing is changed" in notebook.run("import gpushare; gpushare.enable()")
+    assert "has not used a GPU yet" in notebook.run("%gpushare")
+    assert notebook.run(TAKE + KEEP) == "14.0\n"
+    ended = owner(node)
+    notebook.hear("save your work now")
+    notebook.send("free()")
+    notebook.hear("this kernel goes on")
+    assert ended() == "CUDA_SUCCESS"
+    assert notebook.run("40 + 2") == "42"
+
+
+PENDING = """
+import numpy as np
+from numba import cuda
+array = cuda.device_array(12 * 2**30, dtype=np.uint8)
+del array
+"""
+
+
+def test_what_numba_has_put_off_to_free_is_freed_within_the_grace(
+    node: Node, open_notebook: Callable[[str], Notebook]
+) -> None:
+    """For a job that is told to stop without having been asked for its caches before."""
+    node.env |= {"GPUSHARE_ON_RECLAIM": "term,kill", "NUMBA_CUDA_MAX_PENDING_DEALLOCS_RATIO": "1"}
+    node.start_daemon()
+    node.gpushare("kernel", "install", "--name", "guest", "--request", "2Gi", "--limit", "14Gi", "--grace", "20s")
+    notebook = open_notebook("guest")
+    assert notebook.run(PENDING) == ""
+    assert node.job("guest")["gpus"][0]["accounted"] == 12 * GIB
+    ended = owner(node)
+    text = notebook.hear("this kernel goes on").text
+    assert "wanted back by its owner" in text and "still has" not in text
+    assert ended() == "CUDA_SUCCESS"
+    assert node.job("guest")["gpus"][0]["accounted"] == 0
