@@ -75,6 +75,8 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name.lstrip("_").startswith("validate"):
+            return  # a check itself: the state's invariants
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self.visit(default)

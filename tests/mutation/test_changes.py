@@ -42,6 +42,7 @@ def c(source: str) -> set[tuple[str, str]]:
         ("x = a if b else c", {("branches swapped", "x = a if not (b) else c")}),
         ('"a docstring"', set()),
         ("assert a < b", set()),
+        ("def _validate_all(): return a < b", set()),
         ("x = zip(a, b, strict=True)", set()),
     ],
 )
