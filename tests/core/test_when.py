@@ -233,3 +233,12 @@ def test_a_process_that_says_hello_twice_is_one(world: World) -> None:
     world.send(ProcessJoined(a, job, world.programs[a].pid, "python"))
     assert world.node.gpus["GPU-0"].shares[a] is world.node.processes[a].shares["GPU-0"]
     assert world.node.state.usage(world.node.jobs[job], "GPU-0") == 1 * GIB + mib(300)
+
+
+def test_a_job_that_leaves_the_queue_is_struck_out_of_the_notes(world: World) -> None:
+    """Else a later daemon would keep a place for it."""
+    start(world, "A", "12Gi", "12Gi")
+    job = world.submit(spec("B", "8Gi", "8Gi"), wait=60.0)
+    assert job in world.node.state.queue
+    world.send(JobWithdrawn(job))
+    assert job not in world.node.state.queue

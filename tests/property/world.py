@@ -25,6 +25,7 @@ from gpushared.core.events import (
     GpuExamined,
     GpuFound,
     JobEnded,
+    JobRestored,
     JobSpec,
     JobSubmitted,
     LeftAlone,
@@ -33,6 +34,7 @@ from gpushared.core.events import (
     ProcessJoined,
     ProcessRestored,
     ReservationAsked,
+    ReservationRestored,
     Revoked,
     ShareSeen,
     Stray,
@@ -54,6 +56,7 @@ from gpushared.core.instructions import (
     Log,
     LookUsed,
     Notify,
+    Persist,
     Publish,
     Published,
     Revoke,
@@ -193,7 +196,10 @@ class World:
             self.events += 1
             assert steps < 10_000, "the core and the shell talk for ever"
             current = queue.popleft()
+            before = self._worth_keeping()
             instructions = self._handle(current)
+            if not isinstance(current, JobRestored | ReservationRestored) and self._worth_keeping() != before:
+                assert Persist() in instructions, "what a later daemon should know has changed, and is not written"
             self._check_priorities(instructions)
             for instruction in instructions:
                 answer = self._obey(instruction)
@@ -203,6 +209,12 @@ class World:
                 assert self.pages[current.gpu] == self.node.published(current.gpu), "a sample leaves old pages"
             self.node.validate()
             self._check_job_caps()
+
+    def _worth_keeping(self) -> object:
+        """What the notes for a later daemon have of jobs, of the queue and of reservations."""
+        state = self.node.state
+        jobs = {job.id: (job.spec, tuple(job.bounds), job.saved_at) for job in state.jobs.values()}
+        return jobs, set(state.queue), set(state.reservations), dict(state.overheads)
 
     def _handle(self, event: Event) -> list[Instruction]:
         """The short way of a plain grant must lead where the long one does, to the same state by the same words."""

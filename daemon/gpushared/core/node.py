@@ -327,6 +327,7 @@ def _admit_waiting(turn: Turn) -> None:
             del state.queue[waiting.job]
             turn.emit(JobRefused(waiting.job, found))
             turn.record_of_submission("refused", found, waiting.job, waiting.spec)
+            turn.emit(Persist())
         elif turn.now >= waiting.until:
             del state.queue[waiting.job]
             message = words("queued for room as long as it was ready to wait: ", found.message)
@@ -334,6 +335,7 @@ def _admit_waiting(turn: Turn) -> None:
             reason = replace(found, code=Code.WAIT_OVER, message=message, hint=hint)
             turn.emit(JobRefused(waiting.job, reason))
             turn.record_of_submission("refused", reason, waiting.job, waiting.spec)
+            turn.emit(Persist())
         else:
             waited_for |= _waited_for(turn, (waiting,))
 
