@@ -255,7 +255,7 @@ class Daemon:
             self.config = fresh
             self._identities.forget()
             self.shell.core.state.policy = fresh.policy()
-            self.shell.find_gpus()
+            self.watch.poll()
             self._caution()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))
         self._notifier.ready(self._describe())

@@ -21,7 +21,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,8 +54,9 @@ from gpushared.core.events import (
 from gpushared.core.instructions import Record
 from gpushared.core.node import NodeState
 from gpushared.core.reveal import OPERATOR, Viewer
-from gpushared.devices.gpus import Gpus, Sample
+from gpushared.devices.gpus import GpuInfo, Gpus, Sample
 from gpushared.devices.outsiders import StrayFinder, open_stray
+from gpushared.devices.questions import Questions
 from gpushared.doors import Doors
 from gpushared.follow import Backlog
 from gpushared.held import Held
@@ -83,6 +83,8 @@ PUBLISH_AT_ONCE = 32
 PER_CLIENT = 2
 """Descriptors: a page and a pidfd."""
 
+SILENT_AFTER = 1.0
+"""Seconds for which the driver is waited for; what waits for its figures goes on without them."""
 WAKE_MARGIN = 0.0005
 """asyncio's clock may be early by its resolution."""
 
@@ -183,7 +185,9 @@ class Shell:
         self._at_once: do.Instruction | None = None
         self._sampling: set[str] = set()
         self._broken = int(lib.gs_pages_broken())
-        self._thread = ThreadPoolExecutor(1, "sampler")
+        self._silent: set[str] = set()
+        """Of those the ones for which the driver has not answered for a while."""
+        self._questions = Questions(self.loop)
         self._hands: dict[type, Callable[[Any], Event | None]] = {
             do.JobAdmitted: self._job_admitted,
             do.JobRefused: self._job_refused,
@@ -394,22 +398,23 @@ class Shell:
         return self.enforcer.used_by(self.core.gpus[gpu].shares, gpu)
 
     def _sample_memory(self, wish: do.SampleMemory) -> Event | None:
-        """At once if the driver is quick (it nearly always is), else on the thread."""
-        if wish.gpu in self._sampling or not self.gpus.is_quick(wish.gpu):
-            self.sample_soon(wish.gpu)
-            return None
-        before = self._used_on(wish.gpu)
-        sample = self.gpus.sample(wish.gpu)
-        return self._sampled(wish.gpu, before, sample)
+        """Never here: a driver that hangs would stop all of the daemon."""
+        self.sample_soon(wish.gpu)
+        return None
 
     def sample_soon(self, gpu: str) -> None:
         """Ask the driver on a thread; the answer becomes an event. One question per GPU at a time."""
+        if gpu in self._silent:
+            self._go_on_without(gpu)
         if gpu in self._sampling or gpu not in self.core.gpus:
             return
         self._sampling.add(gpu)
         before = self._used_on(gpu)
+        silence = self.loop.call_later(SILENT_AFTER, self._no_sample_yet, gpu)
 
         def done(future: asyncio.Future[Sample | None]) -> None:
+            silence.cancel()
+            self._silent.discard(gpu)
             self._sampling.discard(gpu)
             if future.cancelled() or self.loop.is_closed():
                 return
@@ -422,15 +427,29 @@ class Shell:
 
         self.on_thread(lambda: self.gpus.sample(gpu)).add_done_callback(done)
 
+    def _no_sample_yet(self, gpu: str) -> None:
+        self._silent.add(gpu)
+        log.warning("the driver does not answer", extra=facts(gpu=gpu, seconds=SILENT_AFTER))
+        self._go_on_without(gpu)
+
+    def _go_on_without(self, gpu: str) -> None:
+        """Claims do not wait for a driver that hangs."""
+        event = self._unsampled(gpu)
+        if event is not None:
+            self.feed(event)
+
+    def _unsampled(self, gpu: str) -> Event | None:
+        """A sample that is steady for no process corrects nothing, and ends the wait for it."""
+        return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
+
     def on_thread(self, question: Callable[[], Answered]) -> asyncio.Future[Answered]:
-        """Ask the driver something that may take a while: one question after the other."""
-        return self.loop.run_in_executor(self._thread, question)
+        """Ask the driver something: one question after the other."""
+        return self._questions.ask(question)
 
     def _sampled(self, gpu: str, before: dict[int, int], sample: Sample | None) -> Event | None:
         if sample is None:
             self.on_silence(gpu)
-            # Whoever waits for a sample must not wait for ever: one that is steady for nobody corrects nothing.
-            return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
+            return self._unsampled(gpu)
         after = self._used_on(gpu)
         for process in after:
             self._tell_unmet(process)
@@ -687,8 +706,29 @@ class Shell:
     # ---- the rest ----------------------------------------------------------------------------------
 
     def find_gpus(self) -> None:
-        for info in self.gpus.refresh():
+        """At the start: there is nothing else to do yet."""
+        self.take_in_gpus(self.gpus.driver.list())
+
+    def take_in_gpus(self, found: list[GpuInfo]) -> None:
+        for info in self.gpus.note(found):
             self.feed(GpuFound(info.uuid, info.index, info.name, info.total, info.reserved))
+
+    def look_for_gpus(self, then: Callable[[], None]) -> None:
+        """Calls `then` when the driver has said what GPUs there are, or has said nothing for a while."""
+        answered = False
+
+        def go_on(future: asyncio.Future[list[GpuInfo]] | None = None) -> None:
+            nonlocal answered
+            if self.loop.is_closed():
+                return
+            if future is not None and not future.cancelled() and future.exception() is None:
+                self.take_in_gpus(future.result())
+            if not answered:
+                answered = True
+                then()
+
+        self.loop.call_later(SILENT_AFTER, go_on)
+        self.on_thread(self.gpus.driver.list).add_done_callback(go_on)
 
     def _wake_at(self, wish: do.WakeAt) -> None:
         """One wish at a time; it counts once, so a hair too late is right and a hair too early is not."""
@@ -737,7 +777,7 @@ class Shell:
         self.enforcer.pages.clear()
         self.book.close()
         self.readers.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._questions.close()
 
 
 def _resolve(entry: Entry, reason: Reason | None) -> None:

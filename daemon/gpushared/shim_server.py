@@ -477,12 +477,19 @@ class ShimServer:
 
     def _attach(self, connection: Connection, client: Client, seq: int) -> None:
         identity = bytes(ffi.buffer(self._frame.u.attach.uuid))
+        if identity in self.shell.gpus.by_bytes or self._look_again.allow("") is None:
+            self._attach_to(connection, client, seq, identity)
+            return
+
+        def found() -> None:
+            if connection.client is client and connection.fd >= 0:
+                self._attach_to(connection, client, seq, identity)
+
+        # Perhaps a GPU that has appeared since the start, or a MIG instance.
+        self.shell.look_for_gpus(found)
+
+    def _attach_to(self, connection: Connection, client: Client, seq: int, identity: bytes) -> None:
         gpu = self.shell.gpus.by_bytes.get(identity)
-        if gpu is None:
-            # Perhaps a GPU that has appeared since the start, or a MIG instance.
-            if self._look_again.allow("") is not None:
-                self.shell.find_gpus()
-            gpu = self.shell.gpus.by_bytes.get(identity)
         if gpu is None:
             self._reply(connection, seq, UNKNOWN, text="the daemon does not know this GPU\nhint: see `gpushare status`")
             return

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpushared.core.events import GpuExamined, GpuFound, XidSeen
+from gpushared.core.events import GpuExamined, XidSeen
 from gpushared.devices.gpus import Examination, Fault, GpuInfo
 from gpushared.logs import facts, log
 from gpushared.shell import Shell
@@ -72,10 +72,9 @@ class Watch:
         counted = dict(self._faults)
         # A GPU that was lost and is back is known to the driver's library only when that is opened anew.
         reopen = inventory and any(gpu.health.lost for gpu in self._shell.core.gpus.values())
-        self._shell.gpus.reopening = reopen
 
         def done(future: asyncio.Future[Seen]) -> None:
-            self._looking = self._shell.gpus.reopening = False
+            self._looking = False
             if future.cancelled() or self._shell.loop.is_closed():
                 return
             if future.exception() is not None:
@@ -101,8 +100,7 @@ class Watch:
 
     def _take_in(self, seen: Seen) -> None:
         if seen.infos is not None:
-            for info in self._shell.gpus.note(seen.infos):
-                self._shell.feed(GpuFound(info.uuid, info.index, info.name, info.total, info.reserved))
+            self._shell.take_in_gpus(seen.infos)
         for gpu, found in seen.examinations.items():
             if found is not None:
                 self._shell.feed(GpuExamined(gpu, found.ailments, found.recovered))

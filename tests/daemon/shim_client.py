@@ -150,9 +150,12 @@ class ShimClient:
         self.page = ffi.cast("struct gs_page *", self.view)
 
     def attach(self, gpu: str, total: int = 16 * GIB) -> Answer:
-        identity = uuid.UUID(gpu.split("-", 1)[1]).bytes
-        self.send(self.frame(lib.GS_ATTACH, attach={"uuid": identity, "total": total}))
+        self.send_attach(gpu, total)
         return self.answer()
+
+    def send_attach(self, gpu: str, total: int = 16 * GIB) -> int:
+        identity = uuid.UUID(gpu.split("-", 1)[1]).bytes
+        return self.send(self.frame(lib.GS_ATTACH, attach={"uuid": identity, "total": total}))
 
     def ask(self, size: int, line: int = 0, flags: int = 0) -> Answer:
         self.send_ask(size, line, flags)

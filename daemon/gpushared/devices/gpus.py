@@ -1,13 +1,12 @@
 """The GPUs of this node: what there is, and how much of each is used and by whom.
 
 `Driver` is the seam; nvml.py is the implementation for real GPUs and for the software driver, FixedGpus one for
-tests. `Gpus` adds what the shell needs: names as users write them, and a guard against a driver that has become slow.
+tests. `Gpus` adds what the shell needs: names as users write them, and the last figures.
 """
 
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,9 +14,6 @@ from typing import Protocol
 from gpushare.errors import UsageError
 from gpushared.core.ailments import Ailment, removed
 from gpushared.programs.pages import uuid_bytes
-
-SLOW = 0.005
-"""A sample that takes longer than this (seconds) is not taken on the event loop again until it is quicker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +121,9 @@ class Gpus:
         self.driver = driver
         self.infos: dict[str, GpuInfo] = {}
         self.by_bytes: dict[bytes, str] = {}
-        self._duration: dict[str, float] = {}
         self.samples: dict[str, Sample] = {}  # the last of each GPU
         self.present: set[str] = set()
-        self.reopening = False
-        """The driver is being opened anew, on the thread: nobody else is to ask it anything."""
         self.failures = 0
-
-    def refresh(self) -> list[GpuInfo]:
-        """Look at the inventory again: sizes change when a driver retires pages, GPUs come back after a reset."""
-        return self.note(self.driver.list())
 
     def note(self, found: list[GpuInfo]) -> list[GpuInfo]:
         """This is what there is now. Those that were there before stay known by their UUIDs."""
@@ -145,18 +134,13 @@ class Gpus:
         return found
 
     def sample(self, uuid: str) -> Sample | None:
-        started = time.monotonic()
         sample = self.driver.sample(uuid)
-        self._duration[uuid] = time.monotonic() - started
         if sample is None:
             self.failures += 1
             self.samples.pop(uuid, None)
         else:
             self.samples[uuid] = sample
         return sample
-
-    def is_quick(self, uuid: str) -> bool:
-        return self._duration.get(uuid, 0.0) < SLOW and not self.reopening
 
     def resolve(self, devices: Sequence[str]) -> tuple[str, ...]:
         """What CUDA_VISIBLE_DEVICES names, as UUIDs: indices, UUIDs, or beginnings of UUIDs that fit one GPU."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,8 @@ class Nvml:
                 self._complain("", error)
 
     def close(self) -> None:
-        """A thread that still waits in the library keeps it open: the end of the process closes it as well."""
-        if self._faults.stop():
+        """A thread that is still in the library keeps it open: the end of the process closes it as well."""
+        if self._faults.stop() and self._lock.acquire(blocking=False):
             with contextlib.suppress(nv.NVMLError):
                 nv.nvmlShutdown()
 
@@ -152,8 +153,11 @@ class Nvml:
         """Who has computed since the last time. "Not found" is the driver's word for nobody."""
         if not self._sees_pids:
             return None
+        # The system's clock may have been set back: then nothing would be newer for as long.
+        since = min(self._busy_until.get(uuid, 0), time.time_ns() // 1000)
+        self._busy_until[uuid] = since
         try:
-            samples = nv.nvmlDeviceGetProcessUtilization(handle, self._busy_until.get(uuid, 0))
+            samples = nv.nvmlDeviceGetProcessUtilization(handle, since)
         except nv.NVMLError_NotFound:
             return frozenset()
         except nv.NVMLError:
