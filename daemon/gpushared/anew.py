@@ -52,7 +52,7 @@ def rebuild(shell: Shell, failed: NodeState) -> None:
     for client in shell.clients:
         seen = client.page.lines_seen()
         shell.restore(client.restored((client.page.gpus[line.index], line) for line in seen))
-    for entry in sorted(entries, key=lambda entry: entry.started):
+    for entry in sorted(entries, key=lambda entry: entry.began):
         if entry.state == "queued" and entry.admission is not None and not entry.admission.done():
             shell.restore(submission(entry))
     for entry in entries:
@@ -68,9 +68,9 @@ def rebuild(shell: Shell, failed: NodeState) -> None:
 
 def submission(entry: Entry) -> JobSubmitted:
     """One that queues, as it stands now."""
-    now = time.time()
+    now = time.monotonic()
     wait = None if entry.patience is None else max(0.0, entry.patience - now)
-    return JobSubmitted(entry.id, entry.spec, wait, max(0.0, now - entry.started))
+    return JobSubmitted(entry.id, entry.spec, wait, now - entry.began)
 
 
 def _keep(state: State, old: State) -> None:
@@ -87,6 +87,6 @@ def _keep(state: State, old: State) -> None:
 def _job(entry: Entry, old: State, now: float) -> JobRestored:
     known = old.jobs.get(entry.id)
     if known is None:
-        return JobRestored(entry.id, entry.spec, (), max(0.0, time.time() - entry.started), not entry.over)
+        return JobRestored(entry.id, entry.spec, (), now - entry.began, not entry.over)
     saved = now - known.saved_at if known.saved_at >= known.since else None
     return JobRestored(entry.id, entry.spec, tuple(known.bounds), now - known.since, not entry.over, saved)

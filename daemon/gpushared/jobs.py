@@ -41,12 +41,14 @@ class Entry:
     id: str
     spec: JobSpec
     started: float = field(default_factory=time.time)
+    """As a date, for people. The system's clock may be set: what counts seconds counts from `began`."""
+    began: float = field(default_factory=time.monotonic)
     wrapper: Process | None = None
     """Who submitted the job; its end is the job's. None: the environment alone, and the job ends with its processes."""
     main: Process | None = None
     """What the wrapper has started: stopped with the job, even while it has no GPU open."""
     patience: float | None = None
-    """Until when (time.time()) it queues for room; None: it does not."""
+    """Until when (time.monotonic()) it queues for room; None: it does not."""
     over: bool = False
     """Its wrapper has said so, or is gone: it is there only as long as processes of its own are."""
     state: str = "queued"
@@ -63,6 +65,8 @@ class Entry:
     exit_code: int | None = None
     exit_signal: int | None = None
     ended: float | None = None
+    duration: float | None = None
+    """Seconds from its beginning to its end; None: it has not ended."""
     peak: dict[str, int] = field(default_factory=dict)
     refusals: int = 0
     """Of processes that have gone; the living ones count in their pages."""
@@ -110,7 +114,7 @@ class Entry:
             "killed": self.reclaim,
             "peak": dict(self.peak),
             "refusals": self.refusals + refusals_alive,
-            "duration": (self.ended or time.time()) - self.started,
+            "duration": time.monotonic() - self.began if self.duration is None else self.duration,
             "ended": self.ended,
             "seen": self.seen,
         }
@@ -177,6 +181,8 @@ class Book:
             return
         entry.state = "ended"
         entry.ended = entry.ended or time.time()
+        if entry.duration is None:
+            entry.duration = time.monotonic() - entry.began
         for listener in entry.listeners:
             listener.end()
         self._let_go(entry)

@@ -101,7 +101,7 @@ def _entry(job: dict[str, Any]) -> Entry:
     entry.exit_code, entry.exit_signal = outcome["exit_code"], outcome["signal"]
     entry.reclaim, entry.refusals = outcome["killed"], outcome["refusals"]
     entry.peak = dict(outcome["peak"])
-    entry.ended = outcome.get("ended")
+    entry.ended, entry.duration = outcome.get("ended"), outcome["duration"]
     entry.seen = outcome.get("seen", True)
     entry.last_seen = {"gpus": job["gpus"]}
     return entry

@@ -24,6 +24,7 @@ from gpushared.anew import submission
 from gpushared.core import notes
 from gpushared.core.events import JobRestored
 from gpushared.hello import restore_client
+from gpushared.jobs import Entry
 from gpushared.logs import facts, log
 from gpushared.programs.pages import Page, Pages
 from gpushared.programs.processes import Process
@@ -42,7 +43,7 @@ def recover(shell: Shell, pages: Pages) -> None:
     for entry in shell.book.live():
         if entry.state == "running" and entry.wrapper is None and not shell.clients.has_job(entry.id):
             shell.end_job(entry)
-    for entry in sorted(shell.book.live(), key=lambda entry: entry.started):
+    for entry in sorted(shell.book.live(), key=lambda entry: entry.began):
         if entry.state == "queued":
             shell.feed(submission(entry))
     jobs = sum(1 for _ in shell.book.live())
@@ -107,8 +108,21 @@ class Found:
         return jobs
 
     @property
+    def _written(self) -> float:
+        return notes.now_of(self.state["core"])
+
+    @property
+    def same_clock(self) -> bool:
+        """Whether the core's clock of then is the present one."""
+        boot = self.state.get("boot")
+        return boot is not None and boot == state_file.boot() and self._written <= time.monotonic()
+
+    @property
     def since(self) -> float:
-        """Seconds since it was written."""
+        """Seconds since it was written: by the core's clock, for the system's may have been set meanwhile. The system's
+        counts after a boot, and where the notes do not name theirs."""
+        if self.same_clock:
+            return time.monotonic() - self._written
         try:
             return max(0.0, time.time() - notes.number(self.state.get("time")))
         except notes.OddNote as why:
@@ -125,23 +139,24 @@ def _restore_jobs(shell: Shell, found: Found, with_pages: set[str]) -> None:
     for reservation in notes.restore_reservations(core, since, found.odd):
         shell.feed(reservation)
     for job in notes.restore(core, found.odd):
-        _restore_job(shell, job, jobs.get(job.job, {}), since, job.job in with_pages)
+        _restore_job(shell, job, jobs.get(job.job, {}), found, job.job in with_pages)
     for id, identity in jobs.items():
         if identity.get("queued") is not None and shell.book.get(id) is None:
             _restore_queued(shell, id, identity, found)
 
 
-def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], since: float, has_pages: bool) -> None:
+def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], found: Found, has_pages: bool) -> None:
     # A wrapper that has ended its job may live on; the job does not, once its processes are gone.
     wrapper = _find(identity.get("wrapper")) if job.open else None
     if wrapper is None and not has_pages:
         return
     entry = shell.book.open(job.job, job.spec)
     entry.state, entry.over = "running", not job.open
-    entry.started = _started(identity, entry.started)
+    _set_beginning(entry, identity, found)
     if wrapper is not None:
         shell.book.set_wrapper(entry, wrapper, shell.readers)
     entry.main = _find(identity.get("main"))
+    since = found.since
     saved = None if job.saved is None else job.saved + since
     shell.feed(replace(job, age=job.age + since, saved=saved))
 
@@ -153,13 +168,14 @@ def _restore_queued(shell: Shell, id: str, identity: dict[str, Any], found: Foun
         return
     try:
         queued = notes.mapping(identity["queued"])
-        spec, patience = notes.spec_from_note(queued.get("spec")), notes.number(queued.get("patience"))
+        spec, until = notes.spec_from_note(queued.get("spec")), _until(queued, found)
     except notes.OddNote as why:
         found.odd(f"queued job {id}", why)
         wrapper.close()
         return
     entry = shell.book.open(id, spec)
-    entry.started, entry.patience = _started(identity, entry.started), patience
+    _set_beginning(entry, identity, found)
+    entry.patience = until
     unclaimed = entry.admission = shell.loop.create_future()
     shell.book.set_wrapper(entry, wrapper, shell.readers)
 
@@ -175,13 +191,21 @@ def _restore_queued(shell: Shell, id: str, identity: dict[str, Any], found: Foun
     shell.loop.call_later(ASKS_AGAIN_WITHIN, drop)
 
 
-def _started(identity: dict[str, Any], otherwise: float) -> float:
+def _until(queued: dict[str, Any], found: Found) -> float:
+    """By the core's clock."""
+    if found.same_clock and "until" in queued:
+        return notes.number(queued["until"])
+    return notes.number(queued.get("patience")) - time.time() + time.monotonic()
+
+
+def _set_beginning(entry: Entry, identity: dict[str, Any], found: Found) -> None:
     """Not before 1970 nor to come: it is shown as a date, and is the order of the queue."""
-    try:
-        started = notes.seconds(identity.get("started"))
-    except notes.OddNote:
-        return otherwise
-    return min(started, otherwise)
+    with contextlib.suppress(notes.OddNote):
+        began = entry.began - max(0.0, entry.started - notes.seconds(identity.get("started")))
+        if found.same_clock and "began" in identity:
+            began = min(entry.began, notes.number(identity["began"]))
+        entry.started = min(entry.started, notes.seconds(identity.get("started")))
+        entry.began = began
 
 
 def _find(identity: object) -> Process | None:

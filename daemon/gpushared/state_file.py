@@ -62,7 +62,7 @@ class StateFile:
             jobs[planned.job] = entry, None if job is None else replace(job, spec=planned.spec)
         self._texts = {id: self._text_of(entry, job) for id, (entry, job) in jobs.items()}
         node = notes.take_node(state, now, without=planned.released)
-        head = json.dumps({"version": VERSION, "time": time.time(), "core": node})
+        head = json.dumps({"version": VERSION, "time": time.time(), "boot": boot(), "core": node})
         texts = ",".join(text for _, text in self._texts.values())
         try:
             fd = os.open(self._fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -89,12 +89,25 @@ class StateFile:
             "wrapper": _identity(entry.wrapper),
             "main": _identity(entry.main),
             "started": entry.started,
+            "began": entry.began,
             "note": notes.take_job(job) if job is not None else None,
-            "queued": {"spec": notes.spec_to_note(entry.spec), "patience": entry.patience}
-            if entry.state == "queued"
-            else None,
+            "queued": _queued(entry) if entry.state == "queued" else None,
         }
         return made_of, f"{json.dumps(entry.id)}:{json.dumps(part)}"
+
+
+def _queued(entry: Entry) -> dict[str, Any]:
+    """`until` is on the core's clock; `patience`, of time.time(), is for after a boot and for earlier versions."""
+    until = entry.patience
+    patience = None if until is None else time.time() + until - time.monotonic()
+    return {"spec": notes.spec_to_note(entry.spec), "until": until, "patience": patience}
+
+
+def boot() -> str | None:
+    """This boot's name. The core's clock runs on from one daemon to the next as long as it is the same."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None
 
 
 def _identity(process: Process | None) -> list[int] | None:

@@ -84,7 +84,7 @@ class Api:
         self.views = Views(shell)
         self._config = config
         self._scope = scope
-        self._started = time.time()
+        self._started = time.monotonic()
         self._pieces = Pieces(shell.held, shell.turns)
         self._sparingly = Sparingly()
         self.front: Front | None = None
@@ -250,7 +250,7 @@ class Api:
 
     async def get_status(self, request: web.Request) -> web.StreamResponse:
         viewer, count = self._viewer(request), sum(1 for _ in self.shell.book.live())
-        daemon = {"version": __version__, "uptime": time.time() - self._started, "jobs": count}
+        daemon = {"version": __version__, "uptime": time.monotonic() - self._started, "jobs": count}
         return await self._answer(request, daemon=daemon, gpus=self.views.gpus(viewer), jobs=self.views.jobs(viewer))
 
     async def get_story(self, request: web.Request) -> web.StreamResponse:
@@ -414,7 +414,7 @@ class Api:
             raise Rejected(self.gate.viewer(spec.uid).told(allowed))
         spec = allowed
         entry = self.shell.book.open(job, spec)
-        entry.patience = None if wait is None else entry.started + wait
+        entry.patience = None if wait is None else entry.began + wait
         entry.admission = self.shell.loop.create_future()
         self.shell.book.set_wrapper(entry, wrapper, self.shell.readers)
         self.shell.feed(JobSubmitted(job, spec, wait))
