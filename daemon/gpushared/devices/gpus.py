@@ -13,6 +13,7 @@ from typing import Protocol
 
 from gpushare.errors import UsageError
 from gpushared.core.ailments import Ailment, removed
+from gpushared.logs import Sparingly, facts, log
 from gpushared.programs.pages import uuid_bytes
 
 
@@ -124,6 +125,7 @@ class Gpus:
         self.samples: dict[str, Sample] = {}  # the last of each GPU
         self.present: set[str] = set()
         self.failures = 0
+        self._sparingly = Sparingly()
 
     def note(self, found: list[GpuInfo]) -> list[GpuInfo]:
         """This is what there is now. Those that were there before stay known by their UUIDs."""
@@ -135,12 +137,25 @@ class Gpus:
 
     def sample(self, uuid: str) -> Sample | None:
         sample = self.driver.sample(uuid)
+        if sample is not None and not self._may_be_true(uuid, sample):
+            if self._sparingly.allow(uuid) is not None:
+                log.error("the driver's figures cannot be true", extra=facts(gpu=uuid, figures=repr(sample)[:500]))
+            sample = None
         if sample is None:
             self.failures += 1
             self.samples.pop(uuid, None)
         else:
             self.samples[uuid] = sample
         return sample
+
+    def _may_be_true(self, uuid: str, sample: Sample) -> bool:
+        """No figure is negative, or above what there is. Sums are not compared: what two processes share may count twice,
+        and the total and the list are read one after the other."""
+        info = self.infos.get(uuid)
+        if info is None:
+            return True
+        figures = (sample.used, *(sample.by_pid or {}).values())
+        return all(0 <= figure <= info.total + info.reserved for figure in figures)
 
     def resolve(self, devices: Sequence[str]) -> tuple[str, ...]:
         """What CUDA_VISIBLE_DEVICES names, as UUIDs: indices, UUIDs, or beginnings of UUIDs that fit one GPU."""
