@@ -149,8 +149,8 @@ class Gpus:
         return sample
 
     def _may_be_true(self, uuid: str, sample: Sample) -> bool:
-        """No figure is negative, or above what there is. Sums are not compared: what two processes share may count twice,
-        and the total and the list are read one after the other."""
+        """No figure is negative, or above what there is. Sums are not compared: what two processes share may count
+        twice, and the total and the list are read one after the other."""
         info = self.infos.get(uuid)
         if info is None:
             return True
