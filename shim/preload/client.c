@@ -409,7 +409,7 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
         state = connect_now(&connection);
         now = gs_now_ms();
         bool again = (state == DISCONNECTED || state == ABSENT) && !gives_up(state);
-        bool over = now + pause >= until || (client.away_until > now && !guaranteed) || client.page_lost;
+        bool over = now >= until || (client.away_until > now && !guaranteed) || client.page_lost;
         gs_lock(&client.lock);
         if (state == CONNECTED)
             client.socket = connection;
@@ -426,7 +426,7 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
             continue;
         if (over)
             return client.page == NULL ? GS_NO_DAEMON : GS_AWAY;
-        gs_sleep_us(pause * 1000);
+        gs_sleep_us((pause < until - now ? pause : until - now) * 1000);
         pause = pause * 2 < LONGEST_PAUSE_MS ? pause * 2 : LONGEST_PAUSE_MS;
     }
 }

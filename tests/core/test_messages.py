@@ -370,6 +370,7 @@ def _(tale: Tale) -> None:
         world.allocate(process, "GPU-0", mib(1600))
     world.wait(1.0)
     world.allocate(second, "GPU-0", mib(600))
+    world.wait(0.05)
     tale.story_of("denied")
     tale.told("Denied")
 

@@ -149,7 +149,7 @@ def test_who_is_about_to_take_credit_is_read_from_the_page(daemon, clients):
     core = daemon.shell.core
     assert daemon.call(lambda: list(core.state.gpus[GPU].holds)) == [owner.page_id]
     seen = daemon.call(lambda: daemon.shell._used_seen(GPU).asking)
-    assert seen == {owner.page_id}
+    assert seen == {owner.page_id: 1}
     owner.page.line[0].asking = 0
-    assert daemon.call(lambda: daemon.shell._used_seen(GPU).asking) == set()
+    assert daemon.call(lambda: daemon.shell._used_seen(GPU).asking) == {}
     assert other.word()[1] >= 0

@@ -8,7 +8,7 @@ own numbers, not on the core's.
 from __future__ import annotations
 
 import copy
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from unittest import mock
@@ -288,8 +288,9 @@ class World:
     def _used_seen(self, gpu: str) -> UsedSeen:
         on = self._on(gpu)
         trims = {one.id: one.trim for one in on if one.listens}
-        asking = {one.program for one in (*self.waiting.values(), *self.takes) if one.gpu == gpu}
-        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, frozenset(asking))
+        calls = [one for one in self.waiting.values() if not one.attach] + self.takes
+        asking = Counter(one.program for one in calls if one.gpu == gpu)
+        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, asking)
 
     def _trim(self, wish: Trim) -> None:
         self._check_rung(wish.job, wish.reason.data)
@@ -385,7 +386,7 @@ class World:
                 ask, waited = self.next_id(), take.granted - take.since
                 self.waiting[ask] = Waiting(take.program, take.gpu, missing, self.now - waited, attach=False)
                 word.used = word.credit
-                self.send(CreditAsked(ask, take.program, take.gpu, missing, allocation=take.size, waited=waited))
+                self.send(CreditAsked(ask, take.program, take.gpu, missing, allocation=missing, waited=waited))
 
     def _answer(self, answer: Attached | Granted | Denied) -> None:
         asked = self.waiting.pop(answer.ask)
@@ -415,8 +416,9 @@ class World:
             word.credit += answer.credit
             one.contexts[answer.gpu] = self.cost[answer.gpu]
         else:
-            assert answer.size >= asked.size, "granted less than was asked"
             one.words[answer.gpu].credit += answer.size
+            idle = one.words[answer.gpu].credit - one.words[answer.gpu].used
+            assert idle >= asked.size, "granted less than the call lacks"
             if one.slow and asked.size:
                 self.takes.append(Take(one.id, asked.gpu, asked.size, asked.since, self.now))
             else:
@@ -467,8 +469,8 @@ class World:
         one = self.programs[asked.program]
         word = one.words.get(asked.gpu, Word())
         idle = word.credit - word.used
-        size = self._cost(asked) if asked.attach else asked.size
-        return self.usage(one.job, asked.gpu) + idle + size
+        growth = idle + self._cost(asked) if asked.attach else asked.size
+        return self.usage(one.job, asked.gpu) + growth
 
     def _cost(self, asked: Waiting) -> int:
         """What a context is charged before it opens."""
@@ -606,8 +608,16 @@ class World:
             return (not self._lowered(job, gpu), self.node.jobs[job].spec.priority)
 
         highest = max(level(job) for job in victims)
-        lower = sum(self.loan(job, gpu) for job in among if level(job) < highest)
+        lower = sum(self._certain_loan(job, gpu) for job in among if level(job) < highest)
         assert lower < missing, "a victim of higher priority than needed"
+
+    def _certain_loan(self, job: str, gpu: str) -> int:
+        """None where only contexts that opened a moment ago make it: what they cost has not been seen yet."""
+        young = self.now - self.policy.settling - self.policy.glimpses_apart
+        shares = [one for one in self.node.gpus[gpu].shares.values() if one.job == job and one.attached]
+        fresh = sum(one.overhead for one in shares if not one.measured and one.since > young)
+        loan = self.loan(job, gpu)
+        return loan if loan > fresh else 0
 
     def _stoppable(self, gpu: str, victims: set[str]) -> set[str]:
         """Those who could be stopped for the claims that wait, `victims` and all that are on no such rung."""

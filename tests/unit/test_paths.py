@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,13 @@ import pytest
 from gpushare import paths
 from gpushare.errors import NotPermitted, UsageError
 from gpushare.paths import Runtime, own_dir, user_dir
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Short: the name of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as made:
+        yield Path(made)
 
 
 def test_the_users_directory(tmp_path):

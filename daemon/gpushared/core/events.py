@@ -254,8 +254,9 @@ class UsedSeen(Event):
     used: Mapping[int, int]
     trims: Mapping[int, TrimSeen] = field(default_factory=dict)
     """Of the processes that can be asked to trim."""
-    asking: frozenset[int] = frozenset()
-    """Processes with a call that has asked for credit and has neither taken it nor given up."""
+    asking: Mapping[int, int] = field(default_factory=dict)
+    """Process -> calls that have asked for credit and have neither taken it nor given up: they wait for an answer, or
+    have one."""
 
 
 @dataclass(frozen=True, slots=True)

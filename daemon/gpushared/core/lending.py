@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
-from gpushared.core import health, obstacle, reclaim, reveal
+from gpushared.core import health, measure, obstacle, reclaim, reveal
 from gpushared.core.events import CreditAsked
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
 from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, Rung, Share, State, whole_units
@@ -48,7 +48,7 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
     size = need + min(state.policy.chunk, in_limit - need, available - need) // UNIT * UNIT
     job.active_at = now
     state.counters.grants += 1
-    share.granted += event.allocation or need
+    share.granted.append(event.allocation or need)
     gpu.holds[share.process] = now
     state.change(share, credit=size)
     figures = _figures(state, gpu, job, share, available - size + state.lendable(gpu))
@@ -124,17 +124,38 @@ def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int) -> None:
     ask.claim = only_guessed or ask.above + _about_to_be_used(turn, gpu, ask) <= 0
 
 
+def measure_asks(turn: Turn, gpu: Gpu) -> None:
+    """What each call lacks now, the words being fresh: other threads of its process have allocated and freed since it
+    asked. Of one process the first may use what is idle first."""
+    idle: dict[int, int] = {}
+    for ask in sorted(gpu.asks.values(), key=lambda ask: ask.order):
+        share = gpu.shares.get(ask.process)
+        if ask.attach or ask.driver_failed or share is None:
+            continue
+        pending = share.pending if ask.process in gpu.holds and _is_young(turn, ask) else 0
+        left = idle.get(ask.process, share.idle - pending)
+        ask.size = whole_units(max(0, ask.allocation - left))
+        idle[ask.process] = max(0, left - ask.allocation)
+
+
+def _is_young(turn: Turn, ask: Ask) -> bool:
+    """It gives way to calls of its own job that were answered before. Not for long: in busy programs they come one
+    after the other, and this ask is to have its place among them."""
+    return turn.now - ask.since < turn.policy.hold
+
+
 def _about_to_be_used(turn: Turn, gpu: Gpu, ask: Ask) -> int:
-    """Idle credit of the job's other processes that their calls are about to take. Nobody waits for that for long:
-    calls come one after the other in busy programs, and this ask is to have its place among them."""
-    if turn.now - ask.since >= turn.policy.hold:
+    """Idle credit that calls of its job are about to take. An ask may wait for these, and is never refused for them:
+    which of the calls have taken their credit already is not known exactly."""
+    if not _is_young(turn, ask):
         return 0
-    others = (gpu.shares[process] for process in gpu.holds if process != ask.process)
-    return sum(share.pending for share in others if share.job == ask.job)
+    return sum(gpu.shares[process].pending for process in gpu.holds if gpu.shares[process].job == ask.job)
 
 
 def _growth(gpu: Gpu, ask: Ask) -> int:
-    """By how much usage grows if the ask is granted and used: what its process has idle is used first."""
+    """By how much usage grows if the ask is granted and used."""
+    if not ask.attach:
+        return 0 if ask.driver_failed else ask.allocation
     mine = gpu.shares.get(ask.process)
     return (mine.idle if mine else 0) + ask.need
 
@@ -169,6 +190,9 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     if ask.driver_failed and not ask.sampled:
         turn.sample(gpu)
         return False
+    if not (ask.need or ask.attach or ask.driver_failed):
+        _grant(turn, gpu, ask, Room(0, 0, 0))  # its process has freed enough since it asked
+        return True
     room = _room(turn, gpu, ask, earmarked)
     if room.need <= room.in_limit and room.need <= room.available:
         _grant(turn, gpu, ask, room)
@@ -190,8 +214,10 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         if missing > idle:
             if missing <= idle + pending:
                 return False  # a moment later it is in use, or idle
-            if missing <= idle + _provisional(turn, gpu, job):
+            if missing <= idle + measure.provisional(turn, gpu, job):
                 return _await_measurement(turn, gpu)
+            if _one_may_have_gone(turn, gpu, ask):
+                return False
             if missing <= idle + _strays(turn.state.shares_of(job, gpu.id)) and not ask.sampled:
                 turn.sample(gpu)  # they may have gone by now
                 return False
@@ -200,19 +226,23 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         return False
     if not ask.claim and ask.above <= 0:
         return False
-    if not ask.claim and ask.above <= _provisional(turn, gpu, job):
+    if not ask.claim and ask.above <= measure.provisional(turn, gpu, job):
         return _await_measurement(turn, gpu)
     held = turn.state.held(gpu, against_claims=ask.claim)
     others = [share for share in gpu.shares.values() if share.process != ask.process]
     takeable = [(share, _takeable(turn.state, share, held)) for share in _idle_first(turn, gpu, ask, others)]
     idle = sum(amount for _, amount in takeable)
     missing = room.need - room.available
+    if not ask.claim and idle < missing <= idle + pending:
+        return False  # a moment later it is in use, or idle
     if idle and (missing <= idle or ask.claim):
         _revoke(turn, gpu, missing, takeable)
         return False
     if not ask.claim:
         if (gpu.returning or _strays(gpu.shares.values())) and not ask.sampled:
             turn.sample(gpu)  # it may have come back by now, and strays may have gone
+            return False
+        if _one_may_have_gone(turn, gpu, ask):
             return False
         return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
     if not ask.short:
@@ -222,23 +252,18 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     return False
 
 
-def _provisional(turn: Turn, gpu: Gpu, job: Job) -> int:
-    """What the job is charged for contexts that have not been measured yet: they may cost less."""
-    if not gpu.health.attributed:
-        return 0
-    young = turn.now - turn.policy.settling - turn.policy.glimpses_apart
-    return sum(
-        share.overhead
-        for share in turn.state.shares_of(job, gpu.id)
-        if share.attached and not share.measured and share.since > young
-    )
-
-
 def _await_measurement(turn: Turn, gpu: Gpu) -> bool:
     """Not answered: what its contexts do cost is known in a moment."""
     if turn.now - gpu.sampled_at >= turn.policy.glimpses_apart:
         turn.sample(gpu)
     return False
+
+
+def _one_may_have_gone(turn: Turn, gpu: Gpu, ask: Ask) -> bool:
+    """Another process of the job may have been killed just now, and its end be told after this ask."""
+    if turn.now - ask.since >= turn.policy.poll:
+        return False
+    return any(process > 0 and process != ask.process and share.job == ask.job for process, share in gpu.shares.items())
 
 
 def _strays(shares: Iterable[Share]) -> int:
@@ -306,7 +331,7 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         assert share is not None  # node.py takes credit asks of attached processes only
         size = 0 if ask.driver_failed else room.need + spare
         if not ask.driver_failed:
-            share.granted += ask.allocation or ask.need
+            share.granted.append(ask.allocation)
             gpu.holds[share.process] = turn.now
         state.change(share, credit=size)
         drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows

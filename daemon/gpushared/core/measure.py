@@ -14,7 +14,7 @@ from gpushare.quantity import format_bytes, format_duration
 from gpushared.core import breach, health
 from gpushared.core.events import MemorySampled
 from gpushared.core.instructions import Persist, Publish, Revoke
-from gpushared.core.state import MIB, Gpu, Returning, Share, whole_units
+from gpushared.core.state import MIB, Gpu, Job, Returning, Share, whole_units
 from gpushared.core.turn import Turn
 
 NOTICEABLE = 64 * MIB
@@ -115,6 +115,18 @@ def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
         text = f"a context costs {format_bytes(measured)} on {gpu.name}"
         turn.record("overhead", text, job=job, gpu=gpu.id, overhead=measured)
         turn.emit(Persist())
+
+
+def provisional(turn: Turn, gpu: Gpu, job: Job) -> int:
+    """What the job is charged for contexts that have not been measured yet: they may cost less."""
+    if not gpu.health.attributed:
+        return 0
+    young = turn.now - turn.policy.settling - turn.policy.glimpses_apart
+    return sum(
+        share.overhead
+        for share in turn.state.shares_of(job, gpu.id)
+        if share.attached and not share.measured and share.since > young
+    )
 
 
 def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:

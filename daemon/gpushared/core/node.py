@@ -18,6 +18,7 @@ job, which `gpushare explain` prints.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -528,7 +529,7 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
         return
     size = whole_units(event.size)
     ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now - event.waited)
-    ask.driver_failed, ask.allocation = event.driver_failed, event.allocation
+    ask.driver_failed, ask.allocation = event.driver_failed, max(size, event.allocation)
     _wait_for(turn, ask)
 
 
@@ -570,15 +571,21 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
     gpu = turn.state.gpus[event.gpu]
     gpu.looking = False
     gpu.seen_at = turn.now
+    unanswered = Counter(ask.process for ask in gpu.asks.values())
     for process, used in event.used.items():
         share = gpu.shares.get(process)
         if share is None:
             continue
         share.trim = event.trims.get(process)
-        if process not in event.asking or turn.now >= gpu.holds.get(process, 0.0) + turn.policy.hold:
-            turn.state.end_hold(share)
+        if process in gpu.holds:
+            answered = event.asking.get(process, 0) - unanswered[process]
+            if answered <= 0 or turn.now >= gpu.holds[process] + turn.policy.hold:
+                turn.state.end_hold(share)
+            while len(share.granted) > answered > 0:
+                share.granted.popleft()  # calls take their credit in the order of the answers, more or less
         if turn.state.see(share, used):
             turn.state.jobs[share.job].active_at = turn.now
+    lending.measure_asks(turn, gpu)
     for ask in gpu.asks.values():
         ask.looked = True
     measure.work_off(turn, gpu)
@@ -640,11 +647,18 @@ def _next_wake(state: State) -> float | None:
             continue  # nothing comes back from it, and nobody waits for it
         if gpu.asks:
             times.append(state.polled_at + state.policy.poll)
+        if _is_to_shrink(state, gpu):
+            times.append(max(state.polled_at, gpu.seen_at) + state.policy.shrink)
         if gpu.returning:
             times.append(gpu.sampled_at + (_impatience(state, gpu) if gpu.asks else _patience(state, gpu)))
         if gpu.guessed:
             times.append(gpu.sampled_at + state.policy.glimpses_apart)
     return min(times) if times else None
+
+
+def _is_to_shrink(state: State, gpu: Gpu) -> bool:
+    """A job there has more than its limit: what it frees is not for it to use again."""
+    return any(gpu.id in state.jobs[job].excess for job in state.over)
 
 
 def _patience(state: State, gpu: Gpu) -> float:
@@ -665,7 +679,7 @@ def _time_passed(turn: Turn, _event: TimePassed) -> None:
     for gpu in turn.state.gpus.values():
         if gpu.health.lost:
             continue
-        if gpu.asks or gpu.on_rung:
+        if gpu.asks or gpu.on_rung or _is_to_shrink(turn.state, gpu):
             turn.look(gpu)
         # The same sums as in _next_wake: a clock that says exactly the time that was asked for must be enough.
         overdue = turn.now >= gpu.sampled_at + _patience(turn.state, gpu) or gpu.asks

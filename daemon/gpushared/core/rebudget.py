@@ -99,6 +99,7 @@ def apply(turn: Turn, id: str, found: Found) -> None:
     turn.emit(Persist())
     for gpu in found.bounds:
         state.note_excess(job, gpu)
+        turn.look(state.gpus[gpu])  # what is idle by now is taken before the change is answered
         measure.work_off(turn, state.gpus[gpu])
         lending.settle(turn, state.gpus[gpu])
         turn.emit(Publish(gpu))

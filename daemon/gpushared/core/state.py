@@ -16,7 +16,7 @@ is changed through State's methods alone; `validate()` computes them again and c
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -30,6 +30,8 @@ MIB = 2**20
 GIB = 2**30
 UNIT = 512
 """Credit is counted in units of so many bytes (shim/credit.h)."""
+MOST_CALLS = 64
+"""Of one process, whose credit is held: a program has about as many threads as cores."""
 A_YEAR = 365 * 24 * 3600.0
 """Who is ready to wait longer waits for ever."""
 
@@ -58,6 +60,8 @@ class Policy:
     """How far a reclaim may go: revoke, trim, term or kill."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
+    shrink: float = 0.1
+    """How often words are looked at while a job has more than its limit, which was lowered."""
     unkillable_after: float = 5.0
     """A killed job whose processes still live then no longer counts as about to return its memory."""
     settling: float = 2.0
@@ -135,8 +139,8 @@ class Share:
     glimpsed_at: float = 0.0
     trim: TrimSeen | None = None
     """As last seen in the page; None: nobody in the process would act on a trim."""
-    granted: int = 0
-    """What its calls were granted and may not have taken yet: counts while the process is in Gpu.holds."""
+    granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))
+    """What each of its last calls was granted and may not have taken yet: counts while the process is in Gpu.holds."""
 
     @property
     def committed(self) -> int:
@@ -153,7 +157,7 @@ class Share:
     @property
     def pending(self) -> int:
         """Of its idle credit, what its calls are about to take, while the process is in Gpu.holds."""
-        return min(self.idle, self.granted)
+        return min(self.idle, sum(self.granted))
 
 
 @dataclass(slots=True)
@@ -278,6 +282,7 @@ class Ask:
     looked: bool = False
     """The words have been read since."""
     allocation: int = 0
+    """What the call is about to use in all, in bytes; of an attach 0."""
     claim: bool = False
     """Within the request: it may wait, and others may have to give back for it."""
     above: int = 0
@@ -606,7 +611,7 @@ class State:
     def end_hold(self, share: Share) -> None:
         """Its calls have taken what they were granted, or have had the time to."""
         self.gpus[share.gpu].holds.pop(share.process, None)
-        share.granted = 0
+        share.granted.clear()
 
     def held(self, gpu: Gpu, *, against_claims: bool) -> dict[int, int]:
         """Process -> idle credit that its calls were granted and are about to take.

@@ -33,8 +33,8 @@ class Enforcer(Protocol):
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
         """What processes use of a GPU now. A claim looks at all of them at once."""
 
-    def asking(self, processes: Iterable[int], gpu: str) -> frozenset[int]:
-        """Processes that are about to take what they were granted."""
+    def asking(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        """Process -> calls that wait for an answer, or have one and are about to take what they were granted."""
 
     def publish(self, process: int, gpu: str, figures: Published) -> None:
         """Tell the process where it stands, so that it need not ask."""
@@ -100,10 +100,10 @@ class ShimEnforcer:
                 found[process] = (load(line) >> 32) * UNIT
         return found
 
-    def asking(self, processes: Iterable[int], gpu: str) -> frozenset[int]:
-        """Those with a call that has asked for credit and has neither taken it nor given up."""
+    def asking(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        """Process -> calls that have asked for credit and have neither taken it nor given up."""
         lines = ((process, self._line(process, gpu)) for process in processes)
-        return frozenset(process for process, line in lines if line is not None and line.asking)
+        return {process: line.asking for process, line in lines if line is not None and line.asking}
 
     def take_unmet(self, process: int) -> dict[str, int]:
         """GPU -> calls within the request that have failed without an answer, and that nobody has been told of yet."""
