@@ -213,7 +213,6 @@ MAY_READ_NAMES = {
     ("api.py", "_reservation"): "looks among the caller's own",
     ("reserving.py", "_objection"): "compares the names of one user's",
     ("hello.py", "_newcomer"): "for the process's own page",
-    ("shell.py", "_stop"): "for the daemon's log",
     ("jobs.py", "who"): "for the daemon's log",
     ("stopping.py", "stop_job"): "for the daemon's log",
     ("gate.py", "admit"): "the caller's own name",

@@ -548,7 +548,9 @@ class World:
                 continue  # it was made to go; that some of it does not is another story
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
                 continue
-            assert self.loan(one.job, gpu) == 0 or bounds.limit == bounds.request, "stopped before all were asked"
+            assert self._certain_loan(one.job, gpu) == 0 or bounds.limit == bounds.request, (
+                "stopped before all were asked"
+            )
 
     def _check_rung(self, job: str, data: Mapping[str, object]) -> None:
         """Invariants 4 to 6, at the moment of any action."""
