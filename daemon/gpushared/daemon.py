@@ -90,7 +90,7 @@ class Daemon:
             self.watch = Watch(shell)
             stack.callback(self.watch.close)
             self.watch.start()
-            pages = Pages(path / "pages")
+            pages = Pages(path / "pages", adopts=not self.directory.system)
             stack.callback(pages.close)
             recover(shell, pages)
             past.take_up(shell, before)

@@ -260,8 +260,11 @@ def cut(text: str, size: int) -> bytes:
 class Pages:
     """The directory of them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, adopts: bool = True) -> None:
+        """`adopts`: a page without file and ledger is believed. Not where several users share the daemon: anybody can
+        keep the descriptor of a page, and write any amount of credit into it."""
         self._directory = directory
+        self._adopts = adopts
         self._spares_directory = directory.with_name(f"spare-{directory.name}")
         self._spares: list[tuple[int, Path, Page]] = []
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -360,7 +363,7 @@ class Pages:
         The file must be one that a daemon of this user has made, not one of the presenting user's own. The
         descriptor stays the caller's: closing a stranger's may take as long as the stranger likes.
         """
-        if not lib.gs_page_is_ours(fd, self._device):
+        if not self._adopts or not lib.gs_page_is_ours(fd, self._device):
             return None
         with contextlib.suppress(OtherVersion):
             return map_checked(os.dup(fd), None)
