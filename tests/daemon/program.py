@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,24 @@ def free_on_sigterm(size: int) -> None:
         client.free(size)
 
     signal.signal(signal.SIGTERM, free)
+
+
+def allocate_on_sigterm(size: int, seconds: float, result: str) -> None:
+    """A handler that wants more, again and again; what it was told, by status, is written down."""
+
+    def allocate(*_: object) -> None:
+        assert client is not None
+        told: dict[str, int] = {}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            answer = client.allocate(size)
+            status = str(0 if answer is None else answer.status)
+            told[status] = told.get(status, 0) + 1
+            Path(f"{result}.new").write_text(json.dumps(told))
+            Path(f"{result}.new").replace(result)
+            time.sleep(0.01)
+
+    signal.signal(signal.SIGTERM, allocate)
 
 
 def listen_to_trims() -> None:
