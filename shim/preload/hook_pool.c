@@ -10,8 +10,9 @@
  *
  * Before an allocation, room is made for what does not fit into `charged`; after it, charged becomes what the driver
  * says, but never less than live: another thread may be between its reservation and its call.
- * Memory goes back at some later synchronisation, which is not hooked: it is noticed at the next call on the pool,
- * when the program asks what is free, or before anything is refused.
+ * Memory goes back when the program synchronises. So after each synchronisation the pools are looked at that are
+ * charged more than the program holds; and also at the next call on the pool, when the program asks what is free, and
+ * before anything is refused.
  *
  * While a stream is being captured nothing is allocated (a node is added to a graph), and most calls are forbidden:
  * the call goes straight through. Pools in host memory and pools of other processes cost us nothing. Managed memory
@@ -37,12 +38,14 @@ struct pool {
     struct gs_gpu *gpu; /* NULL: costs nothing here */
     enum pool_state state;
     uint32_t charged, live, pending; /* units */
+    bool may_shrink;                 /* charged more than live: the driver may give some of it back */
     struct gs_mutex mutex;
 };
 
 static struct pool pools[MAX_POOLS];
 static uint32_t pool_count; /* how many of them have ever been used */
 static struct gs_mutex adding;
+static uint32_t shrinkable; /* how many pools may shrink: without any, a synchronisation costs nothing more */
 
 /* ---- the list ------------------------------------------------------------------------------------- */
 
@@ -136,6 +139,18 @@ static void become(struct pool *pool, enum pool_state state) {
     __atomic_store_n(&pool->state, state, __ATOMIC_RELEASE);
 }
 
+/* Under the pool's mutex. */
+static void note_excess(struct pool *pool) {
+    bool excess = pool->charged > pool->live;
+    if (excess == pool->may_shrink)
+        return;
+    pool->may_shrink = excess;
+    if (excess)
+        __atomic_fetch_add(&shrinkable, 1, __ATOMIC_RELAXED);
+    else
+        __atomic_fetch_sub(&shrinkable, 1, __ATOMIC_RELAXED);
+}
+
 /* Charge what the driver says. Returns how much could not be, because the credit does not hold it. */
 static uint32_t settle_locked(struct pool *pool) {
     uint32_t lacking = 0, target = target_of(pool);
@@ -148,6 +163,7 @@ static uint32_t settle_locked(struct pool *pool) {
         else
             lacking = target - pool->charged;
     }
+    note_excess(pool);
     if (pool->state == DESTROYED && pool->live == 0 && pool->pending == 0)
         become(pool, UNUSED);
     return lacking;
@@ -424,8 +440,53 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     return result;
 }
 
+/* ---- synchronising -------------------------------------------------------------------------------- */
+
+static void settle_shrinkable(void) {
+    uint32_t last = count();
+    for (struct pool *pool = pools; pool < pools + last; pool++) {
+        gs_mutex_lock(&pool->mutex);
+        if (pool->may_shrink)
+            settle_locked(pool);
+        gs_mutex_unlock(&pool->mutex);
+    }
+}
+
+/* After a synchronisation: the program may do nothing more for hours, and nobody else can look at its pools. While a
+ * stream is captured the driver is asked nothing; the next synchronisation after it does. */
+static CUresult synchronized(CUresult result) {
+    if (result == CUDA_SUCCESS && __atomic_load_n(&shrinkable, __ATOMIC_RELAXED) != 0 && !gs_capture_is_underway())
+        settle_shrinkable();
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    gs_on();
+    return synchronized(gs_driver.cuStreamSynchronize(stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    gs_on();
+    return synchronized(gs_driver.cuStreamSynchronize_ptsz(stream));
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    gs_on();
+    return synchronized(gs_driver.cuEventSynchronize(event));
+}
+
+CUresult cuCtxSynchronize(void) {
+    gs_on();
+    return synchronized(gs_driver.cuCtxSynchronize());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+    gs_on();
+    return synchronized(gs_driver.cuCtxSynchronize_v2(context));
+}
+
 void gs_pool_forget(void) {
     memset(pools, 0, sizeof pools);
-    pool_count = 0;
+    pool_count = shrinkable = 0;
     adding = (struct gs_mutex){0};
 }

@@ -8,6 +8,8 @@
  *   total DEVICE        cuDeviceTotalMem           -> ok BYTES
  *   cache BYTES COUNT   so many allocations from the default pool, freed again, and kept by it
  *                                                  -> ok RESERVED | error CODE RESERVED
+ *   pass BYTES          an allocation from the default pool, freed again; then the stream is synchronised
+ *                                                  -> ok | error CODE
  *   pool                what the default pool holds -> ok RESERVED
  *   churn MS MAX        random allocations (up to MAX bytes) and frees for MS milliseconds, at least one pair
  *                                                  -> ok CALLS REFUSED WORST_MILLISECONDS
@@ -51,6 +53,7 @@ typedef void *handle;
     X(cuCtxGetDevice, "cuCtxGetDevice", (int *))                                                                       \
     X(cuMemAllocAsync, "cuMemAllocAsync", (pointer *, size_t, handle))                                                 \
     X(cuMemFreeAsync, "cuMemFreeAsync", (pointer, handle))                                                             \
+    X(cuStreamSynchronize, "cuStreamSynchronize", (handle))                                                            \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))
 
 #ifdef BY_DLOPEN
@@ -222,6 +225,12 @@ static void obey(char *order) {
             printf("error %d %llu\n", code, pool_holds());
         else
             printf("ok %llu\n", pool_holds());
+    } else if (!strcmp(word, "pass")) {
+        pointer passed = 0;
+        int code = cuMemAllocAsync(&passed, (size_t)number, NULL);
+        code = code ? code : cuMemFreeAsync(passed, NULL);
+        code = code ? code : cuStreamSynchronize(NULL);
+        printf(code ? "error %d\n" : "ok\n", code);
     } else if (!strcmp(word, "pool")) {
         printf("ok %llu\n", pool_holds());
     } else if (!strcmp(word, "churn")) {

@@ -80,3 +80,15 @@ def test_a_program_that_execs_again_and_again(node: Node) -> None:
     wait_for(lambda: node.job("A")["gpus"][0]["accounted"] == 0, "nothing of the earlier ones to be left")
     assert len(list((node.runtime / "pages").iterdir())) == 1
     assert a.end() == 0
+
+
+def test_pool_memory_that_the_driver_got_back_is_there_for_the_next_process_of_the_job(node: Node) -> None:
+    """The first process frees it, synchronises its stream, and does nothing more."""
+    env = node.job_env("J", "--request", "3Gi", "--limit", "3Gi")
+    a, b = (Puppet("J", node.spawn([str(node.puppets / "puppet-dlopen")], **env)) for _ in range(2))
+    a.do("open 0")
+    b.do("open 0")
+    a.do(f"pass {2 * GIB}")
+    b.alloc(2304 * MIB)
+    assert node.gpu()["usage"] == 2304 * MIB + 2 * CONTEXT
+    assert a.end() == b.end() == 0
