@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from core.tale import spec, start, used
+from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.core.events import AskCancelled, CreditAsked, Unmet, UsedSeen
+from gpushared.core.events import AskCancelled, BudgetChanged, CreditAsked, Unmet, UsedSeen
 from gpushared.core.instructions import Granted, Revoke
 from gpushared.core.state import MIB, Policy
-from property.world import World
+from property.world import Waiting, World
 
 GIB = 1024 * MIB
 GPU = "GPU-0"
@@ -273,3 +274,99 @@ def test_calls_that_no_daemon_answered_are_counted(world: World) -> None:
     assert world.node.counters.violations["no_daemon"] == 2, "of a process that is gone nothing is known"
     (told,) = [one.text for one in world.node.story(world.programs[a].job) if one.event == "unmet"]
     assert told == "2 allocations on GPU 0 failed within the request: no daemon answered in time"
+
+
+# ---- threads, processes and budgets that change meanwhile -------------------------------------------
+
+
+def test_what_another_thread_frees_answers_the_ask(world: World) -> None:
+    """Nobody has to give back what the process itself has idle by now."""
+    process = start(world, "train", "none", "14Gi", grace=20.0)
+    world.allocate(process, GPU, 13 * GIB + 512 * MIB)
+    owner = start(world, "owner", "3Gi", "3Gi")
+    world.allocate(owner, GPU, 2 * GIB)
+    world.allocate(owner, GPU, GIB)
+    assert len(world.waiting) == 1 and len(world.terminated) == 1
+    world.free(owner, GPU, GIB)
+    world.wait(0.05)
+    assert not world.waiting and used(world, owner) == 2 * GIB
+    assert [one.kind for one in world.told] == ["relieved"]
+
+
+def test_credit_that_other_threads_have_used_is_asked_for_as_well(world: World) -> None:
+    """Another thread took the idle credit after the ask was made: the answer covers the whole allocation."""
+    owner = start(world, "owner", "8Gi", "8Gi")
+    world.allocate(owner, GPU, 4 * GIB)
+    world.free(owner, GPU, 4 * GIB)
+    other = start(world, "train", "none", "14Gi", grace=1.0)
+    fill(world, other)
+    world.send(world._used_seen(GPU))
+    word = world.programs[owner].words[GPU]
+    idle = word.credit - word.used
+    ask = world.next_id()
+    world.waiting[ask] = Waiting(owner, GPU, 6 * GIB, world.now, attach=False)
+    word.used += idle
+    world.send(CreditAsked(ask, owner, GPU, 6 * GIB - idle, allocation=6 * GIB))
+    world.wait(3.0)
+    assert used(world, owner) == idle + 6 * GIB
+
+
+def test_at_the_limit_a_sibling_that_was_killed_just_now_is_waited_for(world: World) -> None:
+    """Its end is told a moment after the ask of the next process."""
+    job = world.submit(spec("two", "4Gi", "4Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.allocate(first, GPU, 3 * GIB)
+    world.allocate(second, GPU, 3 * GIB)
+    world.wait(0.01)
+    assert not world.refusals
+    world.exit(first)
+    world.wait(0.05)
+    assert used(world, second) == 3 * GIB and not world.refusals
+
+
+def test_alone_it_is_refused_at_once(world: World) -> None:
+    process = start(world, "one", "4Gi", "4Gi")
+    world.allocate(process, GPU, 3 * GIB)
+    world.allocate(process, GPU, 3 * GIB)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+
+
+def test_a_lowered_limit_takes_what_is_idle_by_then_at_once(world: World) -> None:
+    process = start(world, "job", "none", "12Gi")
+    world.allocate(process, GPU, 10 * GIB)
+    world.free(process, GPU, 9 * GIB)
+    world.send(BudgetChanged(world.programs[process].job, limit=Quantity.parse("4Gi")))
+    assert credit(world, process) == 4 * GIB
+
+
+def test_what_a_job_above_its_lowered_limit_frees_is_taken_soon(world: World) -> None:
+    process = start(world, "job", "none", "12Gi")
+    world.allocate(process, GPU, 10 * GIB)
+    world.send(BudgetChanged(world.programs[process].job, limit=Quantity.parse("4Gi")))
+    assert credit(world, process) == 10 * GIB
+    world.wait(0.35)
+    world.free(process, GPU, 9 * GIB)
+    world.wait(0.15)
+    assert credit(world, process) == 4 * GIB
+    before = world.events
+    world.wait(0.9)
+    assert world.events - before < 12, "then nobody looks any more"
+
+
+def test_nobody_is_stopped_for_a_loan_that_only_an_unmeasured_context_makes() -> None:
+    """4 GiB of its own and a context charged 512 MiB, which costs 200 and fits."""
+    world = World([16 * GIB], [200 * MIB], Policy(chunk=0))
+    other = start(world, "borrower", "none", "max", grace=1.0)
+    innocent = start(world, "innocent", "4Gi", "8Gi")
+    owner = start(world, "owner", "2Gi", "2Gi")
+    world.allocate(innocent, GPU, 4 * GIB - 300 * MIB)
+    fill(world, other)
+    world.ever_tight = True
+    assert world.loan(world.programs[innocent].job, GPU) > 0
+    world.allocate(owner, GPU, GIB)
+    world.wait(4.0)
+    stopped = {world.node.jobs[one.job].spec.name for one in world.terminated if one.job in world.node.jobs}
+    assert "innocent" not in stopped and innocent in world.programs
+    assert used(world, owner) == GIB
