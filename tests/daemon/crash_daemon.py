@@ -20,6 +20,7 @@ from typing import Any
 
 from daemon_harness import GIB, GPU, GPU2, ROOT
 
+from gpushare import whose
 from gpushared import anew, config, logs
 from gpushared.core import node as core
 from gpushared.core.events import Event
@@ -30,6 +31,7 @@ from gpushared.devices.gpus import Fault, FixedGpus, GpuInfo, Gpus
 from gpushared.runtime_dir import RuntimeDir
 from gpushared.shell import Shell
 
+whose.ROOT = -1  # run by root, too, a job's processes are signalled only while they are its user's
 SETTINGS = config.Config(idle_exit=3600.0, sample_interval=0.2, trim=0.05, grace=20.0, claim_timeout=30.0)
 
 

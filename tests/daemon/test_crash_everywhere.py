@@ -408,6 +408,29 @@ def kill(world: World) -> None:
     until(lambda: world.node.blown() or world.short.process.poll() is not None)
 
 
+def become_anothers(world: World) -> None:
+    """A borrower whose program is another user's when it is to be stopped."""
+    world.node.client.register(
+        {"name": "short", "command": ["short"], "request": "none", "limit": "8Gi", "devices": ["0"]}
+        | {"gpus": 1, "priority": -5, "on_reclaim": "term,kill"}
+    )
+    world.short = world.visitors.enter_context(contextlib.closing(Program(world.node.shim)))
+    world.short.call("hello", world.node.client.job("short")["id"])
+    world.short.call("attach", GPU)
+    world.short.call("allocate", 2 * GIB)
+    world.short.call("become_another_user")
+    world.claimant = world.visitor()
+    world.claimant.send_ask(2 * GIB)
+    until(lambda: world.node.blown() or world.node.client.job(BORROWER)["state"] == "asked_back")
+
+
+def fail_without_a_daemon(world: World) -> None:
+    """A call within the request has failed while there was none."""
+    line = world.visitor().line()
+    line.unmet += 1
+    until(lambda: world.node.blown() or line.unmet_told == line.unmet)
+
+
 def end_short(world: World) -> None:
     world.leave()
     for job in [job for job in world.node.client.jobs() if job["name"] == "short"]:
@@ -494,6 +517,8 @@ STEPS: dict[str, Step] = {
     "Revoke": (revoke, leave),
     "Revoked": (revoke, leave),
     "Kill": (kill, end_short),
+    "LeftAlone": (become_anothers, end_short),
+    "Unmet": (fail_without_a_daemon, leave),
     "BudgetChanged": (change, change_back),
     "BudgetSet": (change, change_back),
     "BudgetRefused": (change_too_much, nothing),

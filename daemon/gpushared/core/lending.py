@@ -119,7 +119,8 @@ def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int) -> None:
     before = state.usage(job, gpu.id) + promised
     ask.above = before + _growth(gpu, ask) - request
     # What a context costs on a type of GPU that has not been measured yet is a guess: it refuses none that may fit.
-    only_guessed = ask.attach and gpu.name not in state.overheads and before < request
+    unmeasured = gpu.health.attributed and gpu.name not in state.overheads
+    only_guessed = ask.attach and unmeasured and before < request
     # What calls beside it are about to take may leave it above the request: a moment later that is known.
     ask.claim = only_guessed or ask.above + _about_to_be_used(turn, gpu, ask) <= 0
 
