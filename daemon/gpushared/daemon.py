@@ -25,7 +25,7 @@ from gpushared.historian import Historian
 from gpushared.identities import Identities
 from gpushared.logs import facts, log
 from gpushared.notify import Notifier
-from gpushared.people.front import READ_AT_ONCE, Front
+from gpushared.people.front import LINGERS, READ_AT_ONCE, Front
 from gpushared.people.views import Views
 from gpushared.programs.pages import Pages
 from gpushared.recovery import recover
@@ -263,7 +263,7 @@ class Daemon:
 
 def front_options() -> dict[str, Any]:
     """How aiohttp is to read: bodies as they come, for what is packed could unpack to any size; and little ahead."""
-    return {"access_log": None, "auto_decompress": False, "read_bufsize": READ_AT_ONCE}
+    return {"access_log": None, "auto_decompress": False, "read_bufsize": READ_AT_ONCE, "lingering_time": LINGERS}
 
 
 def _count(number: int, noun: str) -> str:

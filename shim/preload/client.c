@@ -544,7 +544,7 @@ enum gs_outcome gs_client_request(struct gs_frame *frame, struct gs_answer *answ
                                   bool guaranteed) {
     uint64_t now = gs_now_ms(), end = now + gs_client_patience() + ANSWER_MARGIN_MS;
     for (int losses = 0; guaranteed ? now < end : losses < LOSSES; losses++, now = gs_now_ms()) {
-        if (losses > 1) /* a daemon that ends each time must not be asked as fast as it starts */
+        if (guaranteed && losses > 1) /* a daemon that ends each time must not be asked as fast as it starts */
             gs_sleep_us(losses < 8 ? (FIRST_PAUSE_MS * 1000u) << (losses - 2) : LONGEST_PAUSE_MS * 1000u);
         enum gs_outcome outcome = ensure_connected(guaranteed ? end : gs_now_ms() + AWAY_PATIENCE_MS, guaranteed);
         if (outcome != GS_ANSWERED)

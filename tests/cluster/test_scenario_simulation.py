@@ -122,7 +122,7 @@ def read(text: str, key: str):
 
 
 def test_queues_below_queues() -> None:
-    below = "{name: e, quota: 25%, limit: 2, static: true}"
+    below = "{name: e, quota: 0.25, limit: 2, static: true}"
     text = f"queues: [{{name: d, quota: unlimited, queues: [{below}]}}, {{name: f, parent: d}}]"
     found = list(reading.queues(read(text, "queues")))
     assert found == [Queue("d", quota=None), Queue("e", "d", 250_000, 2 * MICRO, static=True), Queue("f", "d")]

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "gpushare run": "with a command, in every other test here",
     "gpushare run --exec": "what a kernel starts as: tests/notebook",
     "gpushare kernel install -h": "its help: tests/unit/test_readme.py",
+    "gpushare profiles": "there are none to list here: tests/cli/test_profiles.py",
 }
 
 

@@ -23,8 +23,8 @@ MORE_FIELDS = {
     "shim/credit.h": [
         ("#define GS_PAGE_VERSION 1\n", "#define GS_PAGE_VERSION 2\n"),
         (
-            "    uint32_t reserved_process[6];\n",
-            "    uint32_t colour; /* [process] */\n    uint32_t reserved_process[5];\n",
+            "    uint32_t reserved_process[3];\n",
+            "    uint32_t colour; /* [process] */\n    uint32_t reserved_process[2];\n",
         ),
         ("    uint32_t reserved[1];\n", "    uint32_t mood; /* [daemon] */\n"),
     ],
@@ -54,7 +54,7 @@ OURS_DROPPED = {
     "shim/wire.h": [("#define GS_WIRE_OLDEST  1\n", "#define GS_WIRE_OLDEST  2\n")],
 }
 
-VERSION_AT, MOOD_AT, COLOUR_AT = 8, 124, 128 + 40
+VERSION_AT, MOOD_AT, COLOUR_AT = 8, 124, 128 + 52
 """In the page."""
 
 

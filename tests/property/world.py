@@ -701,7 +701,7 @@ class World:
         word.used = word.credit  # what it has, it uses: the answer covers the rest
         ask = self.next_id()
         self.waiting[ask] = Waiting(process, gpu, missing, self.now, attach=False)
-        self.send(CreditAsked(ask, process, gpu, missing))
+        self.send(CreditAsked(ask, process, gpu, missing, allocation=missing))
         return ask
 
     def free(self, process: int, gpu: str, size: int) -> None:

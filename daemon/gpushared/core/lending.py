@@ -131,7 +131,7 @@ def measure_asks(turn: Turn, gpu: Gpu) -> None:
     idle: dict[int, int] = {}
     for ask in sorted(gpu.asks.values(), key=lambda ask: ask.order):
         share = gpu.shares.get(ask.process)
-        if ask.attach or ask.driver_failed or share is None:
+        if not ask.allocation or ask.driver_failed or share is None:
             continue
         pending = share.pending if ask.process in gpu.holds and _is_young(turn, ask) else 0
         left = idle.get(ask.process, share.idle - pending)
@@ -155,8 +155,10 @@ def _about_to_be_used(turn: Turn, gpu: Gpu, ask: Ask) -> int:
 
 def _growth(gpu: Gpu, ask: Ask) -> int:
     """By how much usage grows if the ask is granted and used."""
-    if not ask.attach:
-        return 0 if ask.driver_failed else ask.allocation
+    if ask.driver_failed:
+        return 0  # it is charged already
+    if ask.allocation:
+        return ask.allocation
     mine = gpu.shares.get(ask.process)
     return (mine.idle if mine else 0) + ask.need
 
@@ -332,7 +334,7 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         assert share is not None  # node.py takes credit asks of attached processes only
         size = 0 if ask.driver_failed else room.need + spare
         if not ask.driver_failed:
-            share.granted.append(ask.allocation)
+            share.granted.append(ask.allocation or ask.need)
             gpu.holds[share.process] = turn.now
         state.change(share, credit=size)
         drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows

@@ -529,7 +529,7 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
         return
     size = whole_units(event.size)
     ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now - event.waited)
-    ask.driver_failed, ask.allocation = event.driver_failed, max(size, event.allocation)
+    ask.driver_failed, ask.allocation = event.driver_failed, event.allocation if event.allocation >= size else 0
     _wait_for(turn, ask)
 
 

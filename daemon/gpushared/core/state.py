@@ -282,7 +282,7 @@ class Ask:
     looked: bool = False
     """The words have been read since."""
     allocation: int = 0
-    """What the call is about to use in all, in bytes; of an attach 0."""
+    """What the call is about to use in all, in bytes; 0: not said."""
     claim: bool = False
     """Within the request: it may wait, and others may have to give back for it."""
     above: int = 0

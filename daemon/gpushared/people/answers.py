@@ -91,10 +91,10 @@ class Pieces:
                 if response is None:
                     response = web.StreamResponse(headers={"Content-Type": f"{content_type}; charset=utf-8"})
                     await response.prepare(request)
+                await self._held.room(uid)  # right before: what is written counts at once
                 await response.write("".join(waiting).encode())
                 waiting.clear()
                 size = 0
-                await self._held.room(uid)
                 await self._turns.enter(uid)
         except Exception:
             if response is not None and request.transport is not None:

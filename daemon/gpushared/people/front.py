@@ -31,6 +31,8 @@ ACCEPTS = 64
 PIECE = 4096
 """Bytes that are parsed at once: a request has a few hundred, and small ones come to twenty microseconds each."""
 READ_AT_ONCE = 16 * 1024
+LINGERS = 1.0
+"""Seconds in which a request that was answered before its end may still say the rest; aiohttp's own are 10."""
 MOST_UNPARSED = 256 * 1024
 REQUEST_WITHIN = 10.0
 """Seconds for the whole head of a request, and between requests."""
