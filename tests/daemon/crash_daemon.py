@@ -31,7 +31,6 @@ from gpushared.devices.gpus import Fault, FixedGpus, GpuInfo, Gpus
 from gpushared.runtime_dir import RuntimeDir
 from gpushared.shell import Shell
 
-whose.ROOT = -1  # run by root, too, a job's processes are signalled only while they are its user's
 SETTINGS = config.Config(idle_exit=3600.0, sample_interval=0.2, trim=0.05, grace=20.0, claim_timeout=30.0)
 
 
@@ -188,4 +187,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    whose.ROOT = -1  # run by root, too, a job's processes are signalled only while they are its user's
     main()

@@ -31,6 +31,7 @@ from crash_daemon import NO_REBUILD, SETTINGS, Blown, Fuse, fail, gpus, harmless
 from daemon_harness import GIB, GPU, GPU2, HERE, PYTHONPATH, InProcess, Program, until
 from shim_client import ShimClient
 
+from gpushare import whose
 from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
@@ -551,6 +552,7 @@ def dying(directory: Path) -> Iterator[DyingNode]:
 
 @pytest.fixture
 def failing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingNode]:
+    monkeypatch.setattr(whose, "ROOT", -1)  # as in crash_daemon.py
     node = FailingNode(directory, monkeypatch)
     yield node
     node.close()

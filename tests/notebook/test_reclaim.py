@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 
@@ -61,7 +62,8 @@ def test_the_user_is_told_and_the_next_kernel_says_how_this_one_ended(
     assert text.startswith("gpushare: borrowed memory of GPU 0 is wanted back by its owner\n")
     assert "owed   8.0 GiB to owner" in text
     assert "grace  2 s" in text
-    assert "this kernel still has 10.3 GiB on loan: it is stopped in" in text, text
+    # Its context is charged 512 MiB until it has been measured, and 300 from then on.
+    assert re.search(r"this kernel still has 10\.[35] GiB on loan: it is stopped in", text), text
     assert "traceback" not in text.lower()
     assert ended() == "CUDA_SUCCESS"
     wait_for(lambda: gone(pid), "the kernel to be gone")
