@@ -59,7 +59,8 @@ def gpus() -> Iterator[Hanging]:
 
 @pytest.fixture
 def daemon(make_daemon: Callable[..., InProcess], gpus: Hanging) -> Iterator[InProcess]:
-    made = make_daemon(gpus, sample_interval=0.05, health_interval=0.1)
+    # A claim with time for the driver's silence, a borrower's grace and its end: none of them is cut.
+    made = make_daemon(gpus, sample_interval=0.05, health_interval=0.1, claim_timeout=10.0)
     made.client.register({"name": "a", "command": ["a"], "request": "1Mi", "limit": "1Mi", "gpus": 1})  # it samples
     yield made
     gpus.free.set()
