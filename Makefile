@@ -33,7 +33,7 @@ pytest: $(VENV)/installed-test
 
 property: $(VENV)/installed-test ## random events against both cores: make property EVENTS=200000 SEED=1
 	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest \
-		tests/property tests/cluster/test_properties_random.py -q -s --timeout 0
+		tests/property tests/cluster/test_properties_random.py tests/cluster/test_oracle_liveness.py -q -s --timeout 0
 
 crash: $(VENV)/installed-test ## 1,000 programs, 100 daemons and 2,000 writers of a cluster's log killed at random
 	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest \

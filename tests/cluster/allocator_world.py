@@ -74,6 +74,8 @@ class Taste:
     depth: int = 2
     unit: bool = False
     """All jobs are one whole GPU, preemptible."""
+    tight: bool = False
+    """Every queue has a quota of a few halves of a GPU, and most have a limit that is as low."""
 
 
 class World:
@@ -135,6 +137,11 @@ class World:
         quota = random.choice([0, random.randint(0, total), random.randint(0, total)]) * MICRO
         if random.random() < 0.3 and not taste.unit:
             quota += gpus(0.5)
+        if taste.tight:
+            quota = random.randint(1, 5) * gpus(0.5)
+            return Queue(
+                name, parent, quota, random.choice([None, quota, quota, 2 * quota]), priority=random.randint(0, 1)
+            )
         limit = quota + random.randint(0, total) * MICRO if taste.limits and random.random() < 0.3 else None
         static = taste.limits and random.random() < 0.1 and quota > 0
         return Queue(
