@@ -7,7 +7,7 @@ and all but one of them only have to find out that they are not needed.
 from __future__ import annotations
 
 import argparse
-import asyncio
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -87,11 +87,25 @@ def _run(options: argparse.Namespace) -> int:
     settings = None if options.config is None else options.config.absolute()
     history = _history(options, choice, os.environ)
     os.chdir("/")  # it outlives its starter, whose directory may be on a file system that somebody unmounts
+    _import_only_what_is_needed()
+    import asyncio
+
     try:
         asyncio.run(_serve(directory, choice, loaded, settings, history))
     finally:
         directory.release()
     return 0
+
+
+def _import_only_what_is_needed() -> None:
+    """Make the imports to come cheaper: the first `gpushare run` of a user waits for them.
+
+    aiohttp's client prepares for TLS when it is imported, and reads the certificates of all authorities for that. The
+    daemon serves a Unix socket and calls nobody. asyncio and aiohttp both work where Python has no `ssl`.
+    Collections look at every object of every module while these still come in; Daemon.run switches them on.
+    """
+    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # the import system's sign for "there is none"
+    gc.disable()
 
 
 def _directory(options: argparse.Namespace, driver: str) -> Path:

@@ -111,6 +111,7 @@ class Daemon:
             self._notifier.ready(self._describe())
             gc.collect()
             gc.freeze()  # collections look at what comes from now on: those of all modules cost clients milliseconds
+            gc.enable()
             log.info("ready", extra=facts(directory=str(path), driver=self._gpus.driver.kind, gpus=len(core.gpus)))
             await self._serve()
         log.info("stopped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -134,6 +135,25 @@ def test_it_serves_the_software_driver_and_stops_cleanly(gpushared):
     assert gpushared.stop() == 0
     assert sorted(path.name for path in gpushared.directory.iterdir() if path.suffix == ".sock") == []
     assert "Traceback" not in gpushared.log.read_text()
+
+
+def test_it_imports_nothing_for_tls(gpushared):
+    """aiohttp's client would read the certificates of all authorities, and the first run of a user waits for that."""
+    gpushared.command[1:1] = ["-X", "importtime"]
+    gpushared.start()
+    assert gpushared.stop() == 0
+    imported = {line.rsplit("|", 1)[1].strip() for line in gpushared.log.read_text().splitlines() if "|" in line}
+    assert "aiohttp.web" in imported
+    assert "_ssl" not in imported
+
+
+def test_garbage_is_collected_once_it_serves(make_daemon):
+    gc.disable()
+    try:
+        make_daemon()
+        assert until(gc.isenabled)
+    finally:
+        gc.enable()
 
 
 def test_of_many_started_at_once_one_stays(gpushared):
