@@ -1,0 +1,30 @@
+"""25: ONNX Runtime, the heap of device code, a fork after cuInit, exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import partial
+
+from gpuday.day import Day
+
+HEAP = 2**30
+
+
+def run(day: Day) -> None:
+    day.part("ONNX Runtime", partial(onnx, day))
+    for side, limit in (("bare", None), ("shim", "4Gi")):
+        for program, arguments in (("driver.heap", (HEAP,)), ("driver.forked", ())):
+            for name, value in day.ask(program, *arguments, limit=limit).items():
+                day.answer(name, value, side)
+    for script, expected in (("exit 7", 7), ("kill -KILL $$", 137), ("kill -SEGV $$", 139)):
+        done = day.node.run("--limit", "1Gi", "sh", "-c", script)
+        done.communicate(timeout=30)
+        day.answer(f"`{script}` ends with {expected}", done.returncode == expected, "shim")
+    again = subprocess.run(["true"], env=day.preloaded("1Gi"), capture_output=True, check=False)
+    day.answer("a program without CUDA says nothing", [again.returncode, again.stdout + again.stderr == b""], "shim")
+
+
+def onnx(day: Day) -> None:
+    day.needs_module("onnxruntime")
+    for question, value in day.ask("with_onnxruntime.runs", limit="8Gi").items():
+        day.answer(f"ONNX Runtime: {question}", value, "shim")

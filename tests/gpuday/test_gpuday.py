@@ -1,0 +1,140 @@
+"""The day with a GPU, run on the software driver: as it is, and otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuday import table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Played:
+    status: int
+    said: str
+    lines: list[dict[str, Any]]
+    report: str
+
+    @property
+    def assumptions(self) -> set[str]:
+        return {finding["assumption"] for line in self.lines for finding in line["findings"]}
+
+
+def play(out: Path, *options: object, **environment: str) -> Played:
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}:{ROOT / 'tests'}"} | environment
+    line = [sys.executable, "-m", "gpuday", "--out", out, *options]
+    done = subprocess.run(list(map(str, line)), env=env, capture_output=True, text=True, timeout=110)
+    record, report = out / "gpu-day.jsonl", out / "gpu-day.md"
+    lines = [json.loads(text) for text in record.read_text().splitlines()] if record.exists() else []
+    return Played(done.returncode, done.stdout + done.stderr, lines, report.read_text() if report.exists() else "")
+
+
+def processes_with(mark: str) -> list[str]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def test_the_short_form_passes_on_the_software_driver(tmp_path):
+    """With another answer than the recorded one: `python -m gpuday --driver sim --keep-as-software` records it anew."""
+    played = play(tmp_path, "--driver", "sim", "--quick", "--limit", "60")
+    assert played.status == 0, played.said
+    quick = [check for check in table.load() if check.quick]
+    assert [(line["number"], line["state"]) for line in played.lines] == [(check.number, "passed") for check in quick]
+    for line in played.lines:
+        assert line["rc"] == 0 and line["seconds"] > 0
+        assert f"### {line['number']}. {line['name']}: passed" in played.report
+    assert "Every assumption that was tested holds." in played.report
+    assert "all is as assumed" in played.said.splitlines()[-1]
+
+
+def test_each_answer_that_is_compared_has_been_recorded():
+    recorded = json.loads((ROOT / "tests" / "gpuday" / "software.json").read_text())
+    for check in table.load():
+        for answer in check.answers:
+            if answer.like_software:
+                assert answer.name in recorded[check.name][answer.side], (check.name, answer.name)
+
+
+# Settings of the software driver: the assumption that they break, and the check that finds it, in one of its parts.
+OTHERWISE = {
+    "context=700Mi": ("context-guess", "context-overhead", "driver"),
+    "teardown=3s": ("context-returns", "ends", "kill"),
+}
+
+
+@pytest.mark.parametrize("settings", OTHERWISE)
+def test_a_driver_that_behaves_otherwise_is_found_out(tmp_path, settings):
+    assumption, check, part = OTHERWISE[settings]
+    options = ("--sim", f"memory=16Gi,{settings}", "--check", check, "--only", part, "--scale", "0.1")
+    played = play(tmp_path, "--driver", "sim", *options)
+    assert played.status == 1
+    assert played.lines[0]["state"] == "otherwise"
+    assert assumption in played.assumptions
+    assert f"This breaks the assumption '{assumption}'" in played.said
+    assert f"**not as assumed: {assumption}**" in played.report
+
+
+def test_a_check_that_fails_is_told_with_its_reason(tmp_path):
+    settings = "memory=16Gi,fail=cuMemPoolTrimTo:1+:CUDA_ERROR_UNKNOWN"
+    played = play(tmp_path, "--driver", "sim", "--sim", settings, "--check", "pool-growth", "--check", "look-ups")
+    assert played.status == 1
+    assert [line["state"] for line in played.lines] == ["passed", "failed"]
+    assert "cuMemPoolTrimTo returned 999" in played.lines[1]["error"]
+    assert "**15 pool-growth failed**" in played.report
+
+
+def test_a_check_that_hangs_is_ended_with_all_that_it_started(tmp_path):
+    """The daemon that it started has detached itself."""
+    mark = uuid.uuid4().hex
+    settings = "memory=16Gi,latency=cuMemAlloc_v2:600s"
+    bystander = subprocess.Popen(["sleep", "100"])
+    try:
+        options = ("--driver", "sim", "--sim", settings, "--check", "lending", "--check", "look-ups", "--limit", "6")
+        played = play(tmp_path, *options, DAY_MARK=mark)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+    assert played.status == 1
+    assert [(line["name"], line["state"]) for line in played.lines] == [
+        ("look-ups", "passed"),
+        ("lending", "timed out"),
+    ]
+    assert played.lines[1]["rc"] is None
+    assert 6 <= played.lines[1]["seconds"] < 30
+    assert processes_with(mark) == []
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
+def test_without_a_gpu_there_is_nothing_to_ask(tmp_path):
+    played = play(tmp_path)
+    assert (played.status, played.lines) == (2, [])
+    assert "nothing is asked: no NVIDIA driver is loaded" in played.said
+
+
+def test_a_check_that_does_not_exist_is_named(tmp_path):
+    played = play(tmp_path, "--driver", "sim", "--check", "lok-ups")
+    assert played.status == 1 and "there is no check lok-ups" in played.said
+
+
+def test_only_a_part_of_a_check(tmp_path):
+    played = play(tmp_path, "--driver", "sim", "--check", "out-of-memory", "--only", "torch")
+    (line,) = played.lines
+    assert line["skipped"] == {"driver": "not asked for", "torch": "needs a real GPU: it runs kernels"}
+    assert (line["state"], played.status) == ("skipped", 2)
