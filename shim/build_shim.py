@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -49,6 +50,16 @@ LINK_FLAGS = [
     "-Wl,--pop-state",
 ]
 
+PATCHABLE = (
+    "-fno-omit-frame-pointer",
+    "-fno-shrink-wrap",
+    "-fno-schedule-insns2",
+    "-fcf-protection=none",
+)
+"""Each hook begins with the standard prologue: save the frame pointer, set it, save registers. Libraries that patch
+functions in memory (UCX's memory hooks) move the first instructions elsewhere and can decode only such ones. The
+software driver has it because the real one has. clang knows only some of these flags."""
+
 OLD_GLIBC = ("libdl.so.2", "libpthread.so.0")
 """Where the functions of glibc_baseline.h are before glibc 2.34. Later these libraries are there too, and empty."""
 
@@ -78,7 +89,7 @@ class Library:
         return [
             *compiler,
             *C_FLAGS,
-            *self.flags,
+            *(flag for flag in self.flags if _accepts(tuple(compiler), flag)),
             *extra,
             f"-I{SHIM}",
             *(["-include", str(SHIM / "glibc_baseline.h")] if self.old_glibc else []),
@@ -104,6 +115,12 @@ class Library:
         fresh.rename(output)
 
 
+@functools.cache
+def _accepts(compiler: tuple[str, ...], flag: str) -> bool:
+    command = [*compiler, "-Werror", flag, "-S", "-o", os.devnull, "-x", "c", os.devnull]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def _stand_in(directory: Path, soname: str) -> Path:
     """An empty library for the linker, in the place of one that exists only at run time."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
@@ -120,6 +137,7 @@ LIBRARIES = (
         "gpushare/lib/libgpushare.so",
         ("preload/*.c", "preload/*.S"),
         "libgpushare.so",
+        flags=PATCHABLE,
     ),
     # The shim for a process that runs already: shim/late/loader.c says how.
     Library(
@@ -127,6 +145,7 @@ LIBRARIES = (
         "gpushare/lib/libgpushare-late.so",
         ("preload/*.c", "preload/trim_hook.S", "late/loader.c"),
         "libcuda.so.1",
+        flags=PATCHABLE,
         without=("preload/loader.c",),
         needs=("libgpushare-real-cuda.so.1",),
         old_glibc=True,
@@ -143,6 +162,7 @@ LIBRARIES = (
         "gpushare/sim/libcuda.so.1",
         ("sim/cuda_*.c", "sim/common*.c"),
         "libcuda.so.1",
+        flags=PATCHABLE,
         old_glibc=True,
     ),
     Library(

@@ -62,8 +62,9 @@ static void *instead_of_hook(const char *name, void *hook) {
     bool on = is_cuda_name(name) ? gs_wake(NULL, false) : gs_nvml_wake(NULL, false);
     if (on)
         return hook;
+    bool loaded = is_loaded(name); /* first: a look for a library that is not there clears dlerror */
     void *after = find_after_us(name);
-    return after != NULL || !is_loaded(name) ? after : hook; /* an inert hook passes the call on */
+    return after != NULL || !loaded ? after : hook; /* an inert hook passes the call on */
 }
 
 static void *exchange(void *found, const char *name) {

@@ -35,6 +35,7 @@ def _build_script() -> ModuleType:
 @dataclass(frozen=True)
 class Libraries:
     shim: Path
+    late: Path
     driver_dir: Path
 
 
@@ -65,7 +66,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     ):
         for name in names:
             (driver_dir / name).symlink_to(found[dotted])
-    return Libraries(found["gpushare.lib.libgpushare"], driver_dir)
+    return Libraries(found["gpushare.lib.libgpushare"], found["gpushare.lib.libgpushare_late"], driver_dir)
 
 
 @pytest.fixture(scope="session")
