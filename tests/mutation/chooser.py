@@ -1,4 +1,7 @@
-"""A pytest plugin that runs the tests of a list, in its order. Some names of tests cannot be given as arguments."""
+"""A pytest plugin that runs the tests of a list, in its order, each for a limited time.
+
+Some names of tests cannot be given as arguments.
+"""
 
 from __future__ import annotations
 
@@ -11,5 +14,17 @@ import pytest
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    wanted = {id: rank for rank, id in enumerate(json.loads(Path(os.environ["MUTATION_CHOSEN"]).read_text()))}
-    items[:] = sorted((item for item in items if item.nodeid in wanted), key=lambda item: wanted[item.nodeid])
+    patience: dict[str, float] = json.loads(Path(os.environ["MUTATION_CHOSEN"]).read_text())
+    rank = {id: number for number, id in enumerate(patience)}
+    items[:] = sorted((item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid])
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(patience[item.nodeid]))
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    Path(os.environ["MUTATION_STARTED"]).write_text(nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    Path(os.environ["MUTATION_STARTED"]).unlink(missing_ok=True)

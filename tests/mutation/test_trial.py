@@ -39,11 +39,43 @@ def test_a_change_that_no_test_looks_at_survives(tmp_path, change) -> None:
     assert bench(tmp_path, "test_toml_lines.py::test_every_key_has_its_line").run(change).verdict == "survived"
 
 
-def test_a_program_that_hangs_is_noticed(tmp_path, monkeypatch) -> None:
-    one = bench(tmp_path)
-    (one.scratch.root / "tests" / "unit" / "test_hangs.py").write_text("import time\ndef test(): time.sleep(100)\n")
-    monkeypatch.setattr(trial, "PATIENCE", 0.1)
-    assert one._first_failure(["tests/unit/test_hangs.py::test"], 0.1) == "(it hangs)"
+def written(tmp_path, text: str) -> Bench:
+    """With one test of this text."""
+    one = bench(tmp_path, "test_written.py::test")
+    (one.scratch.root / FOLDER / "test_written.py").write_text(text)
+    return one
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time\ndef test(): time.sleep(100)\n",
+        "import signal, time\n"
+        "def test(): signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(100)\n",
+        "import os\ndef test(): os.abort()\n",
+    ],
+    ids=["the test hangs", "pytest hangs", "pytest dies"],
+)
+def test_what_hangs_or_dies_is_told_by_the_test_that_ran(tmp_path, monkeypatch, text) -> None:
+    monkeypatch.setattr(trial, "PATIENCE_OF_A_TEST", 0.1)
+    monkeypatch.setattr(trial, "PATIENCE", 4.0)
+    one = written(tmp_path, text)
+    assert one._first_failure([f"{FOLDER}/test_written.py::test"]) == f"{FOLDER}/test_written.py::test"
+
+
+@pytest.mark.parametrize("fails", [{1}, {1, 2}, {1, 2, 3}], ids=["once", "without the change too", "each time"])
+def test_a_failure_that_does_not_come_and_go_with_the_change_is_not_counted(tmp_path, change, fails) -> None:
+    count = tmp_path / "count"
+    one = written(
+        tmp_path,
+        f"""
+def test():
+    with open({str(count)!r}, "a+") as file:
+        file.write("x")
+        assert file.tell() not in {fails}
+""",
+    )
+    assert one.run(change).verdict == "survived"
 
 
 def test_what_is_no_program_is_not_tried(tmp_path) -> None:

@@ -29,7 +29,9 @@ AT_MOST = 60.0
 SLOWER = 12
 """A changed program may be that much slower, on a machine with other work, before it counts as hanging."""
 PATIENCE = 60.0
-"""Seconds on top of that, for the start of pytest and of the tests' own builds."""
+"""Seconds on top of that, for the start of pytest and of the tests' own builds,"""
+PATIENCE_OF_A_TEST = 20.0
+"""and for a test of no length."""
 ENOUGH_AGAIN = 5
 """How many failures may turn out to be chance, or the doing of the tests before, when the test is run by itself."""
 
@@ -51,8 +53,8 @@ class Bench:
     def __init__(self, group: Group, records: Records, directory: Path) -> None:
         self.group, self.records = group, records
         self.scratch = Scratch.make(directory)
-        self.sound: dict[str, bool] = {}
-        """Tests that pass without a change, or do not."""
+        self.unsound: set[str] = set()
+        """Tests that failed without a change."""
         self.builder: Builder | None = None
         if group.name == "library":
             self.builder = Builder(self.scratch)
@@ -74,40 +76,47 @@ class Bench:
         covering, others = self.records.order(change.path, change.lines(source))
         tests, seconds = [], 0.0
         for some, most in ((covering, MOST_OF_THE_LINE), (others, AT_MOST)):
-            chosen, takes = _as_far_as([one for one in some if self.sound.get(one, True)], self.records.seconds, most)
+            sound = [one for one in some if one not in self.unsound]
+            chosen, takes = _as_far_as(sound, self.records.seconds, most)
             tests, seconds = [*tests, *chosen], seconds + takes
         count = len(tests)
         for _ in range(ENOUGH_AGAIN):
-            failed = self._first_failure(tests, seconds)
+            failed = self._first_failure(tests)
             if failed is None:
                 return Outcome(change, "survived", tests=count)
-            again = failed not in tests or self._first_failure([failed], 10.0) is not None
-            if again and self._passes_unchanged(failed, change, source):
+            if self._is_of_the_change(failed, tests, change, source):
                 return Outcome(change, "noticed", failed, count)
             tests = [test for test in tests if test != failed]
         return Outcome(change, "survived", tests=count)
 
-    def _passes_unchanged(self, test: str, change: Change, source: bytes) -> bool:
-        """Else it says nothing of the change. Asked once for each test."""
-        if "::" in test and test not in self.sound:
-            changed = change.apply(source)
-            self._put(change.path, source)
-            self.sound[test] = self._first_failure([test], 10.0) is None
-            self._put(change.path, changed)
-        return self.sound.get(test, True)
+    def _is_of_the_change(self, failed: str, tests: Sequence[str], change: Change, source: bytes) -> bool:
+        """Without the change the test passes, and with it it fails once more. Asked in this order each time.
+
+        Other work on the machine may make a test fail for want of time. It comes and goes, so a test that fails, passes
+        and fails just as the change comes and goes fails for the change.
+        """
+        if failed not in tests:  # the tests cannot even be collected
+            return self._first_failure(tests) is not None
+        self._put(change.path, source)
+        if self._first_failure([failed]) is not None:
+            self.unsound.add(failed)
+            return False
+        self._put(change.path, change.apply(source))
+        return self._first_failure([failed]) is not None
 
     def _put(self, path: str, text: bytes) -> str:
         """Into the copy, and into the library that is built there: "built", "no program", "same code"."""
         self.scratch.write(path, text)
         return self.builder.build(path) if self.builder is not None else "built"
 
-    def _first_failure(self, tests: Sequence[str], seconds: float) -> str | None:
-        """The test that failed, or what else went wrong; None if all passed."""
+    def _first_failure(self, tests: Sequence[str]) -> str | None:
+        """The test that failed or hung, or what else went wrong; None if all passed."""
         if not tests:
             return None
         with tempfile.TemporaryDirectory() as made:
-            report, chosen = Path(made, "report.xml"), Path(made, "chosen.json")
-            chosen.write_text(json.dumps([*tests]))
+            report, chosen, started = (Path(made, name) for name in ("report.xml", "chosen.json", "started"))
+            times = {test: self.records.seconds[test] for test in tests}
+            chosen.write_text(json.dumps({test: PATIENCE_OF_A_TEST + SLOWER * times[test] for test in tests}))
             command = [
                 self.scratch.python,
                 "-m",
@@ -124,23 +133,27 @@ class Bench:
             process = subprocess.Popen(
                 command,
                 cwd=self.scratch.root,
-                env=self.scratch.environment(MUTATION_CHOSEN=str(chosen), PYTHONPATH=f"{self.scratch.root}/tests"),
+                env=self.scratch.environment(
+                    MUTATION_CHOSEN=str(chosen),
+                    MUTATION_STARTED=str(started),
+                    PYTHONPATH=f"{self.scratch.root}/tests",
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
             try:
-                code = process.wait(PATIENCE + SLOWER * seconds)
+                code = process.wait(PATIENCE + SLOWER * sum(times.values()))
             except subprocess.TimeoutExpired:
-                return "(it hangs)"
+                return _last_started(started) or "(it hangs)"
             finally:
                 _end(process)
             if code == pytest.ExitCode.NO_TESTS_COLLECTED:
                 raise RuntimeError(f"none of these tests is there: {tests}")
             if code == pytest.ExitCode.OK:
                 return None
-            return _failed_in(report, tests) or f"(pytest ended with {code})"
+            return _failed_in(report, tests) or _last_started(started) or f"(pytest ended with {code})"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -160,6 +173,11 @@ def _failed_in(report: Path, tests: Sequence[str]) -> str | None:
             path, name = case.get("file") or "", case.get("name") or ""
             return next((test for test in tests if test.startswith(path) and test.endswith(f"::{name}")), name)
     return None
+
+
+def _last_started(path: Path) -> str | None:
+    """The test that ran when pytest itself hung or died."""
+    return path.read_text() if path.exists() else None
 
 
 def _as_far_as(tests: Sequence[str], times: dict[str, float], most: float) -> tuple[list[str], float]:
