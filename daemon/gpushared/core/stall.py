@@ -26,7 +26,7 @@ class Stall:
 
     def note(self, now: float, running: bool) -> None:
         """From now on it runs, or not."""
-        if running != self.running or self.running:
+        if running != self.running:
             self._advance(now)
         self.running = running
 
