@@ -12,7 +12,7 @@ from gpushare.cli import output
 from gpushare.cli.output import Column
 
 GOLDEN = Path(__file__).with_name("tables.txt")
-MODULES = ("ps", "status", "cluster_views")
+MODULES = ("ps", "status", "cluster_views", "profiles", "reserve")
 
 
 def tables() -> str:
@@ -26,11 +26,21 @@ def tables() -> str:
                 "12.0 GiB" if one.right else "one two three four five"[: 7 + 8 * (index % 3)]
                 for index, one in enumerate(columns)
             ]
+            found.append(f"{module}.{name}, as it gets narrower: {', '.join(left_out(columns, row)) or 'all stay'}\n")
             for width in (200, 100, 80, 60, 45, 30):
                 lines = output.table(columns, [row], width)
                 text = "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in lines)
                 found.append(f"{module}.{name}, {width}\n{text}\n")
     return "\n".join(found)
+
+
+def left_out(columns: list[Column], row: list[str]) -> list[str]:
+    """The columns in the order in which they go."""
+    gone: list[str] = []
+    for width in range(300, 10, -1):
+        kept = [columns[index].title for index in output._kept(columns, [row], width)]
+        gone += [one.title for one in columns if one.title not in (*kept, *gone)]
+    return gone
 
 
 def test_tables_show_the_same_columns_as_before() -> None:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from gpushare.errors import QuantityError, UsageError
 from gpushare.quantity import (
+    MAX,
     MAX_BYTES,
     MIN_BYTES,
+    NOTHING,
     SHARE_PARTS,
     Budget,
     Dialect,
@@ -46,6 +48,8 @@ def test_vectors(vector):
     [
         ("4g", "write 4Gi (2^30) or 4G (10^9)"),
         ("4GB", "write 4Gi (2^30) or 4G (10^9)"),
+        ("256", "write 256Gi"),
+        ("257", "write 257Mi"),
         ("4096", "write 4096Mi"),
         ("4096m", "write 4096M (10^6) or 4096Mi (2^20)"),
         ("4gi", "write 4Gi"),
@@ -58,6 +62,18 @@ def test_a_refusal_says_what_to_write(text, hint):
     with pytest.raises(QuantityError) as caught:
         Quantity.parse(text)
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(("dialect", "text", "hint"), [("mib", "0", "leave the variable out for no limit")])
+def test_a_refusal_of_a_variable_says_what_to_write(dialect: str, text: str, hint: str) -> None:
+    with pytest.raises(QuantityError) as caught:
+        Quantity.parse(text, dialect)
+    assert caught.value.hint == hint
+
+
+def test_the_amounts_with_names_are_what_their_names_say() -> None:
+    for amount in (MAX, NOTHING):
+        assert Quantity.parse(str(amount)) == amount == Quantity.parse(amount.canonical())
 
 
 @given(st.text(max_size=30), st.sampled_from(Dialect))
