@@ -47,7 +47,8 @@ def changes(path: str, source: bytes) -> list[Change]:
     for one in SIGN.finditer(blank):
         add(*one.span(1), b"-" if one.group(1) == b"+" else b"+", "sign")
     for one in NUMBER.finditer(blank):
-        add(*one.span(1), str(int(one.group(1)) + 1).encode(), "constant")
+        if not _is_hint(blank, one.start(1)):
+            add(*one.span(1), str(int(one.group(1)) + 1).encode(), "constant")
     for one in BOOLEAN.finditer(blank):
         add(*one.span(1), b"false" if one.group(1) == b"true" else b"true", "boolean")
     for one in CALL.finditer(blank):
@@ -66,6 +67,16 @@ def changes(path: str, source: bytes) -> list[Change]:
     for one in re.finditer(rb"&&|\|\|", blank):
         _operands(blank, one.start(), add)
     return sorted(found, key=lambda change: (change.start, change.end, change.becomes))
+
+
+def _is_hint(blank: bytes, at: int) -> bool:
+    """What the compiler is told to expect: the program does the same without it."""
+    expect = blank.rfind(b"__builtin_expect(", 0, at)
+    if expect < 0:
+        return False
+    opening = blank.index(b"(", expect)
+    last = blank.rindex(b",", 0, _closing(blank, opening))
+    return opening < last < at < _closing(blank, opening)
 
 
 def _in_function(blank: bytes, at: int) -> bool:

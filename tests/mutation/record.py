@@ -106,7 +106,9 @@ def of(group: Group, directory: Path, *, fresh: bool = False) -> Records:
 
 
 def _test_files(group: Group) -> list[str]:
-    found = [path for folder in group.tests for path in sorted((ROOT / folder).glob("test_*.py"))]
+    found = []
+    for path in (ROOT / one for one in group.tests):
+        found += [path] if path.is_file() else sorted(path.glob("test_*.py"))
     return [str(path.relative_to(ROOT)) for path in found]
 
 

@@ -68,6 +68,10 @@ def test_an_early_exit_is_dropped_and_the_last_return_is_not() -> None:
         ("g(a + b);", {("call dropped", ";"), ("sign", "g(a - b);")}),
         ('g("3 < 4 && 5"); /* 3 < 4 */', {("call dropped", "; /* 3 < 4 */")}),
         ("int y = a << 3;", {("constant", "int y = a << 4;")}),
+        (
+            "f(__builtin_expect(a, 0), 1);",
+            {("call dropped", ";"), ("constant", "f(__builtin_expect(a, 0), 2);")},
+        ),
     ],
 )
 def test_changes_of_c(source: str, expected: set[tuple[str, str]]) -> None:
