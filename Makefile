@@ -12,7 +12,7 @@ SAMPLE ?= 100
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster gpu-day man build dist dist-try clean
+.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster bench-time gpu-day man build dist dist-try clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,9 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 
 bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, beside other schedulers' figures
 	$(BIN)/python benchmarks/cluster.py --curve
+
+bench-time: $(VENV)/installed-test ## weeks of jobs beside simple schedulers: useful GPU time, waits, evictions
+	$(BIN)/python benchmarks/over_time.py --json build/over-time.json --svg build
 
 gpu-day: $(VENV)/installed-test ## on a machine with a GPU: 26 checks and a report, in twice ten minutes: make gpu-day PART=1
 	PYTHONPATH=.:daemon:tests $(BIN)/python -m gpuday $(if $(PART),--part $(PART)) $(if $(DRIVER),--driver $(DRIVER))
