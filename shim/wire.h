@@ -129,8 +129,9 @@ struct gs_detach {
 struct gs_answer {
     uint32_t status; /* enum gs_status */
     uint32_t line;
-    uint64_t granted; /* bytes of credit added, more than asked if it could be */
-    char text[384];   /* when status is not GS_OK: what the user should read; lines end with \n */
+    uint64_t granted;     /* bytes of credit added, more than asked if it could be */
+    char text[384];       /* when status is not GS_OK: what the user should read; lines end with \n */
+    uint32_t node_number; /* of an ATTACH: the GPU's index on this node, plus 1; 0: not told */
 };
 
 struct gs_frame {
@@ -155,5 +156,6 @@ _Static_assert(sizeof(struct gs_frame) == GS_FRAME_BYTES, "fixed");
 _Static_assert(offsetof(struct gs_frame, u) == 16, "header first");
 _Static_assert(offsetof(struct gs_hello, rungs) == 128, "append-only");
 _Static_assert(offsetof(struct gs_answer, text) == 16, "append-only");
+_Static_assert(offsetof(struct gs_answer, node_number) == 400, "append-only");
 
 #endif

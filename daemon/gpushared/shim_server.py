@@ -503,7 +503,8 @@ class ShimServer:
                 self._reply(connection, seq, UNKNOWN, text="this process has as many GPUs open as gpushare can count")
             else:
                 granted = done.credit if isinstance(done, do.Attached) else 0
-                self._reply(connection, seq, OK, line=line, granted=granted)
+                index = self.shell.gpus.infos[gpu].index
+                self._reply(connection, seq, OK, line=line, granted=granted, node_number=index + 1)
 
         ask = self.shell.next_ask()
         connection.asks[ask] = 0, time.monotonic()
@@ -551,10 +552,18 @@ class ShimServer:
         self._reply(connection, seq, status, line=line, text=told.render())
 
     def _reply(
-        self, connection: Connection, seq: int, status: int, *, line: int = 0, granted: int = 0, text: str = ""
+        self,
+        connection: Connection,
+        seq: int,
+        status: int,
+        *,
+        line: int = 0,
+        granted: int = 0,
+        text: str = "",
+        node_number: int = 0,
     ) -> None:
         body = self._next_out(connection, ANSWER, seq, text=bool(text)).u.answer
-        body.status, body.line, body.granted = status, line, granted
+        body.status, body.line, body.granted, body.node_number = status, line, granted, node_number
         if text:
             body.text = cut(text, TEXT_BYTES - 1)
 

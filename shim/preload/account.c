@@ -95,9 +95,11 @@ static bool attach_alone(struct gs_gpu *gpu) {
 
 /* ---- messages ------------------------------------------------------------------------------------- */
 
+/* By the daemon's number: its messages and `gpushare status` use that one, and CUDA_VISIBLE_DEVICES makes CUDA count
+ * otherwise. */
 static void add_gpu(struct gs_text *text, const struct gs_gpu *gpu) {
-    gs_text_add(text, " on GPU ");
-    gs_text_number(text, gpu->index);
+    gs_text_add(text, gpu->node_number != 0 ? " on GPU " : " on CUDA device ");
+    gs_text_number(text, gpu->node_number != 0 ? gpu->node_number - 1 : gpu->index);
 }
 
 /* `why` is the daemon's whole text, if it has one. */
@@ -168,6 +170,7 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
     }
     if (answer.status == GS_OK && answer.line < GS_PAGE_LINES) {
         gpu->number = answer.line;
+        gpu->node_number = answer.node_number;
         __atomic_store_n(&gpu->attached, 1, __ATOMIC_RELAXED);
         __atomic_store_n(&gpu->line, &gs_client_page()->line[answer.line], __ATOMIC_RELEASE);
         return true;

@@ -22,7 +22,8 @@ struct gs_gpu {
     bool own;              /* the line is ours, not the daemon's */
     uint32_t contexts;     /* that we saw opened */
     struct gs_mutex mutex; /* held while attaching and detaching */
-    uint32_t index;        /* CUDA's ordinal, for messages */
+    uint32_t index;        /* CUDA's ordinal in this process */
+    uint32_t node_number;  /* the daemon's index of it, plus 1, as its messages name it; 0: not told */
     uint64_t total;        /* as the driver says */
     uint8_t uuid[GS_UUID_BYTES];
 };

@@ -35,7 +35,7 @@ HELLO_BODY = struct.Struct("<QQIIQIIQIIiI64s")
 WELCOME_BODY = struct.Struct("<QQII384s")
 ATTACH_BODY = struct.Struct("<16sQ")
 ASK_BODY = struct.Struct("<QIIQI")
-ANSWER_BODY = struct.Struct("<IIQ384s")
+ANSWER_BODY = struct.Struct("<IIQ384sI")
 PAGE_HEADER = struct.Struct("<QIIQQQIIiI48s")
 LINE_AT, LINE_BYTES = 128, 128
 TRIM_ASKED, TRIM_READY, TRIM_BEGUN, TRIM_DONE, TRIM_MS = range(104, 124, 4)
@@ -181,6 +181,8 @@ class Policy:
     knows_by_pid: bool = True
     """A process that presents its page without its descriptor."""
     attach: int = OK
+    index: int | None = 0
+    """Of the GPU on the node, as an answer to ATTACH tells it; None: a daemon that does not tell it."""
     text: str = ""
     decide: Callable[[Seen], int | None] | None = None
     """None: within the limit. Else the status of an ASK; a None from it: no answer at all."""
@@ -315,16 +317,19 @@ class FakeDaemon:
                     granted = -(-granted // self.policy.chunk) * self.policy.chunk
                 room = self.policy.limit - page.word(line)[1]
                 page.grant(max(min(granted, room), frame.bytes), line)
-        self._send(connection, frame.seq, status, line, granted)
+        self._send(connection, frame.seq, status, line, granted, attached=frame.type == ATTACH)
 
     def _within_limit(self, frame: Seen) -> int:
         assert frame.page is not None
         _used, credit = frame.page.word(frame.line)
         return OK if credit + frame.bytes <= self.policy.limit else OVER_LIMIT
 
-    def _send(self, connection: socket.socket, seq: int, status: int, line: int, granted: int) -> None:
+    def _send(
+        self, connection: socket.socket, seq: int, status: int, line: int, granted: int, *, attached: bool = False
+    ) -> None:
         text = self.policy.text.encode() if status != OK else b""
-        body = ANSWER_BODY.pack(status, line, granted, text)
+        told = attached and self.policy.index is not None
+        body = ANSWER_BODY.pack(status, line, granted, text, self.policy.index + 1 if told else 0)
         frame = (HEADER.pack(MAGIC, 1, ANSWER, FRAME, seq) + body).ljust(FRAME, b"\0")
         with contextlib.suppress(OSError):  # the test may have ended the connection meanwhile
             connection.send(frame)

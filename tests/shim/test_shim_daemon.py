@@ -79,6 +79,16 @@ def test_a_refusal_prints_the_daemons_words(host, daemon):
     assert child.err == "gpushare: " + daemon.policy.text + "\n"
 
 
+@pytest.mark.parametrize(("told", "said"), [(3, "GPU 3"), (None, "CUDA device 0")])
+def test_a_gpu_has_the_daemons_number_and_else_cudas(host, daemon, told, said):
+    """CUDA counts what CUDA_VISIBLE_DEVICES names; the daemon counts what the node has."""
+    daemon.policy.index = told
+    daemon.policy.decide = lambda ask: wire.NOT_FREE
+    child = host.python("cuda = Cuda().start(); say(cuda.alloc(GiB)[0])", **LIMIT)
+    assert child.said == 2
+    assert child.err.startswith(f"gpushare: cannot allocate 1.0 GiB on {said}: ")
+
+
 def test_revoked_credit_is_asked_for_again(host, daemon):
     daemon.policy.chunk = GIB
     child = host.start(

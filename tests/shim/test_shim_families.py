@@ -41,7 +41,7 @@ def test_over_the_limit_is_out_of_memory_and_one_line(host):
     )
     assert child.said == [2, 2, 0, 4 * 2**30]
     lines = child.err.splitlines()
-    assert "gpushare: cannot allocate 1.0 GiB on GPU 0: over this process's limit" in lines
+    assert "gpushare: cannot allocate 1.0 GiB on CUDA device 0: over this process's limit" in lines
     assert "  limit   4.0 GiB   from GPUSHARE_LIMIT=4Gi" in lines
     assert sum("cannot allocate" in line for line in lines) == 1, "at most one a second"
 

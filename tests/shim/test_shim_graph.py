@@ -111,7 +111,7 @@ say([codes, reserved, seen])
     assert codes == [2, 2, 2, 2, 2, 0, 0, 0]
     assert reserved == [0, 0, 0], "the driver never took a byte for the refused ones"
     assert seen == [600, 500, 1000]
-    assert "gpushare: cannot allocate 500.0 MiB on GPU 0: over this process's limit" in child.err
+    assert "gpushare: cannot allocate 500.0 MiB on CUDA device 0: over this process's limit" in child.err
 
 
 def test_memory_that_the_graph_pool_keeps_is_trimmed_before_a_refusal(host):
