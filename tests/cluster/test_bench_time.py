@@ -202,7 +202,7 @@ def test_the_allocator_plays_by_the_books() -> None:
 # ---- traces and bounds --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("name", list(GENERATORS))
 def test_a_trace_has_its_load_and_is_the_same_every_time(name: str) -> None:
     of = GENERATORS[name](3, 0.9)
     assert of == GENERATORS[name](3, 0.9)

@@ -54,7 +54,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", map(marked, NAMES))
+@pytest.mark.parametrize("name", list(map(marked, NAMES)))
 def test_scenario(name: str) -> None:
     read = scenario.read(FOLDER / f"{name}.yaml")
     assert any(step.then is not None for step in read.steps), "a scenario that checks nothing"
