@@ -12,7 +12,7 @@ SAMPLE ?= 100
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster bench-time gpu-day man build dist dist-try clean
+.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster bench-time gpu-day gpu-day-bundle man build dist dist-try clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ bench-time: $(VENV)/installed-test ## weeks of jobs beside simple schedulers: us
 
 gpu-day: $(VENV)/installed-test ## on a machine with a GPU: 26 checks and a report, in twice ten minutes: make gpu-day PART=1
 	PYTHONPATH=.:daemon:tests $(BIN)/python -m gpuday $(if $(PART),--part $(PART)) $(if $(DRIVER),--driver $(DRIVER))
+
+gpu-day-bundle: $(VENV)/installed-test ## the same as a folder that runs where nothing can be installed: dist/gpu-day
+	PYTHONPATH=.:daemon:tests $(BIN)/python -m gpuday.bundle dist/gpu-day
 
 dist: $(VENV)/bin/python ## the source archive, and wheels for x86-64 and 64-bit ARM, in dist/
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'

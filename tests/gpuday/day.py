@@ -98,9 +98,10 @@ class Day:
     # ---- programs ------------------------------------------------------------------------------------
 
     def plain(self) -> dict[str, str]:
-        """The environment of a program that is not ours: no path of ours for Python."""
+        """The environment of a program that is not ours: no path of ours for Python, but its user's."""
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        return environment | {"PYTHONDONTWRITEBYTECODE": "1"}
+        theirs = os.environ.get("GPUDAY_PYTHONPATH")
+        return environment | ({"PYTHONPATH": theirs} if theirs else {})
 
     def preloaded(self, limit: str) -> dict[str, str]:
         """Of a program under the preload library alone, without a daemon."""
@@ -171,7 +172,8 @@ class Day:
         """A program of programs/ as a job of the node, going on."""
         line = self.line(program, *arguments)
         env = [f"{key}={value}" for key, value in environment.items()]
-        return Talk(program, self.node.run(*options, "env", "-u", "PYTHONPATH", *env, *line))
+        theirs = [f"PYTHONPATH={path}" for path in [os.environ.get("GPUDAY_PYTHONPATH")] if path]
+        return Talk(program, self.node.run(*options, "env", "-u", "PYTHONPATH", *theirs, *env, *line))
 
     @cached_property
     def unit(self) -> int:
