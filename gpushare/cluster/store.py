@@ -21,6 +21,7 @@ the reason of every job, is not.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +39,9 @@ __all__ = ["Row", "Store", "StoreError", "default_path"]
 
 APPLICATION = 0x67707573  # "gpus": so that `file` and we know one when we see it
 FORMAT = 1
-COMPACTED = 2
-"""The format of a file that has a snapshot: who only knows the first would miss the rows that are gone."""
+COMPACTED = 3
+"""The format of a file that has a snapshot: a version that knows only the first would miss the rows that are gone. In
+format 2 the snapshot had no checksum."""
 FEW = 500
 """Rows that are no burden: a fraction of a second."""
 BUSY_SECONDS = 10.0
@@ -53,10 +55,11 @@ CREATE TABLE log (
 );
 """
 SNAPSHOT = """
-CREATE TABLE IF NOT EXISTS snapshot (
+CREATE TABLE snapshot (
     seq INTEGER PRIMARY KEY, -- the last row that it replaces
     time REAL NOT NULL,
-    state TEXT NOT NULL
+    state TEXT NOT NULL,
+    checksum TEXT NOT NULL -- of the policy and of the three above
 )
 """
 
@@ -138,7 +141,7 @@ class Store:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if application != APPLICATION:
                 raise StoreError(f"{path} is not a cluster of gpushare", hint="name another file with --store")
-            if version not in (FORMAT, COMPACTED):
+            if not FORMAT <= version <= COMPACTED:
                 raise StoreError(
                     f"{path} has format {version}, this gpushare reads up to {COMPACTED}",
                     hint="use the gpushare that wrote it",
@@ -198,9 +201,12 @@ class Store:
                 self._catch_up()
                 rows = self.length
                 state = self._written()
+                checksum = _checksum(self._meta("policy"), self.seq, self.now, state)
+                self._connection.execute("DROP TABLE IF EXISTS snapshot")
                 self._connection.execute(SNAPSHOT)
-                self._connection.execute("DELETE FROM snapshot")
-                self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self.seq, self.now, state))
+                self._connection.execute(
+                    "INSERT INTO snapshot VALUES (?, ?, ?, ?)", (self.seq, self.now, state, checksum)
+                )
                 self._connection.execute("DELETE FROM log")
                 self._connection.execute(f"PRAGMA user_version = {COMPACTED}")
                 self._connection.execute("COMMIT")
@@ -296,13 +302,14 @@ class Store:
             return
         with _readable(self.path, "its state"):
             (seq,) = self._connection.execute("SELECT seq FROM snapshot").fetchone()
-        if seq > self.seq:
-            now, state = self._connection.execute("SELECT time, state FROM snapshot").fetchone()
-            with _readable(self.path, "its state"):
+            if seq > self.seq:
+                _, now, state, *checksum = self._connection.execute("SELECT * FROM snapshot").fetchone()
+                if checksum and checksum != [_checksum(self._meta("policy"), seq, now, state)]:
+                    raise ValueError("the checksum is another")
                 self.allocator = restore(self.policy, state)
-            self.seq, self.now = seq, now
-        if seq > self._folded:
-            self._fold(seq)
+                self.seq, self.now = seq, now
+            if seq > self._folded:
+                self._fold(seq)
 
     def _differs(self, seq: int, how: str) -> StoreError:
         return StoreError(
@@ -322,6 +329,11 @@ class Store:
         if found is None:
             raise StoreError(f"{self.path}: {key} is missing", hint="restore a copy of it")
         return str(found[0])
+
+
+def _checksum(policy: str, seq: int, now: float, state: str) -> str:
+    """A byte that flips on the disk may leave the text well-formed; this finds it."""
+    return hashlib.sha256("\n".join((policy, str(seq), float(now).hex(), state)).encode()).hexdigest()
 
 
 def _size(path: Path) -> int:
@@ -361,6 +373,8 @@ def _understood(path: Path) -> Iterator[None]:
     """What SQLite says, in our words."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path} is damaged: {error.reason}", hint="restore a copy of it") from error
     except sqlite3.Error as error:
         text = str(error)
         if "locked" in text or "busy" in text:

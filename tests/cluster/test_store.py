@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -387,7 +388,81 @@ def test_a_long_log_is_compacted_by_itself_and_an_old_one_opens_unchanged(tmp_pa
         store.append([TimePassed()], 99.0)
         assert store.length == 0
     with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+
+
+def compacted(path: Path) -> dict:
+    """A small store whose log is a snapshot; what its allocator holds."""
+    with Store.create(path) as store:
+        store.append([*CLUSTER, submit("a-1"), submit("a-2", "b", "2")], 1.5)
+        store.compact()
+        store.shrink()
+        return store.allocator.dump()
+
+
+def test_a_flipped_byte_of_a_snapshot_is_found(tmp_path) -> None:
+    """In each byte of what the snapshot says: the state, its number, its time, the policy that it was made with."""
+    path = tmp_path / "c.db"
+    compacted(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    for table, column in (("snapshot", "state"), ("snapshot", "checksum"), ("meta", "value")):
+        (text,) = connection.execute(f"SELECT CAST({column} AS BLOB) FROM {table}").fetchone()
+        for index in range(len(text)):
+            wrong = text[:index] + bytes([text[index] ^ 1 << index % 8]) + text[index + 1 :]
+            connection.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (wrong,))
+            with pytest.raises(StoreError):
+                Store.open(path, read_only=True)
+        connection.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (text,))
+    for wrong in ("seq = seq + 1", "time = time + 1e-9", "time = 'x'", "checksum = ''"):
+        connection.execute("BEGIN")
+        connection.execute(f"UPDATE snapshot SET {wrong}")
+        connection.execute("COMMIT")
+        with pytest.raises(StoreError, match="its state cannot be read: it is damaged"):
+            Store.open(path, read_only=True)
+        connection.execute("UPDATE snapshot SET seq = 1, time = 1.5, checksum = ?", (checksum_of(connection),))
+    connection.close()
+    Store.open(path, read_only=True).close()
+
+
+def checksum_of(connection: sqlite3.Connection) -> str:
+    (policy,) = connection.execute("SELECT value FROM meta").fetchone()
+    (state,) = connection.execute("SELECT state FROM snapshot").fetchone()
+    return hashlib.sha256(f"{policy}\n1\n{(1.5).hex()}\n{state}".encode()).hexdigest()
+
+
+def test_a_flipped_byte_anywhere_in_the_file_changes_nothing_or_is_said(tmp_path) -> None:
+    path = tmp_path / "c.db"
+    before = compacted(path)
+    whole = path.read_bytes()
+    for index in range(0, len(whole), 23):
+        if whole[index]:  # most of the file is empty
+            path.write_bytes(whole[:index] + bytes([whole[index] ^ 1 << index % 8]) + whole[index + 1 :])
+            try:
+                with Store.open(path, read_only=True) as store:
+                    assert (store.allocator.dump(), store.now, store.policy) == (before, 1.5, Policy())
+            except StoreError:
+                pass
+
+
+def test_a_snapshot_without_a_checksum_is_read_and_gets_one(tmp_path) -> None:
+    """As the version before wrote it."""
+    path = tmp_path / "c.db"
+    before = compacted(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE snapshot DROP COLUMN checksum")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with Store.open(path) as store:
+        assert (store.allocator.dump(), store.seq, store.now) == (before, 1, 1.5)
+        store.append([submit("a-3")], 2.0)
+        store.compact()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+    connection.execute("UPDATE snapshot SET state = replace(state, 'a-3', 'a-4')")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError):
+        Store.open(path)
 
 
 def test_a_log_that_cannot_be_compacted_is_kept_and_the_answer_too(tmp_path, monkeypatch) -> None:
