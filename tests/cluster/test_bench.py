@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -32,7 +33,7 @@ def load() -> ModuleType:
 
 
 cluster = load()
-shapes = cluster.shapes
+shapes, mixed = cluster.shapes, cluster.mixed
 
 
 def counts(shape):
@@ -85,7 +86,54 @@ def test_a_single_event(capsys) -> None:
     measured = cluster.one_decision(lambda: shapes.huge(800, 800, 10), 1, lambda _: [])
     assert 0 < measured.warm <= measured.p99
     row = cluster.ROWS[0]
-    assert "W1" in cluster.line(row, measured)
+    assert "W1" in cluster.line(row, measured, 0.026)
+
+
+def test_bars_are_counted_in_yardsticks() -> None:
+    row = cluster.Row("W0", "-", None, 2.0, lambda _: measured, warm_bar=0.5, p99_bar=1.0)
+    measured = cluster.Measured(cold=0.2, warm=0.05, p99=0.1, found="")
+    assert cluster.good(row, measured, 0.1)
+    assert "MISSED" not in cluster.line(row, measured, 0.1)
+    for slower in ({"cold": 0.21}, {"warm": 0.06}, {"p99": 0.11}, {"wrong": ["not decided"]}):
+        assert not cluster.good(row, replace(measured, **slower), 0.1)
+        assert "MISSED" in cluster.line(row, replace(measured, **slower), 0.1)
+    assert not cluster.good(row, measured, 0.09)
+    assert cluster.yardstick() > 0
+
+
+def test_mixed_jobs_are_what_they_are_said_to_be() -> None:
+    events = list(mixed.jobs(5000))
+    tasks = [event.job.tasks[0] for event in events]
+    whole = sum(one.share is None and one.memory is None for one in tasks) / 5000
+    assert whole == pytest.approx(0.48, abs=0.03)
+    assert sum(one.share is not None for one in tasks) / 5000 == pytest.approx(0.32, abs=0.03)
+    assert sum(one.memory is not None for one in tasks) / 5000 == pytest.approx(0.2, abs=0.03)
+    assert len({event.job.queue for event in events}) == 40
+    assert [event.job for event in mixed.jobs(50)] == [event.job for event in events[:50]]
+
+
+def test_a_mixed_cluster_is_filled_one_by_one(monkeypatch) -> None:
+    monkeypatch.setattr(cluster, "WARM_EVENTS", 20)
+    measured, allocator = cluster.filled(nodes=10, count=60)
+    assert not measured.wrong
+    assert 0 < measured.warm <= measured.p99
+    assert sum(name.startswith("late-") for name in allocator.jobs) == 10
+    assert measured.found.split()[2] == "80"
+    monkeypatch.setattr(cluster, "PATIENCE", 0.0)
+    assert len(cluster.filled(nodes=10, count=60)[0].wrong) == 2
+
+
+def test_jobs_with_ladders_all_run_at_once() -> None:
+    measured = cluster.laddered(nodes=4, count=64)
+    assert not measured.wrong
+    assert measured.found == "64 run, on rungs [2]"
+    assert cluster.laddered(nodes=4, count=70).wrong
+
+
+def test_the_slowest_of_seven_explanations() -> None:
+    measured = cluster.explained(gpus=80, jobs=160, queues=10)
+    assert measured.found.startswith("7 of ")
+    assert measured.cold >= measured.warm > 0
 
 
 def test_the_curve(tmp_path, capsys, monkeypatch) -> None:
