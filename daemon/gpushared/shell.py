@@ -168,7 +168,9 @@ class Shell:
         self._stray_finder = StrayFinder()
         self._sparingly = Sparingly(1.0)
         self.errors = 0
-        """Events that the core could not handle, and instructions that could not be done. A bug, each of them."""
+        """Events that the core could not handle, instructions that could not be done, callbacks that raised. A bug, each
+        of them."""
+        self.loop.set_exception_handler(self._note_error)
         self._next_ask = 0
         self._events: deque[Event] = deque()
         self._busy = False
@@ -227,6 +229,11 @@ class Shell:
                 self._handle(self._events.popleft())
         finally:
             self._busy = False
+
+    def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Of a callback: the loop logs it, and goes on."""
+        self.errors += "exception" in context
+        loop.default_exception_handler(context)
 
     def restore(self, event: Event) -> None:
         """One of those that a core is made of: at once, before all others."""

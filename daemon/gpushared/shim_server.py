@@ -289,12 +289,13 @@ class ShimServer:
         self._connections.discard(connection)
         self._is_no_stranger(connection)
         self.shell.doors.leave(connection.uid, PER_CONNECTION)
-        for ask, (ticket, since) in connection.asks.items():
+        asks, connection.asks = connection.asks, {}
+        for ask, (ticket, since) in asks.items():
             self.shell.asked.pop(ask, None)
-            self.shell.feed(AskCancelled(ask))
             if connection.client is not None:
                 connection.client.remember_wait(ticket, time.monotonic() - since)
-        connection.asks.clear()
+        for ask in asks:
+            self.shell.feed(AskCancelled(ask))  # which may answer the next one, to nobody any more
         client = connection.client
         if client is None:
             connection.peer.close()

@@ -72,6 +72,29 @@ def test_exec_ends_it(daemon, program):
 
 
 @pytest.mark.parametrize("end", ["death", "disconnection"])
+def test_a_process_with_several_asks_goes_as_a_whole(make_daemon, program, end):
+    """Two of its threads wait, the second for what the first is to have: when the first ask is taken back, the second
+    could be met."""
+    daemon = make_daemon(claim_timeout=60.0)
+    borrower_job = submit(daemon, "borrower", "none", "14Gi", grace=30.0)
+    borrower = start(daemon, program, borrower_job, 0, 14 * GIB)
+    borrower.call("allocate", 7 * GIB)
+    job = submit(daemon, "owner", "13Gi", "13Gi")
+    owner = start(daemon, program, job, 13 * GIB, 13 * GIB)
+    owner.call("send_ask", 11 * GIB)
+    owner.call("send_ask", GIB)
+    until(lambda: daemon.call(lambda: [len(gpu.asks) for gpu in daemon.shell.core.gpus.values()]) == [2, 0])
+    if end == "death":
+        owner.close()
+        until(lambda: processes(daemon, job) == [])
+        assert daemon.client.end(job["id"], 0, None)
+    else:
+        owner.call("disconnect")
+    until(lambda: daemon.call(lambda: not daemon.shell.core.gpus[GPU].asks and not daemon.shell.asked))
+    daemon.validate()
+
+
+@pytest.mark.parametrize("end", ["death", "disconnection"])
 def test_a_claim_that_nobody_waits_for_any_more_kills_nobody(daemon, program, end):
     borrower_job = submit(daemon, "borrower", "1Gi", "14Gi", grace=30.0)
     borrower = start(daemon, program, borrower_job, GIB, 14 * GIB)
