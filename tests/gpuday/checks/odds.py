@@ -12,10 +12,12 @@ HEAP = 2**30
 
 def run(day: Day) -> None:
     day.part("ONNX Runtime", partial(onnx, day))
-    for side, limit in (("bare", None), ("shim", "4Gi")):
-        for program, arguments in (("driver.heap", (HEAP,)), ("driver.forked", ())):
-            for name, value in day.ask(program, *arguments, limit=limit).items():
-                day.answer(name, value, side)
+    day.part("heap", lambda: day.both("driver.heap", HEAP, limit="4Gi"))
+    day.part("fork", lambda: day.both("driver.forked", limit="4Gi"))
+    day.part("exit statuses", partial(exit_statuses, day))
+
+
+def exit_statuses(day: Day) -> None:
     for script, expected in (("exit 7", 7), ("kill -KILL $$", 137), ("kill -SEGV $$", 139)):
         done = day.node.run("--limit", "1Gi", "sh", "-c", script)
         done.communicate(timeout=30)

@@ -6,7 +6,8 @@ from gpuday.day import Day
 
 
 def run(day: Day) -> None:
-    for name, value in day.ask("driver.pools").items():
-        day.answer(name, value, "bare")
+    for program in ("driver.pools", "driver.graph_pools"):
+        for name, value in day.ask(program).items():
+            day.answer(name, value, "bare")
     for name, value in day.ask("driver.near_the_limit", limit="2Gi").items():
         day.answer(name, value, "shim")

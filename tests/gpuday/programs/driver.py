@@ -383,12 +383,63 @@ def reset() -> Answers:
         free = info()[0]
 
 
+def graph_pools() -> Answers:
+    """By how much the pool of a device's graphs grows, and what a trim leaves."""
+    start()
+    stream = pointer("cuStreamCreate", 1)
+    for name, size in (("1 byte", 1), ("33 MiB", 33 * MI)):
+        graph = pointer("cuGraphCreate", 0)
+        node, address = probes.alloc_node(graph, size)
+        pointer("cuGraphAddMemFreeNode", graph, (c_uint64 * 1)(node), 1, address)
+        executable = pointer("cuGraphInstantiateWithFlags", graph, 0)
+        cu.cuGraphLaunch(executable, stream)
+        cu.cuStreamSynchronize(stream)
+        yield f"MiB reserved for a graph with {name}", probes.of_graphs(probes.GRAPH_RESERVED) / MI
+        cu.cuGraphExecDestroy(executable)
+        cu.cuGraphDestroy(graph)
+        cu.cuDeviceGraphMemTrim(0)
+        yield f"MiB reserved after a trim, graph with {name}", probes.of_graphs(probes.GRAPH_RESERVED) / MI
+
+
+TARGETS = ("sm_52", "sm_75")
+"""Of a kernel. New drivers may refuse the first; GPUs before 2018 need it."""
+
+
+def kernel_text(target: str) -> bytes:
+    lines = (".version 6.3", f".target {target}", ".address_size 64", ".visible .entry nothing()", "{", "  ret;", "}")
+    return "\n".join(lines).encode() + b"\0"
+
+
+def launch_nothing() -> None:
+    """A module, and a kernel of it that does nothing."""
+    module = c_uint64()
+    if not any(cu.code("cuModuleLoadData", byref(module), kernel_text(target)) == 0 for target in TARGETS):
+        raise RuntimeError("this driver takes no kernel of ours")
+    kernel = pointer("cuModuleGetFunction", module.value, b"nothing")
+    cu.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    sync()
+
+
+def contexts() -> Answers:
+    """What comes on top of a process's first context: its first kernel, and a second context."""
+    start()
+    before = info()[0]
+    launch_nothing()
+    yield "MiB more with the first kernel", (before - info()[0]) // MI
+    before = info()[0]
+    pointer("cuCtxCreate_v2", 0, 0)
+    yield "MiB of a second context of a process", (before - info()[0]) // MI
+
+
 def heap(size: int) -> Answers:
     """What the heap of device code takes, and when."""
     start()
+    launch_nothing()
     before = info()[0]
     yield "code of cuCtxSetLimit", cu.code("cuCtxSetLimit", 2, size)
-    yield "MiB once it is set", (before - info()[0]) // MI
+    yield "MiB once the heap is set", (before - info()[0]) // MI
+    launch_nothing()
+    yield "MiB after a kernel with the heap", (before - info()[0]) // MI
 
 
 def forked() -> Answers:
