@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpuday import runner, table
-from gpuday.judge import SIDES, Result, exit_status, judge
+from gpuday.judge import SIDES, Result, exit_status, judge, told
 from gpuday.report import Recorded, report
 
 SOFTWARE = Path(__file__).with_name("software.json")
@@ -102,8 +102,8 @@ def play(
             lines.write(json.dumps(result.as_json()) + "\n")
             lines.flush()
             print(f"{result.number:2} {result.name:20} {result.state:10} {result.seconds:6.1f} s", flush=True)
-            for finding in result.findings:
-                print(f"     {finding}", flush=True)
+            for assumption, answers in told(result.findings):
+                print(f"     {assumption}", *(f"       {answer}" for answer in answers), sep="\n", flush=True)
             if result.error:
                 print(f"     {result.error.splitlines()[-1]}", flush=True)
             results.append(result)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuday.table import NOT_GIVEN, Answer, Check
 
 SIDES = ("values", "bare", "shim")
+LONGEST = 300
+"""Characters of a value in a text for people."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,12 @@ class Finding:
 
     def __str__(self) -> str:
         where = "" if self.side == "values" else f" ({self.side})"
-        return (
-            f"{self.answer}{where}: {self.value}, expected {self.wanted}. "
-            f"This breaks the assumption {self.assumption!r}: {self.says}. Otherwise: {self.otherwise}."
-        )
+        return f"{self.answer}{where}: {_short(self.value)}, expected {_short(self.wanted)}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... (all of it is in the record)"
 
 
 @dataclass
@@ -94,6 +99,14 @@ def _finding(answer: Answer, result: Result, software: dict[str, dict[str, Any]]
     return Finding(
         answer.name, answer.side, value, answer.wanted(recorded), assumed.name, assumed.says, assumed.otherwise
     )
+
+
+def told(findings: list[Finding]) -> Iterator[tuple[str, list[str]]]:
+    """Findings for people: each assumption that does not hold, with the answers that say so."""
+    for name in dict.fromkeys(finding.assumption for finding in findings):
+        same = [finding for finding in findings if finding.assumption == name]
+        says = f"The assumption {name!r} does not hold: {same[0].says}. So {same[0].otherwise}."
+        yield says, [str(finding) for finding in same]
 
 
 def exit_status(results: list[Result]) -> int:

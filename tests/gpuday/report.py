@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpuday.judge import SIDES, Result
+from gpuday.judge import SIDES, Result, told
 from gpuday.table import Check
 
 Recorded = dict[str, dict[str, dict[str, Any]]]
@@ -33,7 +33,7 @@ def _head(title: str, results: list[Result]) -> Iterator[str]:
 
 
 def _findings(results: list[Result]) -> Iterator[str]:
-    found = [(result, finding) for result in results for finding in result.findings]
+    found = [finding for result in results for finding in result.findings]
     broken = [result for result in results if result.state in ("failed", "timed out")]
     if not found and not broken:
         yield "Every assumption that was tested holds."
@@ -44,8 +44,9 @@ def _findings(results: list[Result]) -> Iterator[str]:
     for result in broken:
         last = (result.error.splitlines() or ["no reason was given"])[-1]
         yield f"* **{result.number} {result.name} {result.state}**: {last}"
-    for result, finding in found:
-        yield f"* **{result.number} {result.name}**: {finding}"
+    for assumption, answers in told(found):
+        yield f"* {assumption}"
+        yield from (f"  * {answer}" for answer in answers)
     yield ""
 
 

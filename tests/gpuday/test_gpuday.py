@@ -86,7 +86,8 @@ def test_a_driver_that_behaves_otherwise_is_found_out(tmp_path, settings):
     assert played.status == 1
     assert played.lines[0]["state"] == "otherwise"
     assert assumption in played.assumptions
-    assert f"This breaks the assumption '{assumption}'" in played.said
+    assert f"The assumption '{assumption}' does not hold: " in played.said
+    assert f"* The assumption '{assumption}' does not hold: " in played.report
     assert f"**not as assumed: {assumption}**" in played.report
 
 

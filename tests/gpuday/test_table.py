@@ -126,7 +126,8 @@ def test_another_answer_or_none_breaks_the_assumption(check, changed):
     assert (judged.state, judged.good) == ("otherwise", False)
     (finding,) = judged.findings
     assert finding.assumption == "even"
-    assert "numbers are even" in str(finding) and "halves are lost" in str(finding)
+    (told,) = judge.told(judged.findings)
+    assert told == ("The assumption 'even' does not hold: numbers are even. So halves are lost.", [str(finding)])
 
 
 def test_the_bounds_themselves_are_within(check):
@@ -175,6 +176,16 @@ def test_of_two_tables_only_what_differs_is_shown(check):
     assert (finding.value, finding.wanted) == ({"b": 2}, "the software driver's answer, {'b': 3}")
 
 
+def test_an_assumption_is_told_once(check):
+    judged = judge.judge(check, result(bare={"the number": 9}, values={"how many": 5, "the list": "x" * 400}), SOFTWARE)
+    ((_, answers),) = judge.told(judged.findings)
+    assert answers[:2] == [
+        "the number (bare): 9, expected the software driver's answer, 8",
+        "how many: 5, expected at least 2 and at most 4",
+    ]
+    assert answers[2] == f"the list: {'x' * 300}... (all of it is in the record), expected []"
+
+
 def test_near_is_enough_where_the_table_says_so(tmp_path):
     (check,) = load(tmp_path, TABLE.replace("like_software = true", "like_software = true, factor = 2"))
     for value, good in ((4, True), (16, True), (17, False), (3, False)):
@@ -207,7 +218,11 @@ def test_the_report_has_both_drivers_side_by_side(check):
     assert "| a figure | bare |  | 7 |  |" in text
     assert "| how many |  |  | 3 | as assumed |" in text
     assert "Skipped: art (no | brush)." in text
-    assert "* **1 one**: the number (bare): 9, expected the software driver's answer, 8." in text
+    assert (
+        "### What is not as we assume\n\n"
+        "* The assumption 'even' does not hold: numbers are even. So halves are lost.\n"
+        "  * the number (bare): 9, expected the software driver's answer, 8\n\n"
+    ) in text
 
 
 def test_the_report_says_why_a_check_failed(check):
