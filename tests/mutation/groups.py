@@ -38,7 +38,7 @@ GROUPS = (
     Group(
         "commandline",
         ("gpushare/*.py", "gpushare/cli/*.py"),
-        ("tests/cli", "tests/unit", "tests/integration"),
+        ("tests/cli", "tests/unit", "tests/integration", "tests/notebook"),
     ),
 )
 BY_NAME = {group.name: group for group in GROUPS}
