@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from core.tale import spec, start, used
-from gpushared.core.events import TrimSeen
+from gpushare.quantity import Quantity
+from gpushared.core.events import BudgetChanged, TrimSeen
 from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
@@ -122,3 +123,14 @@ def test_what_a_job_holds_on_its_other_gpus_is_lost_too() -> None:
     fresh(world)
     world.allocate(owner, "GPU-0", 7 * GIB)
     assert [one.job for one in world.terminated] == [job(world, narrow)]
+
+
+def test_who_has_allocated_just_what_a_lowered_limit_allows_is_not_above_it(world: World) -> None:
+    """It goes by its priority, as all others do."""
+    high = borrow(world, "high", 5 * GIB, on_reclaim=NO_TRIM, priority=100)
+    low = borrow(world, "low", 5 * GIB, on_reclaim=NO_TRIM)
+    world.send(BudgetChanged(job(world, high), limit=Quantity.parse("5Gi")))
+    owner = start(world, "owner", "8Gi", "8Gi")
+    fresh(world)
+    world.allocate(owner, "GPU-0", 7 * GIB)
+    assert [one.job for one in world.terminated] == [job(world, low)]
