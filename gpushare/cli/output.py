@@ -46,6 +46,7 @@ SHRUNK = 10
 """So much of a column that may be cut is left at least, if it does not say otherwise."""
 STYLES = {
     "borrowing": "yellow",
+    "stopped": "magenta",
     "asked_back": "bold red",
     "waiting": "magenta",
     "observed": "blue",

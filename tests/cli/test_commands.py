@@ -234,6 +234,16 @@ def test_explain_a_job(gpushare, busy):
     assert json.loads(gpushare("explain", "train", "-o", "json")[1])["schema"] == "gpushare.explain/1"
 
 
+def test_explain_says_what_a_stopped_job_can_do(gpushare, busy):
+    stopped = busy.jobs["a1b2c3d4e5f60718"]
+    stopped["state"] = "stopped"
+    says = "  stopped by Ctrl-Z or SIGSTOP: `fg` in its shell or `kill -CONT` continues it"
+    lines = gpushare("explain", "train")[1].splitlines()
+    assert lines[2] == says + "; until then it cannot act when its loan is wanted back"
+    stopped["gpus"][0]["loan"] = 0
+    assert gpushare("explain", "train")[1].splitlines()[2] == says
+
+
 def test_set(gpushare, busy):
     code, out, _ = gpushare("set", "train", "--limit", "10Gi", "--priority", "2")
     assert code == 0

@@ -10,6 +10,7 @@ from daemon_harness import GIB, GPU, until
 from shim_client import MIB
 
 from gpushare._layout import lib
+from gpushared.programs.processes import is_stopped
 
 
 def submit(daemon, name, request, limit, **fields):
@@ -43,6 +44,26 @@ def test_a_killed_process_takes_its_page_with_it(daemon, program):
     assert daemon.client.job(job["id"])["gpus"][0]["peak"] >= 3 * GIB
     assert daemon.client.end(job["id"], 0, None)["outcome"]["refusals"] == 1
     daemon.validate()
+
+
+def test_a_job_is_stopped_when_all_its_processes_are(daemon, program):
+    job = submit(daemon, "a", "1Gi", "8Gi")
+    first, second = (start(daemon, program, job, GIB, 8 * GIB) for _ in range(2))
+
+    def state():
+        return daemon.client.job(job["id"])["state"]
+
+    assert state() == "running"
+    first.process.send_signal(signal.SIGSTOP)
+    until(lambda: is_stopped(first.process.pid))
+    assert state() == "running"
+    second.call("allocate", 3 * GIB)
+    assert state() == "borrowing"
+    second.process.send_signal(signal.SIGSTOP)
+    until(lambda: state() == "stopped")
+    first.process.send_signal(signal.SIGCONT)
+    second.process.send_signal(signal.SIGCONT)
+    until(lambda: state() == "borrowing")
 
 
 def test_a_lost_connection_is_not_the_end(daemon, program):

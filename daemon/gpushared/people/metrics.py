@@ -106,7 +106,7 @@ class _Collector:
                 gauge.add_metric(labels, amount)
             yield gauge
         count = GaugeMetricFamily("gpushare_jobs", "Jobs by state.", labels=("state",))
-        for state in ("running", "borrowing", "trimming", "asked_back", "waiting", "queued", "observed"):
+        for state in ("running", "borrowing", "stopped", "trimming", "asked_back", "waiting", "queued", "observed"):
             count.add_metric((state,), states.get(state, 0))
         yield count
 

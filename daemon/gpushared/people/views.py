@@ -16,6 +16,7 @@ from gpushared.core.reveal import OPERATOR, Viewer
 from gpushared.core.state import Gpu, Job, Reservation, Rung, Share, Submission
 from gpushared.devices.outsiders import outsiders
 from gpushared.jobs import Entry
+from gpushared.programs.processes import is_stopped
 from gpushared.shell import Shell
 
 COMMAND = 1000
@@ -65,6 +66,8 @@ class Views:
             self._fill(shown, entry, job, self.shell.core)
             if shown["state"] == "running" and any(gpu["loan"] for gpu in shown["gpus"]):
                 shown["state"] = "borrowing"
+            if shown["state"] in ("running", "borrowing") and self._is_stopped(shown):
+                shown["state"] = "stopped"
         elif entry.last_seen is not None:
             gpus: list[api.JobGpu] = entry.last_seen["gpus"]
             shown["gpus"] = [{**gpu, "peak": entry.peak.get(gpu["uuid"], 0)} for gpu in gpus]
@@ -95,6 +98,10 @@ class Views:
             return "observed"
         claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
         return "waiting" if claims else "running"
+
+    def _is_stopped(self, shown: api.Job) -> bool:
+        """Whether nothing of it that has opened a GPU can go on."""
+        return bool(shown["processes"]) and all(is_stopped(one["pid"]) for one in shown["processes"])
 
     def _fill(self, shown: api.Job, entry: Entry, job: Job, core: NodeState) -> None:
         for id in job.bounds:

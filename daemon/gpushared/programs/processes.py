@@ -58,6 +58,12 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields is not None and len(fields) > 1 else None
 
 
+def is_stopped(pid: int) -> bool:
+    """By SIGSTOP, or by Ctrl-Z at its terminal."""
+    fields = _stat_fields(pid)
+    return bool(fields) and fields[0] == b"T"
+
+
 def uid_of(pid: int) -> int | None:
     """The real user of the process. Not the owner of /proc/PID: that is root for what may not be dumped."""
     users = users_of(pid)
