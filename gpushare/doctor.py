@@ -135,6 +135,10 @@ def check_daemon(surroundings: Surroundings) -> Finding:
     if version["version"] != __version__:
         detail = f"{where} is version {version['version']}, this command {__version__}"
         return Finding("warn", detail, fix=_restart(version["scope"]))
+    foreign = locate.foreign_software_gpus(node, surroundings.environ)
+    if foreign is not None:
+        hint = "nothing is to be done for your own jobs: `gpushare run` starts a daemon of yours for them"
+        return Finding("warn", f"{foreign.message}; you have none of your own", hint)
     return Finding("ok", f"{where}, version {version['version']}, protocol {version['protocol']}")
 
 

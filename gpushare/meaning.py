@@ -11,6 +11,7 @@ What to do: raise the limit.                            what to do
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -41,7 +42,11 @@ class Meaning:
 
 @dataclass
 class Found:
-    """A message, with the numbers below it; of several of one code the last."""
+    """A message, with the numbers below it; of several of one code the last.
+
+    One event may have several messages: of its notice, its end and the last word on it. So `count` is how often the
+    most frequent of them came.
+    """
 
     meaning: Meaning
     message: str
@@ -58,15 +63,17 @@ def meanings() -> dict[str, Meaning]:
 def messages_in(lines: Iterable[str]) -> list[Found]:
     """In the order in which they came first."""
     found: dict[str, Found] = {}
+    came: Counter[tuple[str, str]] = Counter()
     last, margin = None, 0
     for raw in lines:
         line = raw.rstrip("\r\n")
-        meaning = _meaning_of(line[:LONGEST])
-        if meaning is not None:
+        recognised = _recognise(line[:LONGEST])
+        if recognised is not None:
+            code, _ = recognised
             margin = line.find(OURS) if OURS in line else 0
-            last = Found(meaning, line[margin:].removeprefix(OURS).strip(), [])
-            last.count += found[meaning.code].count if meaning.code in found else 0
-            found[meaning.code] = last
+            came[recognised] += 1
+            count = max(came[recognised], found[code].count if code in found else 0)
+            last = found[code] = Found(meanings()[code], line[margin:].removeprefix(OURS).strip(), [], count=count)
         elif last is not None and not _goes_on(last, line[margin:]):
             last = None
     if len(found) > 1:
@@ -89,13 +96,16 @@ def _goes_on(message: Found, line: str) -> bool:
     return True
 
 
-def _meaning_of(line: str) -> Meaning | None:
-    """By the message with the longest part in the line, else by a code that it names."""
-    matching = [(len(part), code) for part, pattern, code in _patterns() if part in line and pattern.search(line)]
+def _recognise(line: str) -> tuple[str, str] | None:
+    """The code and which of its messages: the one with the longest part in the line, else a code that it names."""
+    matching = [
+        (len(part), code, part) for part, pattern, code in _patterns() if part in line and pattern.search(line)
+    ]
     if matching:
-        return meanings()[max(matching)[1]]
+        _, code, part = max(matching)
+        return code, part
     named = CODE.search(line)
-    return meanings().get(named[1]) if named else None
+    return (named[1], "") if named and named[1] in meanings() else None
 
 
 @cache

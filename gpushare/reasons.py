@@ -50,7 +50,7 @@ class Code(StrEnum):
     BUDGET_CHANGED = "budget_changed"
     """Of a running job, by its user or an administrator."""
     WAIT_OVER = "wait_over"
-    """Queued for admission as long as it was ready to wait."""
+    """No room within the time that was given with --wait."""
 
 
 @dataclass(slots=True)  # not frozen: that takes three times as long, and a refusal may name many

@@ -66,6 +66,8 @@ class Look:
     sort: str = "usage"
     terminal: bool = True
     footer: str = ""
+    emphasis: str = "dim"
+    """Of the footer."""
     selected: str | None = None
 
 
@@ -106,7 +108,8 @@ def command(interval: float, once: bool, sort: str, readonly: bool) -> None:
     with contextlib.suppress(KeyboardInterrupt), screen() as wait:
         while not view.over:
             room, found = size(), _ask()
-            look = Look(room, view.sort, footer=footer(view, interval), selected=view.selected)
+            emphasis = "bold" if view.asking is not None or view.note else "dim"
+            look = Look(room, view.sort, footer=footer(view, interval), emphasis=emphasis, selected=view.selected)
             draw(_picture(found, view, look, readonly=readonly), room)
             jobs = [] if isinstance(found, DaemonUnreachable) else found[1]["jobs"]
             view = press(view, wait(interval), jobs, readonly=readonly)
@@ -235,7 +238,7 @@ def legend(width: int) -> list[str]:
 def _bottom(lines: list[str], look: Look) -> list[str]:
     if look.footer:
         height = look.size.lines - 1
-        lines = [*lines[:height], *[""] * (height - len(lines)), _paint(look.footer, "dim", look)]
+        lines = [*lines[:height], *[""] * (height - len(lines)), _paint(look.footer, look.emphasis, look)]
     return [_output.cut(line, look.size.columns) for line in lines] if look.terminal else lines
 
 

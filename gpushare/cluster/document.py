@@ -100,7 +100,9 @@ class Item:
         """A name of something: no blanks, so that it can be typed and cut out of a table."""
         text = self.text()
         if len(text) > 200 or not text.isprintable() or any(letter.isspace() for letter in text):
-            self.refuse(f"{self._shown()} is not a name", hint="write at most 200 letters without blanks")
+            names = [word.strip() for word in text.split(",")]
+            several = f"write a list: [{', '.join(names)}]" if len(names) > 1 and all(names) else ""
+            self.refuse(f"{self._shown()} is not a name", hint=several or "write at most 200 letters without blanks")
         return text
 
     def flag(self) -> bool:

@@ -106,6 +106,19 @@ def test_messages_as_json(nowhere):
     assert first["remedy"] == meanings()["over_limit"].remedy
 
 
+RECLAIM = """gpushare: borrowed memory of GPU 0 is wanted back by its owner
+  owed  2.0 GiB to serve
+gpushare: killed: its grace of 4 s is over, and its loan of 2.0 GiB is not back
+gpushare: job train was stopped to return borrowed memory (exit 137)
+"""
+
+
+@pytest.mark.parametrize(("times", "says"), [(1, ""), (3, " (3 times; the last has these numbers)")])
+def test_one_reclaim_is_counted_once_though_it_has_several_messages(nowhere, times, says):
+    out = explain(text=RECLAIM * times)[1]
+    assert out.splitlines()[0] == "reclaim: job train was stopped to return borrowed memory (exit 137)" + says
+
+
 @pytest.mark.parametrize("text", ["", "all is well\n", b"\xff\xfe\x00" * 1000])
 def test_nothing_to_explain_is_a_failure(nowhere, text):
     code, out, err = explain(text=text)

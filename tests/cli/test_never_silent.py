@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fake_api import FakeDaemon, starts
 
-from gpushare import locate, paths
+from gpushare import doctor, locate, paths
 from gpushare.cli import main
 from gpushare.config import load_settings
 from gpushare.env import Settings
@@ -111,8 +111,12 @@ def test_software_gpus_of_another_user_are_not_ours(system, environ, monkeypatch
         code, out, _ = gpushare("status")
         assert code == 0
         assert "software GPUs of user 61001" in out
+        found = doctor.check_daemon(doctor.Surroundings(environ))
+        assert (found.state, found.detail.count("software GPUs of user 61001")) == ("warn", 1)
+        assert "`gpushare run` starts a daemon of yours" in found.hint
         own = FakeDaemon(Path(environ["XDG_RUNTIME_DIR"]) / "gpushare-sim", driver="sim").start()
         try:
+            assert doctor.check_daemon(doctor.Surroundings(environ)).state == "ok"
             assert locate.find(settings(environ, "sim")).runtime.directory != system
         finally:
             own.stop()

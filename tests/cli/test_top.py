@@ -344,8 +344,10 @@ def test_a_job_is_asked_to_stop_after_a_question(terminal, victim):
     one.read_until(lambda text: "\x1b[7m" in text)
     one.type("k")
     one.read_until(lambda text: "y/n  ask job train of alice (a1b2c3d4e5f60718) to stop?" in text)
+    assert "\x1b[1my/n" in one.text, "bold: it is to be read"
     one.type("n")
     one.read_until(lambda text: "q quit" in text.rpartition("y/n")[2])
+    assert "\x1b[2mh help" in one.text.rpartition("y/n")[2], "dim"
     assert victim.poll() is None
     one.type("k")
     one.read_until(lambda text: "y/n" in text.rpartition("q quit")[2])

@@ -121,6 +121,18 @@ def test_values_of_the_wrong_kind(value: str, method: str, words: str) -> None:
     assert error.message.startswith("c.yaml:1: a: ")
 
 
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("a b", "write at most 200 letters without blanks"),
+        ("a b,", "write at most 200 letters without blanks"),
+        ("n-1, n-2", "write a list: [n-1, n-2]"),
+    ],
+)
+def test_what_to_write_instead_of_what_is_not_a_name(value: str, hint: str) -> None:
+    assert complaint(f"a: {value}", lambda tree: tree["a"].name()).hint == hint
+
+
 @pytest.mark.parametrize(("text", "good"), [("[1, 2, 3, 4]", True), ("[1, 2, 3, 4, 5]", False)])
 def test_as_many_values_as_are_read_and_one_more(tmp_path, monkeypatch, text: str, good: bool) -> None:
     """Aliases of aliases would fill the memory."""

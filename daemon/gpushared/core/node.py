@@ -331,7 +331,7 @@ def _admit_waiting(turn: Turn) -> None:
             turn.emit(Persist())
         elif turn.now >= waiting.until:
             del state.queue[waiting.job]
-            message = words("queued for room as long as it was ready to wait: ", found.message)
+            message = words("the time given with --wait is over: ", found.message)
             hint = "request less, or wait longer with --wait"
             reason = replace(found, code=Code.WAIT_OVER, message=message, hint=hint)
             turn.emit(JobRefused(waiting.job, reason))

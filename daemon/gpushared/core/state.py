@@ -33,7 +33,7 @@ UNIT = 512
 MOST_CALLS = 64
 """Of one process, whose credit is held: a program has about as many threads as cores."""
 A_YEAR = 365 * 24 * 3600.0
-"""Who is ready to wait longer waits for ever."""
+"""Seconds of --wait from which on a wait has no end."""
 
 
 def whole_units(amount: int) -> int:
