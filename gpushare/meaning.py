@@ -98,9 +98,7 @@ def _goes_on(message: Found, line: str) -> bool:
 
 def _recognise(line: str) -> tuple[str, str] | None:
     """The code and which of its messages: the one with the longest part in the line, else a code that it names."""
-    matching = [
-        (len(part), code, part) for part, pattern, code in _patterns() if part in line and pattern.search(line)
-    ]
+    matching = [(len(part), code, part) for part, pattern, code in _patterns() if part in line and pattern.search(line)]
     if matching:
         _, code, part = max(matching)
         return code, part
