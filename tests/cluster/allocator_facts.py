@@ -32,7 +32,7 @@ def told(kind: type, view: JobView, **known: object) -> Event:
 def facts(allocator: Allocator, changed: dict[str, float]) -> tuple[list[Event], list[Event]]:
     """Nodes and queues; and the jobs, the oldest first.
 
-    `changed` is when jobs last shrank, seconds: a job that has does not grow for a while.
+    `changed` is when jobs last shrank or grew, seconds: such a job does not grow for a while.
     """
     views = allocator.nodes.values()
     there: list[Event] = [NodeAdded(view.node) for view in views]

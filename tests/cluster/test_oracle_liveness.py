@@ -18,7 +18,7 @@ import pytest
 from allocator_facts import left_undone
 from allocator_world import Taste, World
 
-from gpushare.cluster.model import Shrink, TimePassed
+from gpushare.cluster.model import Grow, Shrink, TimePassed
 
 EVENTS = int(os.environ.get("GPUSHARE_TEST_EVENTS", "1500"))
 SEED = int(os.environ.get("GPUSHARE_TEST_SEED", "1"))
@@ -72,7 +72,7 @@ def live(seed: int, taste: Taste, judged: Judged) -> None:
         judged.events += 1
         ready = rest(world)
         for (_, now), actions in zip(world.log[heard:], world.actions[heard:], strict=True):
-            changed.update({action.job: now for action in actions if isinstance(action, Shrink)})
+            changed.update({action.job: now for action in actions if isinstance(action, (Shrink, Grow))})
         heard = len(world.log)
         if not ready:
             continue
