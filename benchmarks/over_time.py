@@ -43,6 +43,7 @@ SCHEDULERS: dict[str, Callable[[World], Scheduler]] = {
     "fifo": Backfill,
     "quota_first": lambda world: Backfill(world, quota_first=True),
     "reclaim": Reclaim,
+    "kai": lambda world: Reclaim(world, fair=True),
     "gpushare": Gpushare,
     "no_reservations": lambda world: Gpushare(world, Policy(reserve_after=None)),
     "no_moves": lambda world: Gpushare(world, Policy(reserve_after=None, consolidate=False)),
@@ -205,7 +206,7 @@ def wanted_bars(known: dict[str, Figures]) -> Iterator[Bar]:
     for generator, checkpoints, load in kinds(known):
         ours = of(known, generator, load, checkpoints, "gpushare")
         fifo = of(known, generator, load, checkpoints, "fifo")
-        others = {name: of(known, generator, load, checkpoints, name) for name in ("quota_first", "reclaim")}
+        others = {name: of(known, generator, load, checkpoints, name) for name in ("quota_first", "reclaim", "kai")}
         if not ours or not fifo:
             continue
         at = f"{generator}, load {load}, checkpoints {checkpoints}: "
@@ -229,7 +230,7 @@ def wanted_bars(known: dict[str, Figures]) -> Iterator[Bar]:
 
 
 def pictures(known: dict[str, Figures], folder: Path) -> None:
-    names = [name for name in ("fifo", "quota_first", "reclaim", "gpushare", "foreseen") if any_of(known, name)]
+    names = [name for name in ("fifo", "quota_first", "reclaim", "kai", "gpushare", "foreseen") if any_of(known, name)]
     for checkpoints in CHECKPOINTS:
         groups = [(kind, load) for kind, how, load in kinds(known) if how == checkpoints]
         if not groups:

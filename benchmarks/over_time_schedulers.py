@@ -2,18 +2,20 @@
 
 fifo         first come, first served, with EASY backfill: nobody may delay the first who waits. Durations are known
 quota_first  the same, but jobs that fit into their queue's quota come before all others; nobody is stopped
-reclaim      the rules of KAI-Scheduler: whoever is within quota takes at once from queues above theirs, the newest
-             jobs first; the queue that holds the least of its quota comes first, and nothing is kept for anybody
+reclaim      whoever is within quota takes at once from queues above theirs, the newest jobs first; the queue that holds
+             the least of its quota comes first, and nothing is kept for anybody
+kai          the same, and whoever is within its queue's fair share takes from queues above theirs, too: the rules of
+             KAI-Scheduler (its strategies GuaranteeDeservedQuota and MaintainFairShare)
 gpushare     the allocator
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from over_time_traces import NODE, Job
-from over_time_world import RESTORE, Command, Move, Start, Stop, World, fits, place
+from over_time_world import EDGE, RESTORE, Command, Move, Start, Stop, World, fits, place
 
 from gpushare.cluster import model
 from gpushare.cluster.allocator import Allocator
@@ -101,10 +103,11 @@ def reservation(job: Job, free: list[int], ends: list[tuple[float, Job, Counted]
 
 
 class Reclaim:
-    """At once from whoever is above quota, the newest first."""
+    """At once from whoever is above quota, the newest first; `fair`: for fair shares, too."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, fair: bool = False) -> None:
         self.world = world
+        self.fair = fair
 
     def wake(self) -> float | None:
         return None
@@ -113,8 +116,7 @@ class Reclaim:
         world, quotas = self.world, self.world.trace.quotas
         free = [len(one) for one in world.free]
         held = dict(world.held)
-        places = {name: [node for node, _ in one.places] for name, one in world.running.items()}
-        jobs = {name: one.job for name, one in world.running.items()}
+        running = {name: (one.job, [node for node, _ in one.places]) for name, one in world.running.items()}
         waiting = dict(world.waiting)
         commands: list[Command] = []
 
@@ -128,18 +130,20 @@ class Reclaim:
         def by_standing() -> list[Job]:
             return sorted(waiting.values(), key=lambda job: (held[job.queue] / quotas[job.queue], job.arrival))
 
-        for job in by_standing():
-            if held[job.queue] + job.size > quotas[job.queue]:
+        rights: list[Mapping[str, float]] = [quotas]
+        if self.fair:
+            rights.append(fair_shares(world))
+        for job, right in [(job, right) for right in rights for job in by_standing()]:
+            if job.name not in waiting or held[job.queue] + job.size > right[job.queue]:
                 continue
             nodes = place(job, free)
-            victims = [] if nodes is not None else self._victims(job, free, held, places, jobs)
+            victims = [] if nodes is not None else self._victims(job, right, free, held, running)
             if nodes is None and not victims:
                 continue
             for victim in victims:
-                for node in places.pop(victim.name):
+                for node in running.pop(victim.name)[1]:
                     free[node] += 1
                 held[victim.queue] -= victim.size
-                del jobs[victim.name]
                 commands.append(Stop(victim.name, job.name))
             chosen = place(job, free)
             assert chosen is not None
@@ -156,19 +160,23 @@ class Reclaim:
     def _victims(
         self,
         job: Job,
+        right: Mapping[str, float],
         free: list[int],
         held: dict[str, int],
-        places: dict[str, list[int]],
-        jobs: dict[str, Job],
+        running: Mapping[str, tuple[Job, list[int]]],
     ) -> list[Job]:
-        """The newest of queues above quota, until there is room; who turns out not to be needed stays."""
-        quotas, left, after = self.world.trace.quotas, list(free), dict(held)
+        """The newest of queues above what is theirs, until there is room; who turns out not to be needed stays.
+
+        For a quota the last job of a queue may be larger than what the queue holds above its own; for a share not."""
+        left, after = list(free), dict(held)
+        by_quota = right is self.world.trace.quotas
         taken: list[Job] = []
-        for victim in sorted(jobs.values(), key=lambda one: (-one.arrival, one.name)):
-            if victim.queue == job.queue or after[victim.queue] <= quotas[victim.queue]:
+        for victim in sorted((one for one, _ in running.values()), key=lambda one: (-one.arrival, one.name)):
+            above = after[victim.queue] - right[victim.queue]
+            if victim.queue == job.queue or above < (EDGE if by_quota else victim.size):
                 continue
             after[victim.queue] -= victim.size
-            for node in places[victim.name]:
+            for node in running[victim.name][1]:
                 left[node] += 1
             taken.append(victim)
             if fits(job, left):
@@ -177,12 +185,32 @@ class Reclaim:
             return []
         for victim in list(taken):
             without = list(left)
-            for node in places[victim.name]:
+            for node in running[victim.name][1]:
                 without[node] -= 1
             if fits(job, without):
                 left = without
                 taken.remove(victim)
         return taken
+
+
+def fair_shares(world: World) -> dict[str, float]:
+    """Quotas as far as they are asked for, and what is left over by quota among those who ask for more."""
+    quotas = world.trace.quotas
+    demand = dict(world.held)
+    for job in world.waiting.values():
+        demand[job.queue] += job.size
+    shares = {queue: float(min(quota, demand[queue])) for queue, quota in quotas.items()}
+    left = world.trace.capacity - sum(shares.values())
+    while left > EDGE:
+        asking = {queue: quotas[queue] for queue in quotas if demand[queue] - shares[queue] > EDGE}
+        if not asking:
+            break
+        total = sum(asking.values())
+        part = min(left / total, *((demand[queue] - shares[queue]) / weight for queue, weight in asking.items()))
+        for queue, weight in asking.items():
+            shares[queue] += part * weight
+        left -= part * total
+    return shares
 
 
 class Gpushare:

@@ -192,6 +192,25 @@ def test_reclaim_leaves_what_is_within_quota() -> None:
     assert world.books["own"].started == 1000
 
 
+def test_fair_shares_are_taken_back_too() -> None:
+    """Nobody has a quota that is used: c asks for nothing, so a and b share its 8 GPUs as they have quotas."""
+    jobs = [job(f"a-{n}", arrival=float(n)) for n in range(6)] + [job("b-1", "b", arrival=10.0, gpus=8)]
+    of = trace(*jobs, a=4, b=4, c=16, nodes=3)
+    assert played(of, over_time_schedulers.Reclaim).books["b-1"].started == 1001
+    fair = played(of, lambda world: over_time_schedulers.Reclaim(world, fair=True))
+    assert fair.books["b-1"].started == 10
+    assert [name for name, book in fair.books.items() if book.evictions] == ["a-4", "a-5"]
+
+
+def test_fair_shares_divide_what_is_left_over_by_quota() -> None:
+    world = World(trace(job("j", gpus=8), job("k", "b", gpus=2), job("l", "c", gpus=8), a=4, b=8, c=2, nodes=2))
+    for one in world.trace.jobs:
+        world.waiting[one.name] = one
+    assert over_time_schedulers.fair_shares(world) == {"a": 8, "b": 2, "c": pytest.approx(6)}
+    world.waiting.pop("l")
+    assert over_time_schedulers.fair_shares(world) == {"a": 8, "b": 2, "c": 0}
+
+
 def test_the_allocator_plays_by_the_books() -> None:
     of = with_checkpoints(bursty(2, 1.0, jobs=60), 600.0)
     world = played(of, over_time_schedulers.Gpushare)
