@@ -214,13 +214,14 @@ class Files:
         except OSError as error:
             self._failed(error)
             return
-        prune(self._directory)
+        others = []
         if self._directory.parent.name.startswith("history"):
-            for other in self._directory.parent.iterdir():
-                if other != self._directory and other.is_dir() and not other.is_symlink():
-                    prune(other)
-                    with contextlib.suppress(OSError):
-                        other.rmdir()
+            found = self._directory.parent.iterdir()
+            others = [one for one in found if one != self._directory and one.is_dir() and not one.is_symlink()]
+        prune(self._directory, *others)
+        for other in others:
+            with contextlib.suppress(OSError):
+                other.rmdir()
 
     def append(self, lines: deque[tuple[int | None, str, bytes]]) -> None:
         by_file: dict[tuple[int | None, str], list[bytes]] = {}
@@ -299,10 +300,19 @@ def _write(fd: int, text: bytes) -> None:
         text = text[os.write(fd, text) :]
 
 
-def prune(directory: Path) -> None:
-    """Remove files of ours that were not written for KEPT."""
-    oldest = time.time() - KEPT
-    with contextlib.suppress(OSError):
-        for path in directory.iterdir():
-            if NAMES.fullmatch(path.name) and path.lstat().st_mtime < oldest:
+def prune(*directories: Path) -> None:
+    """Remove files of ours whose last line is KEPT older than the last of all.
+
+    The clock alone does not say what is old: one that is far ahead would cost all of the history. What it says is
+    believed once something has been written by it. A file from the future makes nothing older than the clock does.
+    """
+    written_at = {}
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            found = [path for path in directory.iterdir() if NAMES.fullmatch(path.name)]
+            written_at |= {path: path.lstat().st_mtime for path in found}
+    oldest = min(time.time(), max(written_at.values(), default=0.0)) - KEPT
+    for path, at in written_at.items():
+        if at < oldest:
+            with contextlib.suppress(OSError):
                 path.unlink()

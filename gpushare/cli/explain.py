@@ -200,8 +200,8 @@ def _print_story(story: Story) -> None:
         if gpu["health"] != "ok":
             _output.echo(f"  GPU {gpu['index']}  is {gpu['health']}; `gpushare status` says why")
     if job["state"] == "stopped":
-        loan = any(gpu["loan"] for gpu in job["gpus"])
-        cannot = "; until then it cannot act when its loan is wanted back" if loan else ""
+        borrows = any(gpu["loan"] for gpu in job["gpus"])
+        cannot = "; until then it cannot act when its loan is wanted back" if borrows else ""
         _output.echo(f"  stopped by Ctrl-Z or SIGSTOP: `fg` in its shell or `kill -CONT` continues it{cannot}")
     if job["outcome"] is not None:
         _output.echo(f"  {_ending(job['outcome'])}")

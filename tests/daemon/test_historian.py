@@ -286,6 +286,28 @@ def test_so_many_users_and_no_more_until_one_is_old(tmp_path, monkeypatch, caplo
     assert {path.name for path in tmp_path.iterdir()} == {"node.events", "1.events", "1.jobs", "4.events"}
 
 
+DAY = 24 * 3600.0
+
+
+@pytest.mark.parametrize(
+    ("ages", "kept"),
+    [
+        ({"1.jobs": 400, "2.jobs": 380}, {"1.jobs", "2.jobs"}),  # the clock is far ahead, or nothing ran for a year
+        ({"1.jobs": 415, "2.jobs": 380}, {"2.jobs"}),
+        ({"1.jobs": 40, "2.jobs": 1}, {"2.jobs"}),
+        ({"1.jobs": 20, "2.jobs": -4000}, {"1.jobs", "2.jobs"}),  # written when the clock was far ahead
+        ({"1.jobs": 40, "2.jobs": -4000}, {"2.jobs"}),
+        ({"1.jobs": 40, "notes.txt": 1}, {"1.jobs", "notes.txt"}),
+    ],
+)
+def test_a_clock_that_is_far_ahead_makes_nothing_old(tmp_path, ages, kept):
+    for name, days in ages.items():
+        (tmp_path / name).write_text("{}\n")
+        os.utime(tmp_path / name, (time.time() - days * DAY,) * 2)
+    historian.prune(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
 def test_old_files_go_and_those_of_hosts_that_are_no_more(tmp_path):
     here, there, busy = (tmp_path / "history" / name for name in ("here", "there", "busy"))
     old = time.time() - historian.KEPT - 60

@@ -61,7 +61,7 @@ def parent_of(pid: int) -> int | None:
 def is_stopped(pid: int) -> bool:
     """By SIGSTOP, or by Ctrl-Z at its terminal."""
     fields = _stat_fields(pid)
-    return bool(fields) and fields[0] == b"T"
+    return fields is not None and fields[:1] == [b"T"]
 
 
 def uid_of(pid: int) -> int | None:
