@@ -306,7 +306,7 @@ def prune(*directories: Path) -> None:
     The clock alone does not say what is old: one that is far ahead would cost all of the history. What it says is
     believed once something has been written by it. A file from the future makes nothing older than the clock does.
     """
-    written_at = {}
+    written_at: dict[Path, float] = {}
     for directory in directories:
         with contextlib.suppress(OSError):
             found = [path for path in directory.iterdir() if NAMES.fullmatch(path.name)]

@@ -441,13 +441,11 @@ class Shell:
 
     def _go_on_without(self, gpu: str) -> None:
         """Claims do not wait for a driver that hangs."""
-        event = self._unsampled(gpu)
-        if event is not None:
-            self.feed(event)
+        self.feed(self._unsampled(gpu))
 
-    def _unsampled(self, gpu: str) -> Event | None:
-        """A sample that is steady for no process corrects nothing, and ends the wait for it."""
-        return MemorySampled(gpu, 0, None, {}) if self.core.gpus[gpu].shares else None
+    def _unsampled(self, gpu: str) -> Event:
+        """It corrects nothing, and ends the wait for a sample."""
+        return MemorySampled(gpu, None, None, {})
 
     def on_thread(self, question: Callable[[], Answered]) -> asyncio.Future[Answered]:
         """Ask the driver something: one question after the other."""

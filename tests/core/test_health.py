@@ -347,7 +347,7 @@ def test_a_driver_that_does_not_attribute_memory_makes_a_gpu_degraded(world: Wor
     gpu = world.node.gpus["GPU-0"]
     world.send(MemorySampled("GPU-0", mib(300), None, {a: 0}))
     assert [one.cause for one in health.all_of(gpu)] == ["unattributed"]
-    world.send(MemorySampled("GPU-0", 0, None, {}))
+    world.send(MemorySampled("GPU-0", None, None, {}))
     assert not gpu.health.attributed, "no answer at all says nothing new"
     world.send(world._sample("GPU-0"))
     assert health.all_of(gpu) == ()

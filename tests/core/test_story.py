@@ -205,6 +205,34 @@ def test_without_attribution_device_totals_serve(world: World) -> None:
     assert gpu.returning_total == 0
 
 
+@pytest.mark.parametrize("total", [None, 9 * GIB], ids=["no answer", "a total, while others allocate without a pause"])
+def test_memory_of_the_dead_counts_as_returned_in_time(world: World, total: int | None) -> None:
+    a = start(world, "A", "8Gi", "8Gi")
+    b = start(world, "B", "4Gi", "4Gi")
+    world.allocate(a, "GPU-0", 7 * GIB)
+    world.exit(a)
+    gpu = world.node.gpus["GPU-0"]
+    died = world.now
+    patience = world.node.state.policy.unattributed_after
+    for silence in (0.0, patience - 0.1):
+        world.now = died + silence
+        world.send(MemorySampled("GPU-0", total, None, {}))
+        assert gpu.returning_total > 7 * GIB
+    world.now = died + patience + 0.1
+    world.send(MemorySampled("GPU-0", total, None, {}))
+    assert gpu.returning_total == 0
+    assert gpu.unmanaged == 0, "such a sample says nothing of that"
+    assert b in gpu.shares
+
+
+def test_without_an_answer_an_empty_gpu_keeps_what_is_known_of_it(world: World) -> None:
+    gpu = world.node.gpus["GPU-0"]
+    world.send(MemorySampled("GPU-0", 5 * GIB, {1: 5 * GIB}, {}))
+    world.send(MemorySampled("GPU-0", None, None, {}))
+    assert gpu.unmanaged == 5 * GIB
+    assert gpu.health.attributed
+
+
 def test_equal_pairs_on_two_gpus() -> None:
     world = World([16 * GIB, 16 * GIB], [mib(300)] * 2)
     job = world.submit(spec("wide", "6Gi", "8Gi", gpus=2))

@@ -323,7 +323,7 @@ class World:
 
     def _sample(self, gpu: str) -> MemorySampled:
         if self.condition(gpu) is Condition.LOST:
-            return MemorySampled(gpu, 0, None, {})
+            return MemorySampled(gpu, None, None, {})
         by_pid: dict[int, int] = {}
         for one in self._on(gpu):
             amount = one.words[gpu].used + one.contexts.get(gpu, 0)

@@ -292,8 +292,8 @@ class MemorySampled(Event):
     """What NVML says of the GPU."""
 
     gpu: str
-    used: int
-    """Of the device, without what the driver keeps."""
+    used: int | None
+    """Of the device, without what the driver keeps; None: the driver has not answered, and nothing else counts."""
     by_pid: Mapping[int, int] | None
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]

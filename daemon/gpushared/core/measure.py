@@ -39,7 +39,7 @@ def take_sample(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     gpu.excess = max(0, -gpu.free)
     breach.check(turn, gpu)
     work_off(turn, gpu)
-    if by_pid is not None or sample.steady or not gpu.shares:  # else the driver may not have answered at all
+    if sample.used is not None:
         gpu.health.attributed = by_pid is not None
     health.note_guarantees(turn, gpu)
     turn.emit(Publish(gpu.id))
@@ -161,7 +161,7 @@ def _settle_unmanaged(turn: Turn, gpu: Gpu, sample: MemorySampled, by_pid: Mappi
         for process, share in gpu.shares.items()
         if process > 0
     )
-    unlisted = max(0, sample.used - sum(by_pid.values())) if quiet else 0
+    unlisted = max(0, (sample.used or 0) - sum(by_pid.values())) if quiet else 0
     set_unmanaged(turn, gpu, foreign + unlisted)
 
 
@@ -178,19 +178,22 @@ def set_unmanaged(turn: Turn, gpu: Gpu, amount: int) -> None:
 def _settle_by_totals(turn: Turn, gpu: Gpu, sample: MemorySampled) -> None:
     """Without attribution the device's total is all there is; guesses of overheads stay as they are.
 
-    Memory counts as returned when the device shows no more in use than the living account for, or after a while;
-    what is in use beyond that is unmanaged.
+    Memory counts as returned when the device shows no more in use than the living account for, or after a while, though
+    the driver does not answer or the living allocate without a pause; what is in use beyond that is unmanaged.
     """
     gpu.guessed.clear()  # a guess is all that there will be
-    if any(process not in sample.steady for process in gpu.shares):
+    for process, entry in list(gpu.returning.items()):
+        if turn.now - entry.since > turn.policy.unattributed_after:
+            del gpu.returning[process]
+            _record_returned(turn, gpu, entry)
+    if sample.used is None or any(process not in sample.steady for process in gpu.shares):
         return
     for process, used in sample.steady.items():
         if process in gpu.shares:
             turn.state.see(gpu.shares[process], used)
     living = gpu.usage
     for process, entry in list(gpu.returning.items()):
-        gone = sample.used <= living + gpu.unmanaged
-        if gone or turn.now - entry.since > turn.policy.unattributed_after:
+        if sample.used <= living + gpu.unmanaged:
             del gpu.returning[process]
             _record_returned(turn, gpu, entry)
     if not gpu.returning:
