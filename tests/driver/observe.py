@@ -86,8 +86,16 @@ class Driver:
         self.environment = kept | {DRIVER: library, MEASURED: "1", "PYTHONPATH": str(HERE)} | (environment or {})
 
     def python(self, text: str) -> subprocess.CompletedProcess[str]:
+        """A program that does not end in time is killed; what it had said until then is kept."""
         line = [sys.executable, "-c", text]
-        return subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(line, env=self.environment, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                out, errors = process.communicate(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, errors = process.communicate()
+        return subprocess.CompletedProcess(line, process.returncode, out, errors)
 
     def identity(self) -> dict[str, str]:
         done = self.python(IDENTITY)

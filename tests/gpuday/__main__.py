@@ -18,12 +18,14 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gpuday import runner, table
+from gpuday.day import has_module
 from gpuday.judge import SIDES, Result, exit_status, judge, told
 from gpuday.report import Recorded, report
 
@@ -43,7 +45,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the short form: a few checks, seconds")
     parser.add_argument("--driver", choices=("nvidia", "sim"), default="nvidia")
     parser.add_argument("--sim", default="memory=16Gi", metavar="SETTINGS", help="GPUSHARE_SIM of the software driver")
-    parser.add_argument("--python", default=sys.executable, help="the Python that has PyTorch and other frameworks")
+    parser.add_argument("--python", help="the Python that has PyTorch  [default: one that has it]")
     parser.add_argument("--scale", type=float, default=1.0, help="of the time that repeated work takes")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="time limit of each check, not the table's")
     parser.add_argument(
@@ -79,6 +81,14 @@ def no_gpu(driver: str) -> str | None:
     return None
 
 
+def python_with_frameworks() -> str:
+    """This Python, or the first on the path that has PyTorch."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"PYTHONPATH": os.environ.get("GPUDAY_PYTHONPATH", "")}
+    found = [sys.executable, *filter(None, [shutil.which("python3")]), "/usr/bin/python3"]
+    return next((python for python in found if has_module(python, ("torch",), environment)), sys.executable)
+
+
 def recorded(file: Path) -> Recorded:
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
@@ -90,7 +100,7 @@ def play(
     machine = runner.Machine(
         driver=options.driver,
         settings=options.sim,
-        python=options.python,
+        python=options.python or python_with_frameworks(),
         scale=QUICK_SCALE if options.quick else options.scale,
         only=tuple(options.only),
         binaries=os.environ.get("GPUDAY_BINARIES", ""),

@@ -79,12 +79,12 @@ class Day:
         if not self.real:
             raise Skip(f"needs a real GPU: {why}")
 
-    def needs_module(self, name: str) -> None:
-        """A framework in the Python that has the frameworks. Nothing is imported for the question."""
-        self.needs_gpu()
-        found = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
-        if subprocess.run([self.machine.python, "-c", found], env=self.plain(), check=False).returncode != 0:
-            raise Skip(f"{name} is not installed in {self.machine.python}")
+    def needs_module(self, *names: str, kernels: bool = True) -> None:
+        """One of these, in the Python that has the frameworks. Nothing is imported for the question."""
+        if kernels:
+            self.needs_gpu()
+        if not has_module(self.machine.python, names, self.plain()):
+            raise Skip(f"{' or '.join(names)} is not installed for {self.machine.python}")
 
     def tool(self, name: str) -> str:
         """The path of a command."""
@@ -199,8 +199,11 @@ class Day:
         return int(self.nvml.nvmlDeviceGetMemoryInfo(self.nvml.nvmlDeviceGetHandleByIndex(0)).used)
 
     def by_pid(self) -> dict[int, int]:
-        """Bytes by process, as NVML shows them to us."""
-        found = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.nvml.nvmlDeviceGetHandleByIndex(0))
+        """Bytes by process, as NVML shows them to us. {} where it shows no processes."""
+        try:
+            found = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.nvml.nvmlDeviceGetHandleByIndex(0))
+        except self.nvml.NVMLError:
+            return {}
         return {process.pid: int(process.usedGpuMemory or 0) for process in found}
 
     def settled(self, still: float = 0.3, patience: float = 10.0) -> int:
@@ -267,6 +270,16 @@ class Talk:
             assert self.process.stderr is not None
             raise Failed(f"{self.name} ended with {code}: {self.process.stderr.read()[-800:]}")
         return found
+
+
+def has_module(python: str, names: tuple[str, ...], environment: dict[str, str]) -> bool:
+    """Whether one of these modules is installed for that Python."""
+    text = f"import importlib.util as i, sys; sys.exit(not any(i.find_spec(name) for name in {names!r}))"
+    try:
+        done = subprocess.run([python, "-c", text], env=environment, stderr=subprocess.DEVNULL, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
 
 
 def compile_program(name: str, target: Path, *flags: str) -> None:

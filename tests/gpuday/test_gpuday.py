@@ -14,8 +14,13 @@ from typing import Any
 import pytest
 
 from gpuday import table
+from gpuday.__main__ import python_with_frameworks
+from gpuday.day import has_module
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "driver"))
+
+import observe  # noqa: E402
 
 
 @dataclass
@@ -139,3 +144,26 @@ def test_only_a_part_of_a_check(tmp_path):
     (line,) = played.lines
     assert line["skipped"] == {"driver": "not asked for", "torch": "needs a real GPU: it runs kernels"}
     assert (line["state"], played.status) == ("skipped", 2)
+
+
+def test_the_python_that_has_the_framework_is_taken(tmp_path, monkeypatch):
+    other = tmp_path / "python3"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not has_module(str(other), ("torch",), {})
+    (tmp_path / "torch.py").touch()
+    assert has_module(str(other), ("nothing_like_it", "torch"), {})
+    if not has_module(sys.executable, ("torch",), {}):
+        assert python_with_frameworks() == str(other)
+    assert not has_module(str(tmp_path / "no-python"), ("sys",), {})
+
+
+def test_a_probe_that_hangs_keeps_what_it_has_answered(tmp_path, monkeypatch):
+    settings = f"memory=16Gi,latency=cuDevicePrimaryCtxReset_v2:600s,pool={tmp_path}/pool"
+    library = ROOT / "gpushare" / "sim" / "libcuda.so.1"
+    monkeypatch.setattr(observe, "PATIENCE", 5.0)
+    answers = observe.Driver(str(library), environment={"GPUSHARE_SIM": settings}).ask("contexts")
+    assert answers["contexts: release once too often"] == 201
+    assert "contexts: reset without users" not in answers
+    assert answers["contexts: to its end"] == "signal 9"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CHOSEN = "test_the_day and (families or async-backend or other-clients or cost) or gives_back_lives_on"
+CHOSEN = "test_the_day and (families or async-backend or numba) or gives_back_lives_on"
 
 
 def test_the_tests_of_a_gpu_work_on_the_software_driver():
@@ -19,5 +19,5 @@ def test_the_tests_of_a_gpu_work_on_the_software_driver():
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None and int(passed[1]) == 3, done.stdout
-    for part in ("torch", "cupy", "numba", "cuda.core", "triton"):
+    for part in ("torch", "numba"):
         assert f"{part}: needs a real GPU: it runs kernels" in done.stdout

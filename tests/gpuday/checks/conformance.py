@@ -13,8 +13,12 @@ sys.path.append(str(ROOT / "tests" / "driver"))
 import compare
 import observe
 
+PATIENCE = 40.0
+"""Seconds for one probe. One that hangs is killed, and the others are asked."""
+
 
 def run(day: Day) -> None:
+    observe.PATIENCE = PATIENCE
     environment = {} if day.real else {"GPUSHARE_SIM": os.environ["GPUSHARE_SIM"]}
     real = observe.Driver("libcuda.so.1", environment=environment).observe()
     software = compare.observe_software(day.directory)

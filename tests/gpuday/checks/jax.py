@@ -14,6 +14,7 @@ def run(day: Day) -> None:
 
 def ask(day: Day, name: str, preallocate: str) -> None:
     day.needs_module("jax")
+    day.needs_module("jax_cuda12_plugin", "jax_cuda13_plugin")
     found = day.ask("with_jax.out_of_memory", limit=LIMIT, XLA_PYTHON_CLIENT_PREALLOCATE=preallocate)
     for question, value in found.items():
         day.answer(f"jax, {name}: {question}", value, "shim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from functools import partial
 
-from gpuday.day import Day
+from gpuday.day import Day, Skip
 
 HEAP = 2**30
 
@@ -28,5 +28,9 @@ def exit_statuses(day: Day) -> None:
 
 def onnx(day: Day) -> None:
     day.needs_module("onnxruntime")
-    for question, value in day.ask("with_onnxruntime.runs", limit="8Gi").items():
+    day.needs_module("onnx")
+    found = day.ask("with_onnxruntime.runs", limit="8Gi")
+    if "runs on" not in found:
+        raise Skip(f"this ONNX Runtime cannot use a GPU: {found['providers']}")
+    for question, value in found.items():
         day.answer(f"ONNX Runtime: {question}", value, "shim")

@@ -16,6 +16,6 @@ def run(day: Day) -> None:
 
 
 def ask(day: Day, name: str, module: str) -> None:
-    day.needs_module(module.partition(".")[0])
+    day.needs_module(module, kernels=name != "cuda.core")
     for question, value in day.ask(f"with_{name.replace('.', '_')}.out_of_memory", limit=LIMIT).items():
         day.answer(f"{name}: {question}", value, "shim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from functools import partial
 
-from gpuday.day import PROGRAMS, Day, Failed
+from gpuday.day import PROGRAMS, Day, Failed, Skip
 
 LIMIT = "2Gi"
 
@@ -30,5 +30,8 @@ def compiled(day: Day, kind: str) -> None:
 
 def from_wheels(day: Day) -> None:
     day.needs_module("nvidia")
-    for name, value in day.ask("with_ctypes.runtime", limit=LIMIT).items():
+    found = day.ask("with_ctypes.runtime", limit=LIMIT)
+    if not found["libraries"]:
+        raise Skip(f"no libcudart is among the wheels of {day.machine.python}")
+    for name, value in found.items():
         day.answer(f"runtime of the wheels: {name}", value, "shim")

@@ -29,7 +29,7 @@ def with_framework(day: Day, name: str) -> None:
     claim(day, name)
     for answer, value in borrower.end().items():
         day.answer(f"{name}: {answer}", value)
-    day.answer(f"{name}: exit status of the borrower", 0)
+    day.answer(f"{name}: exit status of the borrower", borrower.process.returncode)
 
 
 def claim(day: Day, name: str) -> None:

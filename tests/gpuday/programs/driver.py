@@ -372,7 +372,7 @@ def reset() -> Answers:
         primary = pointer("cuDevicePrimaryCtxRetain", 0)
         cu.cuCtxSetCurrent(primary)
         yield f"{name}: MiB taken", taken // MI
-        yield f"{name}: MiB still there after a reset", (free - info()[0]) // MI
+        yield f"{name}: part still there after a reset", round((free - info()[0]) / size, 1)
         if name == "virtual":
             codes = [
                 cu.code("cuMemUnmap", kinds["base"], size),

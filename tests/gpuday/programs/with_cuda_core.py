@@ -16,17 +16,19 @@ def out_of_memory():
     """To the limit, the driver's error, and on."""
     device = Device()
     device.set_current()
-    held = []
+    stream, held = device.create_stream(), []
     try:
         while len(held) < 1024:
-            held.append(device.allocate(256 * MIB))
+            held.append(device.allocate(256 * MIB, stream=stream))
     except Exception as error:
         yield "its usual error is raised", "OUT_OF_MEMORY" in str(error)
+        yield "the error", f"{type(error).__name__}: {str(error)[:100]}"
     yield "MiB until then", len(held) * 256
-    held.clear()
-    device.sync()
-    again = device.allocate(256 * MIB)
-    device.sync()
+    for buffer in held:
+        buffer.close()
+    stream.sync()
+    again = device.allocate(256 * MIB, stream=stream)
+    stream.sync()
     yield "goes on afterwards", again.size == 256 * MIB
 
 

@@ -19,6 +19,7 @@ def out_of_memory():
             held.append(jax.device_put(jnp.zeros(256 * MIB, dtype=jnp.uint8), device).block_until_ready())
     except Exception as error:
         yield "its usual error is raised", "RESOURCE_EXHAUSTED" in str(error)
+        yield "the error", f"{type(error).__name__}: {str(error)[:100]}"
     yield "MiB until then", len(held) * 256
     held.clear()
     yield "goes on afterwards", float(jnp.ones(MIB, dtype=jnp.float32).sum()) == MIB
