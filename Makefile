@@ -73,7 +73,8 @@ bench-time: $(VENV)/installed-test ## weeks of jobs beside simple schedulers: us
 	$(BIN)/python benchmarks/over_time.py --json build/over-time.json --svg build
 
 gpu-day: $(VENV)/installed-test ## on a machine with a GPU: 26 checks and a report, in twice ten minutes: make gpu-day PART=1
-	PYTHONPATH=.:daemon:tests $(BIN)/python -m gpuday $(if $(PART),--part $(PART)) $(if $(DRIVER),--driver $(DRIVER))
+	PYTHONPATH=.:daemon:tests $(BIN)/python -m gpuday $(if $(PART),--part $(PART)) $(if $(DRIVER),--driver $(DRIVER)) \
+		$(if $(FRAMEWORKS),--python $(FRAMEWORKS))
 
 gpu-day-bundle: $(VENV)/installed-test ## the same as a folder that runs where nothing can be installed: dist/gpu-day
 	PYTHONPATH=.:daemon:tests $(BIN)/python -m gpuday.bundle dist/gpu-day

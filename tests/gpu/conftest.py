@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.conftest import puppets  # noqa: F401  (a fixture)
+from integration.conftest import SIM, puppets  # noqa: F401  (a fixture)
 from integration.node import Node
 
 DRIVER = os.environ.get("GPUSHARE_TEST_GPU", "nvidia")
@@ -30,7 +30,10 @@ def why_not() -> str | None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _a_real_gpu() -> None:
+def _a_real_gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if DRIVER == "sim":
+        directory = tmp_path_factory.mktemp("driver")
+        os.environ |= {"GPUSHARE_TEST_DRIVER": str(SIM / "libcuda.so.1"), "GPUSHARE_SIM": f"pool={directory}/pool"}
     reason = None if DRIVER == "sim" else why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -39,4 +42,6 @@ def _a_real_gpu() -> None:
 @pytest.fixture
 def gpu_node(tmp_path: Path, puppets: Path) -> Iterator[Node]:  # noqa: F811  (the fixture)
     with Node(tmp_path, puppets, driver=DRIVER) as one:
+        if DRIVER == "sim":
+            one.env["LD_LIBRARY_PATH"] = str(SIM)  # where a real driver is found by itself
         yield one

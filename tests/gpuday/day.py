@@ -260,10 +260,11 @@ class Talk:
 
     def end(self) -> dict[str, Any]:
         """Tells it to end; its last answers. Raises Failed if it ends badly."""
+        assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.tell("end")
-            assert self.process.stdin is not None
-            self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()  # what could not be written is still there, and fails once more
         found = dict(self.answers())
         code = self.process.wait(PATIENCE)
         if code != 0:

@@ -15,7 +15,7 @@ import pytest
 
 from gpuday import table
 from gpuday.__main__ import python_with_frameworks
-from gpuday.day import has_module
+from gpuday.day import Failed, Talk, has_module
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "driver"))
@@ -167,3 +167,23 @@ def test_a_probe_that_hangs_keeps_what_it_has_answered(tmp_path, monkeypatch):
     assert answers["contexts: release once too often"] == 201
     assert "contexts: reset without users" not in answers
     assert answers["contexts: to its end"] == "signal 9"
+
+
+def test_a_program_that_has_ended_can_be_told_to_end(tmp_path):
+    pipe = subprocess.PIPE
+    line = [sys.executable, "-c", "print('[\"one\", 1]')"]
+    process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    process.wait()
+    assert Talk("ended", process).end() == {"one": 1}
+    assert process.stdin.closed
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_a_program_that_fails_is_told_with_its_reason():
+    pipe = subprocess.PIPE
+    line = [sys.executable, "-c", "import sys; print('[\"one\", 1]'); sys.exit('that is why')"]
+    for act in (Talk.end, lambda talk: talk.expect("two")):
+        process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        with process, pytest.raises(Failed, match="failing ended with 1: that is why"):
+            act(Talk("failing", process))

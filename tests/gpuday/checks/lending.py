@@ -42,7 +42,7 @@ def accounts(day: Day) -> None:
     wait_for(lambda: node.gpu()["unmanaged"] < 64 * MIB, "the sample", 10)
     time.sleep(1.0)
     gpu = node.job("counted")["gpus"][0]
-    seen = day.by_pid().get(program.pid())
+    seen = day.by_pid().get(int(program.do("pid")[0]))
     day.answer("MiB accounted of 1,024", gpu["accounted"] // MIB)
     day.answer("MiB measured as overhead", gpu["overhead"] // MIB)
     day.answer("MiB that NVML shows of it", None if seen is None else seen // MIB)
