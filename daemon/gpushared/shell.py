@@ -168,8 +168,7 @@ class Shell:
         self._stray_finder = StrayFinder()
         self._sparingly = Sparingly(1.0)
         self.errors = 0
-        """Events that the core could not handle, instructions that could not be done, callbacks that raised. A bug, each
-        of them."""
+        """Events that the core could not handle, instructions that could not be done, callbacks that raised: bugs."""
         self.loop.set_exception_handler(self._note_error)
         self._next_ask = 0
         self._events: deque[Event] = deque()

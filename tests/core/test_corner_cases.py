@@ -150,6 +150,41 @@ def test_a_long_grace_does_not_break_a_guarantee(world: World) -> None:
     assert used(world, b) == 6 * GIB
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_grace_ends_before_the_first_claim_that_needs_it_does(world: World, cancelled: bool) -> None:
+    """Though the borrower was told to stop when a later claim came, which has more time."""
+    timeout = world.node.state.policy.claim_timeout
+    a = start(world, "A", "none", "max", grace=60.0, min_run_time=0.5 * timeout)
+    world.allocate(a, "GPU-0", 14 * GIB)
+    b, c = start(world, "B", "6Gi", "6Gi"), start(world, "C", "6Gi", "6Gi")
+    world.allocate(b, "GPU-0", 5 * GIB)
+    world.wait(0.4 * timeout)
+    world.allocate(c, "GPU-0", 5 * GIB)
+    world.wait(0.2 * timeout)
+    assert terminated(world) == ["A"]
+    if cancelled:
+        world.exit(c)
+    world.wait(0.5 * timeout)
+    assert used(world, b) == 5 * GIB
+    assert not world.refusals
+
+
+def test_a_grace_is_not_cut_for_a_claim_that_others_meet(world: World) -> None:
+    timeout = world.node.state.policy.claim_timeout
+    a = start(world, "A", "none", "max", grace=60.0)
+    d = start(world, "D", "none", "max", grace=60.0, priority=1)
+    world.allocate(a, "GPU-0", 7 * GIB)
+    world.allocate(d, "GPU-0", 7 * GIB)
+    b, c = start(world, "B", "6Gi", "6Gi"), start(world, "C", "6Gi", "6Gi")
+    world.allocate(b, "GPU-0", 5 * GIB)
+    world.wait(0.5 * timeout)
+    assert terminated(world) == ["A"]
+    world.allocate(c, "GPU-0", 5 * GIB)
+    assert terminated(world) == ["A", "D"]
+    first, second = (one.reason.data["grace"] for one in world.terminated)
+    assert first == second == timeout - world.node.state.policy.teardown
+
+
 def test_nobody_is_stopped_beside_one_whose_grace_is_too_long(world: World) -> None:
     """A's loan will not come in time, and without it C's is not enough: C is stopped for nothing."""
     a = start(world, "A", "none", "max", grace=60.0)

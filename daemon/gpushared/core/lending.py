@@ -88,7 +88,7 @@ def settle(turn: Turn, gpu: Gpu) -> None:
 
 
 def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
-    """Claims first, by priority, then by arrival; then loans, by arrival. Marks what is a claim.
+    """Claims, then loans; each by priority, then by arrival. Marks what is a claim.
 
     Of a job whose processes ask side by side, those that came first have the room in its request: else nobody would
     have to give back what together is a loan.

@@ -79,8 +79,19 @@ def _climb(turn: Turn, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, shortfall:
         return
     if turn.policy.last_rung == "trim":
         return
+    needed_by = _first_to_fail(turn, gpu, claims[: claims.index(pursued) + 1])
     for victim in planner.plan(missing, _borrowers(turn, gpu, _stoppable(turn, gpu, claims))):
-        rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued)
+        rungs.stop(turn, gpu, turn.state.jobs[victim.job], pursued, needed_by)
+
+
+def _first_to_fail(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> float:
+    """The earliest deadline of the claims (in order) that the loans of those who have been told to stop do not cover.
+
+    The last claim may have come much later than one that waits for the same borrower.
+    """
+    told = sum(turn.state.loan(job, gpu.id) for job in _told(gpu))
+    uncovered = (ask for count, ask in enumerate(claims, 1) if _missing(turn, gpu, claims[:count]) > told)
+    return min((ask.deadline for ask in uncovered), default=claims[-1].deadline)
 
 
 def _is_stale(turn: Turn, gpu: Gpu) -> bool:
@@ -97,6 +108,11 @@ def _is_stale(turn: Turn, gpu: Gpu) -> bool:
 def _asked(gpu: Gpu) -> list[Job]:
     """Jobs that have been asked and not yet killed."""
     return [job for job in gpu.on_rung.values() if job.reclaims[gpu.id].killed_at is None]
+
+
+def _told(gpu: Gpu) -> list[Job]:
+    """Jobs that have been told to stop and not yet killed."""
+    return [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TERM]
 
 
 def _killed(turn: Turn, gpu: Gpu) -> list[Job]:
@@ -206,7 +222,7 @@ def _feasible(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> tuple[Ask | None, 
     for count in range(len(claims), 0, -1):
         some = claims[:count]
         shortfall = _missing(turn, gpu, some)
-        told = [job for job in _asked(gpu) if job.reclaims[gpu.id].rung is Rung.TERM]
+        told = _told(gpu)
         able = {job.id: job for job in (*told, *_in_trim(gpu), *_stoppable(turn, gpu, some))}
         able.update({job.id: job for job in _trimmable(turn, gpu, some)})
         if shortfall <= sum(turn.state.loan(job, gpu.id) for job in able.values()):

@@ -54,18 +54,19 @@ def trim_over(turn: Turn, gpu: Gpu, job: Job, *, answered: bool) -> None:
     turn.record("trimmed", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, seconds=seconds, answered=answered)
 
 
-def stop(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
-    """Take its loan by ending it: with notice and grace, unless it wants none and may be killed."""
+def stop(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
+    """Take its loan by ending it: with notice and grace, unless it wants none and may be killed. The grace is cut so
+    that the memory is back at `needed_by`."""
     if "term" in victim.spec.on_reclaim or turn.policy.last_rung == "term":
-        _terminate(turn, gpu, victim, claim)
+        _terminate(turn, gpu, victim, claim, needed_by)
     else:
         _step_on(turn, gpu, victim, claim, _Step(Rung.KILL, turn.now, _why(turn, gpu, victim, claim, 0.0)))
         kill(turn, gpu, victim)
 
 
-def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask) -> None:
+def _terminate(turn: Turn, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
     grace = victim.spec.grace if victim.spec.grace is not None else turn.policy.grace
-    grace = min(grace, max(0.0, claim.deadline - turn.now - turn.policy.teardown))
+    grace = min(grace, max(0.0, needed_by - turn.now - turn.policy.teardown))
     reason = _why(turn, gpu, victim, claim, grace)
     already = next((one for one in victim.reclaims.values() if one.rung >= Rung.TERM), None)
     deadline = already.deadline if already else turn.now + grace
