@@ -75,7 +75,7 @@ class Taste:
     unit: bool = False
     """All jobs are one whole GPU, preemptible."""
     tight: bool = False
-    """Every queue has a quota of a few halves of a GPU, and most have a limit that is as low."""
+    """Every queue has a quota of a few halves of a GPU, most have a limit that is as low, and jobs ask for bytes."""
 
 
 class World:
@@ -210,7 +210,9 @@ class World:
             least = random.choice([1, 1, 1, 2, 3]) if taste.gangs else 1
             most = least + random.randint(1, 3) if taste.elastic and random.random() < 0.2 else None
             kind = random.random()
-            if taste.ladders and kind < 0.12:
+            if taste.tight and kind < 0.5:
+                groups.append(Tasks(least, None, 1, memory=random.choice([10, 20, 40, 60]) * GIB))
+            elif taste.ladders and kind < 0.12:
                 groups.append(Tasks(least, most, 1, share=MICRO, ladder=(gpus(0.7), gpus(0.4))))
             elif taste.bytes and kind < 0.3:
                 groups.append(
