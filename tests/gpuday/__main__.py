@@ -93,10 +93,8 @@ def recorded(file: Path) -> Recorded:
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
-def play(
-    options: argparse.Namespace, checks: tuple[table.Check, ...], software: Recorded, record: Path
-) -> list[Result]:
-    """Runs the checks in their order. Each has its line in the record when it ends."""
+def play(options: argparse.Namespace, checks: tuple[table.Check, ...], software: Recorded, base: Path) -> list[Result]:
+    """Runs the checks in their order. Each has its line in the record, and its place in the report, when it ends."""
     machine = runner.Machine(
         driver=options.driver,
         settings=options.sim,
@@ -105,8 +103,8 @@ def play(
         only=tuple(options.only),
         binaries=os.environ.get("GPUDAY_BINARIES", ""),
     )
-    results = []
-    with record.open("w") as lines:
+    results: list[Result] = []
+    with base.with_suffix(".jsonl").open("w") as lines:
         for check in checks:
             result = judge(check, runner.run(check, machine, options.limit), software.get(check.name, {}))
             lines.write(json.dumps(result.as_json()) + "\n")
@@ -117,6 +115,7 @@ def play(
             if result.error:
                 print(f"     {result.error.splitlines()[-1]}", flush=True)
             results.append(result)
+            base.with_suffix(".md").write_text(report(title(results, options), checks, results, software))
     return results
 
 
@@ -153,8 +152,7 @@ def main(arguments: list[str]) -> int:
     software = {} if options.keep_as_software else recorded(options.software)
     options.out.mkdir(parents=True, exist_ok=True)
     base = options.out / (f"gpu-day-{options.part}" if options.part else "gpu-day")
-    results = play(options, checks, software, base.with_suffix(".jsonl"))
-    base.with_suffix(".md").write_text(report(title(results, options), checks, results, software))
+    results = play(options, checks, software, base)
     if options.keep_as_software:
         kept = recorded(options.software) | {result.name: answers_of(result) for result in results}
         options.software.write_text(json.dumps(kept, indent=1) + "\n")

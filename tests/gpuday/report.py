@@ -65,6 +65,30 @@ def _tables(checks: dict[str, Check], results: list[Result], software: Recorded)
             yield "|---|---|---|---|---|"
             yield from rows
             yield ""
+        yield from _details(result, software.get(result.name, {}))
+
+
+def _details(result: Result, recorded: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """The entries of answers that are too long for the table: those that the software driver gave otherwise."""
+    for side in SIDES:
+        for name, value in result.side(side).items():
+            if isinstance(value, dict) and _long(value):
+                yield from _entries(name, value, recorded.get(side, {}).get(name))
+
+
+def _entries(name: str, value: dict[str, Any], recorded: Any) -> Iterator[str]:
+    known = recorded if isinstance(recorded, dict) else {}
+    different = {key: one for key, one in value.items() if key not in known or known[key] != one}
+    if different:
+        yield f"<details><summary>{name}: {len(different)} of {len(value)} entries</summary>"
+        yield ""
+        yield "| | software driver | here |"
+        yield "|---|---|---|"
+        for key, one in different.items():
+            yield f"| {_cell(key)} | {_cell(known.get(key, ''))} | {_cell(one)} |"
+        yield ""
+        yield "</details>"
+        yield ""
 
 
 def _rows(check: Check, result: Result, recorded: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -79,8 +103,12 @@ def _rows(check: Check, result: Result, recorded: dict[str, dict[str, Any]]) -> 
             yield f"| {name} | {SHOWN_SIDES[side]} | {known} | {_cell(value)} | {verdict} |"
 
 
+def _long(value: Any) -> bool:
+    return len(str(value)) > LONGEST
+
+
 def _cell(value: Any) -> str:
     text = str(value).replace("|", "\\|").replace("\n", " ")
-    if isinstance(value, dict | list) and len(text) > LONGEST:
+    if isinstance(value, dict | list) and _long(value):
         return f"{len(value)} entries, in the record"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -16,6 +16,7 @@ import pytest
 from gpuday import table
 from gpuday.__main__ import python_with_frameworks
 from gpuday.day import Failed, Talk, has_module
+from integration.node import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "driver"))
@@ -187,3 +188,25 @@ def test_a_program_that_fails_is_told_with_its_reason():
         process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         with process, pytest.raises(Failed, match="failing ended with 1: that is why"):
             act(Talk("failing", process))
+
+
+def test_a_day_that_is_ended_leaves_what_it_knew_and_no_process(tmp_path):
+    mark = uuid.uuid4().hex
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}:{ROOT / 'tests'}", "DAY_MARK": mark}
+    options = ["--driver", "sim", "--sim", "memory=16Gi,latency=cuMemAlloc_v2:600s", "--limit", "100"]
+    options += ["--check", "look-ups", "--check", "out-of-memory", "--out", str(tmp_path)]
+    day = subprocess.Popen([sys.executable, "-m", "gpuday", *options], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert "look-ups" in day.stdout.readline()
+        wait_for(lambda: any("out_of_memory" in line for line in processes_with(mark)), "the program that hangs")
+        day.terminate()
+        assert day.wait(30) == 1
+        assert [json.loads(line)["name"] for line in (tmp_path / "gpu-day.jsonl").read_text().splitlines()] == [
+            "look-ups"
+        ]
+        assert "### 2. look-ups: passed" in (tmp_path / "gpu-day.md").read_text()
+        assert processes_with(mark) == []
+    finally:
+        day.kill()
+        day.wait()
+        day.stdout.close()

@@ -232,6 +232,19 @@ def test_the_report_says_why_a_check_failed(check):
     assert "* **1 one timed out**: no reason was given" in report("A day", (check,), [hung], {})
 
 
+def test_a_long_table_is_shown_where_the_software_driver_gave_it_otherwise(check):
+    cases = {f"case {number}": number for number in range(50)}
+    software = {"bare": {"the number": 8, "cases": cases | {"case 7": 70}}}
+    judged = judge.judge(check, result(bare={"the number": 8, "cases": cases}), software)
+    text = report("A day", (check,), [judged], {"one": software})
+    assert "| cases | bare | 50 entries, in the record | 50 entries, in the record |  |" in text
+    assert (
+        "<details><summary>cases: 1 of 50 entries</summary>\n\n| | software driver | here |\n|---|---|---|\n"
+        "| case 7 | 70 | 7 |\n\n</details>"
+    ) in text
+    assert "| case 8 |  | 8 |" in report("A day", (check,), [judged], {})
+
+
 def test_long_answers_are_left_to_the_record(check):
     judged = judge.judge(
         check, result(values={"how many": 3, "the list": [], "much": list(range(200)), "bar": "a|b"}), SOFTWARE

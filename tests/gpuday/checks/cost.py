@@ -8,7 +8,7 @@ from gpuday.day import Day
 
 RUNS = 5
 THREADS = (1, 8)
-LIMIT = "8Gi"
+LIMIT = "4Gi"
 
 
 def run(day: Day) -> None:
@@ -27,9 +27,14 @@ def calls(day: Day) -> None:
                 done = subprocess.run(line, env=env, capture_output=True, text=True, check=True)
                 for name, value in (text.split("\t") for text in done.stdout.splitlines()):
                     least[side][name] = min(float(value), least[side].get(name, 1e18))
+        on = f"{threads} thread{'s' * (threads > 1)}"
         for side, found in least.items():
             for name, value in found.items():
-                day.answer(f"ns, {name}, {threads} thread{'s' * (threads > 1)}", value, side)
+                day.answer(f"ns, {name}, {on}", value, side)
+        for name, value in least["shim"].items():
+            if name != "floor":
+                added = (value - least["bare"][name]) / least["bare"]["floor"]
+                day.answer(f"added to {name}, in floors of 3 CAS + 1 xadd, {on}", round(added, 2))
 
 
 def training(day: Day) -> None:
@@ -37,7 +42,7 @@ def training(day: Day) -> None:
     day.needs_module("torch")
     best = {"bare": 0.0, "shim": 0.0}
     for _ in range(3):
-        for side, limit in (("bare", None), ("shim", "16Gi")):
+        for side, limit in (("bare", None), ("shim", LIMIT)):
             best[side] = max(best[side], day.ask("with_torch.training", 2.0, limit=limit)["steps a second"])
     for side, value in best.items():
         day.answer("training, steps a second", round(value, 2), side)

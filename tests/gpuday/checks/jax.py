@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuday.day import Day
 
-LIMIT = "8Gi"
+LIMIT = "4Gi"
 
 
 def run(day: Day) -> None:

@@ -29,7 +29,7 @@ def exit_statuses(day: Day) -> None:
 def onnx(day: Day) -> None:
     day.needs_module("onnxruntime")
     day.needs_module("onnx")
-    found = day.ask("with_onnxruntime.runs", limit="8Gi")
+    found = day.ask("with_onnxruntime.runs", limit="4Gi")
     if "runs on" not in found:
         raise Skip(f"this ONNX Runtime cannot use a GPU: {found['providers']}")
     for question, value in found.items():

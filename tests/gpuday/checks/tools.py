@@ -50,5 +50,5 @@ def under(day: Day, name: str, words: tuple[str, ...]) -> None:
 
 def profiler(day: Day) -> None:
     day.needs_module("torch")
-    for question, value in day.ask("with_torch.profiled", limit="8Gi").items():
+    for question, value in day.ask("with_torch.profiled", limit="4Gi").items():
         day.answer(f"torch's profiler: {question}", value, "shim")
