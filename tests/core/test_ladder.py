@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -134,3 +135,19 @@ def test_who_has_allocated_just_what_a_lowered_limit_allows_is_not_above_it(worl
     fresh(world)
     world.allocate(owner, "GPU-0", 7 * GIB)
     assert [one.job for one in world.terminated] == [job(world, low)]
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_who_allocates_and_frees_is_not_idle_though_its_gpu_computes_nothing(world: World, sampled: bool) -> None:
+    """A program may read its data in for minutes."""
+    sample = world._sample
+    world._sample = lambda gpu: replace(sample(gpu), busy=frozenset())  # type: ignore[method-assign]
+    reads = borrow(world, "reads", 5 * GIB, on_reclaim=NO_TRIM)
+    idle = borrow(world, "idle", 5 * GIB + mib(64), on_reclaim=NO_TRIM)
+    owner = start(world, "owner", "8Gi", "8Gi")
+    world.wait(200.0)
+    world.free(reads, "GPU-0", mib(100))
+    if sampled:  # the sampler may see it first
+        fresh(world)
+    world.allocate(owner, "GPU-0", 7 * GIB)
+    assert [one.job for one in world.terminated] == [job(world, idle)]
