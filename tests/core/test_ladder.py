@@ -151,3 +151,24 @@ def test_who_allocates_and_frees_is_not_idle_though_its_gpu_computes_nothing(wor
         fresh(world)
     world.allocate(owner, "GPU-0", 7 * GIB)
     assert [one.job for one in world.terminated] == [job(world, idle)]
+
+
+def test_what_a_job_keeps_for_itself_is_missing_too(world: World) -> None:
+    """It lends nothing of its request, so a claim must be met from loans although enough seems to be unused."""
+    start(world, "keeper", "6Gi", "6Gi", lend=False)
+    loan = borrow(world, "loan", 8 * GIB, on_reclaim=NO_TRIM)
+    owner = start(world, "owner", "6Gi", "6Gi")
+    fresh(world)
+    world.allocate(owner, "GPU-0", 5 * GIB)
+    assert [one.job for one in world.terminated] == [job(world, loan)]
+    world.wait(6.0)
+    assert used(world, owner) == 5 * GIB
+
+
+def test_for_a_claim_of_its_own_job_what_a_job_keeps_is_not_missing_twice(world: World) -> None:
+    keeper = start(world, "keeper", "6Gi", "6Gi", lend=False)
+    first, second = (borrow(world, name, 4 * GIB, on_reclaim=NO_TRIM) for name in ("first", "second"))
+    assert {job(world, first), job(world, second)} <= world.node.jobs.keys()
+    world.occupy("GPU-0", 5 * GIB)
+    world.allocate(keeper, "GPU-0", 5 * GIB)
+    assert len(world.terminated) == 1, "4 GiB are missing, and not more"
