@@ -7,6 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from core.tale import spec, start, used
+from gpushare.reasons import Reason
+from gpushared.core.events import Event
+from gpushared.core.instructions import Instruction, JobRefused
+from gpushared.core.reveal import OPERATOR
 from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
@@ -67,3 +71,24 @@ def test_nobody_is_stopped_for_a_program_that_has_ended() -> None:
     assert not world.terminated
     assert not world.node.state.asks
     assert not any(world.node.counters.violations.values())
+
+
+def test_a_reservation_that_its_jobs_fill_is_not_named_to_those_who_find_no_room() -> None:
+    world = World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300)))
+    refused: list[Reason] = []
+    obey = world._obey
+
+    def listen(instruction: Instruction) -> Event | None:
+        if isinstance(instruction, JobRefused):
+            refused.append(instruction.reason)
+        return obey(instruction)
+
+    world._obey = listen  # type: ignore[method-assign]
+    kept = world.reserve(spec("kept", "12Gi", "12Gi"))
+    assert kept is not None
+    start(world, "half", "6Gi", "6Gi", reservation=kept)
+    world.submit(spec("late", "4Gi", "4Gi"))
+    assert "reserved as kept (alice) 6.0 GiB" in OPERATOR.told(refused[-1]).render()
+    start(world, "rest", "6Gi", "6Gi", reservation=kept)
+    world.submit(spec("late", "4Gi", "4Gi"))
+    assert "kept (alice)" not in OPERATOR.told(refused[-1]).render()
