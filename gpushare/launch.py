@@ -165,11 +165,15 @@ class Launch:
             self.budget = Budget.of(self.request.quantity(), self.limit.quantity() if self.limit else None)
 
     def _admit(self) -> None:
-        """Register the job. A daemon that ends after its last job may do so right now: ask for the next one."""
+        """Register the job. A daemon that ends after its last job may do so right now: ask for the next one.
+
+        Under an id of ours, so that a daemon that has noted the job and died before it answered has not made another.
+        """
+        job = _new_id()
         for attempt in range(4):
             assert self.node is not None
             try:
-                self.job = self._register(self.node.client())
+                self.job = self._register(self.node.client(), job)
             except DaemonUnreachable as error:
                 if self.node.starter is None or attempt == 3 or error.code in ("timed_out", "garbage"):
                     raise
@@ -180,8 +184,8 @@ class Launch:
                     self.say(caution, level=0)
                 return
 
-    def _register(self, client: Client) -> Job:
-        body = self.registration()
+    def _register(self, client: Client, job: str) -> Job:
+        body = {**self.registration(), "job": job}
         wait = self.options.wait
         if wait is None:
             return client.register(body)
@@ -193,8 +197,8 @@ class Launch:
         return self._queue({**body, "wait": min(wait, FOREVER)}, wait)
 
     def _queue(self, body: dict[str, object], wait: float) -> Job:
-        """Wait for room. The daemon may be restarted meanwhile: the job keeps its place for whoever asks by its id."""
-        body["job"] = f"{int.from_bytes(os.urandom(8)) or 1:016x}"
+        """Wait for room. The daemon may be restarted meanwhile: a call with the job's id finds its place again."""
+        body["job"] = _new_id()
         away_since: float | None = None
         while True:
             assert self.node is not None
@@ -447,3 +451,8 @@ def _first(path: str, others: str | None) -> str:
 
 def _signals(mask: set[int] | set[signal.Signals]) -> set[signal.Signals]:
     return {signal.Signals(number) for number in mask}
+
+
+def _new_id() -> str:
+    """Of a job, as the daemon makes them: never 0."""
+    return f"{int.from_bytes(os.urandom(8)) or 1:016x}"

@@ -276,6 +276,26 @@ asyncio.run(fixed_daemon.main(Path(sys.argv[1])))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+def test_a_job_submitted_again_under_its_id_is_one_job(directory, when):
+    node = Subprocess(directory, {}, fixed=True)
+    normal = node.command
+    node.command = [sys.executable, "-c", DIES, str(directory)]
+    node.start()
+    try:
+        (directory / f"die-{when}").touch()
+        with pytest.raises(DaemonUnreachable):
+            submit(node.client, "new", job="00000000000000b0")
+        assert node.process is not None and node.process.wait(10) == -signal.SIGKILL
+        (directory / f"die-{when}").unlink()
+        node.command = normal
+        node.start()
+        assert submit(node.client, "new", job="00000000000000b0")["id"] == "00000000000000b0"
+        assert [job["name"] for job in node.client.jobs()] == ["new"]
+    finally:
+        node.stop()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("what", ["submit", "change", "reserve", "release"])
 def test_killed_at_the_note_the_change_is_whole_or_not_there(directory, when, what):
     node = Subprocess(directory, {}, fixed=True)
