@@ -125,6 +125,8 @@ def test_registration(run, fake, tmp_path):
         cwd=tmp_path,
     )
     (body,) = fake.bodies("POST")
+    id = body.pop("job")
+    assert len(id) == 16 and int(id, 16)
     assert body == {
         "name": "mine",
         "command": ["true", "arg"],
@@ -141,7 +143,6 @@ def test_registration(run, fake, tmp_path):
         "min_run_time": 0.0,
         "on_reclaim": "trim,term,kill",
         "wait": None,
-        "job": None,
         "cwd": str(tmp_path),
     }
 
@@ -228,7 +229,7 @@ def test_environment_of_the_program(run, fake, monkeypatch):
     monkeypatch.setenv("CUDA_DEVICE_MEMORY_LIMIT", "8g")
     found = child_environ(run, "--request", "2Gi", "--limit", "8Gi", "--name", "mine", "--visible", "request")
     assert found["LD_PRELOAD"].split(":")[0] == str(library())
-    assert found["GPUSHARE_JOB"] == "0000000000001001"
+    assert found["GPUSHARE_JOB"] == fake.bodies("POST")[0]["job"]
     assert found["GPUSHARE_SOCKET"] == str(fake.socket)
     assert (found["GPUSHARE_REQUEST"], found["GPUSHARE_LIMIT"]) == ("2Gi", "8Gi")
     assert found["GPUSHARE_NAME"] == "mine"
@@ -534,7 +535,7 @@ def test_report(run, fake, tmp_path):
     assert found["schema"] == "gpushare.report/1"
     assert (found["mode"], found["child_exit_code"], found["child_signal"]) == ("daemon", 9, None)
     assert found["reclaimed"] is True
-    assert found["job"] == {"id": "0000000000001001", "name": "sh"}
+    assert found["job"] == {"id": fake.bodies("POST")[0]["job"], "name": "sh"}
     assert (found["gpus"][0]["request"], found["gpus"][0]["limit"]) == (4 * GIB, 14 * GIB)
     assert found["outcome"]["killed"]["owner"] == "nb-2"
     assert found["outcome"]["peak"] == {UUID.format(0): 0}
