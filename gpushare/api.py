@@ -64,7 +64,13 @@ class JobGpu(_JobGpuLater):
     health: str  # of the GPU: ok, degraded, sick, lost
 
 
-class JobProcess(TypedDict):
+class _ProcessLater(TypedDict, total=False):
+    """What an older daemon does not say."""
+
+    driver_copies: int  # copies of the driver in it, beside the one on which it is counted
+
+
+class JobProcess(_ProcessLater):
     pid: int
     command: str
     gpus: dict[str, int]

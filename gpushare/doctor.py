@@ -7,6 +7,7 @@ A finding has the commands that mend it where commands can: for this machine, to
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -236,6 +237,33 @@ def check_escaped(surroundings: Surroundings) -> Finding:
     return Finding("warn", "; ".join(dict.fromkeys(found))) if found else Finding("ok", "none")
 
 
+def check_copies(surroundings: Surroundings) -> Finding:
+    """Second copies of the driver: in the jobs' processes, and among the libraries that the loader knows."""
+    found = [
+        f"pid {process['pid']} ({process['command']}) of job {job['id']} has {count} beside the one that is counted"
+        for job in surroundings.client.jobs()
+        for process in job["processes"]
+        if (count := process.get("driver_copies", 0))
+    ]
+    if found:
+        return Finding("warn", "; ".join(found))
+    files = driver_files(_loader_cache())
+    if len(files) < 2:
+        return Finding("ok", "none")
+    return Finding("ok", f"{' and '.join(files)} are different files: a program that opens both gets the first one")
+
+
+def driver_files(cache: str) -> list[str]:
+    """Of what `ldconfig -p` prints, the paths of 64-bit drivers that are different files; one path for each file."""
+    paths = re.findall(r"^\s*libcuda\.so\S* \([^)]*64[^)]*\) => (\S+)$", cache, re.MULTILINE)
+    files: dict[tuple[int, int], str] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            there = Path(path).stat()
+            files.setdefault((there.st_dev, there.st_ino), path)
+    return list(files.values())
+
+
 def check_health(surroundings: Surroundings) -> Finding:
     """What the daemon knows of the GPUs' health: the worst decides."""
     gpus = surroundings.client.status()["gpus"]
@@ -359,6 +387,12 @@ CHECKS = (
         check_installation,
         "install gpushare again, from the source tree or the wheel that it came from",
     ),
+    Check(
+        "GS15",
+        "copies of the driver",
+        check_copies,
+        "let the program load one driver, in its own namespace: what it allocates through another may pass the limit",
+    ),
 )
 
 
@@ -433,6 +467,13 @@ def _preload_problem(command: list[str], environ: Mapping[str, str]) -> str | No
     if result.returncode or result.stderr:
         return result.stderr.strip().splitlines()[0] if result.stderr.strip() else f"exit code {result.returncode}"
     return None
+
+
+def _loader_cache() -> str:
+    ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    if ldconfig is None:
+        return ""
+    return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, errors="replace", check=False).stdout
 
 
 def _is_there(path: Path) -> bool:

@@ -80,7 +80,7 @@ struct gs_page {
     uint32_t trim_begun; /* [process] the last trim that it has begun, */
     uint32_t trim_done;  /* [process] and ended */
     uint32_t trim_ms;    /* [daemon] how long it waits for that; 0: 2000 */
-    uint32_t reserved[1];
+    uint32_t copies;     /* [process] of the driver, beside the one on which it is counted */
     struct gs_line line[31];
 };
 /* cdef end */

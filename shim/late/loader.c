@@ -55,9 +55,13 @@ int gs_real_dlclose(void *library) {
     return dlclose(library);
 }
 
-const char *gs_file_of(const void *address) {
+bool gs_library_at(const void *address, struct gs_library *library) {
     Dl_info where;
-    return dladdr(address, &where) != 0 ? where.dli_fname : NULL;
+    if (dladdr(address, &where) == 0)
+        return false;
+    *library =
+        (struct gs_library){where.dli_fname, where.dli_fbase, where.dli_saddr == address ? where.dli_sname : NULL};
+    return true;
 }
 
 /* gpushare.enable() opens us only where nothing of ours is. */
@@ -70,7 +74,8 @@ void gs_real_atfork(void (*child)(void)) {
 }
 
 void *gs_loader(enum gs_loader function) {
-    static void *const functions[] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen, (void *)dlclose, (void *)dladdr};
+    static void *const functions[] = {(void *)dlsym,  (void *)dlvsym,  (void *)dlmopen,
+                                      (void *)dlopen, (void *)dlclose, (void *)dladdr};
     return functions[function];
 }
 

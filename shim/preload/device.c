@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "copies.h"
 #include "process.h"
 
 #define SLOTS     256 /* contexts known at the same time; a power of two */
@@ -194,7 +195,9 @@ static bool attach(struct gs_gpu *gpu) {
                          1))
         return true;
     gs_process_prepare();
-    return gs_account_attach(gpu);
+    bool attached = gs_account_attach(gpu);
+    gs_look_for_copies();
+    return attached;
 }
 
 bool gs_place_device(struct gs_place *place, CUdevice device) {

@@ -32,9 +32,11 @@
 
         door    dlsym, gs_route_dlsym
         door    dlvsym, gs_route_dlvsym
+        door    dlmopen, gs_route_dlmopen
 
         .hidden gs_route_dlsym
         .hidden gs_route_dlvsym
+        .hidden gs_route_dlmopen
 
 #endif
 

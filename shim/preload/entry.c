@@ -1,6 +1,6 @@
-/* entry.c: dlsym and dlvsym, the doors by which programs find the driver.
+/* entry.c: dlsym, dlvsym and dlmopen, by which programs find the driver.
  *
- * We export both, so that every look-up of a program comes past here. The exported functions are in assembly
+ * We export them, so that every look-up of a program comes past here. The exported functions are in assembly
  * (dlsym_*.S): they ask gs_route_* where to go, and jump there with all as it was. A look-up with RTLD_NEXT or
  * RTLD_DEFAULT is answered by the loader according to who asks, and it knows that from the return address: so these
  * must reach it by a jump, at any optimisation level, and their result cannot be exchanged. That is right as it is:
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "copies.h"
 #include "loader.h"
 #include "symbols.h"
 
@@ -67,25 +68,58 @@ static void *instead_of_hook(const char *name, void *hook) {
     return after != NULL || !loaded ? after : hook; /* an inert hook passes the call on */
 }
 
-static void *exchange(void *found, const char *name) {
-    if (found == NULL)
-        return NULL;
-    if (gs_is_hook(found))
-        return instead_of_hook(name, found);
-    if (!(is_cuda_name(name) ? gs_wake(found, false) : gs_nvml_wake(found, false)))
-        return found;
-    void *hook = gs_hook_for(found);
-    if (hook == NULL && is_cuda_name(name))
-        gs_note_unknown(name);
-    return hook != NULL ? hook : found;
+/* A look-up: what the program asked, where from, and what the loader found. */
+struct look_up {
+    void *handle;
+    const char *name;
+    const void *caller;
+    void *found;
+};
+
+static void *exchange_nvml(const struct look_up *look_up) {
+    void *hook = gs_nvml_wake(look_up->found, false) ? gs_hook_for(look_up->found) : NULL;
+    return hook != NULL ? hook : look_up->found;
 }
 
+/* What the program has found. It takes look-ups that may fail to tell libraries apart, and the program's own has not:
+ * a last one that succeeds clears dlerror. */
+static void *as_found(const struct look_up *look_up) {
+    gs_real_dlsym(look_up->handle, look_up->name);
+    return look_up->found;
+}
+
+/* No hook of ours: another function of the driver, one of another copy of it, or no driver's at all. */
+static void *exchange_unhooked(const struct look_up *look_up) {
+    if (gs_is_of_copy(look_up->handle, look_up->found, look_up->caller))
+        return gs_instead_of_copy(look_up->found, look_up->name);
+    gs_note_unknown(look_up->name);
+    return as_found(look_up);
+}
+
+static void *exchange_cuda(const struct look_up *look_up) {
+    if (!gs_wake(look_up->found, false) && !gs_open_copy_here(look_up->handle, look_up->found))
+        return as_found(look_up);
+    void *hook = gs_hook_for(look_up->found);
+    return hook != NULL ? hook : exchange_unhooked(look_up);
+}
+
+static void *exchange(const struct look_up *look_up) {
+    if (look_up->found == NULL)
+        return NULL;
+    if (gs_is_hook(look_up->found))
+        return instead_of_hook(look_up->name, look_up->found);
+    return is_cuda_name(look_up->name) ? exchange_cuda(look_up) : exchange_nvml(look_up);
+}
+
+/* The assembly has jumped here, so that the return address is the program's. */
 static void *substitute(void *handle, const char *name) {
-    return exchange(gs_real_dlsym(handle, name), name);
+    struct look_up look_up = {handle, name, __builtin_return_address(0), gs_real_dlsym(handle, name)};
+    return exchange(&look_up);
 }
 
 static void *substitute_version(void *handle, const char *name, const char *version) {
-    return exchange(gs_real_dlvsym(handle, name, version), name);
+    struct look_up look_up = {handle, name, __builtin_return_address(0), gs_real_dlvsym(handle, name, version)};
+    return exchange(&look_up);
 }
 
 /* dlsym(RTLD_DEFAULT) of a hook while no driver is loaded: without us there would be nothing to find. The loader says
@@ -95,8 +129,12 @@ static void *find_nothing(void *handle, const char *name) {
     return find_after_us(name);
 }
 
+static uint32_t namespaces; /* whether the program has made any */
+
 /* Where the assembly jumps to. */
 __attribute__((visibility("hidden"))) void *gs_route_dlsym(void *handle, const char *name) {
+    if (!is_driver_name(name) && __atomic_load_n(&namespaces, __ATOMIC_RELAXED))
+        gs_look_now_and_then();
     if (!is_driver_name(name) || handle == RTLD_NEXT)
         return gs_loader(GS_DLSYM);
     if (handle == RTLD_DEFAULT)
@@ -108,6 +146,14 @@ __attribute__((visibility("hidden"))) void *gs_route_dlvsym(void *handle, const 
     if (!is_driver_name(name) || handle == RTLD_NEXT || handle == RTLD_DEFAULT)
         return gs_loader(GS_DLVSYM);
     return (void *)substitute_version;
+}
+
+/* What is loaded there finds its own dlsym. The call itself must be the program's: a new namespace is told by its
+ * handle's look-ups, and the loader searches where the caller's RUNPATH says. So we look at the next chance. */
+__attribute__((visibility("hidden"))) void *gs_route_dlmopen(Lmid_t space, const char *file) {
+    if (space != LM_ID_BASE && file != NULL)
+        __atomic_store_n(&namespaces, 1, __ATOMIC_RELAXED);
+    return gs_loader(GS_DLMOPEN);
 }
 
 /* ---- cuGetProcAddress ----------------------------------------------------------------------------- */
@@ -125,8 +171,10 @@ static void exchange_pointer(const char *name, void **function) {
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
     bool on = gs_on();
     CUresult result = gs_driver.cuGetProcAddress(symbol, function, version, flags);
-    if (on && result == CUDA_SUCCESS)
+    if (on && result == CUDA_SUCCESS) {
+        gs_compare_look_ups();
         exchange_pointer(symbol, function);
+    }
     return result;
 }
 
@@ -134,7 +182,9 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
                              CUdriverProcAddressQueryResult *status) {
     bool on = gs_on();
     CUresult result = gs_driver.cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (on && result == CUDA_SUCCESS)
+    if (on && result == CUDA_SUCCESS) {
+        gs_compare_look_ups();
         exchange_pointer(symbol, function);
+    }
     return result;
 }

@@ -134,7 +134,7 @@ static void *nothing(void) {
 }
 
 void *gs_loader(enum gs_loader function) {
-    static const char *const names[] = {"dlsym", "dlvsym", "dlopen", "dlclose", "dladdr"};
+    static const char *const names[] = {"dlsym", "dlvsym", "dlmopen", "dlopen", "dlclose", "dladdr"};
     static void *known[sizeof names / sizeof *names];
     void *found = __atomic_load_n(&known[function], __ATOMIC_RELAXED);
     if (found == NULL) {
@@ -162,10 +162,13 @@ int gs_real_dlclose(void *library) {
     return ((int (*)(void *))gs_loader(GS_DLCLOSE))(library);
 }
 
-const char *gs_file_of(const void *address) {
+bool gs_library_at(const void *address, struct gs_library *library) {
     Dl_info where;
-    bool known = ((int (*)(const void *, Dl_info *))gs_loader(GS_DLADDR))(address, &where) != 0;
-    return known ? where.dli_fname : NULL;
+    if (((int (*)(const void *, Dl_info *))gs_loader(GS_DLADDR))(address, &where) == 0)
+        return false;
+    *library =
+        (struct gs_library){where.dli_fname, where.dli_fbase, where.dli_saddr == address ? where.dli_sname : NULL};
+    return true;
 }
 
 /* glibc has no pthread_atfork to find: it is linked into each program, and is this. The last argument names the

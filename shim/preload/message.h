@@ -14,6 +14,7 @@ enum gs_message_kind {
     GS_SAY_DAEMON,
     GS_SAY_OPTIONS,
     GS_SAY_VARIANT,
+    GS_SAY_COPY,
     GS_SAY_TRIM,
     GS_SAY_KINDS
 };

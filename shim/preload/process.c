@@ -14,6 +14,7 @@
 #include "account.h"
 #include "charge.h"
 #include "client.h"
+#include "copies.h"
 #include "device.h"
 #include "hooks.h"
 #include "loader.h"
@@ -35,6 +36,7 @@ static void forget(void) {
     gs_capture_forget();
     gs_trim_forget();
     gs_python_forget();
+    gs_copies_forget();
     gs_message_forget();
 }
 

@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "copies.h"
 #include "loader.h"
 #include "message.h"
 #include "options.h"
@@ -34,8 +35,8 @@ CUresult gs_missing(void) {
 
 #define GS_UNBOUND(symbol) .symbol = (__typeof__(&symbol))(void (*)(void))not_initialized,
 struct gs_driver gs_driver = {
-#define GS_RULE_HOOK(base, symbol) GS_UNBOUND(symbol)
-#define GS_FN                      GS_BY_RULE
+#define GS_RULE_HOOK(base, symbol, since, stream) GS_UNBOUND(symbol)
+#define GS_FN                                     GS_BY_RULE
 #include "functions.def"
 #undef GS_RULE_HOOK
     GS_DRIVER_HELPERS(GS_UNBOUND)};
@@ -54,20 +55,33 @@ struct gs_nvml gs_nvml = {
 struct row {
     const char *base, *symbol;
     void *hook;
-    void **real; /* its field in gs_driver or gs_nvml */
+    void **real;   /* its field in gs_driver or gs_nvml */
+    void *by_name; /* what cuGetProcAddress gives where that is another address; NULL: the same */
+    int since;     /* as in functions.def */
+    uint64_t flags;
     uint32_t noted;
 };
 
+#define GS_FLAGS_LEGACY     CU_GET_PROC_ADDRESS_LEGACY_STREAM
+#define GS_FLAGS_PER_THREAD CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+
 static struct row rows[] = {
-#define GS_RULE_HOOK(base, symbol) {#base, #symbol, (void *)symbol, (void **)&gs_driver.symbol, 0},
-#define GS_FN                      GS_BY_RULE
+#define GS_RULE_HOOK(base_, symbol_, since_, stream_)                                                                  \
+    {.base = #base_,                                                                                                   \
+     .symbol = #symbol_,                                                                                               \
+     .hook = (void *)symbol_,                                                                                          \
+     .real = (void **)&gs_driver.symbol_,                                                                              \
+     .since = since_,                                                                                                  \
+     .flags = GS_FLAGS_##stream_},
+#define GS_FN GS_BY_RULE
 #include "functions.def"
 #undef GS_RULE_HOOK
 };
 
 static struct row nvml_rows[] = {
-#define GS_NVML_RULE_HOOK(symbol) {#symbol, #symbol, (void *)symbol, (void **)&gs_nvml.symbol, 0},
-#define NVML_FN                   GS_NVML_BY_RULE
+#define GS_NVML_RULE_HOOK(symbol_)                                                                                     \
+    {.base = #symbol_, .symbol = #symbol_, .hook = (void *)symbol_, .real = (void **)&gs_nvml.symbol_},
+#define NVML_FN GS_NVML_BY_RULE
 #include "nvml.def"
 #undef GS_NVML_RULE_HOOK
 };
@@ -86,12 +100,25 @@ static void store(void **place, void *address) {
 /* The library that an address belongs to, which must have `proof`: a program may have opened the driver by a path
  * of its own, and other libraries have functions whose names look like the driver's. */
 static void *library_of(const void *witness, const char *proof) {
-    const char *file = witness != NULL ? gs_file_of(witness) : NULL;
-    if (file == NULL)
+    struct gs_library where;
+    if (witness == NULL || !gs_library_at(witness, &where))
         return NULL;
-    void *library = gs_real_dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
+    void *library = gs_real_dlopen(where.file, RTLD_LAZY | RTLD_NOLOAD);
     void *found = library != NULL ? gs_real_dlsym(library, proof) : NULL;
     if (library != NULL && (found == NULL || gs_is_hook(found))) { /* the program itself would find us */
+        gs_real_dlclose(library);
+        library = NULL;
+    }
+    return library;
+}
+
+/* The driver that the program was linked with, under whatever name: it comes after us in the order of the loader.
+ * Through a volatile, so that the loader sees that we ask. */
+static void *linked_driver(void) {
+    void *volatile next = gs_real_dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    struct gs_library where;
+    void *library = next != NULL && gs_library_at(next, &where) ? library_of(next, "cuMemAlloc_v2") : NULL;
+    if (library != NULL && !gs_defines_a_driver(library, where.base)) {
         gs_real_dlclose(library);
         library = NULL;
     }
@@ -116,17 +143,30 @@ static void bind_rows(struct row *first, size_t count, void *library, void *othe
     }
 }
 
+bool gs_may_wake(void) {
+    return gs_options()->active && !gs_is_second_copy();
+}
+
 static enum gs_mode mode_now(void) {
-    return gs_options()->active && !gs_is_second_copy() ? GS_ON : GS_INERT;
+    return gs_may_wake() ? GS_ON : GS_INERT;
+}
+
+static void *driver_handle;
+
+void *gs_driver_handle(void) {
+    return __atomic_load_n(&driver_handle, __ATOMIC_RELAXED);
 }
 
 bool gs_wake(const void *witness, bool open) {
     enum gs_mode mode = __atomic_load_n(&gs_mode, __ATOMIC_ACQUIRE);
     if (mode != GS_ASLEEP)
         return mode == GS_ON;
-    void *library = open_library(CUDA_LIBRARY, "cuMemAlloc_v2", witness, open);
+    void *library = witness == NULL ? linked_driver() : NULL;
+    if (library == NULL)
+        library = open_library(CUDA_LIBRARY, "cuMemAlloc_v2", witness, open);
     if (library == NULL)
         return false;
+    store(&driver_handle, library);
     bind_rows(rows, COUNT(rows), library, (void *)gs_missing);
 #define GS_BIND(symbol) store((void **)&gs_driver.symbol, look_up(library, #symbol, (void *)gs_missing));
     GS_DRIVER_HELPERS(GS_BIND)
@@ -167,7 +207,8 @@ static struct row *find_row(bool (*matches)(const struct row *, const void *), c
 }
 
 static bool has_real(const struct row *row, const void *real) {
-    return __atomic_load_n(row->real, __ATOMIC_RELAXED) == real;
+    return __atomic_load_n(row->real, __ATOMIC_RELAXED) == real ||
+           __atomic_load_n(&row->by_name, __ATOMIC_RELAXED) == real;
 }
 
 static bool has_hook(const struct row *row, const void *hook) {
@@ -179,7 +220,7 @@ static bool has_symbol(const struct row *row, const void *symbol) {
 }
 
 void *gs_hook_for(const void *real) {
-    if (real == (void *)gs_missing || real == (void *)nvml_missing)
+    if (real == NULL || real == (void *)gs_missing || real == (void *)nvml_missing)
         return NULL;
     struct row *row = find_row(has_real, real);
     return row != NULL ? row->hook : NULL;
@@ -191,6 +232,56 @@ bool gs_is_hook(const void *address) {
 
 bool gs_is_hook_name(const char *symbol) {
     return find_row(has_symbol, symbol) != NULL;
+}
+
+/* ---- two look-ups that should agree ---------------------------------------------------------------- */
+
+static void *by_name(const struct row *row) {
+    CUdriverProcAddressQueryResult status;
+    void *found = NULL;
+    CUresult result = GS_HAS(cuGetProcAddress_v2)
+                          ? gs_driver.cuGetProcAddress_v2(row->base, &found, row->since, row->flags, &status)
+                          : gs_driver.cuGetProcAddress(row->base, &found, row->since, row->flags);
+    return result == CUDA_SUCCESS ? found : NULL;
+}
+
+/* Whether it can only be the same function at another address: the driver's own, and not one that it exports under
+ * another name, which would be another version with other arguments. */
+static bool is_same_function(const struct row *row, const void *found) {
+    struct gs_library there, driver;
+    return gs_library_at(found, &there) && gs_library_at((const void *)*row->real, &driver) &&
+           there.base == driver.base && (there.symbol == NULL || strcmp(there.symbol, row->symbol) == 0);
+}
+
+/* true: a look-up by cuGetProcAddress goes past the hook. */
+static bool compare_row(struct row *row) {
+    void *real = __atomic_load_n(row->real, __ATOMIC_RELAXED),
+         *found = real == (void *)gs_missing ? NULL : by_name(row);
+    if (found == NULL || found == real || gs_hook_for(found) != NULL)
+        return false;
+    if (!is_same_function(row, found))
+        return true;
+    store(&row->by_name, found);
+    return false;
+}
+
+static void say_apart(const struct row *row) {
+    struct gs_text text = {0};
+    gs_text_add(&text, "the driver's cuGetProcAddress has another ");
+    gs_text_add(&text, row->base);
+    gs_text_add(&text, " than its library: what a program allocates by that is past the limit, and found only by "
+                       "measuring\nhint: please report this with the version of the driver");
+    gs_say(GS_WARNING, GS_SAY_VARIANT, &text);
+}
+
+void gs_compare_look_ups(void) {
+    static uint32_t compared;
+    if (__atomic_load_n(&compared, __ATOMIC_ACQUIRE))
+        return;
+    for (struct row *row = rows; row < rows + COUNT(rows); row++)
+        if (compare_row(row))
+            say_apart(row);
+    __atomic_store_n(&compared, 1, __ATOMIC_RELEASE);
 }
 
 /* The name as cuGetProcAddress takes it: without _v2, _ptsz and the like. */

@@ -13,14 +13,14 @@
 #include "nvml_abi.h"
 
 /* One macro for each rule, so that a row can be taken or left by its rule. */
-#define GS_BY_RULE(base, symbol, since, stream, family, rule) GS_RULE_##rule(base, symbol)
-#define GS_RULE_PASS_NO_MEMORY(base, symbol)
-#define GS_RULE_PASS_OVERHEAD(base, symbol)
-#define GS_RULE_PASS_FOREIGN(base, symbol)
-#define GS_RULE_PASS_HOST(base, symbol)
-#define GS_RULE_PASS_RECONCILED(base, symbol)
-#define GS_RULE_PASS_PRIVATE(base, symbol)
-#define GS_RULE_PASS_OTHER_PROCESS(base, symbol)
+#define GS_BY_RULE(base, symbol, since, stream, family, rule) GS_RULE_##rule(base, symbol, since, stream)
+#define GS_RULE_PASS_NO_MEMORY(base, symbol, since, stream)
+#define GS_RULE_PASS_OVERHEAD(base, symbol, since, stream)
+#define GS_RULE_PASS_FOREIGN(base, symbol, since, stream)
+#define GS_RULE_PASS_HOST(base, symbol, since, stream)
+#define GS_RULE_PASS_RECONCILED(base, symbol, since, stream)
+#define GS_RULE_PASS_PRIVATE(base, symbol, since, stream)
+#define GS_RULE_PASS_OTHER_PROCESS(base, symbol, since, stream)
 #define GS_NVML_RULE_PASS(symbol)
 #define GS_NVML_BY_RULE(symbol, rule) GS_NVML_RULE_##rule(symbol)
 
@@ -55,8 +55,8 @@
 
 /* The real functions. Never NULL: one that the driver lacks answers CUDA_ERROR_NOT_SUPPORTED. */
 struct gs_driver {
-#define GS_RULE_HOOK(base, symbol) GS_FIELD(symbol)
-#define GS_FN                      GS_BY_RULE
+#define GS_RULE_HOOK(base, symbol, since, stream) GS_FIELD(symbol)
+#define GS_FN                                     GS_BY_RULE
 #include "functions.def"
 #undef GS_RULE_HOOK
     GS_DRIVER_HELPERS(GS_FIELD)
@@ -85,6 +85,12 @@ extern enum gs_mode gs_mode, gs_nvml_mode;
 bool gs_wake(const void *witness, bool open);
 bool gs_nvml_wake(const void *witness, bool open);
 
+/* Whether this process has a budget and we are the ones to enforce it. */
+bool gs_may_wake(void);
+
+/* The driver that we are bound to, for dlsym; NULL before gs_wake. */
+void *gs_driver_handle(void);
+
 /* The first line of each hook: shall it do anything but pass the call on? */
 static inline bool gs_on(void) {
     enum gs_mode mode = __atomic_load_n(&gs_mode, __ATOMIC_ACQUIRE);
@@ -99,6 +105,10 @@ static inline bool gs_nvml_on(void) {
 /* Whether the driver has a function of the table: GS_HAS(cuStreamGetCtx). */
 CUresult gs_missing(void);
 #define GS_HAS(symbol) ((void *)gs_driver.symbol != (void *)gs_missing)
+
+/* Whether the driver's cuGetProcAddress gives the addresses that dlsym gave us: asked once, when the program first uses
+ * it. Where it gives others of the driver's own, these have our hooks, too; where it does not, that is said. */
+void gs_compare_look_ups(void);
 
 /* The hook for an address that is the driver's real function, else NULL. */
 void *gs_hook_for(const void *real);

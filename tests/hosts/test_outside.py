@@ -8,6 +8,7 @@ import shutil
 import stat
 
 import pytest
+from hosts_node import SIM
 
 from gpushared.devices.outsiders import reason_of
 from integration.node import wait_for
@@ -79,3 +80,25 @@ def test_a_program_that_escaped_its_job(hosts, compile_c, tmp_path, way):
     check = findings(hosts)["GS12"]
     assert check["state"] == "warn" and f"pid {found['pid']} (" in check["detail"] and found["job"] in check["detail"]
     wrapper.communicate("\n")
+
+
+def test_a_program_with_a_second_copy_of_the_driver(hosts, tmp_path):
+    """The limit holds, and the daemon and `doctor` name the program."""
+    copy = shutil.copy(SIM / "libcuda.so.1", tmp_path / "second.so")
+    hosts.start_daemon()
+    body = f"""
+        cuda = Cuda().start(); cuda.must_alloc(GiB)
+        other = Cuda(library={str(copy)!r}).start()
+        say([other.alloc(GiB)[0], other.alloc(3 * GiB)[0]]); hear()
+        """
+    before = findings(hosts)["GS15"]
+    assert (before["state"], before["detail"]) == ("ok", "none")
+    program = hosts.start(body, "--name", "twice", *REQUEST)
+    assert program.stdout.readline() == "[0, 2]\n"
+    (process,) = hosts.job("twice")["processes"]
+    assert process["driver_copies"] == 1
+    check = findings(hosts)["GS15"]
+    assert check["state"] == "warn" and f"pid {process['pid']} (" in check["detail"]
+    assert f"of job {hosts.job('twice')['id']} has 1 beside" in check["detail"]
+    program.communicate("\n")
+    assert findings(hosts)["GS15"]["state"] == "ok"

@@ -109,7 +109,11 @@ class Views:
         for process in sorted(job.processes):
             found = core.processes[process]
             usage = {gpu: self._used(share) + share.overhead for gpu, share in found.shares.items()}
-            shown["processes"].append({"pid": found.pid, "command": found.command, "gpus": usage})
+            client = self.shell.clients.get(process)
+            copies = client.page.driver_copies() if client is not None else 0
+            shown["processes"].append(
+                {"pid": found.pid, "command": found.command, "gpus": usage, "driver_copies": copies}
+            )
 
     def _job_on(self, gpu: Gpu, entry: Entry, job: Job, core: NodeState) -> api.JobGpu:
         shares = core.state.shares_of(job, gpu.id)

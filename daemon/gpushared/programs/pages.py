@@ -206,6 +206,10 @@ class Page:
         asked = page.trim_asked
         return TrimSeen(page.trim_begun == asked, page.trim_done == asked)
 
+    def driver_copies(self) -> int:
+        """How many copies of the driver its process says that it has, beside the one on which it is counted."""
+        return int(self._struct.copies)
+
     def used(self) -> dict[str, int]:
         return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}
 
