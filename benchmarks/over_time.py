@@ -119,13 +119,14 @@ HEAD = (
 
 
 def of(known: dict[str, Figures], generator: str, load: float, checkpoints: str, scheduler: str) -> list[Figures]:
-    """Of all seeds."""
-    found = []
+    """Of all seeds that the allocator has played, too, if it has played any: the same jobs are compared."""
+    found: dict[str, dict[str, Figures]] = {}
     for key, value in known.items():
-        kind, _, at, how, who = key.split("/")
-        if (kind, float(at), how, who) == (generator, load, checkpoints, scheduler):
-            found.append(value)
-    return found
+        kind, seed, at, how, who = key.split("/")
+        if (kind, float(at), how) == (generator, load, checkpoints):
+            found.setdefault(who, {})[seed] = value
+    asked, ours = found.get(scheduler, {}), found.get("gpushare")
+    return [value for seed, value in asked.items() if not ours or seed in ours]
 
 
 def average(found: list[Figures], *path: str) -> float:

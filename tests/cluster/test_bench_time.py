@@ -310,6 +310,15 @@ def test_the_table_and_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {bar.bar for bar in found if bar.what.endswith("useful time by FIFO's")} == {0.93, 1.0}
 
 
+def test_only_seeds_that_the_allocator_has_played_are_compared() -> None:
+    known = {f"bursty/{seed}/1.0/none/fifo": {"useful": seed} for seed in (1, 2, 3)}
+    assert over_time.average(over_time.of(known, "bursty", 1.0, "none", "fifo"), "useful") == 2
+    known["bursty/3/1.0/none/gpushare"] = {"useful": 7}
+    known["bursty/1/0.8/none/gpushare"] = {"useful": 8}
+    assert over_time.of(known, "bursty", 1.0, "none", "fifo") == [{"useful": 3}]
+    assert over_time.of(known, "bursty", 1.0, "none", "gpushare") == [{"useful": 7}]
+
+
 def test_a_picture_shows_each_value() -> None:
     picture = bars("a < b", ["one", "two"], {"x": [1.0, 2.0], "y": [3.0, float("nan")]})
     root = ElementTree.fromstring(picture)
