@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuday import judge, table
+from gpuday.checks.tools import TOOLS
 from gpuday.report import report
 
 HERE = Path(__file__).resolve().parent
@@ -72,6 +73,14 @@ def test_each_check_says_what_it_tests():
         assert check.asks.endswith((".", "?")), check.name
         module = (HERE / "checks" / f"{check.name.replace('-', '_')}.py").read_text()
         assert re.match(rf'"""{check.number}: ', module), f"{check.name}: its module has another number"
+
+
+def test_nothing_changes_the_settings_of_a_gpu():
+    """Neither by itself nor by a tool: NVML's setters, nvidia-smi, and the clocks that ncu sets unless told not to."""
+    texts = {path: path.read_text() for path in HERE.rglob("*") if path.suffix in (".py", ".c", ".cu", ".sh")}
+    setters = re.compile(r"nvmlDevice(Set|Reset|Clear)|nvidia.smi\b|lock.gpu.clocks")
+    assert [path.name for path, text in texts.items() if setters.search(text) and path != Path(__file__)] == []
+    assert TOOLS["ncu"][1:3] == ("--clock-control", "none")
 
 
 @pytest.mark.parametrize(

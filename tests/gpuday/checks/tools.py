@@ -10,7 +10,8 @@ from integration.node import ROOT
 
 ORDERS = "open 0\nalloc 268435456\nfree all\nalloc 8589934592\nquit\n"
 TOOLS = {
-    "ncu": ("ncu", "--target-processes", "all"),
+    # Without that option ncu sets the GPU's clocks.
+    "ncu": ("ncu", "--clock-control", "none", "--target-processes", "all"),
     "compute-sanitizer": ("compute-sanitizer", "--tool", "memcheck"),
     "cuda-gdb": ("cuda-gdb", "-batch", "-ex", "run < {orders}", "--args"),
     "nsys": ("nsys", "profile", "--output", "{directory}/profile", "--force-overwrite", "true"),
