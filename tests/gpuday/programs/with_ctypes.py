@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sysconfig
-from ctypes import byref, c_size_t, c_uint64, c_void_p
+import sys
+from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 
 from say import main
@@ -15,7 +14,7 @@ ALLOCATED, FREED = 1 << 20, 1 << 21  # UCM_EVENT_MEM_TYPE_ALLOC and _FREE
 
 
 def files(*patterns):
-    places = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    places = {Path(place) for place in sys.path if place}
     return sorted({str(file) for place in places for pattern in patterns for file in place.glob(pattern)})
 
 
@@ -34,31 +33,34 @@ def runtime():
 
 
 def memory_events():
-    """Whether UCX's hooks are told of an allocation by the driver API."""
-    if importlib.util.find_spec("libucx") is None and not files("libucx/lib/libucm.so*"):
+    """Whether UCX's hooks are told of what the driver API allocates and frees."""
+    found = files("libucx/lib/libucm.so.0")
+    if not found:
         yield "UCX", "not installed"
         return
-    (name, *_) = files("libucx/lib/libucm.so*")
-    for module in files("libucx/lib/ucx/libucm_cuda.so*")[:1]:
-        ctypes.CDLL(module, mode=ctypes.RTLD_GLOBAL)
-    ucm, seen = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL), []
-    callback = ctypes.CFUNCTYPE(None, ctypes.c_int, c_void_p, c_void_p)(lambda event, _, __: seen.append(event))
-    yield "code of setting the handler", ucm.ucm_set_event_handler(ALLOCATED | FREED, 0, callback, None)
-    driver, context, one = ctypes.CDLL("libcuda.so.1"), c_void_p(), c_uint64()
+    folder = Path(found[0]).parent
+    ctypes.CDLL(str(folder / "libucs.so.0"), mode=ctypes.RTLD_GLOBAL)
+    ucm, driver = ctypes.CDLL(found[0], mode=ctypes.RTLD_GLOBAL), ctypes.CDLL("libcuda.so.1")
+    context, one, events = c_void_p(), c_uint64(), []
     driver.cuInit(0)
     driver.cuDevicePrimaryCtxRetain(byref(context), 0)
     driver.cuCtxSetCurrent(context)
-    for call in ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemAllocAsync"):
-        before = len(seen)
-        if call == "cuMemAlloc_v2":
-            driver.cuMemAlloc_v2(byref(one), c_size_t(MIB))
-        elif call == "cuMemAllocPitch_v2":
-            driver.cuMemAllocPitch_v2(byref(one), byref(c_size_t()), c_size_t(1024), c_size_t(1024), 4)
-        elif call == "cuMemAllocManaged":
-            driver.cuMemAllocManaged(byref(one), c_size_t(MIB), 1)
-        else:
-            driver.cuMemAllocAsync(byref(one), c_size_t(MIB), None)
-        yield f"UCX sees {call}", len(seen) > before
+    ctypes.CDLL(str(folder / "ucx" / "libucm_cuda.so.0"), mode=ctypes.RTLD_GLOBAL)
+    heard = ctypes.CFUNCTYPE(None, ctypes.c_uint, c_void_p, c_void_p)(lambda kind, _, __: events.append(kind))
+    yield "code of setting the handler", ucm.ucm_set_event_handler(ALLOCATED | FREED, 1, heard, None)
+    calls = {
+        "cuMemAlloc_v2": lambda: driver.cuMemAlloc_v2(byref(one), c_size_t(3 * MIB)),
+        "cuMemAllocPitch_v2": lambda: driver.cuMemAllocPitch_v2(
+            byref(one), byref(c_size_t()), c_size_t(4 * MIB), c_size_t(2), c_uint(4)
+        ),
+        "cuMemAllocManaged": lambda: driver.cuMemAllocManaged(byref(one), c_size_t(MIB), c_uint(1)),
+    }
+    for name, call in calls.items():
+        events.clear()
+        code = call()
+        seen = events.count(ALLOCATED)
+        code = code or driver.cuMemFree_v2(one)
+        yield f"{name}: code, times that UCX is told of it, and of its free", [code, seen, events.count(FREED)]
 
 
 main(globals())
