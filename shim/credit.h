@@ -51,7 +51,9 @@ struct gs_line {
     uint32_t asking;     /* [process] calls that have asked for credit and have not taken it, or given up, yet */
     uint32_t unmet;      /* [process] calls within the request that failed without an answer of the daemon; wraps */
     uint32_t unmet_told; /* [daemon] how many of these it has counted */
-    uint32_t reserved_process[3];
+    uint32_t releases;   /* [process] how often `used` was lowered; wraps. Unchanged with an unchanged `used`: nothing came
+                            and went in between */
+    uint32_t reserved_process[2];
 
     uint64_t grantable;  /* [daemon] units that a request for more credit would get now */
     uint64_t limit;      /* [daemon] the job's limit on this GPU, units */
@@ -131,6 +133,7 @@ static inline int gs_reserve(struct gs_line *line, uint32_t units) {
 /* [process] Give back units that gs_reserve took: only after the driver has freed them. More than is in use would be
  * an error in somebody's accounts; it leaves none in use, rather than so much that nothing is ever granted again. */
 static inline void gs_release(struct gs_line *line, uint32_t units) {
+    __atomic_fetch_add(&line->releases, 1, __ATOMIC_RELAXED); /* before `used`: who sees that it sank sees this, too */
     uint32_t used = gs_word_used(__atomic_fetch_sub(&line->word, (uint64_t)units << 32, __ATOMIC_ACQ_REL));
     if (__builtin_expect(used < units, 0))
         __atomic_fetch_add(&line->word, (uint64_t)(units - used) << 32, __ATOMIC_ACQ_REL);

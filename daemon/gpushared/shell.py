@@ -388,7 +388,10 @@ class Shell:
         shares = self.core.gpus[gpu].shares
         # First who is asking, then what is used: a call that takes its credit in between is seen to have done so.
         asking = self.enforcer.asking(shares, gpu)
-        return UsedSeen(gpu, self._used_on(gpu), self.enforcer.trims_of(shares), asking)
+        used = self._used_on(gpu)
+        watched = (self.clients.get(process) for process in self.core.watched(gpu))
+        ending = frozenset(client.id for client in watched if client is not None and client.process.is_ending())
+        return UsedSeen(gpu, used, self.enforcer.trims_of(shares), asking, ending)
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:
@@ -415,7 +418,7 @@ class Shell:
         if gpu in self._sampling or gpu not in self.core.gpus:
             return
         self._sampling.add(gpu)
-        before = self._used_on(gpu)
+        begun, before = time.monotonic(), self._stamps_on(gpu)
         silence = self.loop.call_later(SILENT_AFTER, self._no_sample_yet, gpu)
 
         def done(future: asyncio.Future[Sample | None]) -> None:
@@ -427,7 +430,7 @@ class Shell:
             if future.exception() is not None:
                 log.error("sampling failed", extra=facts(gpu=gpu, error=repr(future.exception())))
                 return
-            event = self._sampled(gpu, before, future.result())
+            event = self._sampled(gpu, begun, before, future.result())
             if event is not None:
                 self.feed(event)
 
@@ -450,18 +453,23 @@ class Shell:
         """Ask the driver something: one question after the other."""
         return self._questions.ask(question)
 
-    def _sampled(self, gpu: str, before: dict[int, int], sample: Sample | None) -> Event | None:
+    def _stamps_on(self, gpu: str) -> dict[int, tuple[int, int]]:
+        return self.enforcer.stamps(self.core.gpus[gpu].shares, gpu)
+
+    def _sampled(
+        self, gpu: str, begun: float, before: dict[int, tuple[int, int]], sample: Sample | None
+    ) -> Event | None:
         if sample is None:
             self.on_silence(gpu)
             return self._unsampled(gpu)
-        after = self._used_on(gpu)
+        after = self._stamps_on(gpu)
         for process in after:
             self._tell_unmet(process)
-        steady = {process: used for process, used in after.items() if before.get(process) == used}
-        self._note_peaks(gpu, after)
+        steady = {process: stamp[0] for process, stamp in after.items() if before.get(process) == stamp}
+        self._note_peaks(gpu, {process: used for process, (used, _) in after.items()})
         strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
         self._note_observed(gpu, strays, sample.by_pid or {})
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy, begun)
 
     def _tell_unmet(self, process: int) -> None:
         for gpu, count in self.enforcer.take_unmet(process).items():

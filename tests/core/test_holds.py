@@ -318,12 +318,64 @@ def test_at_the_limit_a_sibling_that_was_killed_just_now_is_waited_for(world: Wo
     for process in (first, second):
         world.attach(process, GPU)
     world.allocate(first, GPU, 3 * GIB)
+    world.die(first, lasting=8.0)
     world.allocate(second, GPU, 3 * GIB)
-    world.wait(0.01)
-    assert not world.refusals
-    world.exit(first)
-    world.wait(0.05)
+    world.wait(7.0)
+    assert world.waiting and not world.refusals
+    world.wait(2.0)
     assert used(world, second) == 3 * GIB and not world.refusals
+
+
+def test_at_the_limit_a_sibling_that_lives_is_not_waited_for(world: World) -> None:
+    job = world.submit(spec("two", "4Gi", "4Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.allocate(first, GPU, 3 * GIB)
+    world.allocate(second, GPU, 3 * GIB)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+
+
+def test_nor_one_that_could_not_make_up_for_what_is_missing(world: World) -> None:
+    """What the dying process has is less than what the ask has too much."""
+    job = world.submit(spec("two", "none", "4Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.allocate(first, GPU, GIB)
+    world.die(first, lasting=8.0)
+    world.allocate(second, GPU, 5 * GIB)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+
+
+def test_above_the_request_a_sibling_that_is_in_its_exit_is_waited_for(world: World) -> None:
+    """Then the ask is a claim, and a borrower gives back for it."""
+    job = world.submit(spec("two", "4Gi", "8Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.allocate(first, GPU, 3 * GIB)
+    world.allocate(second, GPU, GIB // 2)
+    world.die(first, lasting=2.0)
+    fill(world, start(world, "other", "none", "max", grace=1.0))
+    world.allocate(second, GPU, 3 * GIB)
+    assert world.waiting and not world.refusals
+    world.wait(8.0)
+    assert used(world, second) == 3 * GIB + GIB // 2 and not world.refusals
+
+
+def test_a_sibling_that_does_not_end_is_not_waited_for_longer_than_a_claim_waits(world: World) -> None:
+    job = world.submit(spec("two", "4Gi", "4Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.allocate(first, GPU, 3 * GIB)
+    world.die(first, lasting=100.0)
+    world.allocate(second, GPU, 3 * GIB)
+    world.wait(world.policy.claim_timeout - 0.1)
+    assert world.waiting and not world.refusals
+    world.wait(0.2)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
 
 
 def test_alone_it_is_refused_at_once(world: World) -> None:

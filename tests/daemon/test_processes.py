@@ -11,12 +11,22 @@ import time
 
 from daemon_harness import until
 
-from gpushared.programs.processes import Process, command_of, has_mapped, parent_of, printable, start_time, uid_of
+from gpushared.programs.processes import (
+    Process,
+    _in_exit,
+    command_of,
+    has_mapped,
+    parent_of,
+    printable,
+    start_time,
+    uid_of,
+)
 
 
 def test_a_process_is_its_pid_and_its_start():
     with subprocess.Popen(["sleep", "60"]) as child:
         process = Process.open(child.pid)
+        assert not process.is_ending()
         assert process.start_time == start_time(child.pid)
         assert Process.open(child.pid, process.start_time + 1) is None
         assert parent_of(child.pid) == os.getpid() and uid_of(child.pid) == os.getuid()
@@ -25,10 +35,11 @@ def test_a_process_is_its_pid_and_its_start():
         until(lambda: not process.alive())
         # Not waited for yet: /proc still has it, and it counts as ended all the same.
         assert start_time(child.pid) is not None
+        assert _in_exit(child.pid) and process.is_ending()
         assert Process.open(child.pid) is None
     assert not process.send(signal.SIGTERM)
     process.close()
-    assert not process.alive()
+    assert not process.alive() and process.is_ending()
 
 
 def test_no_such_process():
@@ -51,6 +62,7 @@ def test_a_process_lives_on_without_its_first_thread():
         time.sleep(0.1)
         assert process.alive()
         assert has_mapped(child.pid, "anything") is not True
+        assert not process.is_ending(), "its other threads run on"
         process.send(signal.SIGKILL)
         until(lambda: not process.alive())
         process.close()

@@ -23,8 +23,8 @@ MORE_FIELDS = {
     "shim/credit.h": [
         ("#define GS_PAGE_VERSION 1\n", "#define GS_PAGE_VERSION 2\n"),
         (
-            "    uint32_t reserved_process[3];\n",
-            "    uint32_t colour; /* [process] */\n    uint32_t reserved_process[2];\n",
+            "    uint32_t reserved_process[2];\n",
+            "    uint32_t colour; /* [process] */\n    uint32_t reserved_process[1];\n",
         ),
         ("    uint32_t reserved[1];\n", "    uint32_t mood; /* [daemon] */\n"),
     ],

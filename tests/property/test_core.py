@@ -231,6 +231,20 @@ class Node(RuleBasedStateMachine):
         if pick % 2 == 0:
             self.world.exit(self._pick(sorted(self.world.programs), pick), lag)
 
+    @precondition(lambda self: self._idle_programs())
+    @rule(pick=st.integers(0, 99), lasting=st.sampled_from([0.001, 0.3, 3.0]), size=parts)
+    def die(self, pick, lasting, size) -> None:
+        """One is killed; a sibling, or the next process of the job, asks before anybody is told."""
+        if pick % 3:
+            return
+        process = self._pick(self._idle_programs(), pick)
+        job = self.world.programs[process].job
+        self.world.die(process, lasting)
+        siblings = [(one, gpu) for one, gpu in self._attached() if self.world.programs[one].job == job]
+        for one, gpu in siblings[:1]:
+            self.world.allocate(one, gpu, max(512, int(self.world.total[gpu] * size) // 512 * 512))
+        self.world.wait(0.001)
+
     @precondition(lambda self: self.world.terminated)
     @rule(share=st.floats(0.5, 1), pick=st.integers(0, 99))
     def give_back(self, share, pick) -> None:
@@ -323,7 +337,8 @@ class Node(RuleBasedStateMachine):
         return {one.program for one in (*self.world.waiting.values(), *self.world.takes)}
 
     def _idle_programs(self) -> list[int]:
-        return [process for process in sorted(self.world.programs) if process not in self._busy()]
+        alive = [process for process, one in sorted(self.world.programs.items()) if one.ends_at is None]
+        return [process for process in alive if process not in self._busy()]
 
     def _attached(self) -> list[tuple[int, str]]:
         return [

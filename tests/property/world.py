@@ -103,6 +103,8 @@ class Program:
     doomed: bool = False
     trims_missed: list[str] = field(default_factory=list)
     """GPUs for which a trim came due while it was stopped."""
+    ends_at: float | None = None
+    """It is in its exit until then: it does nothing more, and the core has not been told yet."""
     slow: bool = False
     """Its calls take what they were granted some time after the answer: the kernel runs others first."""
 
@@ -290,7 +292,8 @@ class World:
         trims = {one.id: one.trim for one in on if one.listens}
         calls = [one for one in self.waiting.values() if not one.attach] + self.takes
         asking = Counter(one.program for one in calls if one.gpu == gpu)
-        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, asking)
+        ending = frozenset(one.id for one in on if one.ends_at is not None) & self.node.watched(gpu)
+        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, asking, ending)
 
     def _trim(self, wish: Trim) -> None:
         self._check_rung(wish.job, wish.reason.data)
@@ -472,6 +475,18 @@ class World:
         growth = idle + self._cost(asked) if asked.attach else asked.size
         return self.usage(one.job, asked.gpu) + growth
 
+    def _truly_after(self, asked: Waiting) -> int:
+        """The same by what the living really have: words, and what their contexts do cost."""
+        job, gpu = self.programs[asked.program].job, asked.gpu
+        living = [one for one in self._on(gpu) if one.job == job and one.ends_at is None]
+        strays = sum(amount for _, (owner, where, amount) in self.strays.items() if (owner, where) == (job, gpu))
+        real = strays + sum(one.words[gpu].used + one.contexts.get(gpu, 0) for one in living)
+        return self._after(asked) - self.usage(job, gpu) + real
+
+    def _is_measurable(self, gpu: str) -> bool:
+        """What contexts really cost can be told from what the driver shows."""
+        return self.condition(gpu) is not Condition.LOST and not any(where == gpu for _, _, where, _ in self.teardown)
+
     def _cost(self, asked: Waiting) -> int:
         """What a context is charged before it opens."""
         limit = self._bounds_of(asked)[asked.gpu].limit
@@ -499,8 +514,10 @@ class World:
             assert self.now - asked.since >= self.policy.claim_timeout
             excused = self.ever_foreign or self.ever_stubborn or self.ever_lagging or self.ever_tight
             assert excused or self.ever_protected, "a claim timed out though nothing stood in its way"
-        else:
+        elif self.now - asked.since < self.policy.claim_timeout:
             assert after > bounds.request, f"{answer.reason.code} although within the request"
+            within = self._truly_after(asked) + after - self._after(asked) <= bounds.request
+            assert not within or not self._is_measurable(answer.gpu), f"{answer.reason.code} for what is not there"
         if answer.reason.code is Code.OVER_LIMIT:
             assert self._after(asked) > bounds.limit, "refused for a limit that is not reached"
 
@@ -728,6 +745,12 @@ class World:
             self.ever_lagging = True
         self.send(ProcessGone(process, {gpu: word.used for gpu, word in one.words.items()}))
 
+    def die(self, process: int, lasting: float) -> None:
+        """It is killed. Its exit takes a while, and the core hears of it after that."""
+        one = self.programs[process]
+        one.ends_at = self.now + lasting
+        self.takes = [take for take in self.takes if take.program != process]
+
     def exec(self, process: int, lag: float = 0.0) -> int | None:
         """It becomes another program under the same process id. None: its job was over with it."""
         before = self.programs[process]
@@ -763,7 +786,7 @@ class World:
             self._take_up()
             second = int(self.now) + 1.0
             tick = second if self.wake is None else max(self.now, min(self.wake, second))
-            tick = min([tick, *(when for when, _, _ in self.trims)])
+            tick = min([tick, *(when for when, _, _ in self.trims), *self._ends()])
             if tick > until:
                 break
             self.now = tick
@@ -782,6 +805,14 @@ class World:
         for process in [one.id for one in self.programs.values() if one.doomed and not one.stubborn]:
             if process in self.programs:
                 self.exit(process, lag=0.05)
+        for process in [
+            one.id for one in self.programs.values() if one.ends_at is not None and one.ends_at <= self.now
+        ]:
+            if process in self.programs:
+                self.exit(process)
+
+    def _ends(self) -> list[float]:
+        return [one.ends_at for one in self.programs.values() if one.ends_at is not None]
 
     def occupy(self, gpu: str, amount: int) -> None:
         """A program outside gpushare takes memory (of what nobody uses physically)."""

@@ -257,6 +257,9 @@ class UsedSeen(Event):
     asking: Mapping[int, int] = field(default_factory=dict)
     """Process -> calls that have asked for credit and have neither taken it nor given up: they wait for an answer, or
     have one."""
+    ending: frozenset[int] = frozenset()
+    """Of the processes that NodeState.watched() names: those that have ended, or are in their exit. Their ProcessGone
+    follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +300,13 @@ class MemorySampled(Event):
     by_pid: Mapping[int, int] | None
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
-    """Process -> used, for the processes whose word was the same before and after the sample."""
+    """Process -> used, for the processes whose word did not change while the sample was taken."""
     strays: Mapping[int, Stray] = field(default_factory=dict)
     """By process id: those without a page that were started under a job."""
     busy: frozenset[int] | None = None
     """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
+    begun: float | None = None
+    """When NVML was asked, by the clock of the events; None: it does not answer, and nothing newer is to be had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
-from gpushared.core import health, measure, obstacle, reclaim, reveal
+from gpushared.core import health, obstacle, reclaim, reveal, unconfirmed
 from gpushared.core.events import CreditAsked
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
 from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, Rung, Share, State, whole_units
@@ -84,7 +84,7 @@ def settle(turn: Turn, gpu: Gpu) -> None:
     if not gpu.looking and not gpu.revoking and not gpu.sampling:
         reclaim.pursue(turn, gpu, claims)
     for ask in waiting:
-        ask.looked = False  # what was seen is old when the next event comes: nothing is refused or taken on it
+        ask.looked = ask.verified = False  # old when the next event comes: nothing is refused or taken on it
 
 
 def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
@@ -217,20 +217,15 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         if missing > idle:
             if missing <= idle + pending:
                 return False  # a moment later it is in use, or idle
-            if missing <= idle + measure.provisional(turn, gpu, job):
-                return _await_measurement(turn, gpu)
-            if _one_may_have_gone(turn, gpu, ask):
-                return False
-            if missing <= idle + _strays(turn.state.shares_of(job, gpu.id)) and not ask.sampled:
-                turn.sample(gpu)  # they may have gone by now
+            if unconfirmed.may_cover(turn, gpu, ask, missing - idle):
                 return False
             return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
         _revoke(turn, gpu, missing, takeable)
         return False
     if not ask.claim and ask.above <= 0:
         return False
-    if not ask.claim and ask.above <= measure.provisional(turn, gpu, job):
-        return _await_measurement(turn, gpu)
+    if not ask.claim and unconfirmed.may_cover(turn, gpu, ask, ask.above):
+        return False
     held = turn.state.held(gpu, against_claims=ask.claim)
     others = [share for share in gpu.shares.values() if share.process != ask.process]
     takeable = [(share, _takeable(turn.state, share, held)) for share in _idle_first(turn, gpu, ask, others)]
@@ -242,10 +237,8 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         _revoke(turn, gpu, missing, takeable)
         return False
     if not ask.claim:
-        if (gpu.returning or _strays(gpu.shares.values())) and not ask.sampled:
+        if (gpu.returning or unconfirmed.strays(gpu.shares.values())) and not ask.sampled:
             turn.sample(gpu)  # it may have come back by now, and strays may have gone
-            return False
-        if _one_may_have_gone(turn, gpu, ask):
             return False
         return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
     if not ask.short:
@@ -253,25 +246,6 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         turn.state.counters.claims += 1
         turn.record_reason("claim_waits", _claim_waits(gpu, ask, room), job=job, gpu=gpu.id)
     return False
-
-
-def _await_measurement(turn: Turn, gpu: Gpu) -> bool:
-    """Not answered: what its contexts do cost is known in a moment."""
-    if turn.now - gpu.sampled_at >= turn.policy.glimpses_apart:
-        turn.sample(gpu)
-    return False
-
-
-def _one_may_have_gone(turn: Turn, gpu: Gpu, ask: Ask) -> bool:
-    """Another process of the job may have been killed just now, and its end be told after this ask."""
-    if turn.now - ask.since >= turn.policy.poll:
-        return False
-    return any(process > 0 and process != ask.process and share.job == ask.job for process, share in gpu.shares.items())
-
-
-def _strays(shares: Iterable[Share]) -> int:
-    """What programs without a page hold: only a sample tells that one of them has gone (breach.py)."""
-    return sum(share.overhead for share in shares if share.process < 0)
 
 
 def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
@@ -317,7 +291,7 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
             share = Share(ask.process, ask.job, gpu.id, turn.now)
             state.add_share(share)
         share.attached, share.measured, share.since = True, False, turn.now
-        share.glimpse = -1
+        share.glimpse, share.glimpsed_at = -1, turn.now
         if gpu.name not in state.overheads:
             gpu.guessed.add(share.process)
         state.change(share, credit=spare, overhead=room.need)

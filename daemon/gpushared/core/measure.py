@@ -8,13 +8,13 @@ is granted until that is worked off, and idle credit is taken back first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushared.core import breach, health
 from gpushared.core.events import MemorySampled
 from gpushared.core.instructions import Persist, Publish, Revoke
-from gpushared.core.state import MIB, Gpu, Job, Returning, Share, whole_units
+from gpushared.core.state import MIB, Gpu, Returning, Share, whole_units
 from gpushared.core.turn import Turn
 
 NOTICEABLE = 64 * MIB
@@ -86,25 +86,26 @@ def _young(turn: Turn, share: Share) -> bool:
 
 
 def _settled(turn: Turn, gpu: Gpu, share: Share, found: int) -> int:
-    """What to charge for a context that NVML shows to cost `found`: never less than before while it may still grow, and
-    nothing else for a small difference before it has been seen twice."""
-    first = share.glimpse < 0
-    if found != share.glimpse:
+    """What to charge for a context that NVML shows to cost `found`.
+
+    More counts at once. Less counts when NVML has shown no more for a while: what a call is about to allocate, or has
+    just freed, is in the word already, or still, and hides as much of the overhead.
+    """
+    if share.glimpse < 0 or found > share.overhead:
         share.glimpse, share.glimpsed_at = found, turn.now
-    steady = turn.now - share.glimpsed_at >= turn.policy.glimpses_apart
-    if share.overhead and not steady and abs(found - share.overhead) < NOTICEABLE:
-        # Perhaps an allocation that came and went between the two looks at the word. But at the first look, which after
-        # a restart is all that tells of memory that the same pid had before exec, too little is worse than too much.
-        return max(found, share.overhead) if first else share.overhead
+        if share.measured and found > share.overhead and _young(turn, share):
+            _learn(turn, gpu, share, found)  # it had only paused
+        return max(found, share.overhead)
+    share.glimpse = max(share.glimpse, found)
+    if turn.now - share.glimpsed_at < turn.policy.glimpses_apart:
+        return share.overhead
+    most, share.glimpse, share.glimpsed_at = share.glimpse, found, turn.now
     if share.attached and not share.measured:
-        if _young(turn, share) and not (steady and found):
-            return max(found, share.overhead)
-        share.measured = True
-        gpu.guessed.discard(share.process)
-        _learn(turn, gpu, share, found)
-    elif share.attached and _young(turn, share) and found > share.overhead:
-        _learn(turn, gpu, share, found)  # it had only paused
-    return found
+        if not most and _young(turn, share):
+            return share.overhead
+        take_for_measured(gpu, [share])
+        _learn(turn, gpu, share, most)
+    return most
 
 
 def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
@@ -117,16 +118,11 @@ def _learn(turn: Turn, gpu: Gpu, share: Share, measured: int) -> None:
         turn.emit(Persist())
 
 
-def provisional(turn: Turn, gpu: Gpu, job: Job) -> int:
-    """What the job is charged for contexts that have not been measured yet: they may cost less."""
-    if not gpu.health.attributed:
-        return 0
-    young = turn.now - turn.policy.settling - turn.policy.glimpses_apart
-    return sum(
-        share.overhead
-        for share in turn.state.shares_of(job, gpu.id)
-        if share.attached and not share.measured and share.since > young
-    )
+def take_for_measured(gpu: Gpu, shares: Iterable[Share]) -> None:
+    """NVML has had its time: what these contexts are charged stands."""
+    for share in shares:
+        share.measured = True
+        gpu.guessed.discard(share.process)
 
 
 def _settle_returning(turn: Turn, gpu: Gpu, by_pid: Mapping[int, int]) -> None:

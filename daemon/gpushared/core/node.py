@@ -25,7 +25,19 @@ from typing import Any
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Mention, Reason, words
-from gpushared.core import admission, health, lending, measure, notes, rebudget, reclaim, reserving, reveal, rungs
+from gpushared.core import (
+    admission,
+    health,
+    lending,
+    measure,
+    notes,
+    rebudget,
+    reclaim,
+    reserving,
+    reveal,
+    rungs,
+    unconfirmed,
+)
 from gpushared.core.events import (
     AskCancelled,
     AttachAsked,
@@ -158,6 +170,10 @@ class NodeState:
         """What the pages of these processes (all of the GPU's, if not said) should say, in bytes."""
         found = self.state.gpus[gpu]
         return lending.published(self.state, found, found.shares if processes is None else processes)
+
+    def watched(self, gpu: str) -> set[int]:
+        """Processes of which the next UsedSeen is to say whether they end."""
+        return unconfirmed.watched(self.state.gpus[gpu])
 
     def pressure(self, gpu: str, now: float) -> dict[str, dict[str, float]]:
         """How long claims have waited on the GPU (stall.py)."""
@@ -534,7 +550,7 @@ def _credit_asked(turn: Turn, event: CreditAsked) -> None:
 
 
 def _wait_for(turn: Turn, ask: Ask) -> None:
-    ask.priority = turn.state.jobs[ask.job].spec.priority
+    ask.priority, ask.made = turn.state.jobs[ask.job].spec.priority, turn.now
     ask.deadline = ask.since + turn.policy.claim_timeout
     lending.add_ask(turn, ask)
 
@@ -577,6 +593,7 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
         if share is None:
             continue
         share.trim = event.trims.get(process)
+        share.ending = process in event.ending
         if process in gpu.holds:
             answered = event.asking.get(process, 0) - unanswered[process]
             if answered <= 0 or turn.now >= gpu.holds[process] + turn.policy.hold:
@@ -587,7 +604,7 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
             turn.state.jobs[share.job].active_at = turn.now
     lending.measure_asks(turn, gpu)
     for ask in gpu.asks.values():
-        ask.looked = True
+        ask.looked, ask.verified = True, ask.closely
     measure.work_off(turn, gpu)
     lending.settle(turn, gpu)
 
@@ -624,7 +641,7 @@ def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
     for job in turn.state.owners(gpu.id):
         _close_if_over(turn, job)  # its last program was a static one, which only the sample shows to have gone
     for ask in gpu.asks.values():
-        ask.sampled = True
+        ask.sampled = ask.sampled or event.begun is None or event.begun >= ask.made
     lending.settle(turn, gpu)
     _admit_waiting(turn)
 

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
-from gpushared.core import measure, obstacle, planner, rungs
+from gpushared.core import obstacle, planner, rungs, unconfirmed
 from gpushared.core.events import LeftAlone
 from gpushared.core.state import Ask, Gpu, Job, Rung, Share
 from gpushared.core.turn import Turn
@@ -136,7 +136,7 @@ def _lenders(turn: Turn, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
         if job.id not in claimants
         and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(turn, gpu, job))
         # Nobody is stopped for a context that may cost less than it is charged.
-        and turn.state.loan(job, gpu.id) > measure.provisional(turn, gpu, job)
+        and turn.state.loan(job, gpu.id) > unconfirmed.contexts(gpu, turn.state.shares_of(job, gpu.id))
     ]
 
 

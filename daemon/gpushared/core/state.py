@@ -135,8 +135,10 @@ class Share:
     measured: bool = False
     """Its overhead is what NVML shows, not what was expected."""
     glimpse: int = -1
-    """The overhead that NVML last showed while it was not settled, and since when."""
+    """The most overhead that NVML has shown since `glimpsed_at`; -1: nothing yet."""
     glimpsed_at: float = 0.0
+    ending: bool = False
+    """Its process has ended, or is in its exit: nothing of this is in use much longer."""
     trim: TrimSeen | None = None
     """As last seen in the page; None: nobody in the process would act on a trim."""
     granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))
@@ -277,10 +279,16 @@ class Ask:
     priority: int = 0
     attach: bool = False
     driver_failed: bool = False
+    made: float = 0.0
+    """When this daemon was asked; the allocation may have waited before, since `since`."""
     sampled: bool = False
     """NVML has been asked since: where the driver failed, or memory of the dead may have come back."""
     looked: bool = False
     """The words have been read since."""
+    closely: bool = False
+    """It is about to be refused for what the processes of its job are charged: it counts whether they still live."""
+    verified: bool = False
+    """That has been looked at since."""
     allocation: int = 0
     """What the call is about to use in all, in bytes; 0: not said."""
     claim: bool = False

@@ -33,6 +33,9 @@ class Enforcer(Protocol):
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
         """What processes use of a GPU now. A claim looks at all of them at once."""
 
+    def stamps(self, processes: Iterable[int], gpu: str) -> dict[int, tuple[int, int]]:
+        """Process -> what it uses, and a number: where both are as before, it has used just that all the while."""
+
     def asking(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
         """Process -> calls that wait for an answer, or have one and are about to take what they were granted."""
 
@@ -98,6 +101,17 @@ class ShimEnforcer:
             line = page.lines.get(gpu) if page is not None else None
             if line is not None:
                 found[process] = (load(line) >> 32) * UNIT
+        return found
+
+    def stamps(self, processes: Iterable[int], gpu: str) -> dict[int, tuple[int, int]]:
+        """What used_by() says, with the number of releases: what was taken and given back in between has raised it."""
+        found = {}
+        for process in processes:
+            line = self._line(process, gpu)
+            if line is not None:
+                # In this order: the process counts a release before it lowers `used`.
+                used = (lib.gs_word_load(line) >> 32) * UNIT
+                found[process] = used, line.releases
         return found
 
     def asking(self, processes: Iterable[int], gpu: str) -> dict[int, int]:

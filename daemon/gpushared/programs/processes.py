@@ -24,6 +24,11 @@ from gpushare.whose import ROOT, may_signal, users_of
 HEAD = 8192
 """Bytes, more than /proc/PID/stat has, and than the path of a program."""
 
+FLAGS = 6
+"""The place of a thread's flags in /proc/PID/stat, behind its name,"""
+PF_EXITING = 0x4
+"""and the one of them that says that the thread is in its exit (include/linux/sched.h)."""
+
 SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 
@@ -41,10 +46,26 @@ def _read(path: str) -> bytes | None:
         os.close(fd)
 
 
-def _stat_fields(pid: int) -> list[bytes] | None:
-    """The fields after the program's name, which may itself hold blanks and brackets."""
-    text = _read(f"/proc/{pid}/stat")
+def _stat_fields(pid: int, thread: str = "") -> list[bytes] | None:
+    """The fields after the program's name, which may itself hold blanks and brackets; None: it has gone."""
+    text = _read(f"/proc/{pid}{thread}/stat")
     return text[text.rfind(b")") + 2 :].split() if text else None
+
+
+def _in_exit(pid: int) -> bool:
+    """Whether all threads of a process that has not been reaped are in their exit."""
+    if not _is_exiting(_stat_fields(pid)):  # the first thread: nearly always this is the answer
+        return False
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return False
+    found = (_stat_fields(pid, f"/task/{thread.name}") for thread in threads)
+    return all(fields is None or _is_exiting(fields) for fields in found)
+
+
+def _is_exiting(fields: list[bytes] | None) -> bool:
+    return fields is not None and len(fields) > FLAGS and bool(int(fields[FLAGS]) & PF_EXITING)
 
 
 def start_time(pid: int) -> int | None:
@@ -178,6 +199,11 @@ class Process:
 
     def alive(self) -> bool:
         return self.pidfd >= 0 and not _has_ended(self.pidfd)
+
+    def is_ending(self) -> bool:
+        """It has ended, or all of its threads are in their exit, which takes as long as its memory needs to be torn
+        down: it runs no program any more, although its pidfd does not tell so yet."""
+        return not self.alive() or _in_exit(self.pid)
 
     def same(self, other: Process) -> bool:
         return self.pid == other.pid and self.start_time == other.start_time

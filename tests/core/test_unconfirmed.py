@@ -1,0 +1,158 @@
+"""What a job is charged and may not have: measured without being misled, and no ground for a refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.tale import spec, start, used
+from gpushare.reasons import Code
+from gpushared.core.events import MemorySampled
+from gpushared.core.instructions import SampleMemory
+from gpushared.core.state import MIB, Policy
+from property.world import World
+
+GIB = 1024 * MIB
+GPU = "GPU-0"
+
+
+@pytest.fixture
+def world() -> World:
+    """16 GiB; a context is guessed at 512 MiB and costs 100."""
+    made = World([16 * GIB], [100 * MIB], Policy(chunk=0))
+    made.ever_tight = True
+    return made
+
+
+def sample(world: World, process: int, overhead: int) -> None:
+    """NVML shows so much beside what the process uses."""
+    one = world.programs[process]
+    amount = one.words[GPU].used
+    shown = {one.pid: amount + overhead}
+    world.send(MemorySampled(GPU, amount + overhead, shown, {process: amount}, begun=world.now))
+
+
+def charged(world: World, process: int) -> int:
+    return world.node.gpus[GPU].shares[process].overhead
+
+
+def settled(world: World) -> int:
+    process = start(world, "job", "4Gi", "4Gi")
+    world.wait(3.0)
+    assert charged(world, process) == 100 * MIB
+    world.now += 1.0
+    return process
+
+
+def test_more_is_charged_at_once(world: World) -> None:
+    process = settled(world)
+    sample(world, process, 700 * MIB)
+    assert charged(world, process) == 700 * MIB
+
+
+def test_less_is_charged_when_nvml_has_shown_no_more_for_a_while(world: World) -> None:
+    """What a call is about to allocate is in the word already, and hides as much of the overhead."""
+    process = settled(world)
+    sample(world, process, 60 * MIB)
+    assert charged(world, process) == 100 * MIB
+    world.now += 0.1
+    sample(world, process, 70 * MIB)
+    assert charged(world, process) == 100 * MIB
+    world.now += 0.2
+    sample(world, process, 0)
+    assert charged(world, process) == 70 * MIB, "the most of these"
+    world.now += 0.1
+    sample(world, process, 0)
+    assert charged(world, process) == 70 * MIB
+    world.now += 0.25
+    sample(world, process, 0)
+    assert charged(world, process) == 0
+
+
+def test_one_sample_that_shows_too_little_changes_nothing(world: World) -> None:
+    process = settled(world)
+    sample(world, process, 0)
+    world.now += 0.3
+    sample(world, process, 100 * MIB)
+    world.now += 0.3
+    sample(world, process, 100 * MIB)
+    assert charged(world, process) == 100 * MIB
+    assert world.node.state.overheads["software GPU"] == 100 * MIB
+
+
+def test_a_guess_stands_until_nvml_has_been_seen_twice(world: World) -> None:
+    process = start(world, "job", "4Gi", "4Gi")
+    sample(world, process, 40 * MIB)
+    world.now += 0.2
+    sample(world, process, 90 * MIB)
+    assert charged(world, process) == 512 * MIB and not world.node.state.overheads
+    world.now += 0.1
+    sample(world, process, 90 * MIB)
+    assert charged(world, process) == 90 * MIB and world.node.state.overheads["software GPU"] == 90 * MIB
+
+
+def test_a_guess_stands_longer_while_nothing_of_it_is_there(world: World) -> None:
+    process = start(world, "job", "4Gi", "4Gi")
+    for _ in range(3):
+        sample(world, process, 0)
+        world.now += 0.3
+    assert charged(world, process) == 512 * MIB
+
+
+def test_an_ask_waits_until_the_guess_has_been_measured_however_long_that_takes(world: World) -> None:
+    """The driver's answers are late; the ask is within the limit all the same."""
+    process = start(world, "job", "4Gi", "4Gi")
+    real, world._sample = world._sample, lambda gpu: MemorySampled(gpu, 0, {}, {})  # type: ignore[method-assign]
+    world.programs[process].contexts[GPU] = 100 * MIB
+    world.node.gpus[GPU].shares[process].since += 100.0  # NVML does not list it yet
+    world.allocate(process, GPU, 3900 * MIB)
+    world.wait(10.0)
+    assert world.waiting and not world.refusals
+    world._sample = real  # type: ignore[method-assign]
+    world.wait(1.0)
+    assert used(world, process) == 3900 * MIB and not world.refusals
+
+
+def test_nor_longer_than_a_claim(world: World) -> None:
+    process = start(world, "job", "4Gi", "4Gi")
+    world._sample = lambda gpu: MemorySampled(gpu, 0, {}, {})  # type: ignore[method-assign]
+    world.programs[process].contexts[GPU] = 512 * MIB
+    world.node.gpus[GPU].shares[process].since += 100.0
+    world.allocate(process, GPU, 3900 * MIB)
+    world.wait(world.policy.claim_timeout + 0.1)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+    world.allocate(process, GPU, 3900 * MIB)
+    assert len(world.refusals) == 2, "from then on the guess stands"
+
+
+def test_what_nvml_has_shown_of_a_context_is_certain(world: World) -> None:
+    """So what does not fit beside that is refused at once."""
+    world.cost[GPU] = 400 * MIB
+    process = start(world, "job", "4Gi", "4Gi")
+    sample(world, process, 400 * MIB)
+    world.allocate(process, GPU, 3700 * MIB)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+    world.allocate(process, GPU, 3600 * MIB)
+    assert world.waiting and len(world.refusals) == 1, "the guess is 512"
+
+
+def test_a_sample_from_before_the_ask_is_no_fact(world: World) -> None:
+    """A program without a page has just ended: what NVML was asked before that does not count."""
+    job = world.submit(spec("job", "4Gi", "4Gi"))
+    process = world.join(job)
+    world.attach(process, GPU)
+    world.wait(3.0)
+    pid = world.escape(job, GPU, 3 * GIB)
+    world.wait(3.0)
+    old = world._sample(GPU)
+    del world.strays[pid]
+    world.now += 1.0
+    asked: list[SampleMemory] = []
+    real, world._sample = world._sample, lambda gpu: asked.append(SampleMemory(gpu))  # type: ignore[method-assign,func-returns-value]
+    world.allocate(process, GPU, 3 * GIB)
+    assert asked and world.waiting
+    world.send(MemorySampled(GPU, old.used, old.by_pid, old.steady, old.strays, begun=world.now - 0.5))
+    assert not world.refusals and len(asked) == 2, "asked again"
+    world._sample = real  # type: ignore[method-assign]
+    world.send(world._sample(GPU))
+    assert used(world, process) == 3 * GIB and not world.refusals
+    assert not world.waiting
