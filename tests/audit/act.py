@@ -496,10 +496,10 @@ class Act:
         header = job.book.header
         limit = self.random.randrange(max(int(header.request), 512 << 20), 15 << 30, 2 << 20)
         raised = limit > header.limit
+        for ceiling in job.ceilings:
+            ceiling.lift(limit)  # which is above what is in force, or changes nothing
         if raised:
             header.limit = limit
-            for ceiling in job.ceilings:
-                ceiling.lift(limit)
         else:
             header.cap = limit
         job.tuning = True

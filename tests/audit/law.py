@@ -10,8 +10,10 @@ from typing import Any
 
 SECOND = 1_000_000_000
 CLAIM_TIMEOUT = 30 * SECOND  # docs: the longest that an allocation within the request waits
-AWAY_PATIENCE = 2 * SECOND  # docs/restart.md: so long does an allocation wait for a daemon to come back
+AWAY_PATIENCE = CLAIM_TIMEOUT  # docs/restart.md: so long does an allocation wait for a daemon to come back,
+CONTEXT_PATIENCE = 2 * SECOND  # and so long a context
 CLOCK_SLACK = 1 * SECOND  # between what the auditor sees and what a program sees, on a loaded machine
+SHRINKS_WITHIN = CLOCK_SLACK  # docs/reasons.md: what a job above a lowered limit frees may be used again for 0.1 s
 STOP_SLACK = 2 * SECOND  # from the decision to stop a job to the moment at which the signal is noticed
 FOREVER = 1 << 62
 
@@ -24,19 +26,20 @@ class Away:
     back: int = FOREVER
 
 
-def excuse(since: int, until: int, aways: list[Away]) -> Away | None:
+def excuse(since: int, until: int, aways: list[Away], patience: int) -> Away | None:
     """The absence of the daemon for which docs/restart.md allows an allocation from `since` to `until` to fail."""
+    least = patience - CLOCK_SLACK // 5
     for away in aways:
         # Once one allocation has waited in vain, the next ones fail at once until there is a daemon.
-        long = away.back - away.since >= AWAY_PATIENCE - CLOCK_SLACK // 5
-        if long and until >= away.since + AWAY_PATIENCE - CLOCK_SLACK // 5 and since <= away.back + CLOCK_SLACK:
+        if away.back - away.since >= least and until >= away.since + least and since <= away.back + CLOCK_SLACK:
             return away
     return None
 
 
 def refusal(fact: dict[str, Any], aways: list[Away]) -> str | None:
     """(a) An allocation within the request fails only while there is no daemon."""
-    if excuse(fact["since"], fact["until"], aways):
+    patience = CONTEXT_PATIENCE if fact["kind"] == "context" else AWAY_PATIENCE
+    if excuse(fact["since"], fact["until"], aways, patience):
         return None
     waited = (fact["until"] - fact["since"]) / SECOND
     return (
@@ -81,7 +84,7 @@ class Ceiling:
     lowered_at: int = 0
     ratchet: int = 0
     tolerance: int = 0
-    seen: list[int] = field(default_factory=list)
+    seen: list[tuple[int, int]] = field(default_factory=list)  # when, and what
 
     def lift(self, limit: int) -> None:
         self.limit = max(self.limit, limit)
@@ -92,14 +95,14 @@ class Ceiling:
             self.limit, self.lowered_at, self.seen = limit, now, []
 
     def judge(self, used: int, now: int) -> str | None:
-        if self.ratchet and now - self.lowered_at < CLOCK_SLACK:
-            self.seen.append(used)
-        elif self.ratchet:
+        if self.ratchet and now - self.lowered_at >= CLOCK_SLACK:
             # What it had when the limit sank below that; from then on it can only shrink.
-            self.ratchet = min(self.ratchet, max([*self.seen, self.limit]))
-            self.seen = [used]
+            recent = [one for one in self.seen if now - one[0] <= SHRINKS_WITHIN]
+            self.seen = recent or self.seen[-1:] or [(now, used)]
+            self.ratchet = min(self.ratchet, max([self.limit, *(amount for _, amount in self.seen)]))
             if self.ratchet <= self.limit:
                 self.ratchet = 0
+        self.seen.append((now, used))
         most = max(self.limit, self.ratchet)
         if used <= most + self.tolerance:
             return None

@@ -65,18 +65,25 @@ def test_refusal_within_the_request_is_a_violation() -> None:
 @pytest.mark.parametrize(
     ("since", "until", "gone", "back", "allowed"),
     [
-        (10, 12.1, 9.5, 20, True),  # it has waited 2 s
-        (13, 13.0, 9.5, 20, True),  # the next ones fail at once
-        (20.5, 20.6, 9.5, 20, True),  # the program has not noticed yet that there is one again
-        (10, 10.5, 9.5, 20, False),  # it did not wait
-        (10, 12.1, 9.5, 10.5, False),  # the daemon was back in time
-        (22, 22.1, 9.5, 20, False),  # long back
-        (5, 8, 9.5, 20, False),  # before
+        (10, 40.1, 9.5, 50, True),  # it has waited as long as a claim
+        (42, 42.0, 9.5, 50, True),  # the next ones fail at once
+        (50.5, 50.6, 9.5, 50, True),  # the program has not noticed yet that there is one again
+        (10, 12.1, 9.5, 50, False),  # it did not wait
+        (10, 40.1, 9.5, 38.5, False),  # the daemon was back in time
+        (52, 52.1, 9.5, 50, False),  # long back
+        (5, 8, 9.5, 50, False),  # before
     ],
 )
 def test_refusal_without_a_daemon(since: float, until: float, gone: float, back: float, allowed: bool) -> None:
     aways = [Away(int(gone * SECOND), int(back * SECOND))]
     assert (law.refusal(refused(since, until), aways) is None) == allowed
+
+
+@pytest.mark.parametrize(("until", "allowed"), [(12.1, True), (10.5, False)])
+def test_context_without_a_daemon(until: float, allowed: bool) -> None:
+    """It waits 2 s only: a program is to start."""
+    fact = refused(10, until) | {"kind": "context"}
+    assert (law.refusal(fact, [Away(int(9.5 * SECOND), 20 * SECOND)]) is None) == allowed
 
 
 def test_wait_longer_than_a_claim_is_a_violation() -> None:
@@ -117,9 +124,19 @@ def test_ceiling_that_is_lowered_lets_nobody_grow() -> None:
     assert ceiling.judge(2 * GiB, int(11.4 * SECOND)) is None
     assert ceiling.judge(2 * GiB + UNIT, int(11.6 * SECOND)) is not None
     assert ceiling.judge(1 * GiB, int(11.8 * SECOND)) is None
-    assert ceiling.judge(1 * GiB + UNIT, 12 * SECOND) is not None
+    assert ceiling.judge(2 * GiB, int(12.1 * SECOND)) is None, "freed a moment ago, and taken again"
+    assert ceiling.judge(1 * GiB, int(12.7 * SECOND)) is None
+    assert ceiling.judge(1 * GiB, int(13.5 * SECOND)) is None
+    assert ceiling.judge(1 * GiB + UNIT, int(13.9 * SECOND)) is not None
     ceiling.lift(3 * GiB)
-    assert ceiling.judge(3 * GiB, 13 * SECOND) is None
+    assert ceiling.judge(3 * GiB, 14 * SECOND) is None
+
+
+def test_ceiling_begins_with_the_first_sample_after_the_change() -> None:
+    ceiling = Ceiling(4 * GiB)
+    ceiling.lower(1 * GiB, 10 * SECOND)
+    assert ceiling.judge(3 * GiB, 12 * SECOND) is None
+    assert ceiling.judge(3 * GiB + UNIT, 13 * SECOND) is not None
 
 
 # -- what the judge is told ------------------------------------------------------------------------------------
