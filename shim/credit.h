@@ -51,8 +51,7 @@ struct gs_line {
     uint32_t asking;     /* [process] calls that have asked for credit and have not taken it, or given up, yet */
     uint32_t unmet;      /* [process] calls within the request that failed without an answer of the daemon; wraps */
     uint32_t unmet_told; /* [daemon] how many of these it has counted */
-    uint32_t releases;   /* [process] how often `used` was lowered; wraps. Unchanged with an unchanged `used`: nothing came
-                            and went in between */
+    uint32_t releases;   /* [process] how often `used` was lowered; wraps. With it, `used` was the same all the while */
     uint32_t reserved_process[2];
 
     uint64_t grantable;  /* [daemon] units that a request for more credit would get now */

@@ -31,7 +31,7 @@ MORE_FIELDS = {
     "shim/wire.h": [
         ("#define GS_WIRE_VERSION 1\n", "#define GS_WIRE_VERSION 2\n"),
         ("    uint32_t min_run_ms;\n", "    uint32_t min_run_ms;\n    uint64_t wish;\n"),
-        ("lines end with \\n */\n", "lines end with \\n */\n    uint64_t more;\n"),
+        ("plus 1; 0: not told */\n", "plus 1; 0: not told */\n    uint64_t more;\n"),
     ],
     "shim/preload/client.c": [
         (
@@ -44,7 +44,10 @@ MORE_FIELDS = {
         ("        page.magic = lib.GS_PAGE_MAGIC\n", "        page.mood, page.magic = 7, lib.GS_PAGE_MAGIC\n")
     ],
     "daemon/gpushared/shim_server.py": [
-        ("body.granted = status, line, granted\n", "body.granted = status, line, granted\n        body.more = 7\n")
+        (
+            "body.node_number = status, line, granted, node_number\n",
+            "body.node_number = status, line, granted, node_number\n        body.more = 7\n",
+        )
     ],
 }
 """What the next version changes: reserved space becomes fields, and bodies grow behind their last."""
@@ -54,7 +57,7 @@ OURS_DROPPED = {
     "shim/wire.h": [("#define GS_WIRE_OLDEST  1\n", "#define GS_WIRE_OLDEST  2\n")],
 }
 
-VERSION_AT, MOOD_AT, COLOUR_AT = 8, 124, 128 + 52
+VERSION_AT, MOOD_AT, COLOUR_AT = 8, 124, 128 + 56
 """In the page."""
 
 
