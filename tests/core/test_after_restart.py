@@ -1,0 +1,69 @@
+"""What the next daemon knows of a job's work: who is the cheapest to stop stays so."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.tale import start
+from gpushared.core.events import Checkpointed
+from gpushared.core.instructions import Revoke
+from gpushared.core.state import MIB, Policy
+from property.world import World, mib
+
+GIB = 1024 * MIB
+GPU = "GPU-0"
+
+
+def node() -> World:
+    return World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300)))
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_how_long_ago_jobs_began_and_saved_is_not_forgotten(restarts: int) -> None:
+    world = node()
+    jobs = {}
+    for name, saves in (("old", 100), ("fresh", 20), ("never", None)):
+        process = start(world, name, "none", "max", on_reclaim=("term", "kill"))
+        world.allocate(process, GPU, 4 * GIB)
+        jobs[name] = world.programs[process].job, saves
+    began = world.now
+    world.wait(50.0)
+    world.send(Checkpointed(jobs["old"][0]))
+    world.wait(80.0)
+    world.send(Checkpointed(jobs["fresh"][0]))
+    for _ in range(restarts):
+        world.wait(10.0)
+        world.restart()
+    known = {name: world.node.jobs[job] for name, (job, _) in jobs.items()}
+    assert [one.since for one in known.values()] == pytest.approx([began] * 3)
+    assert known["old"].saved_at == pytest.approx(began + 50.0)
+    assert known["fresh"].saved_at == pytest.approx(began + 130.0)
+    assert known["never"].saved_at < began
+    owner = start(world, "owner", "6Gi", "6Gi")
+    world.allocate(owner, GPU, 5 * GIB)
+    assert [one.job for one in world.terminated] == [jobs["fresh"][0]], "it has the least to lose"
+
+
+def test_what_a_word_says_while_it_is_lowered_is_known_at_once() -> None:
+    """The program has taken some of its idle credit since the daemon has looked."""
+    world = node()
+    one, other = start(world, "one", "none", "max"), start(world, "other", "none", "max")
+    world.allocate(one, GPU, 12 * GIB)
+    world.free(one, GPU, 8 * GIB)
+    obey, word = world._obey, world.programs[one].words[GPU]
+
+    def take_before(instruction):
+        if isinstance(instruction, Revoke) and instruction.process == one and word.used < 6 * GIB:
+            word.used = 6 * GIB
+        return obey(instruction)
+
+    world._obey = take_before  # type: ignore[method-assign]
+    usages = []
+    handle = world.node.handle
+    world.node.handle = lambda event, now: (  # type: ignore[method-assign]
+        handle(event, now),
+        usages.append(world.node.state.usage(world.node.jobs[world.programs[one].job], GPU)),
+    )[0]
+    world.allocate(other, GPU, 8 * GIB)
+    assert word.used == 6 * GIB
+    assert usages[-1] == world.usage(world.programs[one].job, GPU)
