@@ -24,15 +24,18 @@
 #if defined(__GLIBC__) && defined(__x86_64__)
 #define GS_VERSION_FIRST  "GLIBC_2.2.5"
 #define GS_VERSION_ROBUST "GLIBC_2.12"
+#define GS_VERSION_SPACES "GLIBC_2.3.4"
 #elif defined(__GLIBC__) && defined(__aarch64__)
 #define GS_VERSION_FIRST  "GLIBC_2.17"
 #define GS_VERSION_ROBUST "GLIBC_2.17"
+#define GS_VERSION_SPACES "GLIBC_2.17"
 #endif
 
 #ifdef GS_VERSION_FIRST
 #define GS_USE(function, version) __asm__(".symver " #function "," #function "@" version);
 GS_USE(dladdr, GS_VERSION_FIRST)
 GS_USE(dlclose, GS_VERSION_FIRST)
+GS_USE(dlmopen, GS_VERSION_SPACES)
 GS_USE(dlopen, GS_VERSION_FIRST)
 GS_USE(dlsym, GS_VERSION_FIRST)
 GS_USE(dlvsym, GS_VERSION_FIRST)
