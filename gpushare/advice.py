@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpushare.quantity import BINARY, format_bytes
 
-__all__ = ["limit_for", "of_peaks"]
+__all__ = ["NOTHING_SEEN", "limit_for", "of_peaks"]
 
 GIB, MIB = BINARY["Gi"], BINARY["Mi"]
 HEADROOM = 10  # percent beyond the peak
@@ -22,13 +22,16 @@ def limit_for(peak: int, total: int) -> str:
     return f"{limit // GIB}Gi" if limit % GIB == 0 else f"{limit // MIB}Mi"
 
 
-def of_peaks(peaks: list[tuple[int, int, int]]) -> tuple[str, str] | None:
-    """From (GPU, peak, total) of each GPU in bytes: a sentence, and the limit; None where nothing was seen.
+NOTHING_SEEN = "no GPU memory was seen in use: what a program holds for a second or less may not be seen"
+
+
+def of_peaks(peaks: list[tuple[int, int, int]]) -> tuple[str, str | None]:
+    """From (GPU, peak, total) of each GPU in bytes: a sentence, and the limit; no limit where nothing was seen.
 
     One limit holds on each GPU, so the largest peak decides.
     """
     index, peak, total = max(peaks, key=lambda one: one[1], default=(0, 0, 0))
     if peak <= 0:
-        return None
+        return NOTHING_SEEN, None
     limit = limit_for(peak, total)
     return f"peak {format_bytes(peak)} on GPU {index}: ask for it with --limit {limit}", limit

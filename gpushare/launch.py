@@ -27,7 +27,7 @@ from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
 from gpushare.link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, wait_for
 from gpushare.paths import software_driver_dir
-from gpushare.printable import one_line, printable
+from gpushare.printable import one_line, printable, shortened
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.rungs import parse_rungs
 
@@ -218,7 +218,7 @@ class Launch:
     def registration(self) -> dict[str, object]:
         return {
             "name": self.name,
-            "command": shortened(self.options.command),
+            "command": shortened(self.options.command, MAX_SHOWN),
             "request": self.budget.request.canonical(),
             "limit": self.budget.limit.canonical(),
             "request_source": _source(self.request or (None if self.budget.request.kind is Kind.NONE else self.limit)),
@@ -362,8 +362,8 @@ class Launch:
                 self.say(f"cannot write the report to {self.options.report}: {error.strerror}", level=0)
         return ending.exit_code
 
-    def _advice(self, ending: Ending) -> tuple[str, str] | None:
-        """What a program that was only observed should ask for: a sentence, and the limit."""
+    def _advice(self, ending: Ending) -> tuple[str, str | None] | None:
+        """What a program that was only observed should ask for: a sentence, and the limit if something was seen."""
         if self.mode != "observe" or self.job is None or ending.outcome is None:
             return None
         from gpushare.advice import of_peaks
@@ -408,17 +408,6 @@ def working_directory() -> str | None:
         return str(Path.cwd())
     except FileNotFoundError:  # removed under our feet: no reason not to run there
         return None
-
-
-def shortened(command: list[str]) -> list[str]:
-    """What ps shows: a command line may have megabytes."""
-    words, left = [], MAX_SHOWN
-    for word in command:
-        if left <= 0:
-            break
-        words.append(word[:left])
-        left -= len(word) + 1
-    return words
 
 
 def default_name(command: list[str]) -> str:

@@ -24,7 +24,7 @@ GAP, OURS, REMEDY = "…", "gpushare: ", "What to do: "
 FRAMEWORKS = "out_of_memory"
 """What a program says after the fact: worth a word only where gpushare has said nothing itself."""
 LONGEST = 1000
-"""Characters of a line in which a message is looked for: whoever makes lines of millions must not keep us busy."""
+"""Characters of a line in which a message is looked for: a line of millions must not keep us busy."""
 CODE = re.compile(r"""(?:\bcode=|"code": *")([a-z_]+)\b""")
 """In a log and in JSON."""
 FACT = re.compile(r"  (?P<label>\S.*?)(?:  +|$)(?P<text>.*)")

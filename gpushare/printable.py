@@ -6,7 +6,7 @@ an administrator's screen. Each exit to a terminal passes its text through `prin
 
 from __future__ import annotations
 
-__all__ = ["one_line", "printable"]
+__all__ = ["one_line", "printable", "shortened"]
 
 
 def one_line(text: str) -> str:
@@ -25,3 +25,14 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def shortened(command: list[str], most: int) -> list[str]:
+    """At most so many characters of a command line, which may have megabytes."""
+    words, left = [], most
+    for word in command:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word) + 1
+    return words

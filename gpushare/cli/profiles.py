@@ -35,4 +35,4 @@ def command(output: str) -> None:
         ]
         _output.print_table(COLUMNS, rows)
     else:
-        _output.echo("no profiles", err=True)
+        _output.echo("no profiles: `gpushare profiles --help` shows how to write one", err=True)

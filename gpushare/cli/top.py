@@ -118,7 +118,7 @@ def command(interval: float, once: bool, sort: str, readonly: bool) -> None:
 
 
 def _ask() -> tuple[Node, Status] | DaemonUnreachable:
-    """A daemon that is restarted meanwhile is waited for: whoever watches wants to see it come back."""
+    """A daemon that is restarted meanwhile is waited for: its user wants to see it come back."""
     try:
         node = find(load_settings())
         return node, node.client(ANSWERS_WITHIN).status()

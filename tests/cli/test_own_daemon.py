@@ -31,7 +31,7 @@ def wait_until(condition, within: float = 15.0):
         if found:
             return found
         time.sleep(0.02)
-    raise AssertionError("waited in vain")
+    raise AssertionError(f"not within {within} s")
 
 
 def is_gone(pid: int) -> bool:

@@ -85,7 +85,7 @@ def test_a_name_that_is_nearly_right(files, fake, gpushare):
 
 def test_no_profiles_at_all(fake, gpushare):
     code, out, err = gpushare("profiles")
-    assert (code, out, err) == (0, "", "no profiles\n")
+    assert (code, out, err) == (0, "", "no profiles: `gpushare profiles --help` shows how to write one\n")
     assert "there are none; `gpushare profiles --help` shows one" in gpushare("run", "--profile", "x", "true")[2]
 
 
@@ -172,7 +172,10 @@ def test_a_reservation_without_a_request_asks_for_its_amount(fake, run, options,
 
 def test_what_was_observed_is_told_at_the_end(start, fake, tmp_path):
     report = tmp_path / "report"
-    for mode, peak, says in (("observe", 33 * GIB // 10, True), ("observe", 0, False), ("enforce", GIB, False)):
+    peak_seen = "gpushare: peak 3.3 GiB on GPU 0: ask for it with --limit 4Gi\n"
+    nothing = "gpushare: no GPU memory was seen in use: what a program holds for a second or less may not be seen\n"
+    cases = (("observe", 33 * GIB // 10, peak_seen), ("observe", 0, nothing), ("enforce", GIB, ""))
+    for mode, peak, says in cases:
         process = start("run", "--mode", mode, "--report", report, "sleep", "1")
         fake.calls.clear()
         fake.wait_for_call("GET", "/events")
@@ -180,5 +183,5 @@ def test_what_was_observed_is_told_at_the_end(start, fake, tmp_path):
             job["gpus"][0]["peak"] = peak
         _, said = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert said == ("gpushare: peak 3.3 GiB on GPU 0: ask for it with --limit 4Gi\n" if says else "")
-        assert json.loads(report.read_text())["recommended_limit"] == ("4Gi" if says else None)
+        assert said == says
+        assert json.loads(report.read_text())["recommended_limit"] == ("4Gi" if says == peak_seen else None)

@@ -395,30 +395,28 @@ def revoke(world: World) -> None:
     world.visitor().ask(GIB)
 
 
-def kill(world: World) -> None:
-    """A borrower that wants no notice."""
+def borrow_for_a_short_time(world: World, on_reclaim: str) -> None:
+    """The first borrower to be stopped."""
     world.node.client.register(
         {"name": "short", "command": ["short"], "request": "none", "limit": "8Gi", "devices": ["0"]}
-        | {"gpus": 1, "priority": -5, "on_reclaim": "kill"}
+        | {"gpus": 1, "priority": -5, "on_reclaim": on_reclaim}
     )
     world.short = world.visitors.enter_context(contextlib.closing(Program(world.node.shim)))
     world.short.call("hello", world.node.client.job("short")["id"])
     world.short.call("attach", GPU)
     world.short.call("allocate", 2 * GIB)
+
+
+def kill(world: World) -> None:
+    """A borrower that wants no notice."""
+    borrow_for_a_short_time(world, "kill")
     world.visitor().send_ask(2 * GIB)
     until(lambda: world.node.blown() or world.short.process.poll() is not None)
 
 
 def become_anothers(world: World) -> None:
     """A borrower whose program is another user's when it is to be stopped."""
-    world.node.client.register(
-        {"name": "short", "command": ["short"], "request": "none", "limit": "8Gi", "devices": ["0"]}
-        | {"gpus": 1, "priority": -5, "on_reclaim": "term,kill"}
-    )
-    world.short = world.visitors.enter_context(contextlib.closing(Program(world.node.shim)))
-    world.short.call("hello", world.node.client.job("short")["id"])
-    world.short.call("attach", GPU)
-    world.short.call("allocate", 2 * GIB)
+    borrow_for_a_short_time(world, "term,kill")
     world.short.call("become_another_user")
     world.claimant = world.visitor()
     world.claimant.send_ask(2 * GIB)

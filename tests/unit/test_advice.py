@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.advice import limit_for, of_peaks
+from gpushare.advice import NOTHING_SEEN, limit_for, of_peaks
 from gpushare.quantity import Quantity
 
 MIB, GIB = 2**20, 2**30
@@ -41,5 +41,5 @@ def test_the_largest_of_several_gpus_decides():
         "peak 3.3 GiB on GPU 3: ask for it with --limit 4Gi",
         "4Gi",
     )
-    assert of_peaks([]) is None
-    assert of_peaks([(0, 0, TOTAL)]) is None
+    assert of_peaks([]) == (NOTHING_SEEN, None)
+    assert of_peaks([(0, 0, TOTAL)]) == (NOTHING_SEEN, None)

@@ -240,7 +240,7 @@ def _xid_seen(turn: Turn, event: XidSeen) -> None:
 
 
 def _after_change_of(turn: Turn, gpu: Gpu) -> None:
-    """Its health or its size: whoever waits for it may have nothing to wait for any more, or may have it now."""
+    """Its health or its size: those who wait for it may have nothing to wait for any more, or may have it now."""
     lending.settle(turn, gpu)
     turn.emit(Publish(gpu.id))
     _admit_waiting(turn)
@@ -655,7 +655,7 @@ def _note_stall(gpu: Gpu, now: float) -> None:
 def _next_wake(state: State) -> float | None:
     """When the core wants to look at the clock again, whatever happens until then: derived, never stored.
 
-    Whoever is on a rung is there for a claim that waits, so that graces end at one of its polls.
+    A job on a rung is there for a claim that waits, so that graces end at one of its polls.
     """
     times = [waiting.until for waiting in state.queue.values()]
     times += [one.until for one in state.reservations.values() if one.until is not None]

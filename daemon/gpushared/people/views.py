@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from gpushare import api
+from gpushare.printable import shortened
 from gpushared.core import health, waits
 from gpushared.core.instructions import Record
 from gpushared.core.node import NodeState
@@ -76,7 +77,7 @@ class Views:
     def picture(self, entry: Entry) -> api.Job:
         """For the history: as its user sees the job, with the mentions in its outcome not told to anybody yet."""
         shown = self.job(entry, OPERATOR)
-        shown["command"] = shortened(shown["command"])
+        shown["command"] = shortened(shown["command"], COMMAND)
         if shown["outcome"] is not None:
             shown["outcome"] = entry.outcome(0)  # type: ignore[typeddict-item]
         return shown
@@ -306,17 +307,6 @@ def _records(found: Iterable[Record], viewer: Viewer) -> Iterator[api.Record]:
         }
         for one in found
     )
-
-
-def shortened(command: list[str]) -> list[str]:
-    """At most COMMAND characters: a command line may have megabytes."""
-    words, left = [], COMMAND
-    for word in command:
-        if left <= 0:
-            break
-        words.append(word[:left])
-        left -= len(word) + 1
-    return words
 
 
 def _veil(shown: api.Job, viewer: Viewer) -> api.Job:
