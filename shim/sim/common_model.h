@@ -6,7 +6,7 @@
 #ifndef GPUSHARE_SIM_MODEL_H
 #define GPUSHARE_SIM_MODEL_H
 
-#include <stdint.h>
+#include "common_settings.h"
 
 /* The unit in which a GPU's memory is handed out; also the VMM granularity. */
 #define MODEL_BLOCK_BYTES (2ull << 20)
@@ -22,6 +22,9 @@
 
 /* A stream-ordered pool takes memory in steps of this, and gives it back in the pieces in which it took it. */
 #define MODEL_POOL_STEP (32ull << 20)
+
+/* What the first module of a context adds to it, where modules=lazy. */
+#define MODEL_MODULE_BYTES (64ull << 20)
 
 /* A mapping of an array starts at multiples of this (what cuArrayGetMemoryRequirements says). */
 #define MODEL_ARRAY_ALIGNMENT (64ull << 10)
@@ -45,7 +48,15 @@ static inline uint64_t model_small_bytes(uint64_t size) {
 
 /* By how much a pool grows when `size` bytes do not fit into it. */
 static inline uint64_t model_pool_growth(uint64_t size) {
-    return model_round_up(size, MODEL_POOL_STEP);
+    uint64_t step = SIM_IS(pool_step, 2Mi)    ? MODEL_BLOCK_BYTES
+                    : SIM_IS(pool_step, 64Mi) ? 2 * MODEL_POOL_STEP
+                                              : MODEL_POOL_STEP;
+    return model_round_up(size, step);
+}
+
+/* Blocks by which the graph pool of a device grows when `blocks` more are needed. */
+static inline uint64_t model_graph_growth(uint64_t blocks) {
+    return SIM_IS(graph_step, 32Mi) ? model_round_up(blocks, 16) : blocks;
 }
 
 static inline uint64_t model_pitch(uint64_t width) {

@@ -55,6 +55,7 @@ struct pool_file {
     struct sim_hardware hardware;
     struct slot slots[POOL_SLOTS];
     _Atomic uint64_t used[SIM_MAX_GPUS][POOL_SLOTS];
+    _Atomic uint64_t shared[SIM_MAX_GPUS][POOL_SLOTS]; /* shown for a process, and charged to another */
 };
 
 static struct pool_file *pool;
@@ -99,6 +100,7 @@ static pid_t slot_pid(uint32_t slot) {
 static void free_slot(uint32_t index) {
     for (int gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
         atomic_store(&pool->used[gpu][index], 0);
+        atomic_store(&pool->shared[gpu][index], 0);
     }
     pool->slots[index].dead_since = 0;
     atomic_store(&pool->slots[index].leaving, 0);
@@ -350,6 +352,10 @@ void pool_uncharge(uint32_t gpu, uint64_t bytes) {
     atomic_fetch_sub(&pool->used[gpu][my_slot], bytes);
 }
 
+void pool_share(uint32_t gpu, int64_t bytes) {
+    atomic_fetch_add(&pool->shared[gpu][my_slot], (uint64_t)bytes);
+}
+
 uint64_t pool_used(uint32_t gpu) {
     pool_lock();
     reap();
@@ -364,7 +370,7 @@ size_t pool_processes(uint32_t gpu, struct pool_process *processes, size_t room)
     reap();
     uint32_t high = atomic_load(&pool->high);
     for (uint32_t index = 0; index < high; index++) {
-        uint64_t used = atomic_load(&pool->used[gpu][index]);
+        uint64_t used = atomic_load(&pool->used[gpu][index]) + atomic_load(&pool->shared[gpu][index]);
         if (used == 0) {
             continue;
         }

@@ -26,6 +26,8 @@ void pool_uuid(uint32_t gpu, unsigned char uuid[16]);
 /* Charges this process for bytes of a GPU, or refuses because the GPU is full. */
 bool pool_charge(uint32_t gpu, uint64_t bytes);
 void pool_uncharge(uint32_t gpu, uint64_t bytes);
+/* Memory that another process is charged for is shown as this one's, too (bytes > 0), or no longer. */
+void pool_share(uint32_t gpu, int64_t bytes);
 
 /* What all processes use of a GPU now, without what the driver reserves. */
 uint64_t pool_used(uint32_t gpu);

@@ -20,6 +20,18 @@
 static struct sim_settings settings;
 static bool settings_valid;
 
+struct sim_switches sim_switches;
+
+static const struct switch_row {
+    const char *name, *values[3];
+    uint8_t *place;
+} switch_rows[] = {
+#define SIM_SWITCH(name, usual, other, third, freedom) {#name, {#usual, #other, #third}, &sim_switches.name},
+#include "switches.def"
+};
+
+#define SWITCHES (sizeof switch_rows / sizeof *switch_rows)
+
 static bool complain(const char *format, ...) {
     char text[512];
     va_list arguments;
@@ -168,6 +180,37 @@ static bool parse_fail(char *text) {
     return true;
 }
 
+static const struct switch_row *find_switch(const char *key) {
+    for (size_t index = 0; index < SWITCHES; index++) {
+        if (strcmp(key, switch_rows[index].name) == 0) {
+            return &switch_rows[index];
+        }
+    }
+    return NULL;
+}
+
+static bool parse_switch(const struct switch_row *row, const char *value) {
+    bool third = strcmp(row->values[2], "_") != 0;
+    for (uint8_t index = 0; index < 2 + third; index++) {
+        if (strcmp(value, row->values[index]) == 0) {
+            *row->place = index;
+            return true;
+        }
+    }
+    return complain("%s=%s: not %s%s%s or %s", row->name, value, row->values[0], third ? ", " : "",
+                    third ? row->values[1] : "", row->values[third ? 2 : 1]);
+}
+
+static bool complain_unknown(const char *key) {
+    char names[256] = "";
+    for (size_t index = 0; index < SWITCHES; index++) {
+        strcat(strcat(names, ", "), switch_rows[index].name);
+    }
+    return complain("unknown key '%s' (known: gpus, memory, name, context, reserved, pool, teardown, latency, fail, "
+                    "driver_version%s)",
+                    key, names);
+}
+
 static bool parse_pair(char *key, char *value, uint32_t *listed) {
     struct sim_hardware *hardware = &settings.hardware;
     uint64_t number = 0;
@@ -205,9 +248,8 @@ static bool parse_pair(char *key, char *value, uint32_t *listed) {
     if (strcmp(key, "fail") == 0) {
         return parse_fail(value);
     }
-    return complain("unknown key '%s' (known: gpus, memory, name, context, reserved, pool, teardown, latency, fail, "
-                    "driver_version)",
-                    key);
+    const struct switch_row *row = find_switch(key);
+    return row != NULL ? parse_switch(row, value) : complain_unknown(key);
 }
 
 /* Cuts the next key=value off *rest, at a separator outside double quotes, and takes the quotes out. */

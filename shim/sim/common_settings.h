@@ -37,6 +37,23 @@ struct sim_settings {
     int fault_count;
 };
 
+/* What the driver does where NVIDIA's may do either: a number from 0 (as usual) for each row of switches.def. Of this
+ * process, and all as usual until the settings have been read. */
+struct sim_switches {
+#define SIM_SWITCH(name, usual, other, third, freedom) uint8_t name;
+#include "switches.def"
+};
+
+enum sim_switch_value {
+/* SIM_pool_drop_free, and so on */
+#define SIM_SWITCH(name, usual, other, third, freedom)                                                                 \
+    SIM_##name##_##usual = 0, SIM_##name##_##other = 1, SIM_##name##_##third = 2,
+#include "switches.def"
+};
+
+extern struct sim_switches sim_switches;
+#define SIM_IS(name, value) (sim_switches.name == SIM_##name##_##value)
+
 /* The settings of this process, read once. NULL when GPUSHARE_SIM is wrong; the reason went to stderr. */
 const struct sim_settings *sim_settings(void);
 /* An amount of memory with its unit (16Gi). */

@@ -124,6 +124,32 @@ CUresult capture_permits_slowly(void) {
     return result;
 }
 
+/* What a program may call at any time in the usual driver, and what the strictest reading of "potentially unsafe" has
+ * among the forbidden: all that asks or changes something beside the streams. */
+static const bool strict[API_COUNT] = {
+#define STRICT(symbol) [API_##symbol] = true,
+    STRICT(cuArray3DCreate) STRICT(cuArray3DCreate_v2) STRICT(cuArrayCreate) STRICT(cuArrayCreate_v2)
+        STRICT(cuArrayDestroy) STRICT(cuArrayGetMemoryRequirements) STRICT(cuCtxCreate) STRICT(cuCtxCreate_v2) STRICT(
+            cuCtxDestroy) STRICT(cuCtxDestroy_v2) STRICT(cuCtxFromGreenCtx) STRICT(cuCtxGetDevice) STRICT(cuCtxGetLimit)
+            STRICT(cuCtxSetLimit) STRICT(cuDeviceGetCount) STRICT(cuDeviceGetDefaultMemPool) STRICT(
+                cuDeviceGetGraphMemAttribute) STRICT(cuDeviceGetMemPool) STRICT(cuDeviceGetUuid)
+                STRICT(cuDeviceGetUuid_v2) STRICT(cuDeviceGraphMemTrim) STRICT(cuDevicePrimaryCtxGetState) STRICT(
+                    cuDevicePrimaryCtxRelease_v2) STRICT(cuDevicePrimaryCtxReset_v2) STRICT(cuDevicePrimaryCtxRetain)
+                    STRICT(cuDeviceTotalMem_v2) STRICT(cuGraphChildGraphNodeGetGraph) STRICT(cuGraphGetNodes)
+                        STRICT(cuGraphMemAllocNodeGetParams) STRICT(cuGraphNodeGetType) STRICT(cuMemCreate)
+                            STRICT(cuMemGetAllocationPropertiesFromHandle) STRICT(cuMemGetInfo_v2) STRICT(cuMemMap)
+                                STRICT(cuMemPoolCreate) STRICT(cuMemPoolDestroy) STRICT(cuMemPoolGetAttribute)
+                                    STRICT(cuMemPoolSetAttribute) STRICT(cuMemPoolTrimTo) STRICT(cuMemRelease)
+                                        STRICT(cuMemRetainAllocationHandle) STRICT(cuMemSetAccess) STRICT(cuMemUnmap)
+                                            STRICT(cuMipmappedArrayGetMemoryRequirements) STRICT(cuPointerGetAttribute)
+                                                STRICT(cuStreamGetCtx) STRICT(cuStreamGetDevice)
+#undef STRICT
+};
+
+CUresult capture_permits_strictly(enum api_function function) {
+    return strict[function] ? capture_permits() : CUDA_SUCCESS;
+}
+
 /* ---- events --------------------------------------------------------------------------------------- */
 
 CUresult capture_record(CUstream stream, struct branch *event) {

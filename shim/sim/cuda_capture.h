@@ -2,6 +2,7 @@
 #ifndef GPUSHARE_SIM_CUDA_CAPTURE_H
 #define GPUSHARE_SIM_CUDA_CAPTURE_H
 
+#include "cuda_api.h"
 #include "cuda_graph.h"
 
 #include <stdatomic.h>
@@ -16,6 +17,8 @@ extern _Atomic int capture_count;
 
 bool capture_concerns_slowly(CUstream stream);
 CUresult capture_permits_slowly(void);
+/* The same at a call of this function, where captures=strict: it is forbidden unless CUDA documents that it is not. */
+CUresult capture_permits_strictly(enum api_function function);
 
 /* Whether an operation in this stream is not to be done: it is for capture_add. Without the lock. */
 static inline bool capture_concerns(CUstream stream) {

@@ -12,8 +12,10 @@
 #include "cuda_api.h"
 #include "cuda_array.h"
 #include "cuda_handle.h"
+#include "cuda_mempool.h"
 #include "cuda_module.h"
 #include "cuda_stream.h"
+#include "cuda_vmm.h"
 
 #include <string.h>
 
@@ -82,7 +84,54 @@ CUresult context_check(CUcontext context) {
     return result != CUDA_SUCCESS ? result : broken(context);
 }
 
-/* Brings a context to life: the first on its device pays for what a context costs. */
+/* Whether one more context beside those of the device takes memory: the first does. */
+static bool costs(const struct device *device) {
+    return device->contexts == 0 || SIM_IS(contexts, each);
+}
+
+/* Beside its allocations: the memory behind its limits, and that of its code. */
+static CUresult grow(CUcontext context, uint64_t *place, uint64_t bytes) {
+    uint32_t gpu = device_get(context->device)->gpu;
+    if (bytes > *place && !pool_charge(gpu, bytes - *place)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (bytes < *place) {
+        pool_uncharge(gpu, *place - bytes);
+    }
+    *place = bytes;
+    return CUDA_SUCCESS;
+}
+
+/* What its limits for kernels' malloc and printf are above what every context has. */
+static uint64_t heap_bytes(CUcontext context) {
+    uint64_t bytes = 0;
+    for (int limit = CU_LIMIT_PRINTF_FIFO_SIZE; limit <= CU_LIMIT_MALLOC_HEAP_SIZE; limit++) {
+        if (context->limits[limit] > default_limits[limit]) {
+            bytes += model_blocks_bytes(context->limits[limit] - default_limits[limit]);
+        }
+    }
+    return bytes;
+}
+
+CUresult context_module(CUcontext context) {
+    return SIM_IS(modules, lazy) ? grow(context, &context->code_bytes, MODEL_MODULE_BYTES) : CUDA_SUCCESS;
+}
+
+CUresult context_launch(CUcontext context) {
+    return SIM_IS(heaps, launch) ? grow(context, &context->heap_bytes, heap_bytes(context)) : CUDA_SUCCESS;
+}
+
+static CUresult set_limit(CUcontext context, CUlimit limit, size_t value) {
+    size_t before = context->limits[limit];
+    context->limits[limit] = value;
+    CUresult result = SIM_IS(heaps, set) ? grow(context, &context->heap_bytes, heap_bytes(context)) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) {
+        context->limits[limit] = before;
+    }
+    return result;
+}
+
+/* Brings a context to life. */
 static CUresult start(CUcontext context) {
     struct device *device;
     CUresult result = device_open(context->device, &device);
@@ -94,7 +143,7 @@ static CUresult start(CUcontext context) {
     if (lost) {
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
-    if (device->contexts == 0 && !pool_charge(device->gpu, device_hardware.context_bytes)) {
+    if (costs(device) && !pool_charge(device->gpu, device_hardware.context_bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     device->contexts++;
@@ -115,17 +164,20 @@ static void end(CUcontext context) {
         }
         context_give(context->memories);
     }
+    grow(context, &context->heap_bytes, 0);
+    grow(context, &context->code_bytes, 0);
     context->live = false;
     context->references = 0;
-    if (--device->contexts == 0) {
+    device->contexts--;
+    if (costs(device)) {
         pool_uncharge(device->gpu, device_hardware.context_bytes);
     }
 }
 
-/* A block for small allocations; its piece of the arena is remembered as the range's origin. */
-static CUresult add_small_block(CUcontext context, struct arena *arena) {
+/* Blocks for allocations that share them; their piece of the arena is remembered as the range's origin. */
+static CUresult add_small_block(CUcontext context, struct arena *arena, uint64_t size) {
     struct heap_piece *block;
-    CUresult result = arena_take(arena, MODEL_BLOCK_BYTES, &block);
+    CUresult result = arena_take(arena, model_blocks_bytes(size), &block);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -141,7 +193,7 @@ static CUresult take_small(CUcontext context, struct arena *arena, uint64_t size
     if (*piece != NULL) {
         return CUDA_SUCCESS;
     }
-    CUresult result = add_small_block(context, arena);
+    CUresult result = add_small_block(context, arena, size);
     if (result == CUDA_SUCCESS) {
         *piece = heap_take(&context->small, size);
         result = *piece == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -162,11 +214,14 @@ static void give_piece(CUcontext context, struct arena *arena, struct heap_piece
     }
 }
 
+static bool shares_blocks(uint64_t size) {
+    return size < MODEL_SMALL_LIMIT || (SIM_IS(blocks, packed) && size % MODEL_BLOCK_BYTES != 0);
+}
+
 CUresult context_take(CUcontext context, enum memory_kind kind, uint64_t size, struct memory **memory) {
     struct arena *arena = &device_get(context->device)->arena;
     struct heap_piece *piece;
-    CUresult result =
-        size < MODEL_SMALL_LIMIT ? take_small(context, arena, size, &piece) : arena_take(arena, size, &piece);
+    CUresult result = shares_blocks(size) ? take_small(context, arena, size, &piece) : arena_take(arena, size, &piece);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -257,6 +312,12 @@ static CUresult reset(CUdevice device) {
     CUresult result = primary_of(device, &primary);
     if (result == CUDA_SUCCESS && primary->live) {
         end(primary);
+        if (!SIM_IS(reset, keeps)) {
+            vmm_reset(device);
+        }
+        if (SIM_IS(reset, all)) {
+            mempools_reset(device);
+        }
     }
     return result;
 }
@@ -520,8 +581,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     if ((unsigned)limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
+    return LOCKED(set_limit(context, limit, value));
 }
 
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {

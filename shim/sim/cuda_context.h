@@ -22,6 +22,8 @@ struct CUctx_st {
     uint32_t peers;          /* contexts' devices to which access is enabled, as bits */
     struct memory *memories; /* newest first */
     struct heap small;       /* allocations that share a block */
+    uint64_t heap_bytes;     /* taken for its limits, */
+    uint64_t code_bytes;     /* and for its modules: see switches.def */
 };
 
 /* The calling thread's context, if it is there, live, and not broken by what has befallen its GPU. Where that is a
@@ -37,6 +39,10 @@ CUresult context_retain(CUcontext *context, CUdevice device);
 CUresult context_release(CUdevice device);
 CUresult context_green(CUcontext *context, CUcontext primary);
 void context_green_end(CUcontext context);
+
+/* A module is loaded into it, a kernel launched: which may make it larger. */
+CUresult context_module(CUcontext context);
+CUresult context_launch(CUcontext context);
 
 /* Device memory of a context: from a shared block when small, else in blocks of its own. */
 CUresult context_take(CUcontext context, enum memory_kind kind, uint64_t size, struct memory **memory);

@@ -57,9 +57,11 @@ static CUresult grow(CUdevice ordinal, uint64_t blocks) {
     }
     /* Room for what is allocated too, so that a free never has to find memory. */
     uint64_t in_use = pool->reserved / MODEL_BLOCK_BYTES - before;
-    if (blocks * MODEL_BLOCK_BYTES > device->arena.size || !make_room(pool, blocks + in_use)) {
+    if (blocks * MODEL_BLOCK_BYTES > device->arena.size ||
+        !make_room(pool, model_graph_growth(blocks) + before + in_use)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    blocks = before + model_graph_growth(blocks - before);
     while (pool->spares < blocks) {
         if (arena_take(&device->arena, MODEL_BLOCK_BYTES, &pool->spare[pool->spares]) != CUDA_SUCCESS) {
             trim(pool, &device->arena, before);

@@ -3,6 +3,7 @@
 #include "cuda_api.h"
 
 #include "common_pool.h"
+#include "cuda_capture.h"
 #include "cuda_device.h"
 #include "cuda_faults.h"
 
@@ -49,7 +50,7 @@ static CUresult initialise(void) {
     }
     result = make_gate(&gate);
     if (result == CUDA_SUCCESS) {
-        *gate = faults_any() ? GATE_FAULTS : GATE_OPEN;
+        *gate = faults_any() || SIM_IS(captures, strict) ? GATE_FAULTS : GATE_OPEN;
         __atomic_store_n(&api_gate, gate, __ATOMIC_RELEASE);
     }
     return result;
@@ -78,7 +79,8 @@ CUresult api_enter_slowly(enum api_function function) {
     if (gate == NULL || *gate == GATE_SHUT) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    return faults_apply(function);
+    CUresult result = SIM_IS(captures, strict) ? capture_permits_strictly(function) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS ? result : faults_apply(function);
 }
 
 /* Works before cuInit. */

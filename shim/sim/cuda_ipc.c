@@ -8,6 +8,7 @@
 #include "cuda_ipc.h"
 
 #include "common_model.h"
+#include "common_pool.h"
 #include "cuda_api.h"
 #include "cuda_context.h"
 #include "cuda_share.h"
@@ -35,6 +36,7 @@ _Static_assert(sizeof(struct ipc_handle) <= sizeof(CUipcMemHandle), "fits into C
 CUresult ipc_map(int fd, uint64_t offset, uint64_t size, CUdevice device, struct memory **memory) {
     uint64_t start = offset / MODEL_BLOCK_BYTES * MODEL_BLOCK_BYTES;
     uint64_t length = model_blocks_bytes(offset + size - start);
+    struct share_label label;
     void *place = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)start);
     if (place == MAP_FAILED) {
         return CUDA_ERROR_MAP_FAILED;
@@ -46,12 +48,20 @@ CUresult ipc_map(int fd, uint64_t offset, uint64_t size, CUdevice device, struct
     }
     (*memory)->device = device;
     (*memory)->origin = place;
+    if (SIM_IS(importers, each) && (share_read(fd, SHARE_ARENA, &label) || share_read(fd, SHARE_VMM, &label)) &&
+        share_is_foreign(&label)) {
+        (*memory)->shared = length;
+        pool_share(device_get(device)->gpu, (int64_t)length);
+    }
     return CUDA_SUCCESS;
 }
 
 void ipc_unmap(struct memory *memory) {
     uint64_t start = (uint64_t)memory->origin;
     munmap(memory->origin, model_blocks_bytes(memory->address + memory->size - start));
+    if (memory->shared != 0) {
+        pool_share(device_get(memory->device)->gpu, -(int64_t)memory->shared);
+    }
     memory_end(memory);
 }
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "cuda_capture.h"
+#include "cuda_context.h"
 #include "cuda_module.h"
 #include "cuda_operations.h"
 #include "cuda_stream.h"
@@ -40,7 +41,7 @@ static CUresult check_function(CUfunction handle, unsigned int shared) {
     if (result == CUDA_SUCCESS && (int)shared > function->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES]) {
         result = CUDA_ERROR_INVALID_VALUE;
     }
-    return result;
+    return result != CUDA_SUCCESS ? result : context_launch(context);
 }
 
 static CUresult capture_launch(CUfunction function, const struct shape *shape, CUstream stream) {

@@ -36,6 +36,7 @@ struct memory {
     void *origin;                 /* what else its kind needs to know */
     bool host, managed;           /* of a pool of host or managed memory */
     struct advice *advice;        /* about managed memory */
+    uint64_t shared;              /* bytes that NVML counts for this process although another has paid for them */
     bool accessible;              /* may be read and written: a VMM mapping not before cuMemSetAccess */
     struct memory *older, *newer; /* the others of the same context */
     struct memory *left, *right;  /* search tree by address */

@@ -201,13 +201,30 @@ void mempool_give(struct memory *memory) {
     heap_give(memory->piece);
     memory_end(memory);
     pool->live--;
+    if (SIM_IS(pool_drop, free) && pool->imported_fd < 0) {
+        trim(pool, pool->threshold);
+    }
     end_if_done(pool);
+}
+
+void mempools_reset(CUdevice device) {
+    for (struct memory *memory = memory_next(0), *next; memory != NULL; memory = next) {
+        next = memory_next(memory->address + memory->size);
+        if (memory->kind == MEMORY_POOLED && !memory->host && memory->device == device) {
+            mempool_give(memory);
+        }
+    }
+    for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
+        if (!pool->host && pool->device == device && pool->imported_fd < 0) {
+            trim(pool, 0);
+        }
+    }
 }
 
 void mempools_settle(CUdevice device) {
     driver_lock();
     for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
-        if ((pool->host || pool->device == device) && pool->imported_fd < 0) {
+        if ((pool->host || pool->device == device) && pool->imported_fd < 0 && !SIM_IS(pool_drop, trim)) {
             trim(pool, pool->threshold);
         }
     }
@@ -233,12 +250,12 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool) {
     return result;
 }
 
-static CUresult allocate_current(CUdeviceptr *pointer, size_t size) {
-    CUcontext context;
+static CUresult allocate_current(CUdeviceptr *pointer, size_t size, CUstream stream) {
+    CUdevice device;
     CUmemoryPool pool;
-    CUresult result = context_current(&context);
+    CUresult result = stream_device(stream, &device);
     if (result == CUDA_SUCCESS) {
-        result = current_pool(context->device, &pool);
+        result = current_pool(device, &pool);
     }
     return result != CUDA_SUCCESS ? result : allocate(pointer, size, pool);
 }
@@ -299,7 +316,7 @@ static CUresult alloc_async(CUdeviceptr *pointer, size_t size, CUstream stream) 
         return capture_alloc(pointer, size, NULL, stream);
     }
     CUresult result = stream_enter(stream);
-    return result != CUDA_SUCCESS ? result : LOCKED(allocate_current(pointer, size));
+    return result != CUDA_SUCCESS ? result : LOCKED(allocate_current(pointer, size, stream));
 }
 
 static CUresult alloc_from_async(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {

@@ -8,5 +8,7 @@
 void mempools_settle(CUdevice device);
 /* Frees one stream-ordered allocation. Under the lock. */
 void mempool_give(struct memory *memory);
+/* Frees all stream-ordered allocations on a device, where a reset does that. Under the lock. */
+void mempools_reset(CUdevice device);
 
 #endif

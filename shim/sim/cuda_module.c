@@ -6,7 +6,9 @@
 #define _GNU_SOURCE
 #include "cuda_module.h"
 
+#include "common_settings.h"
 #include "cuda_api.h"
+#include "cuda_context.h"
 #include "cuda_handle.h"
 
 #include <limits.h>
@@ -46,7 +48,7 @@ void function_defaults(int attributes[CU_FUNC_ATTRIBUTE_MAX]) {
 
 /* Takes over the caller's use of the code, also when it fails. */
 static CUresult new_module(CUmodule *module, CUcontext context, CUlibrary library, struct code *code) {
-    CUmodule fresh = handle_new(HANDLE_MODULE, sizeof *fresh);
+    CUmodule fresh = context_module(context) == CUDA_SUCCESS ? handle_new(HANDLE_MODULE, sizeof *fresh) : NULL;
     if (fresh == NULL) {
         code_drop(code);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -125,7 +127,7 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
     if (mode == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *mode = CU_MODULE_EAGER_LOADING;
+    *mode = SIM_IS(modules, lazy) ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
     return CUDA_SUCCESS;
 }
 

@@ -16,7 +16,8 @@
 #define SHARE_MAGIC 0x6572616873757067ull
 
 int share_create(enum share_kind kind, uint32_t gpu, uint64_t size) {
-    struct share_label label = {.magic = SHARE_MAGIC, .kind = kind, .gpu = gpu, .size = size};
+    struct share_label label = {
+        .magic = SHARE_MAGIC, .kind = kind, .gpu = gpu, .size = size, .pid = (uint32_t)getpid()};
     int fd = memfd_create("gpushare-sim", MFD_CLOEXEC);
     pool_uuid(gpu, label.uuid);
     if (fd >= 0 && pwrite(fd, &label, sizeof label, (off_t)size) != (ssize_t)sizeof label) {
@@ -24,6 +25,10 @@ int share_create(enum share_kind kind, uint32_t gpu, uint64_t size) {
         return -1;
     }
     return fd;
+}
+
+bool share_is_foreign(const struct share_label *label) {
+    return label->pid != (uint32_t)getpid();
 }
 
 bool share_read(int fd, enum share_kind kind, struct share_label *label) {

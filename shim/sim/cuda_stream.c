@@ -343,6 +343,15 @@ static CUresult describe(CUstream stream, struct description *description) {
     return CUDA_SUCCESS;
 }
 
+CUresult stream_device(CUstream stream, CUdevice *device) {
+    struct description description;
+    CUresult result = describe(stream, &description);
+    if (result == CUDA_SUCCESS) {
+        *device = description.device;
+    }
+    return result;
+}
+
 #define ASK(stream, output, field)                                                                                     \
     ({                                                                                                                 \
         struct description description_;                                                                               \

@@ -17,8 +17,10 @@ struct branch;
 CUresult stream_enter(CUstream stream);
 /* A stream of this context, and of a green one if that is not NULL; under the lock. */
 CUresult stream_create(CUstream *stream, CUcontext context, CUgreenCtx green, unsigned int flags, int priority);
-/* Refuses a handle that is no stream; under the lock, as are the next two. */
+/* Refuses a handle that is no stream; under the lock, as are the next three. */
 CUresult stream_check(CUstream stream);
+/* The device that a stream works on. */
+CUresult stream_device(CUstream stream, CUdevice *device);
 /* Where a created stream stands in a capture; NULL for the others, which cannot be captured. */
 struct branch *stream_branch(CUstream stream);
 /* A stream being captured that the legacy default stream would have to wait for. */

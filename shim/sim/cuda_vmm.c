@@ -27,6 +27,7 @@ struct reservation {
 };
 
 static struct reservation *reservations;
+static struct vmm_handle *handles; /* all but those of multicast objects */
 
 static bool aligned(uint64_t value) {
     return value % MODEL_BLOCK_BYTES == 0;
@@ -102,11 +103,23 @@ static CUresult take_physical(struct vmm_handle *handle) {
     return result;
 }
 
+static void unlink_handle(struct vmm_handle *handle) {
+    if (handle->previous != NULL) {
+        handle->previous->next = handle->next;
+    } else if (handles == handle) {
+        handles = handle->next;
+    }
+    if (handle->next != NULL) {
+        handle->next->previous = handle->previous;
+    }
+}
+
 static void end_if_unused(struct vmm_handle *handle) {
     if (handle->references > 0 || handle->mappings > 0) {
         return;
     }
     struct device *device = on_device(&handle->properties) ? device_get(handle->properties.location.id) : NULL;
+    unlink_handle(handle);
     if (handle->multicast != NULL) {
         multicast_end(handle->multicast);
     }
@@ -117,8 +130,19 @@ static void end_if_unused(struct vmm_handle *handle) {
         if (handle->charged) {
             pool_uncharge(device->gpu, handle->size);
         }
+        if (handle->foreign) {
+            pool_share(device->gpu, -(int64_t)handle->size);
+        }
     }
     free(handle);
+}
+
+static void link_handle(struct vmm_handle *handle) {
+    handle->next = handles;
+    if (handles != NULL) {
+        handles->previous = handle;
+    }
+    handles = handle;
 }
 
 static CUresult create(CUmemGenericAllocationHandle *result, size_t size, const CUmemAllocationProp *properties) {
@@ -142,6 +166,7 @@ static CUresult create(CUmemGenericAllocationHandle *result, size_t size, const 
         handle_end(handle);
         return checked;
     }
+    link_handle(handle);
     *result = (CUmemGenericAllocationHandle)(uintptr_t)handle;
     return CUDA_SUCCESS;
 }
@@ -324,6 +349,13 @@ static bool whole_mappings(CUdeviceptr address, uint64_t size) {
     return true;
 }
 
+static void end_mapping(struct memory *memory) {
+    struct vmm_handle *handle = memory->origin;
+    memory_end(memory);
+    handle->mappings--;
+    end_if_unused(handle);
+}
+
 static CUresult unmap(CUdeviceptr address, size_t size) {
     if (size == 0 || !whole_mappings(address, size)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -333,13 +365,28 @@ static CUresult unmap(CUdeviceptr address, size_t size) {
     }
     for (CUdeviceptr at = address; at < address + size;) {
         struct memory *memory = memory_at(at);
-        struct vmm_handle *handle = memory->origin;
         at += memory->size;
-        memory_end(memory);
-        handle->mappings--;
-        end_if_unused(handle);
+        end_mapping(memory);
     }
     return CUDA_SUCCESS;
+}
+
+void vmm_reset(CUdevice device) {
+    for (struct memory *memory = memory_next(0), *next; memory != NULL; memory = next) {
+        next = memory_next(memory->address + memory->size);
+        if (memory->kind == MEMORY_MAPPED && memory->device == device) {
+            empty_addresses((void *)(uintptr_t)memory->address, memory->size, MAP_FIXED);
+            end_mapping(memory);
+        }
+    }
+    for (struct vmm_handle *handle = handles, *next; handle != NULL; handle = next) {
+        next = handle->next;
+        if (on_device(&handle->properties) && handle->properties.location.id == device && handle->references > 0) {
+            handle->references = 0;
+            handle_forget(handle);
+            end_if_unused(handle);
+        }
+    }
 }
 
 API(cuMemMap,
@@ -425,7 +472,12 @@ static CUresult import_handle(CUmemGenericAllocationHandle *result, int fd, CUme
                                                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}},
                                   .size = label.size,
                                   .references = 1,
-                                  .fd = own};
+                                  .fd = own,
+                                  .foreign = SIM_IS(importers, each) && share_is_foreign(&label)};
+    if (handle->foreign) {
+        pool_share(device_get(device)->gpu, (int64_t)handle->size);
+    }
+    link_handle(handle);
     *result = (CUmemGenericAllocationHandle)(uintptr_t)handle;
     return CUDA_SUCCESS;
 }

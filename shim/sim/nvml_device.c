@@ -12,6 +12,8 @@
 #include <time.h>
 
 #define MOST_PROCESSES 4096
+#define OUTSIDE_PIDS                                                                                                   \
+    (1 << 23) /* above the most that Linux numbers processes by: none of this namespace has one of these */
 
 /* Handles are addresses in here, so a foreign one is told from ours. */
 static char handles[SIM_MAX_GPUS];
@@ -225,13 +227,22 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return NVML_SUCCESS;
 }
 
+/* As NVML names them: by the numbers of another PID namespace where pids=outside, and not at all where pids=none. */
+static size_t list_processes(uint32_t gpu, struct pool_process processes[MOST_PROCESSES]) {
+    size_t found = SIM_IS(pids, none) ? 0 : pool_processes(gpu, processes, MOST_PROCESSES);
+    for (size_t index = 0; SIM_IS(pids, outside) && index < found && index < MOST_PROCESSES; index++) {
+        processes[index].pid += OUTSIDE_PIDS;
+    }
+    return found;
+}
+
 /* Asked with too little room it says how much is needed, with none at all too. */
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_t *infos) {
     static __thread struct pool_process processes[MOST_PROCESSES];
     GPU_OF(device);
     NEED(count);
-    size_t found = pool_processes(gpu, processes, MOST_PROCESSES);
+    size_t found = list_processes(gpu, processes);
     unsigned int room = infos == NULL ? 0 : *count;
     *count = (unsigned int)found;
     if (found > room) {
@@ -327,7 +338,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     if (list->mode > NVML_PROCESS_MODE_MPS) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    size_t found = list->mode == NVML_PROCESS_MODE_COMPUTE ? pool_processes(gpu, processes, MOST_PROCESSES) : 0;
+    size_t found = list->mode == NVML_PROCESS_MODE_COMPUTE ? list_processes(gpu, processes) : 0;
     unsigned int room = list->procArray == NULL ? 0 : list->numProcArrayEntries;
     list->numProcArrayEntries = (unsigned int)found;
     if (found > room) {
@@ -357,7 +368,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
     unsigned long long now = microseconds();
-    size_t found = info->lastSeenTimeStamp < now ? pool_processes(gpu, processes, MOST_PROCESSES) : 0;
+    size_t found = info->lastSeenTimeStamp < now ? list_processes(gpu, processes) : 0;
     unsigned int room = info->procUtilArray == NULL ? 0 : info->processSamplesCount;
     info->processSamplesCount = (unsigned int)found;
     if (found > room) {

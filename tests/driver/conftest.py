@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from simbuild import SHIM, libraries
 
+import switches
+
 
 @pytest.fixture(scope="session")
 def sim_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -80,6 +82,8 @@ class Sim:
                 environment.pop(name, None)
             else:
                 environment[name] = value
+        if "GPUSHARE_SIM" in environment:
+            environment["GPUSHARE_SIM"] = switches.added(environment["GPUSHARE_SIM"], switches.of_this_run())
         return environment
 
     def command(self, scenario: Callable[..., None], *arguments: Any) -> list[str]:

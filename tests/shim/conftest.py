@@ -19,6 +19,8 @@ import pytest
 from fake_daemon import FakeDaemon
 from shim_tree import ROOT, SHIM
 
+import switches
+
 HERE = Path(__file__).resolve().parent
 CFLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SHIM}", f"-I{SHIM / 'preload'}"]
 
@@ -121,6 +123,7 @@ class Host:
     libraries: Libraries
     directory: Path
     settings: dict[str, str] = field(default_factory=dict)
+    switches: str = field(default_factory=switches.of_this_run)
 
     def environment(self, **more: str | None) -> dict[str, str]:
         environ = {
@@ -135,6 +138,8 @@ class Host:
             **self.settings,
             **more,
         }
+        if environ["GPUSHARE_SIM"] is not None:
+            environ["GPUSHARE_SIM"] = switches.added(environ["GPUSHARE_SIM"], self.switches)
         return {name: value for name, value in environ.items() if value is not None}
 
     def run(self, command: list[str | Path], timeout: float = 30, **more: str | None) -> Child:
