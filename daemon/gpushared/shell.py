@@ -467,6 +467,7 @@ class Shell:
             self._tell_unmet(process)
         steady = {process: stamp[0] for process, stamp in after.items() if before.get(process) == stamp}
         self._note_peaks(gpu, {process: used for process, (used, _) in after.items()})
+        sample = self.gpus.named(gpu, sample, {self.core.processes[one].pid: used for one, used in steady.items()})
         strays = self._stray_finder.among(gpu, sample.by_pid, self.clients, self.core.jobs)
         self._note_observed(gpu, strays, sample.by_pid or {})
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy, begun)

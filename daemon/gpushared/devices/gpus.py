@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gpushare.errors import UsageError
 from gpushared.core.ailments import Ailment, removed
+from gpushared.devices import pids
 from gpushared.logs import Sparingly, facts, log
 from gpushared.programs.pages import uuid_bytes
 
@@ -126,6 +127,7 @@ class Gpus:
         self.present: set[str] = set()
         self.failures = 0
         self._sparingly = Sparingly()
+        self._names = pids.Names(driver.kind == "sim" or pids.in_first_namespace())
 
     def note(self, found: list[GpuInfo]) -> list[GpuInfo]:
         """This is what there is now. Those that were there before stay known by their UUIDs."""
@@ -146,6 +148,12 @@ class Gpus:
             self.samples.pop(uuid, None)
         else:
             self.samples[uuid] = sample
+        return sample
+
+    def named(self, uuid: str, sample: Sample, held: Mapping[int, int]) -> Sample:
+        """The sample as far as its numbers of processes are ours: see pids.py."""
+        if sample.by_pid is not None and not self._names.are_ours(uuid, sample.used, sample.by_pid, held):
+            sample = self.samples[uuid] = replace(sample, by_pid=None, busy=None)
         return sample
 
     def _may_be_true(self, uuid: str, sample: Sample) -> bool:

@@ -22,9 +22,6 @@ from gpushared.devices import nvml_health
 from gpushared.devices.gpus import Examination, Fault, GpuInfo, Sample
 from gpushared.logs import Sparingly, facts, log
 
-HOST_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the first PID namespace, fixed in the kernel. NVML names processes as that one does."""
-
 
 class NvmlError(GpushareError):
     """The driver's management library cannot be used at all."""
@@ -47,7 +44,6 @@ class Nvml:
         self._busy_until: dict[str, int] = {}
         """By GPU: the time (NVML's, microseconds) of the last utilisation that was read."""
         self._sparingly = Sparingly()
-        self._sees_pids = kind == "sim" or _in_first_pid_namespace()
         if kind == "sim":
             _load_software_driver(software_driver_dir() / "libnvidia-ml.so.1")
         try:
@@ -133,9 +129,8 @@ class Nvml:
         return self._handles[uuid]
 
     def _by_pid(self, handle: Any) -> dict[int, int] | None:
-        """None where the driver does not say who uses the memory: MIG and vGPU of some drivers, WSL, containers."""
-        if not self._sees_pids:
-            return None
+        """None where the driver does not say who uses the memory: MIG and vGPU of some drivers, WSL. Whether the
+        numbers are ours, pids.py finds out."""
         found: dict[int, int] = {}
         for ask in _PROCESS_LISTS:
             try:
@@ -151,8 +146,6 @@ class Nvml:
 
     def _busy(self, uuid: str, handle: Any) -> frozenset[int] | None:
         """Who has computed since the last time. "Not found" is the driver's word for nobody."""
-        if not self._sees_pids:
-            return None
         # The system's clock may have been set back: then nothing would be newer for as long.
         since = min(self._busy_until.get(uuid, 0), time.time_ns() // 1000)
         self._busy_until[uuid] = since
@@ -209,13 +202,6 @@ def _load_software_driver(path: Path) -> None:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise NvmlError(f"cannot load the software driver: {error}", hint="build it with `make build`") from None
-
-
-def _in_first_pid_namespace() -> bool:
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE
-    except OSError:
-        return False
 
 
 def _text(value: Any) -> str:
