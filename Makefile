@@ -12,7 +12,7 @@ SAMPLE ?= 100
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos audit conformance differential fuzz mutants bench bench-cluster bench-time gpu-day gpu-day-bundle man build dist dist-try clean
+.PHONY: help demo test check pytest property crash chaos audit conformance switches differential fuzz mutants bench bench-cluster bench-time gpu-day gpu-day-bundle man build dist dist-try clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -48,8 +48,14 @@ audit: $(VENV)/installed-test ## judge the promises from outside, by programs' r
 conformance: $(VENV)/installed-test ## the software driver beside the real one of this machine, if it has one
 	$(BIN)/python tests/driver/compare.py
 
-differential: $(VENV)/installed-test ## random calls against the account: make differential CALLS=1000000
-	GPUSHARE_TEST_CALLS=$(CALLS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest tests/shim/test_shim_differential.py -q -s --timeout 0
+differential: $(VENV)/installed-test ## random calls against the account: make differential CALLS=1000000 [SWITCHES=blocks=packed]
+	GPUSHARE_TEST_CALLS=$(CALLS) GPUSHARE_TEST_SEED=$(SEED) GPUSHARE_TEST_SWITCHES=$(SWITCHES) \
+		$(BIN)/pytest tests/shim/test_shim_differential.py -q -s --timeout 0
+
+switches: $(VENV)/installed-test ## the library's tests under each switch of the software driver (docs/switches.md)
+	for setting in $(if $(SWITCHES),$(SWITCHES),$$($(BIN)/python tests/switches.py)); do \
+		echo "== $$setting" && GPUSHARE_TEST_SWITCHES=$$setting $(BIN)/pytest tests/shim -q -n 2 --dist loadfile || exit 1; \
+	done
 
 fuzz: $(VENV)/installed-test ## the C parsers under libFuzzer: make fuzz SECONDS=600
 	GPUSHARE_TEST_SECONDS=$(SECONDS) $(BIN)/pytest tests/fuzz -q -s --timeout 0

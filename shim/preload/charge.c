@@ -86,6 +86,8 @@ void gs_context_gone(uint32_t context) {
     gs_table_sweep(&gs_pointers, dies_with, freed, &context);
     gs_table_sweep(&gs_arrays, dies_with, freed, &context);
     gs_capture_context_gone(context);
+    gs_pool_context_gone();
+    gs_limit_context_gone(context);
 }
 
 void gs_charge_forget(void) {

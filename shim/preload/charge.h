@@ -23,6 +23,19 @@ struct gs_charge {
 
 extern struct gs_table gs_pointers; /* linear, managed and pooled memory */
 
+#define GS_BLOCK_BYTES (2ull << 20) /* a GPU's memory is mapped in blocks of so much */
+
+/* What an allocation takes of them if it shares none with others. Does not overflow. */
+static inline uint64_t gs_whole_blocks(uint64_t bytes) {
+    return bytes > UINT64_MAX - GS_BLOCK_BYTES ? bytes : (bytes + GS_BLOCK_BYTES - 1) & ~(GS_BLOCK_BYTES - 1);
+}
+
+/* What cuMemAlloc and its like take for so many bytes: half a block and more is taken to have blocks of its own, and
+ * less to share one. A driver that packs more closely takes less than that. */
+static inline uint64_t gs_packed(uint64_t bytes) {
+    return bytes < GS_BLOCK_BYTES / 2 ? bytes : gs_whole_blocks(bytes);
+}
+
 /* Reserve for the place that is set already. false: refused, and said. */
 static inline bool gs_charge_here(struct gs_charge *charge, uint64_t bytes) {
     charge->units = gs_units(bytes);

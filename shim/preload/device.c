@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "copies.h"
+#include "hooks.h"
 #include "process.h"
 
 #define SLOTS     256 /* contexts known at the same time; a power of two */
@@ -50,7 +51,9 @@ struct gs_gpu *gs_gpu_of(CUdevice device) {
         return NULL;
     if (__atomic_load_n(&gpus[device].known, __ATOMIC_ACQUIRE))
         return &gpus[device].gpu;
-    if (!ask_driver(device, &uuid, &total))
+    bool found;
+    GS_RELAXED(found = ask_driver(device, &uuid, &total));
+    if (!found)
         return NULL;
     struct gs_gpu *gpu = &gpus[device].gpu;
     gs_lock(&gpus_lock);
@@ -215,7 +218,9 @@ bool gs_place_current(struct gs_place *place) {
     if (__builtin_expect(gs_context_find(context, place), 1))
         return attach(place->gpu);
     /* Opened in a way that we do not see. */
-    if (gs_driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+    CUresult result;
+    GS_RELAXED(result = gs_driver.cuCtxGetDevice(&device));
+    if (result != CUDA_SUCCESS)
         device = -1;
     return gs_place_device(place, device);
 }

@@ -52,12 +52,13 @@ static uint64_t estimate(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels) 
 
 /* false: it turned out larger than what could be had. */
 static bool correct(struct gs_charge *charge, CUresult asked, const CUDA_ARRAY_MEMORY_REQUIREMENTS *exact) {
-    return charge->units == 0 || asked != CUDA_SUCCESS || gs_charge_correct(charge, exact->size);
+    return charge->units == 0 || asked != CUDA_SUCCESS || gs_charge_correct(charge, gs_packed(exact->size));
 }
 
 static bool note_array(struct gs_charge *charge, CUarray array) {
     CUDA_ARRAY_MEMORY_REQUIREMENTS exact = {0};
-    CUresult asked = gs_driver.cuArrayGetMemoryRequirements(&exact, array, (CUdevice)charge->place.gpu->index);
+    CUresult asked;
+    GS_RELAXED(asked = gs_driver.cuArrayGetMemoryRequirements(&exact, array, (CUdevice)charge->place.gpu->index));
     if (!correct(charge, asked, &exact)) {
         gs_charge_undo(charge);
         return false;
@@ -86,7 +87,7 @@ static CUresult finish(struct gs_charge *charge, CUresult result, CUarray array)
         return gs_driver.symbol(array, descriptor);                                                                    \
     CUDA_ARRAY3D_DESCRIPTOR shape = {descriptor->Width,  descriptor->Height,      depth,                               \
                                      descriptor->Format, descriptor->NumChannels, flags};                              \
-    if (!gs_charge_current(&charge, estimate(&shape, 1)))                                                              \
+    if (!gs_charge_current(&charge, gs_packed(estimate(&shape, 1))))                                                   \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
     do                                                                                                                 \
         result = gs_driver.symbol(array, descriptor);                                                                  \
@@ -123,7 +124,9 @@ CUresult cuArrayDestroy(CUarray array) {
 
 static bool note_mipmap(struct gs_charge *charge, CUmipmappedArray array) {
     CUDA_ARRAY_MEMORY_REQUIREMENTS exact = {0};
-    CUresult asked = gs_driver.cuMipmappedArrayGetMemoryRequirements(&exact, array, (CUdevice)charge->place.gpu->index);
+    CUdevice device = (CUdevice)charge->place.gpu->index;
+    CUresult asked;
+    GS_RELAXED(asked = gs_driver.cuMipmappedArrayGetMemoryRequirements(&exact, array, device));
     if (!correct(charge, asked, &exact)) {
         gs_charge_undo(charge);
         return false;
@@ -137,7 +140,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     CUresult result;
     if (!gs_on() || array == NULL || descriptor == NULL)
         return gs_driver.cuMipmappedArrayCreate(array, descriptor, levels);
-    if (!gs_charge_current(&charge, estimate(descriptor, levels)))
+    if (!gs_charge_current(&charge, gs_packed(estimate(descriptor, levels))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do
         result = gs_driver.cuMipmappedArrayCreate(array, descriptor, levels);

@@ -85,11 +85,16 @@ static void will_begin(CUstream stream) {
     struct capture capture = describe(stream);
     struct gs_place place = {0};
     CUcontext context = NULL;
-    CUresult asked = stream == CU_STREAM_PER_THREAD ? gs_driver.cuCtxGetCurrent(&context)
-                                                    : gs_driver.cuStreamGetCtx(stream, &context);
+    CUresult asked = CUDA_SUCCESS;
+    if (stream == CU_STREAM_PER_THREAD)
+        asked = gs_driver.cuCtxGetCurrent(&context);
+    else
+        GS_RELAXED(asked = gs_driver.cuStreamGetCtx(stream, &context));
     if (asked == CUDA_SUCCESS && gs_context_find(context, &place))
         capture.context = place.context;
     add(capture);
+    gs_pool_await_calls();
+    gs_graph_await_calls();
 }
 
 static CUstream legacy_of(CUstream stream) {
@@ -140,8 +145,11 @@ TWIN(_ptsz, per_thread_of)
 /* Out of the list before the driver destroys it: afterwards its handle may be another's. */
 #define DESTROY(call)                                                                                                  \
     struct capture taken = {0};                                                                                        \
-    if (gs_on() && gs_capture_is_underway())                                                                           \
-        taken = take(describe(stream));                                                                                \
+    if (gs_on()) {                                                                                                     \
+        gs_stream_gone(stream);                                                                                        \
+        if (gs_capture_is_underway())                                                                                  \
+            taken = take(describe(stream));                                                                            \
+    }                                                                                                                  \
     CUresult result = gs_driver.call;                                                                                  \
     if (result != CUDA_SUCCESS && taken.stream != NULL)                                                                \
         add(taken);                                                                                                    \

@@ -135,7 +135,9 @@ static struct primary *primary_of(CUdevice device) {
 static bool is_state(CUdevice device, int wanted) {
     unsigned int flags;
     int active = !wanted;
-    return gs_driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == wanted;
+    CUresult result;
+    GS_RELAXED(result = gs_driver.cuDevicePrimaryCtxGetState(device, &flags, &active));
+    return result == CUDA_SUCCESS && active == wanted;
 }
 
 static bool find_primary(CUdevice device, CUcontext *context, struct gs_place *place) {
@@ -178,6 +180,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return result;
 }
 
+static void was_reset(CUdevice device) {
+    struct gs_gpu *gpu = gs_gpu_of(device);
+    if (gpu == NULL || gpu->line == NULL)
+        return;
+    gs_vmm_was_reset(gpu);
+    gs_pool_was_reset(gpu);
+}
+
 /* Release ends it only with the last reference, reset at once. */
 #define END_PRIMARY(call, at_once)                                                                                     \
     struct primary *primary = gs_on() ? primary_of(device) : NULL;                                                     \
@@ -186,6 +196,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     gs_mutex_lock(&primary->mutex);                                                                                    \
     CUresult result = gs_driver.call;                                                                                  \
     look_at_primary(device, (at_once) && result == CUDA_SUCCESS);                                                      \
+    if ((at_once) && result == CUDA_SUCCESS)                                                                           \
+        was_reset(device);                                                                                             \
     gs_mutex_unlock(&primary->mutex);                                                                                  \
     return result
 
@@ -277,7 +289,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
         gs_mutex_lock(&primaries[device].mutex);
         result = gs_driver.cuGreenCtxCreate(green, resources, device, flags);
         if (result == CUDA_SUCCESS && gpu != NULL)
-            note_green(*green, gpu);
+            GS_RELAXED(note_green(*green, gpu));
         gs_mutex_unlock(&primaries[device].mutex);
     } while (again(gpu, result, &retried));
     if (result != CUDA_SUCCESS && gpu != NULL)
@@ -288,13 +300,17 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     CUcontext name;
     struct gs_place place;
-    if (!gs_on() || gs_driver.cuCtxFromGreenCtx(&name, green) != CUDA_SUCCESS || !gs_context_find(name, &place))
+    CUresult asked = CUDA_ERROR_NOT_FOUND;
+    if (gs_on())
+        GS_RELAXED(asked = gs_driver.cuCtxFromGreenCtx(&name, green));
+    if (asked != CUDA_SUCCESS || !gs_context_find(name, &place))
         return gs_driver.cuGreenCtxDestroy(green);
     struct primary *primary = &primaries[place.gpu->index];
     gs_mutex_lock(&primary->mutex);
     CUresult result = gs_driver.cuGreenCtxDestroy(green);
     if (result == CUDA_SUCCESS) {
         gs_context_remove_name(name);
+        gs_pool_context_gone();
         look_at_primary((CUdevice)place.gpu->index, false);
     }
     gs_mutex_unlock(&primary->mutex);

@@ -151,7 +151,8 @@ static struct graph_pool {
 
 static uint32_t ask(const struct gs_gpu *gpu, CUgraphMem_attribute attribute, uint32_t otherwise) {
     uint64_t bytes = 0;
-    CUresult result = gs_driver.cuDeviceGetGraphMemAttribute((CUdevice)gpu->index, attribute, &bytes);
+    CUresult result = CUDA_SUCCESS;
+    GS_RELAXED_IN_CAPTURES(result = gs_driver.cuDeviceGetGraphMemAttribute((CUdevice)gpu->index, attribute, &bytes));
     return result == CUDA_SUCCESS ? gs_units(bytes) : otherwise;
 }
 
@@ -176,14 +177,28 @@ static uint32_t settle(struct gs_gpu *gpu) {
     return lacking;
 }
 
+/* What the pool has to spare. Not while a launch is under way: it counts on that, and would take from the driver what
+ * is not reserved. */
+static void trim(struct gs_gpu *gpu) {
+    struct graph_pool *pool = &pools[gpu->index];
+    gs_mutex_lock(&pool->mutex);
+    if (pool->needed == 0)
+        GS_RELAXED(gs_driver.cuDeviceGraphMemTrim((CUdevice)gpu->index));
+    gs_mutex_unlock(&pool->mutex);
+}
+
 /* The same, asking for what is lacking: the pool has taken more than was foreseen. */
 static void settle_up(struct gs_gpu *gpu) {
     for (int round = 0; round < MAX_ROUNDS; round++) {
         uint32_t lacking = settle(gpu);
-        if (lacking == 0 || !gs_account_reserve(gpu, lacking))
+        if (lacking == 0)
             return;
+        if (!gs_account_reserve(gpu, lacking))
+            break;
         gs_release(gpu->line, lacking);
     }
+    trim(gpu); /* what was not foreseen has been refused: as much of it as is spare goes back to the driver */
+    settle(gpu);
 }
 
 /* How much more than `have` a launch must reserve. Marks it as pending. */
@@ -233,16 +248,6 @@ static bool enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t 
 static void leave(struct gs_gpu *gpu, uint32_t need, uint32_t have) {
     change(gpu, -(int64_t)need, have, have);
     settle_up(gpu);
-}
-
-/* What the pool has to spare. Not while a launch is under way: it counts on that, and would take from the driver what
- * is not reserved. */
-static void trim(struct gs_gpu *gpu) {
-    struct graph_pool *pool = &pools[gpu->index];
-    gs_mutex_lock(&pool->mutex);
-    if (pool->needed == 0)
-        GS_RELAXED(cuDeviceGraphMemTrim((CUdevice)gpu->index));
-    gs_mutex_unlock(&pool->mutex);
 }
 
 /* See gs_account_squeeze. */
@@ -314,7 +319,7 @@ static void instantiated(CUresult result, const CUgraphExec *exec, struct need *
     struct need need = {0};                                                                                            \
     bool on = gs_on();                                                                                                 \
     if (on)                                                                                                            \
-        count_graph(graph, &need, 0);                                                                                  \
+        GS_RELAXED(count_graph(graph, &need, 0));                                                                      \
     CUresult result = gs_driver.call;                                                                                  \
     if (on)                                                                                                            \
         instantiated(result, exec, &need, flags);                                                                      \
@@ -396,7 +401,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
         if (!gs_on() || params == NULL)                                                                                \
             return call_instantiate##suffix(&one);                                                                     \
         uint64_t flags = params->flags;                                                                                \
-        count_graph(graph, &need, 0);                                                                                  \
+        GS_RELAXED(count_graph(graph, &need, 0));                                                                      \
         bool upload = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 && need.any;                                   \
         CUresult result = upload ? run(&one, &need) : call_instantiate##suffix(&one);                                  \
         instantiated(result, exec, &need, flags);                                                                      \
@@ -405,6 +410,13 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
 
 TWIN()
 TWIN(_ptsz)
+
+void gs_graph_await_calls(void) {
+    for (int device = 0; device < GS_MAX_GPUS; device++) {
+        gs_mutex_lock(&pools[device].mutex);
+        gs_mutex_unlock(&pools[device].mutex);
+    }
+}
 
 void gs_graph_forget(void) {
     gs_table_forget(&execs);

@@ -1,7 +1,8 @@
 /* hook_linear.c: linear, pitched and managed memory, and the free that frees all kinds of pointers.
  *
- * Sizes are what the program asked for, rounded to units; that the driver backs them with blocks of 2 MiB shows in
- * the measured overhead. Managed memory is charged in full, as if all of it were on the GPU at once.
+ * Sizes are what the program asked for, in whole blocks of the driver from half a block on. What smaller allocations
+ * leave of the blocks that they share shows in the measured overhead. Managed memory is charged in full, as if all of
+ * it were on the GPU at once.
  */
 #include "hooks.h"
 
@@ -24,7 +25,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
     CUresult result;
     if (!gs_on() || pointer == NULL)
         return gs_driver.cuMemAlloc_v2(pointer, size);
-    if (!gs_charge_current(&charge, size))
+    if (!gs_charge_current(&charge, gs_packed(size)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do
         result = gs_driver.cuMemAlloc_v2(pointer, size);
@@ -37,7 +38,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int size) {
     CUresult result;
     if (!gs_on() || pointer == NULL)
         return gs_driver.cuMemAlloc(pointer, size);
-    if (!gs_charge_current(&charge, size))
+    if (!gs_charge_current(&charge, gs_packed(size)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do
         result = gs_driver.cuMemAlloc(pointer, size);
@@ -52,7 +53,7 @@ static uint64_t pitched(uint64_t width, uint64_t height) {
 }
 
 static CUresult finish_pitched(struct gs_charge *charge, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
-    if (result == CUDA_SUCCESS && !gs_charge_correct(charge, bytes)) {
+    if (result == CUDA_SUCCESS && !gs_charge_correct(charge, gs_packed(bytes))) {
         gs_driver.cuMemFree_v2(pointer);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -64,7 +65,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     CUresult result;
     if (!gs_on() || pointer == NULL || pitch == NULL)
         return gs_driver.cuMemAllocPitch_v2(pointer, pitch, width, height, element);
-    if (!gs_charge_current(&charge, pitched(width, height)))
+    if (!gs_charge_current(&charge, gs_packed(pitched(width, height))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do
         result = gs_driver.cuMemAllocPitch_v2(pointer, pitch, width, height, element);
@@ -78,7 +79,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned 
     CUresult result;
     if (!gs_on() || pointer == NULL || pitch == NULL)
         return gs_driver.cuMemAllocPitch(pointer, pitch, width, height, element);
-    if (!gs_charge_current(&charge, pitched(width, height)))
+    if (!gs_charge_current(&charge, gs_packed(pitched(width, height))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do
         result = gs_driver.cuMemAllocPitch(pointer, pitch, width, height, element);
@@ -91,7 +92,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags
     CUresult result;
     if (!gs_on() || pointer == NULL)
         return gs_driver.cuMemAllocManaged(pointer, size, flags);
-    if (!gs_charge_current(&charge, size))
+    if (!gs_charge_current(&charge, gs_packed(size)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do
         result = gs_driver.cuMemAllocManaged(pointer, size, flags);

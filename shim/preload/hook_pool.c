@@ -9,10 +9,11 @@
  *   pending  what some thread is about to add to charged, because live has outgrown it
  *
  * Before an allocation, room is made for what does not fit into `charged`; after it, charged becomes what the driver
- * says, but never less than live: another thread may be between its reservation and its call.
+ * says, but never less than live: another thread may be between its reservation and its call. Where the pool has grown
+ * by more than the credit holds, the allocation is undone, the pool trimmed, and the call tried once more.
  * Memory goes back when the program synchronises. So after each synchronisation the pools are looked at that are
- * charged more than the program holds; and also at the next call on the pool, when the program asks what is free, and
- * before anything is refused.
+ * charged more than the program holds; and also at the next allocation from the pool, when the program asks what is
+ * free, and before anything is refused. A pool that holds more than it is charged is trimmed at each of these.
  *
  * While a stream is being captured nothing is allocated (a node is added to a graph), and most calls are forbidden:
  * the call goes straight through. Pools in host memory and pools of other processes cost us nothing. Managed memory
@@ -22,8 +23,9 @@
 
 #include <string.h>
 
-#define MAX_POOLS  512
-#define MAX_ROUNDS 4
+#define MAX_POOLS     512
+#define MAX_ROUNDS    4
+#define KNOWN_STREAMS 512
 
 enum pool_state {
     UNUSED,
@@ -38,7 +40,8 @@ struct pool {
     struct gs_gpu *gpu; /* NULL: costs nothing here */
     enum pool_state state;
     uint32_t charged, live, pending; /* units */
-    bool may_shrink;                 /* charged more than live: the driver may give some of it back */
+    bool may_shrink; /* charged more than live, or less than reserved: the driver may give some of it back */
+    bool over;       /* charged less than reserved: the credit did not hold what the driver has taken */
     struct gs_mutex mutex;
 };
 
@@ -114,7 +117,11 @@ static struct gs_gpu *gpu_of_default_pool(CUmemoryPool handle) {
 
 static struct pool *pool_of(CUmemoryPool handle) {
     struct pool *pool = find_pool(handle);
-    return pool != NULL ? pool : add_pool(handle, gpu_of_default_pool(handle));
+    struct gs_gpu *gpu = NULL;
+    if (pool != NULL)
+        return pool;
+    GS_RELAXED(gpu = gpu_of_default_pool(handle));
+    return add_pool(handle, gpu);
 }
 
 /* ---- the account of one pool ---------------------------------------------------------------------- */
@@ -123,11 +130,14 @@ static struct pool *pool_of(CUmemoryPool handle) {
 static uint32_t target_of(struct pool *pool) {
     uint64_t reserved = 0;
     uint32_t held = pool->live > pool->pending ? pool->live - pool->pending : 0;
+    CUresult result = CUDA_SUCCESS;
     if (pool->state == DYING)
         return pool->charged;
-    if (pool->state == DESTROYED)
-        return held;
-    if (gs_driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
+    if (pool->state == DESTROYED) /* what it has reserved for what is left, nobody can ask any more */
+        return pool->live != 0 ? pool->charged : 0;
+    GS_RELAXED_IN_CAPTURES(
+        result = gs_driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    if (result != CUDA_SUCCESS)
         return pool->charged;
     uint32_t units = gs_units(reserved);
     return units > held ? units : held;
@@ -141,7 +151,7 @@ static void become(struct pool *pool, enum pool_state state) {
 
 /* Under the pool's mutex. */
 static void note_excess(struct pool *pool) {
-    bool excess = pool->charged > pool->live;
+    bool excess = pool->charged > pool->live || pool->over;
     if (excess == pool->may_shrink)
         return;
     pool->may_shrink = excess;
@@ -151,9 +161,18 @@ static void note_excess(struct pool *pool) {
         __atomic_fetch_sub(&shrinkable, 1, __ATOMIC_RELAXED);
 }
 
+static void trim(struct pool *pool) {
+    if (pool->state == ALIVE)
+        GS_RELAXED(gs_driver.cuMemPoolTrimTo(pool->handle, 0));
+}
+
 /* Charge what the driver says. Returns how much could not be, because the credit does not hold it. */
 static uint32_t settle_locked(struct pool *pool) {
     uint32_t lacking = 0, target = target_of(pool);
+    if (pool->over && target > pool->charged) {
+        trim(pool);
+        target = target_of(pool);
+    }
     if (target < pool->charged) {
         gs_release(pool->gpu->line, pool->charged - target);
         pool->charged = target;
@@ -163,6 +182,7 @@ static uint32_t settle_locked(struct pool *pool) {
         else
             lacking = target - pool->charged;
     }
+    pool->over = lacking != 0 && pool->over;
     note_excess(pool);
     if (pool->state == DESTROYED && pool->live == 0 && pool->pending == 0)
         become(pool, UNUSED);
@@ -180,11 +200,15 @@ static uint32_t settle(struct pool *pool) {
 static bool settle_up(struct pool *pool) {
     for (int round = 0; round < MAX_ROUNDS; round++) {
         uint32_t lacking = settle(pool);
+        if (lacking != 0 && pool->gpu->own) { /* there is nobody to ask: what the pools keep is all that there is */
+            gs_account_give_back(pool->gpu, true);
+            lacking = settle(pool);
+        }
         if (lacking == 0)
             return true;
         /* Taken and given back at once: it is then in our credit, and settle takes it under the mutex. */
         if (!gs_account_reserve(pool->gpu, lacking))
-            return false;
+            return settle(pool) == 0; /* asking has trimmed the pools before it was refused */
         gs_release(pool->gpu->line, lacking);
     }
     return false;
@@ -214,15 +238,47 @@ static bool enter(struct pool *pool, uint32_t units) {
     return good;
 }
 
+/* An allocation is gone. What the pool has reserved for it may go back later, and is looked at then; a pool that nobody
+ * can ask any more ends with its last one. */
 static void leave(struct pool *pool, uint32_t units) {
     gs_mutex_lock(&pool->mutex);
     pool->live -= units < pool->live ? units : pool->live;
+    if (pool->state == DESTROYED)
+        settle_locked(pool);
+    else
+        note_excess(pool);
     gs_mutex_unlock(&pool->mutex);
-    settle(pool);
 }
 
 void gs_pool_freed(const struct gs_entry *entry) {
     leave(&pools[entry->detail], entry->units);
+}
+
+/* An allocation was undone because the pool had grown by more than the credit holds. true: some of that is back. */
+static bool undo_growth(struct pool *pool) {
+    gs_mutex_lock(&pool->mutex);
+    uint32_t before = target_of(pool);
+    pool->over = true;
+    settle_locked(pool);
+    bool shrunk = target_of(pool) < before;
+    gs_mutex_unlock(&pool->mutex);
+    return shrunk;
+}
+
+/* Where the driver has ended the allocations of a pool with the context, it has reserved less than the program held. */
+void gs_pool_was_reset(const struct gs_gpu *gpu) {
+    uint32_t last = count();
+    for (struct pool *pool = pools; pool < pools + last; pool++) {
+        gs_mutex_lock(&pool->mutex);
+        if (pool->state == ALIVE && pool->gpu == gpu && pool->pending == 0) {
+            uint32_t held = pool->live;
+            pool->live = 0;
+            uint32_t target = target_of(pool);
+            pool->live = target < held ? target : held;
+            settle_locked(pool);
+        }
+        gs_mutex_unlock(&pool->mutex);
+    }
 }
 
 /* See gs_account_squeeze. Whoever calls may know nothing of these pools: only under its mutex does one stay alive. */
@@ -231,12 +287,111 @@ static void squeeze(struct gs_gpu *gpu, bool all) {
     for (struct pool *pool = pools; pool < pools + last; pool++) {
         gs_mutex_lock(&pool->mutex);
         if (pool->state != UNUSED && pool->gpu == gpu) {
-            if (all && pool->state == ALIVE)
-                GS_RELAXED(cuMemPoolTrimTo(pool->handle, 0));
+            if (all)
+                trim(pool);
             settle_locked(pool);
         }
         gs_mutex_unlock(&pool->mutex);
     }
+}
+
+/* ---- what the driver has said before --------------------------------------------------------------- */
+
+/* The GPU of a stream. Found without a lock: a place is the GPU's number + 1 while stream and place belong together. */
+static struct known_stream {
+    CUstream stream;
+    uint32_t place;
+} streams[KNOWN_STREAMS];
+
+static struct gs_lock streams_lock;
+
+static struct known_stream *slot_of(CUstream stream) {
+    return &streams[((uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15ull >> 40) % KNOWN_STREAMS];
+}
+
+static void know(struct known_stream *slot, CUstream stream, uint32_t place) {
+    gs_lock(&streams_lock);
+    __atomic_store_n(&slot->place, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&slot->stream, stream, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&slot->place, place, __ATOMIC_SEQ_CST);
+    gs_unlock(&streams_lock);
+}
+
+/* NULL: that of the current context. */
+static struct gs_gpu *gpu_of_stream(CUstream stream) {
+    struct known_stream *slot = slot_of(stream);
+    struct gs_place place = {0};
+    CUcontext context = NULL;
+    CUresult result;
+    if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return NULL;
+    uint32_t known = __atomic_load_n(&slot->place, __ATOMIC_ACQUIRE);
+    if (known != 0 && __atomic_load_n(&slot->stream, __ATOMIC_ACQUIRE) == stream &&
+        __atomic_load_n(&slot->place, __ATOMIC_RELAXED) == known)
+        return gs_gpu_numbered((uint8_t)(known - 1));
+    GS_RELAXED(result = gs_driver.cuStreamGetCtx(stream, &context));
+    if (result != CUDA_SUCCESS || !gs_context_find(context, &place))
+        return NULL;
+    know(slot, stream, gs_gpu_number(place.gpu) + 1u);
+    return place.gpu;
+}
+
+void gs_stream_gone(CUstream stream) {
+    if (slot_of(stream)->stream == stream)
+        know(slot_of(stream), NULL, 0);
+}
+
+/* The current pool of a device, until the program may have chosen another. */
+static CUmemoryPool current_pools[GS_MAX_GPUS];
+static uint32_t choices; /* how often it may have */
+
+static CUmemoryPool pool_of_device(uint32_t device) {
+    CUmemoryPool pool = __atomic_load_n(&current_pools[device], __ATOMIC_ACQUIRE);
+    uint32_t then = __atomic_load_n(&choices, __ATOMIC_ACQUIRE);
+    CUresult result;
+    if (pool != NULL)
+        return pool;
+    GS_RELAXED(result = gs_driver.cuDeviceGetMemPool(&pool, (CUdevice)device));
+    if (result != CUDA_SUCCESS)
+        return NULL;
+    gs_mutex_lock(&adding);
+    if (choices == then)
+        __atomic_store_n(&current_pools[device], pool, __ATOMIC_RELEASE);
+    gs_mutex_unlock(&adding);
+    return pool;
+}
+
+/* After the driver's call: an allocation at the same time may take from either. */
+static void note_choice(void) {
+    gs_mutex_lock(&adding);
+    __atomic_fetch_add(&choices, 1, __ATOMIC_RELEASE);
+    for (int device = 0; device < GS_MAX_GPUS; device++)
+        __atomic_store_n(&current_pools[device], NULL, __ATOMIC_RELEASE);
+    gs_mutex_unlock(&adding);
+}
+
+/* A reset may have chosen the default pool again. */
+void gs_pool_context_gone(void) {
+    for (struct known_stream *slot = streams; slot < streams + KNOWN_STREAMS; slot++)
+        if (slot->stream != NULL)
+            know(slot, NULL, 0);
+    note_choice();
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuDeviceSetMemPool(device, pool);
+    if (on)
+        note_choice();
+    return result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+    bool on = gs_on();
+    CUresult result = gs_driver.cuMemSetMemPool(location, type, pool);
+    if (on)
+        note_choice();
+    return result;
 }
 
 /* ---- allocating ----------------------------------------------------------------------------------- */
@@ -253,17 +408,10 @@ struct request {
 
 /* The pool that cuMemAllocAsync takes from: the current one of the stream's device. */
 static CUmemoryPool current_pool(CUstream stream) {
-    CUmemoryPool pool = NULL;
-    CUcontext context = NULL;
-    struct gs_place place = {0};
-    bool named = stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-    if (named && gs_driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
-        gs_context_find(context, &place);
+    struct gs_place place = {.gpu = gpu_of_stream(stream)};
     if (place.gpu == NULL && !gs_place_current(&place))
         return NULL;
-    if (place.gpu == NULL || gs_driver.cuDeviceGetMemPool(&pool, (CUdevice)place.gpu->index) != CUDA_SUCCESS)
-        return NULL;
-    return pool;
+    return place.gpu != NULL ? pool_of_device(place.gpu->index) : NULL;
 }
 
 static bool note(const struct request *request, struct pool *pool, uint32_t units) {
@@ -279,16 +427,17 @@ static bool note(const struct request *request, struct pool *pool, uint32_t unit
     return true;
 }
 
-static CUresult allocate_from(const struct request *request, struct pool *pool) {
-    uint32_t units = gs_units(request->size);
-    struct gs_place place;
-    if (!gs_place_device(&place, (CUdevice)pool->gpu->index) || !enter(pool, units))
+/* `undone`: the driver had succeeded. */
+static CUresult try_once(const struct request *request, struct pool *pool, uint32_t units, bool *undone) {
+    *undone = false;
+    if (!enter(pool, units))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = request->call(request);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && gs_account_driver_failed(pool->gpu, units))
         result = request->call(request);
     if (result != CUDA_SUCCESS) {
         leave(pool, units);
+        settle(pool);
         return result;
     }
     bool noted = note(request, pool, units);
@@ -299,7 +448,25 @@ static CUresult allocate_from(const struct request *request, struct pool *pool) 
         gs_table_take(&gs_pointers, *request->pointer, &entry);
     request->free(*request->pointer, request->stream);
     leave(pool, units);
+    *undone = true;
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A pool grows in steps, and by a whole one beside what it has and cannot use. Once that has gone back, what is asked
+ * for may fit. */
+static CUresult allocate_from(const struct request *request, struct pool *pool) {
+    uint32_t units = gs_units(request->size);
+    struct gs_place place;
+    bool undone;
+    if (!gs_place_device(&place, (CUdevice)pool->gpu->index))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = try_once(request, pool, units, &undone);
+    if (undone && undo_growth(pool)) {
+        result = try_once(request, pool, units, &undone);
+        if (undone)
+            undo_growth(pool);
+    }
+    return result;
 }
 
 static CUresult allocate(const struct request *request) {
@@ -416,6 +583,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     CUresult result = gs_driver.cuMemPoolDestroy(handle);
     if (pool != NULL)
         end_destroying(pool, result == CUDA_SUCCESS);
+    note_choice(); /* a pool that is the current one of a device is that no more */
     return result;
 }
 
@@ -485,8 +653,19 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
     return synchronized(gs_driver.cuCtxSynchronize_v2(context));
 }
 
+void gs_pool_await_calls(void) {
+    uint32_t last = count();
+    for (struct pool *pool = pools; pool < pools + last; pool++) {
+        gs_mutex_lock(&pool->mutex);
+        gs_mutex_unlock(&pool->mutex);
+    }
+}
+
 void gs_pool_forget(void) {
     memset(pools, 0, sizeof pools);
+    memset(streams, 0, sizeof streams);
+    memset(current_pools, 0, sizeof current_pools);
     pool_count = shrinkable = 0;
+    streams_lock = (struct gs_lock){0};
     adding = (struct gs_mutex){0};
 }

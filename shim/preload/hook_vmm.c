@@ -60,17 +60,6 @@ static bool put(struct gs_table *table, uint64_t key, uint32_t number, uint32_t 
     return gs_table_put(table, &entry, displaced);
 }
 
-/* A block without credit of its own is a multicast object, counted on the line of `place`. */
-static bool add_block(uint64_t handle, struct gs_gpu *gpu, uint32_t units) {
-    struct gs_entry displaced;
-    gs_lock(&blocks_lock);
-    uint32_t number = new_block();
-    if (number != UINT32_MAX)
-        *block_at(number) = (struct block){.gpu = gpu, .handle = handle, .units = units, .references = 1, .holds = 1};
-    gs_unlock(&blocks_lock);
-    return number != UINT32_MAX && put(&handles, handle, number, 0, &displaced);
-}
-
 void gs_block_hold(uint32_t number) {
     __atomic_fetch_add(&block_at(number)->holds, 1, __ATOMIC_RELAXED);
 }
@@ -92,6 +81,26 @@ void gs_block_let_go(uint32_t number) {
     block->next_free = first_free;
     first_free = number + 1;
     gs_unlock(&blocks_lock);
+}
+
+static void end_references(uint32_t number) {
+    for (uint32_t left = __atomic_exchange_n(&block_at(number)->references, 0, __ATOMIC_ACQ_REL); left != 0; left--)
+        gs_block_let_go(number);
+}
+
+/* A block without credit of its own is a multicast object, counted on the line of `place`. */
+static bool add_block(uint64_t handle, struct gs_gpu *gpu, uint32_t units) {
+    struct gs_entry displaced;
+    gs_lock(&blocks_lock);
+    uint32_t number = new_block();
+    if (number != UINT32_MAX)
+        *block_at(number) = (struct block){.gpu = gpu, .handle = handle, .units = units, .references = 1, .holds = 1};
+    gs_unlock(&blocks_lock);
+    if (number == UINT32_MAX || !put(&handles, handle, number, 0, &displaced))
+        return false;
+    if (displaced.key != 0) /* a handle of the same number has ended in some way that we did not see */
+        end_references(displaced.detail);
+    return true;
 }
 
 bool gs_block_find(uint64_t handle, uint32_t *number) {
@@ -325,6 +334,40 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
     if (taken.entries != taken.few)
         gs_pages_drop(taken.entries, taken.room * sizeof *taken.entries);
     return result;
+}
+
+struct of_gpu {
+    struct taken found;
+    const struct gs_gpu *gpu;
+};
+
+static bool look_at_mapping(const struct gs_entry *entry, void *data) {
+    struct of_gpu *of = data;
+    if (block_at(entry->detail)->gpu == of->gpu)
+        remember(entry, &of->found);
+    return false; /* look only */
+}
+
+static bool is_mapped(CUdeviceptr address) {
+    CUmemGenericAllocationHandle handle;
+    CUresult result;
+    GS_RELAXED(result = gs_driver.cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address));
+    if (result == CUDA_SUCCESS)
+        GS_RELAXED(gs_driver.cuMemRelease(handle));
+    return result != CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Mappings can be asked for by address, handles cannot be asked for: one that is gone may not be used. */
+void gs_vmm_was_reset(const struct gs_gpu *gpu) {
+    struct gs_entry entry;
+    struct of_gpu of = {.found = {.room = 16}, .gpu = gpu};
+    of.found.entries = of.found.few;
+    gs_table_sweep(&mappings, look_at_mapping, never, &of);
+    for (size_t i = 0; i < of.found.count; i++)
+        if (!is_mapped(of.found.entries[i].key) && gs_table_take(&mappings, of.found.entries[i].key, &entry))
+            gs_block_let_go(entry.detail);
+    if (of.found.entries != of.found.few)
+        gs_pages_drop(of.found.entries, of.found.room * sizeof *of.found.entries);
 }
 
 void gs_vmm_forget(void) {

@@ -34,6 +34,7 @@ static void forget(void) {
     gs_multicast_forget();
     gs_array_forget();
     gs_capture_forget();
+    gs_limit_forget();
     gs_trim_forget();
     gs_python_forget();
     gs_copies_forget();

@@ -119,11 +119,12 @@ static struct {
     uint32_t gpu;     /* that the hook is about */
 } helper;
 
-/* wanted(): what the frameworks have put back into the driver's pools is given back first. */
+/* wanted(): what the frameworks have put back into the driver's pools is given back first. Before each cache that is
+ * emptied, the program's captures have ended, or nothing is wanted any more. */
 static PyObject *wanted(PyObject *self, PyObject *arguments) {
     (void)self, (void)arguments;
     PyThreadState *thread = python.PyEval_SaveThread();
-    uint64_t bytes = gs_trim_wanted(helper.gpu);
+    uint64_t bytes = gs_trim_await_captures() ? gs_trim_wanted(helper.gpu) : 0;
     python.PyEval_RestoreThread(thread);
     return python.PyLong_FromUnsignedLongLong(bytes);
 }

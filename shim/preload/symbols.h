@@ -34,6 +34,7 @@
     HELPER(cuThreadExchangeStreamCaptureMode)                                                                          \
     HELPER(cuCtxFromGreenCtx)                                                                                          \
     HELPER(cuCtxGetCurrent)                                                                                            \
+    HELPER(cuCtxGetLimit)                                                                                              \
     HELPER(cuCtxGetDevice)                                                                                             \
     HELPER(cuCtxSetCurrent)                                                                                            \
     HELPER(cuDeviceGetCount)                                                                                           \

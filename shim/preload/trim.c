@@ -6,7 +6,8 @@
  * most programs never see it.
  *
  * A trim, from the gentlest on, as long as the daemon wants more: what the driver's pools and graphs hold unused; then,
- * if there is a Python interpreter, what its frameworks keep (python.h). Nothing is done while a stream is captured.
+ * if there is a Python interpreter, what its frameworks keep (python.h). Nothing is done while a stream is captured:
+ * that is looked at before each of these, and again before each cache.
  * Whatever stands in the way (a capture, Python's lock, a slow driver), the daemon waits no longer than it said, and
  * goes on to its next means.
  *
@@ -155,6 +156,10 @@ static bool captures_end(uint64_t until) {
         gs_sleep_us(CAPTURE_US);
     }
     return true;
+}
+
+bool gs_trim_await_captures(void) {
+    return captures_end(__atomic_load_n(&trim.until, __ATOMIC_ACQUIRE));
 }
 
 static void act(uint64_t until) {

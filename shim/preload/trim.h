@@ -15,6 +15,10 @@ void gs_trim_start(void);
 uint64_t gs_trim_wanted(uint32_t gpu);
 uint64_t gs_trim_left_ms(void);
 
+/* Wait until no stream is captured, as long as the trim may take: a capture may have begun since it did. false: one
+ * still is. Not with a lock that a capturing thread may need, such as Python's. */
+bool gs_trim_await_captures(void);
+
 /* Around whatever calls the driver. Not to be called if gs_trim_enter says false: the process is ending. Left either
  * way. */
 bool gs_trim_enter(void);

@@ -98,10 +98,9 @@ def test_what_a_program_holds_is_not_a_strangers_too(
     def gpu() -> dict[str, Any]:
         return daemon.client.status()["gpus"][0]
 
-    charged = gpu()["usage"]
     gpus.samples[GPU] = Sample(8 * GIB, shown)
     until(lambda: gpus.samples and not daemon.shell.core.gpus[GPU].health.attributed)
-    until(lambda: gpu()["unmanaged"] == 8 * GIB - charged)
+    until(lambda: sum(gpu()[key] for key in ("unmanaged", "usage")) == 8 * GIB)
     assert daemon.shell.gpus.samples[GPU].by_pid is None
     gpus.samples[GPU] = Sample(8 * GIB, {one.pid: 3 * GIB + 2**28, THEIRS: 4 * GIB})
     until(lambda: daemon.shell.core.gpus[GPU].health.attributed)

@@ -100,6 +100,9 @@ class Churn:
             self.give(self.held.pop())
         check(self.cuda.cuStreamSynchronize(self.stream))
         check(self.cuda.cuMemPoolDestroy(self.pool))
+        default = c_void_p()
+        check(self.cuda.cuDeviceGetDefaultMemPool(byref(default), 0))
+        check(self.cuda.cuMemPoolTrimTo(default, c_size_t(0)))
 """
 
 
@@ -128,8 +131,7 @@ say([differences[:5], highest, churn.codes.get(0, 0), churn.codes.get(2, 0), cud
     differences, highest, good, refused, at_the_end = child.said
     assert differences == []
     assert highest <= 2**30 and good > 1000 and refused > 20, "both sides of the limit were seen"
-    kept = 32 * 2**20  # the default pool may keep a step until the next synchronisation
-    assert at_the_end <= kept
+    assert at_the_end == 0
 
 
 def test_the_account_with_threads(host):
@@ -162,4 +164,4 @@ say([errors, seen, [cuda.used(), nvml.of_this_process() - empty]])
     errors, (charged, physical), (charged_end, physical_end) = child.said
     assert errors == []
     assert charged == physical > 0
-    assert charged_end == physical_end <= 32 * 2**20
+    assert charged_end == physical_end == 0

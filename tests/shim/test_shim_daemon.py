@@ -52,7 +52,7 @@ def test_credit_is_asked_for_only_when_it_is_used_up(host, daemon):
     child = host.python(
         """
         cuda = Cuda().start()
-        held = [cuda.must_alloc(MiB) for _ in range(640)]
+        held = [cuda.must_alloc(BLOCK) for _ in range(320)]
         say(cuda.alloc(9 * GiB)[0])
         for pointer in held:
             check(cuda.free(pointer))
@@ -63,7 +63,7 @@ def test_credit_is_asked_for_only_when_it_is_used_up(host, daemon):
     assert child.said == 2
     *growth, huge = daemon.asks()
     assert len(growth) == 10, "one round trip for 64 MiB"
-    assert all(ask.bytes == MIB for ask in growth)
+    assert all(ask.bytes == 2 * MIB for ask in growth)
     assert huge.bytes == 9 * GIB
     used, credit = daemon.page.word()
     assert (used, credit) == (640 * MIB, 640 * MIB)
@@ -92,14 +92,15 @@ def test_a_gpu_has_the_daemons_number_and_else_cudas(host, daemon, told, said):
 def test_revoked_credit_is_asked_for_again(host, daemon):
     daemon.policy.chunk = GIB
     child = host.start(
-        "cuda = Cuda().start(); p = cuda.must_alloc(MiB); say(1); hear(); cuda.must_alloc(MiB); say(2); hear()", **LIMIT
+        "cuda = Cuda().start(); p = cuda.must_alloc(BLOCK); say(1); hear(); cuda.must_alloc(BLOCK); say(2); hear()",
+        **LIMIT,
     )
     child.stdout.readline()
-    assert daemon.page.revoke(GIB) == GIB - MIB
-    assert daemon.page.word() == (MIB, MIB)
+    assert daemon.page.revoke(GIB) == GIB - 2 * MIB
+    assert daemon.page.word() == (2 * MIB, 2 * MIB)
     tell(child)
     assert child.stdout.readline() == "2\n"
-    assert [ask.bytes for ask in daemon.asks()] == [MIB, MIB]
+    assert [ask.bytes for ask in daemon.asks()] == [2 * MIB, 2 * MIB]
     tell(child)
     finish(child)
 
@@ -172,7 +173,7 @@ def test_many_threads_on_one_socket(host, daemon):
             check(cuda.cuCtxSetCurrent(context))
             mine = []
             for i in range(60):
-                code, pointer = cuda.alloc((seed * 7 + i) % 5 * MiB + MiB)
+                code, pointer = cuda.alloc((seed * 7 + i) % 5 * BLOCK + BLOCK)
                 mine.append((code, pointer))
             for code, pointer in mine[::2]:
                 check(cuda.free(pointer))
@@ -185,7 +186,7 @@ def test_many_threads_on_one_socket(host, daemon):
         **LIMIT,
     ).said
     assert said == [480, 0]
-    expected = sum(((seed * 7 + i) % 5 + 1) * MIB for seed in range(8) for i in range(1, 60, 2))
+    expected = sum(((seed * 7 + i) % 5 + 1) * 2 * MIB for seed in range(8) for i in range(1, 60, 2))
     used, credit = daemon.page.word()
     assert used == expected <= credit
 
@@ -568,17 +569,17 @@ def test_a_forked_child_is_not_its_parent(host, daemon):
         pid = os.fork()
         if pid == 0:
             cuda.free(pointer)
-            cuda.alloc(MiB)
+            cuda.alloc(BLOCK)
             mapped = any(name in open("/proc/self/maps").read() for name in ("page-",))
             high = [fd for fd in os.listdir("/proc/self/fd") if int(fd) >= 256]
             os._exit(1 if mapped or high else 0)
         status = os.waitpid(pid, 0)[1]
-        say([status, cuda.alloc(MiB)[0]])
+        say([status, cuda.alloc(BLOCK)[0]])
         """,
         **LIMIT,
     ).said
     assert said == [0, 0]
-    assert daemon.pages[101].word()[0] == GIB + MIB
+    assert daemon.pages[101].word()[0] == GIB + 2 * MIB
 
 
 def test_threads_and_forks_do_not_deadlock(host, daemon):

@@ -125,13 +125,27 @@ class All(Churn):
             check(self.cuda.cuCtxSetCurrent(self.primary))
         return code
 
-    # Takes along what is in the primary context; pools, handles and graphs stay.
+    # Takes along what is in the primary context; pools, handles and graphs stay, or not: GONE says what else ends. Of a
+    # handle without a mapping nobody could say that, so it is released before.
     def reset(self):
         self.made["reset"] = self.made.get("reset", 0) + 1
+        lost = lambda what: what[0] in GONE
+        if "mapped" in GONE:
+            for what in [what for what in self.held if what[0] in ("handle", "imported", "mapped")]:
+                self.held.remove(what)
+                if what[0] != "mapped":
+                    self.give(what)
+                elif what[3] is not None:
+                    check(self.cuda.cuMemRelease(what[3]))
+            self.free_slots = list(range(0, 4 * GiB, 128 * MiB))
         check(self.cuda.cuDevicePrimaryCtxReset_v2(0))
         self.primary = self.cuda.primary()
         self.stream = self.cuda.stream()
-        self.held = [what for what in self.held if what[0] not in ("linear", "array")]
+        self.held = [what for what in self.held if not lost(what)]
+
+    # What NVML shows for this process and another has paid for: see the switch "importers".
+    def theirs_shown(self):
+        return sum(what[0] == "opened" for what in self.held) * 3 * BLOCK if "importers=each" in SIM else 0
 
     def linear(self):
         return self.primary_kind(super().linear())
@@ -164,6 +178,13 @@ class All(Churn):
 
 exporter = subprocess.Popen([sys.executable, "-c", EXPORTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 theirs = Handle.from_buffer_copy(bytes.fromhex(json.loads(exporter.stdout.readline())))
+SIM = os.environ["GPUSHARE_SIM"]
+GONE = ["linear", "array"]
+if "reset=virtual" in SIM or "reset=all" in SIM:
+    GONE += ["mapped"]
+if "reset=all" in SIM:
+    GONE += ["free", "async", "async_ptsz"]
+
 cuda, nvml = Cuda(), Nvml()
 main = cuda.start().primary()
 empty = nvml.of_this_process()
@@ -174,16 +195,16 @@ def churn_of(seed, alone):
 )
 
 
-def test_one_thread(host):
+def compare_in_one_thread(host, steps, limit="200Mi"):
     child = host.python(
         MORE
         + f"""
 churn, differences, compared = churn_of({SEED}, True), [], 0
-for step in range({STEPS}):
+for step in range({steps}):
     churn.step()
     if step % 10 == 0:
         check(cuda.cuStreamSynchronize(churn.stream))
-        charged, physical = cuda.used(), nvml.of_this_process() - empty
+        charged, physical = cuda.used(), nvml.of_this_process() - empty - churn.theirs_shown()
         compared += 1
         if charged != physical:
             differences.append([step, charged, physical])
@@ -192,16 +213,22 @@ check(cuda.cuDeviceGraphMemTrim(0))
 check(cuda.cuCtxSynchronize())
 say([differences[:5], compared, churn.codes, churn.made, cuda.used(), nvml.of_this_process() - empty])
 """,
-        GPUSHARE_LIMIT="200Mi",
+        GPUSHARE_LIMIT=limit,
         GPUSHARE_LOG="error",
-        timeout=60 + STEPS / 500,
+        timeout=60 + steps / 500,
     )
     differences, compared, codes, made, charged, physical = child.said
-    print(f"{STEPS} calls, {compared} comparisons, {codes}, {made}")
+    print(f"{steps} calls, {compared} comparisons, {codes}, {made}")
     assert differences == []
-    assert codes["0"] > STEPS // 4 and codes["2"] > STEPS // 100, "both sides of the limit were seen"
+    assert codes["0"] > steps // 4, "most fit"
     assert len(made) >= 12, made
-    assert charged == physical <= 32 * 2**20
+    assert charged == physical == 0
+    return codes
+
+
+def test_one_thread(host):
+    codes = compare_in_one_thread(host, STEPS)
+    assert codes["2"] > STEPS // 100, "both sides of the limit were seen"
 
 
 def test_four_threads(host):
@@ -219,7 +246,7 @@ def work(churn):
 threads = [threading.Thread(target=work, args=(churn,)) for churn in churns]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
 check(cuda.cuCtxSynchronize())
-seen = [cuda.used(), nvml.of_this_process() - empty]
+seen = [cuda.used(), nvml.of_this_process() - empty - sum(churn.theirs_shown() for churn in churns)]
 [churn.end() for churn in churns]
 check(cuda.cuDeviceGraphMemTrim(0))
 check(cuda.cuCtxSynchronize())
@@ -233,4 +260,4 @@ say([errors, seen, [cuda.used(), nvml.of_this_process() - empty], [churn.codes f
     print(f"{STEPS} calls in 4 threads, {codes}, {charged} bytes at the end")
     assert errors == []
     assert charged == physical
-    assert charged_end == physical_end <= 32 * 2**20
+    assert charged_end == physical_end == 0

@@ -223,7 +223,7 @@ check(cuda.cuGreenCtxDestroy(green)); check(cuda.cuGreenCtxDestroy(other)); say(
     )
     assert child.stdout is not None and child.stdin is not None
     assert child.stdout.readline() == "0\n"
-    assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (1, 2**20)
+    assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (1, 2**21)
     assert child.communicate("\n", timeout=30)[0] == "1\n"
     assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (0, 0)
 
@@ -312,7 +312,7 @@ def test_a_context_that_is_broken_for_good(host, what):
         """,
         **LIMIT,
     ).said
-    assert said == [[True] * 3, 2**30 + 7 * 2**20, 0, 0]
+    assert said == [[True] * 3, 2**30 + 8 * 2**20, 0, 0]
 
 
 @pytest.mark.parametrize("kind", ["deepbind", "namespace", "audit"])

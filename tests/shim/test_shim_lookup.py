@@ -112,8 +112,8 @@ def test_inert_makes_no_socket(host, daemon):
 
 def test_linked_programs(host, compile_c):
     program = compile_c("linked.c", f"-L{host.libraries.driver_dir}", "-lcuda")
-    assert host.run([program], **LIMIT).said == [0, 0, 0, 2, 4 * GIB, 2**20]
-    assert host.run([program], LD_BIND_NOW="1", **LIMIT).said == [0, 0, 0, 2, 4 * GIB, 2**20]
+    assert host.run([program], **LIMIT).said == [0, 0, 0, 2, 4 * GIB, 2**21]
+    assert host.run([program], LD_BIND_NOW="1", **LIMIT).said == [0, 0, 0, 2, 4 * GIB, 2**21]
 
 
 def test_linked_but_no_driver(host, compile_c, tmp_path):

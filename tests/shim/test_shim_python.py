@@ -95,6 +95,51 @@ def test_other_interpreters(program, daemon, python):
     finish(child)
 
 
+CAPTURES = """
+import torch, cupy, threading, time
+torch.cuda.init(); held = torch.Tensor(256 * MiB); torch.Tensor(256 * MiB)
+cuda, stream, graph, seen = torch.cuda.cuda, torch.cuda.cuda.stream(), c_void_p(), []
+context = c_void_p(); check(cuda.cuCtxGetCurrent(byref(context)))
+cupy.pool.give(256 * MiB, cupy.pool.take(256 * MiB))
+def capture(seconds):
+    check(cuda.cuCtxSetCurrent(context))
+    check(cuda.cuStreamBeginCapture_v2(stream, 1))
+    began.set()
+    time.sleep(seconds)
+    seen.append(cuda.cuStreamEndCapture(stream, byref(graph)))
+def empty_and_capture():
+    torch.cuda.allocator.empty()
+    threading.Thread(target=capture, args=(SECONDS,)).start()
+    began.wait()
+def free_all_blocks(free=cupy.pool.free_all_blocks):
+    seen.append("emptied")
+    free()
+began = threading.Event()
+torch.cuda.empty_cache, cupy.pool.free_all_blocks = empty_and_capture, free_all_blocks
+say(1); hear(); say(seen); hear()
+"""
+
+
+def test_a_cache_waits_for_a_capture_that_began_after_the_last_one(program, daemon):
+    child = program(CAPTURES.replace("SECONDS", "0.3"))
+    heard(child)
+    page = ready(daemon)
+    assert page.trim(512 * MIB, within_ms=5000) >= 0.25
+    assert page.trimmed() == 512 * MIB
+    tell(child)
+    assert heard(child) == [0, "emptied"], "the capture ended well, and before"
+
+
+def test_a_capture_that_does_not_end_keeps_the_other_caches(program, daemon):
+    child = program(CAPTURES.replace("SECONDS", "1.5"))
+    heard(child)
+    page = ready(daemon)
+    page.trim(512 * MIB, within_ms=700)
+    assert page.trimmed() == 256 * MIB
+    tell(child)
+    assert heard(child) == [], "nothing was emptied meanwhile"
+
+
 def test_what_waits_in_a_cycle_is_collected_when_the_cache_is_not_enough(program, daemon):
     child = program(
         TORCH

@@ -9,7 +9,7 @@ int main(void) {
     size_t free = 0, total = 0;
     CUresult init = cuInit(0), retain = cuDevicePrimaryCtxRetain(&context, 0);
     cuCtxSetCurrent(context);
-    CUresult small = cuMemAlloc_v2(&pointer, 1 << 20), large = cuMemAlloc_v2(&huge, 5ull << 30);
+    CUresult small = cuMemAlloc_v2(&pointer, 2 << 20), large = cuMemAlloc_v2(&huge, 5ull << 30);
     cuMemGetInfo_v2(&free, &total);
     printf("[%d, %d, %d, %d, %zu, %zu]\n", init, retain, small, large, total, total - free);
     return 0;
