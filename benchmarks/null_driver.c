@@ -1,7 +1,8 @@
 /* null_driver.c: a libcuda.so.1 whose calls cost nothing, to measure what the shim adds to them.
  *
- * One GPU with 64 GiB, one context, memory that is a number counted up (and used again when it was the last one
- * given out, as an allocator does). Nothing is checked.
+ * One GPU with 64 GiB, one context, one pool, memory that is a number counted up: each address is given out once, so
+ * that no table of addresses gets by with one entry that is always warm. Each thread counts for itself. Nothing is
+ * checked.
  */
 #include "cuda_abi.h"
 
@@ -9,10 +10,26 @@
 
 #define GIB (1ull << 30)
 
-static CUdeviceptr next = 0x7f0000000000;
+#define FIRST      0x100000000000ull
+#define PER_THREAD 0x10000000000ull
+
+static CUdeviceptr threads;
+static __thread CUdeviceptr next;
+
+static CUdeviceptr fresh(size_t size) {
+    if (next == 0)
+        next = FIRST + PER_THREAD * __atomic_fetch_add(&threads, 1, __ATOMIC_RELAXED);
+    next += size;
+    return next - size;
+}
+
 static struct CUctx_st {
     int unused;
 } context;
+
+static struct CUmemPoolHandle_st {
+    int unused;
+} pool;
 
 CUresult cuInit(unsigned int flags) {
     (void)flags;
@@ -80,13 +97,69 @@ CUresult cuCtxGetDevice(CUdevice *device) {
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
-    *pointer = next;
-    next += size;
+    *pointer = fresh(size);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    next = pointer;
+    (void)pointer;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
+    (void)stream;
+    *pointer = fresh(size);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    (void)pointer, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *result) {
+    (void)stream;
+    *result = &context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    (void)stream;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    (void)mode;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *result, CUdevice device) {
+    (void)device;
+    *result = &pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *result, CUdevice device) {
+    return cuDeviceGetDefaultMemPool(result, device);
+}
+
+/* It has reserved more than is ever allocated, and keeps it. */
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value) {
+    (void)handle, (void)attribute;
+    *(uint64_t *)value = GIB;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                     unsigned long long flags) {
+    (void)properties, (void)flags;
+    *handle = fresh(size);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    (void)handle;
     return CUDA_SUCCESS;
 }
 
