@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.tale import start
@@ -67,3 +69,21 @@ def test_what_a_word_says_while_it_is_lowered_is_known_at_once() -> None:
     world.allocate(other, GPU, 8 * GIB)
     assert word.used == 6 * GIB
     assert usages[-1] == world.usage(world.programs[one].job, GPU)
+
+
+def test_nobody_has_been_idle_while_no_daemon_looked() -> None:
+    """What was seen before the restart is not known any more, and the time without a daemon says nothing."""
+    world = node()
+    sample = world._sample
+    world._sample = lambda gpu: replace(sample(gpu), busy=frozenset())  # type: ignore[method-assign]
+    jobs = {}
+    for name, size in (("long", 4 * GIB), ("short", 3 * GIB)):
+        process = start(world, name, "none", "max", on_reclaim=("term", "kill"))
+        world.allocate(process, GPU, size)
+        jobs[name] = world.programs[process].job
+        world.wait(200.0)
+    world.restart()
+    world.wait(30.0)
+    owner = start(world, "owner", "9Gi", "9Gi")
+    world.allocate(owner, GPU, 8 * GIB + GIB // 4)
+    assert [one.job for one in world.terminated] == [jobs["short"]], "it has less to lose"
