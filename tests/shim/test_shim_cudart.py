@@ -46,7 +46,7 @@ def look(host, library: Path) -> None:
     child = host.run(command, GPUSHARE_SIM=host.environment()["GPUSHARE_SIM"] + ",driver_version=13050", **LIMIT)
     assert child.code == 0, child.err
     assert child.said["bare"] == []
-    assert set(child.said["hooked"]) >= ALWAYS and len(child.said["hooked"]) > 55
+    assert set(child.said["hooked"]) >= ALWAYS and len(child.said["hooked"]) > 50
     assert child.said["entry"] in (None, "cuMemAlloc_v2")
     assert "than its library" not in child.err and "copy of the driver" not in child.err
 
