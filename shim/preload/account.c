@@ -157,7 +157,9 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
     frame.u.attach.total = gpu->total;
     gs_text_add(&waiting, "waiting for room for a context");
     add_gpu(&waiting, gpu);
-    enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting, false);
+    /* A job that a daemon has admitted waits for one as long as for a claim: without one its limit would not hold, and
+     * its request would be nobody's concern. */
+    enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting, gs_options()->job_id != 0);
     /* Away, and this GPU has no line yet: a limit of our own, rather than a program that cannot start. */
     *alone = outcome == GS_NO_DAEMON || (outcome == GS_AWAY && gpu->line == NULL);
     if (*alone)
@@ -231,11 +233,11 @@ static void end_asking(struct gs_asking *asking) {
     __atomic_fetch_sub(&asking->gpu->line->asking, 1, __ATOMIC_ACQ_REL);
 }
 
-/* Whether it would be within the request, as far as this process can tell: it does not know what the job's other
- * processes use now. */
+/* Whether it may be within the request, as far as this process can tell: it does not know what the job's other
+ * processes use now, nor whether what it is charged for its context is only a guess. */
 static bool within_request(const struct gs_gpu *gpu, uint32_t units) {
     const struct gs_line *line = gpu->line;
-    uint64_t used = gs_word_used(gs_word_load(line)) + __atomic_load_n(&line->overhead, __ATOMIC_RELAXED);
+    uint64_t used = gs_word_used(gs_word_load(line));
     return used + units <= __atomic_load_n(&line->request, __ATOMIC_RELAXED);
 }
 

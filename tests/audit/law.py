@@ -10,8 +10,7 @@ from typing import Any
 
 SECOND = 1_000_000_000
 CLAIM_TIMEOUT = 30 * SECOND  # docs: the longest that an allocation within the request waits
-AWAY_PATIENCE = CLAIM_TIMEOUT  # docs/restart.md: so long does an allocation wait for a daemon to come back,
-CONTEXT_PATIENCE = 2 * SECOND  # and so long a context
+AWAY_PATIENCE = CLAIM_TIMEOUT  # docs/restart.md: so long does an allocation wait for a daemon to come back
 CLOCK_SLACK = 1 * SECOND  # between what the auditor sees and what a program sees, on a loaded machine
 SHRINKS_WITHIN = CLOCK_SLACK  # docs/reasons.md: what a job above a lowered limit frees may be used again for 0.1 s
 STOP_SLACK = 2 * SECOND  # from the decision to stop a job to the moment at which the signal is noticed
@@ -26,9 +25,9 @@ class Away:
     back: int = FOREVER
 
 
-def excuse(since: int, until: int, aways: list[Away], patience: int) -> Away | None:
+def excuse(since: int, until: int, aways: list[Away]) -> Away | None:
     """The absence of the daemon for which docs/restart.md allows an allocation from `since` to `until` to fail."""
-    least = patience - CLOCK_SLACK // 5
+    least = AWAY_PATIENCE - CLOCK_SLACK // 5
     for away in aways:
         # Once one allocation has waited in vain, the next ones fail at once until there is a daemon.
         if away.back - away.since >= least and until >= away.since + least and since <= away.back + CLOCK_SLACK:
@@ -38,8 +37,7 @@ def excuse(since: int, until: int, aways: list[Away], patience: int) -> Away | N
 
 def refusal(fact: dict[str, Any], aways: list[Away]) -> str | None:
     """(a) An allocation within the request fails only while there is no daemon."""
-    patience = CONTEXT_PATIENCE if fact["kind"] == "context" else AWAY_PATIENCE
-    if excuse(fact["since"], fact["until"], aways, patience):
+    if excuse(fact["since"], fact["until"], aways):
         return None
     waited = (fact["until"] - fact["since"]) / SECOND
     return (

@@ -79,13 +79,6 @@ def test_refusal_without_a_daemon(since: float, until: float, gone: float, back:
     assert (law.refusal(refused(since, until), aways) is None) == allowed
 
 
-@pytest.mark.parametrize(("until", "allowed"), [(12.1, True), (10.5, False)])
-def test_context_without_a_daemon(until: float, allowed: bool) -> None:
-    """It waits 2 s only: a program is to start."""
-    fact = refused(10, until) | {"kind": "context"}
-    assert (law.refusal(fact, [Away(int(9.5 * SECOND), 20 * SECOND)]) is None) == allowed
-
-
 def test_wait_longer_than_a_claim_is_a_violation() -> None:
     assert law.wait(0, 30 * SECOND, []) is None
     assert law.wait(0, 32 * SECOND, []) == "waited 32.0 s, 32.0 s of them with a daemon"

@@ -156,3 +156,79 @@ def test_a_sample_from_before_the_ask_is_no_fact(world: World) -> None:
     world.send(world._sample(GPU))
     assert used(world, process) == 3 * GIB and not world.refusals
     assert not world.waiting
+
+
+def test_memory_of_the_dead_counts_for_the_limit_until_the_driver_has_returned_it(world: World) -> None:
+    """The driver would show more than the limit else."""
+    job = world.submit(spec("two", "none", "6Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.wait(3.0)
+    world.allocate(first, GPU, 4 * GIB)
+    world.exit(first, lag=2.0)
+    assert world.node.published(GPU)[second].grantable < 3 * GIB
+    world.allocate(second, GPU, 3 * GIB)
+    world.wait(1.5)
+    assert world.waiting and not world.refusals
+    world.wait(1.0)
+    assert used(world, second) == 3 * GIB and not world.refusals
+
+
+def test_what_it_could_not_have_beside_them_either_is_refused_at_once(world: World) -> None:
+    job = world.submit(spec("two", "none", "6Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.wait(3.0)
+    world.allocate(first, GPU, 2 * GIB)
+    world.exit(first, lag=2.0)
+    world.allocate(second, GPU, 7 * GIB)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
+
+
+def test_a_driver_that_returns_nothing_breaks_no_guarantee(world: World) -> None:
+    """After the patience of a claim the limit gives way, not the request."""
+    job = world.submit(spec("two", "6Gi", "6Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.wait(3.0)
+    world.allocate(first, GPU, 4 * GIB)
+    world.exit(first, lag=300.0)
+    world.allocate(second, GPU, 3 * GIB)
+    world.wait(world.policy.claim_timeout - 0.1)
+    assert world.waiting
+    world.wait(0.2)
+    assert used(world, second) == 3 * GIB and not world.refusals
+
+
+def test_idle_credit_of_its_own_keeps_no_context_out(world: World) -> None:
+    """A process that closed its context, with credit that it does not use, opens it again."""
+    process = settled(world)
+    world.allocate(process, GPU, 3800 * MIB)
+    world.free(process, GPU, 3800 * MIB)
+    word = world.programs[process].words[GPU]
+    world.detach(process, GPU)
+    assert word.credit == 3800 * MIB
+    world.node.state.overheads["software GPU"] = 450 * MIB
+    world.attach(process, GPU)
+    assert GPU in world.programs[process].contexts and not world.refusals
+
+
+def test_contexts_that_wait_side_by_side_are_not_refused_for_their_guesses() -> None:
+    """Five of 100 MiB fit into a request of 2 GiB; five guesses of 512 do not."""
+    world = World([16 * GIB], [0], Policy(chunk=0))
+    borrowing = start(world, "other", "none", "max", grace=0.5)
+    world.wait(3.0)
+    world.allocate(borrowing, GPU, world.node.published(GPU)[borrowing].grantable)
+    world.node.state.overheads.clear()
+    world.cost[GPU] = 100 * MIB
+    world.ever_tight = True
+    job = world.submit(spec("owner", "2Gi", "4Gi"))
+    processes = [world.join(job) for _ in range(5)]
+    for process in processes:
+        world.attach(process, GPU)
+    assert len(world.waiting) == 5 and not world.refusals
+    world.wait(8.0)
+    assert all(GPU in world.programs[process].contexts for process in processes) and not world.refusals

@@ -413,7 +413,10 @@ class World:
         job = self.node.jobs[one.job]
         if answer.overhead + answer.credit if isinstance(answer, Attached) else answer.size:
             assert gpu.free >= 0, "granted what is not free"
-            assert job.committed[answer.gpu] <= job.bounds[answer.gpu].limit, "granted above the limit"
+            dead = sum(one.amount for one in gpu.returning.values() if one.job == job.id)
+            waited = self.now - asked.since >= self.policy.claim_timeout
+            used = job.committed[answer.gpu] + (0 if waited else dead)
+            assert used <= job.bounds[answer.gpu].limit, "granted above the limit"
         if isinstance(answer, Attached):
             word = one.words.setdefault(answer.gpu, Word())
             word.credit += answer.credit
@@ -470,9 +473,7 @@ class World:
     def _after(self, asked: Waiting) -> int:
         """The job's usage if this were granted and used."""
         one = self.programs[asked.program]
-        word = one.words.get(asked.gpu, Word())
-        idle = word.credit - word.used
-        growth = idle + self._cost(asked) if asked.attach else asked.size
+        growth = self._cost(asked) if asked.attach else asked.size
         return self.usage(one.job, asked.gpu) + growth
 
     def _truly_after(self, asked: Waiting) -> int:

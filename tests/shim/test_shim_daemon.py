@@ -338,6 +338,17 @@ def test_within_the_request_a_daemon_that_is_away_is_waited_for_as_long_as_a_cla
     assert daemon.page.unmet() == 0
 
 
+def test_a_process_of_a_job_that_begins_while_the_daemon_is_away_waits_for_it(host, daemon):
+    """Longer than the two seconds after which a program without a job begins alone, with a limit of its own."""
+    daemon.stop()
+    child = host.start("cuda = Cuda().start(); say(cuda.alloc(GiB)[0])", **LIMIT, GPUSHARE_JOB="1")
+    time.sleep(5)
+    daemon.start()
+    out, err = finish(child)
+    assert out == "0\n" and "there is no gpushare daemon" not in err
+    assert daemon.page.word()[0] == GIB
+
+
 def test_a_guarantee_that_no_daemon_was_there_to_keep_is_counted_in_the_page(host, daemon):
     daemon.policy.patience_ms = 500
     child = host.start(

@@ -38,7 +38,7 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
     if share is None or event.driver_failed or event.again:
         return None
     gpu, job = state.gpus[event.gpu], state.jobs[share.job]
-    if gpu.asks or gpu.on_rung or not gpu.health.admits:
+    if gpu.asks or gpu.on_rung or gpu.returning or not gpu.health.admits:
         return None
     need = whole_units(event.size)
     in_limit = job.bounds[gpu.id].limit - job.committed[gpu.id]
@@ -94,10 +94,12 @@ def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
     have to give back what together is a loan.
     """
     promised: dict[str, int] = {}
+    guessed: dict[str, int] = {}
     asks = sorted(gpu.asks.values(), key=lambda ask: ask.order)
     for ask in asks:
-        _mark(turn, gpu, ask, promised.get(ask.job, 0))
+        _mark(turn, gpu, ask, promised.get(ask.job, 0), guessed.get(ask.job, 0))
         if ask.claim:
+            guessed[ask.job] = ask.unsure
             promised[ask.job] = promised.get(ask.job, 0) + _growth(gpu, ask)
     return sorted(asks, key=lambda ask: not ask.claim)
 
@@ -110,8 +112,9 @@ def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
     return min(turn.policy.guess(gpu.total), job.bounds[gpu.id].limit) // UNIT * UNIT
 
 
-def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int) -> None:
-    """A claim is an ask within the request: by the job's usage as last seen, what it is promised, and this."""
+def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int, guessed: int) -> None:
+    """A claim is an ask within the request: by the job's usage as last seen, what it is promised, and this.
+    `guessed`: how much less the contexts in what it is promised may cost."""
     state = turn.state
     job, request = state.jobs[ask.job], state.jobs[ask.job].bounds[gpu.id].request
     if ask.attach:
@@ -121,6 +124,7 @@ def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int) -> None:
     # What a context costs on a type of GPU that has not been measured yet is a guess: it refuses none that may fit.
     unmeasured = gpu.health.attributed and gpu.name not in state.overheads
     only_guessed = ask.attach and unmeasured and before < request
+    ask.unsure = guessed + (max(0, ask.size - UNIT) if ask.attach and unmeasured else 0)
     # What calls beside it are about to take may leave it above the request: a moment later that is known.
     ask.claim = only_guessed or ask.above + _about_to_be_used(turn, gpu, ask) <= 0
 
@@ -153,10 +157,17 @@ def _about_to_be_used(turn: Turn, gpu: Gpu, ask: Ask) -> int:
     return sum(gpu.shares[process].pending for process in gpu.holds if gpu.shares[process].job == ask.job)
 
 
+def _is_anothers(ask: Ask, share: Share) -> bool:
+    """Whether what is idle there is not counted in the ask's size already. A context does not use credit."""
+    return ask.attach or share.process != ask.process
+
+
 def _growth(gpu: Gpu, ask: Ask) -> int:
     """By how much usage grows if the ask is granted and used."""
     if ask.driver_failed:
         return 0  # it is charged already
+    if ask.attach:
+        return ask.need
     if ask.allocation:
         return ask.allocation
     mine = gpu.shares.get(ask.process)
@@ -177,7 +188,10 @@ class Room:
 def _room(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
     job = turn.state.jobs[ask.job]
     available = gpu.free - earmarked - turn.state.unlent(gpu.id, job)
-    return Room(ask.need, available, job.bounds[gpu.id].limit - job.committed.get(gpu.id, 0))
+    in_limit = turn.state.in_limit(job, gpu)
+    if turn.now >= ask.deadline:
+        in_limit += gpu.returning_of(job.id)  # the driver has had its time: it fails nobody's guarantee
+    return Room(ask.need, available, in_limit)
 
 
 def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
@@ -209,7 +223,7 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         return False
     pending = _about_to_be_used(turn, gpu, ask)
     if room.need > room.in_limit:
-        siblings = [share for share in turn.state.shares_of(job, gpu.id) if share.process != ask.process]
+        siblings = [share for share in turn.state.shares_of(job, gpu.id) if _is_anothers(ask, share)]
         missing = room.need - room.in_limit
         spared = gpu.holds if pending else {}
         takeable = [(share, share.idle - (share.pending if share.process in spared else 0)) for share in siblings]
@@ -217,17 +231,20 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         if missing > idle:
             if missing <= idle + pending:
                 return False  # a moment later it is in use, or idle
-            if unconfirmed.may_cover(turn, gpu, ask, missing - idle):
+            coming = gpu.returning_of(job.id) if turn.now < ask.deadline else 0
+            if missing <= idle + coming:
+                return False  # the driver still holds it for the job's dead, and shows it
+            if unconfirmed.may_cover(turn, gpu, ask, missing - idle - coming):
                 return False
             return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
         _revoke(turn, gpu, missing, takeable)
         return False
     if not ask.claim and ask.above <= 0:
         return False
-    if not ask.claim and unconfirmed.may_cover(turn, gpu, ask, ask.above):
+    if not ask.claim and unconfirmed.may_cover(turn, gpu, ask, ask.above - ask.unsure):
         return False
     held = turn.state.held(gpu, against_claims=ask.claim)
-    others = [share for share in gpu.shares.values() if share.process != ask.process]
+    others = [share for share in gpu.shares.values() if _is_anothers(ask, share)]
     takeable = [(share, _takeable(turn.state, share, held)) for share in _idle_first(turn, gpu, ask, others)]
     idle = sum(amount for _, amount in takeable)
     missing = room.need - room.available
@@ -448,5 +465,6 @@ def _figures(state: State, gpu: Gpu, job: Job, share: Share, lent: int) -> Publi
     bounds, usage, idle = job.bounds[gpu.id], job.usage[gpu.id], share.idle
     committed = usage + idle  # what its siblings hold idle would be taken for it
     lent = lent - (idle if job.spec.lend else state.revocable(share)) if gpu.health.admits else 0
-    grantable = 0 if gpu.health.lost else max(0, min(bounds.limit - committed, max(bounds.request - committed, lent)))
+    in_limit = bounds.limit - committed - (gpu.returning_of(job.id) if gpu.returning else 0)
+    grantable = 0 if gpu.health.lost else max(0, min(in_limit, max(bounds.request - committed, lent)))
     return Published(grantable, bounds.limit, bounds.request, share.overhead, usage)

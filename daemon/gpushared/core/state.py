@@ -295,6 +295,8 @@ class Ask:
     """Within the request: it may wait, and others may have to give back for it."""
     above: int = 0
     """By how much its job would be above the request, in bytes, by what is in use now; a claim is not."""
+    unsure: int = 0
+    """Of `above`, what contexts may cost less that are to be opened, and are only guessed at, in bytes."""
     short: bool = False
     """A claim that neither free memory nor idle credit could meet."""
     trim_until: float | None = None
@@ -384,6 +386,10 @@ class Gpu:
     @property
     def returning_total(self) -> int:
         return sum(entry.amount for entry in self.returning.values())
+
+    def returning_of(self, job: str) -> int:
+        """What the driver holds for the dead of this job."""
+        return sum(entry.amount for entry in self.returning.values() if entry.job == job)
 
     @property
     def free(self) -> int:
@@ -547,6 +553,11 @@ class State:
         gpu.usage += usage
         job.committed[share.gpu] += committed
         job.usage[share.gpu] += usage
+
+    def in_limit(self, job: Job, gpu: Gpu) -> int:
+        """What may be given to the job until its limit: the limit is for what the driver shows, so memory of its dead
+        counts until it is back."""
+        return job.bounds[gpu.id].limit - job.committed.get(gpu.id, 0) - gpu.returning_of(job.id)
 
     def note_excess(self, job: Job, gpu: str) -> None:
         """After a change that takes nothing away (a lower limit, a measurement), more may be held than is allowed."""
