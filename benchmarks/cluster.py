@@ -339,8 +339,9 @@ def mixed_events(allocator: Allocator, now: float, count: int) -> Iterator[float
     spent = 0.0
     running = [name for name, view in allocator.jobs.items() if view.state == "running"]
     for n, arrival in enumerate(mixed.jobs(WARM_EVENTS // 2, seed=count)):
-        name = running[n * 7919 % len(running)]
-        ends = [JobEnded(name)] if name in allocator.jobs and allocator.jobs[name].state == "running" else []
+        start = n * 7919 % len(running)
+        rest = (name for name in running[start:] + running[:start] if name in allocator.jobs)
+        ends = [JobEnded(name) for name in rest if allocator.jobs[name].state == "running"][:1]
         job = JobSubmitted(replace(arrival.job, id=f"late-{n}"))
         for event in (job, *ends):
             now += 1

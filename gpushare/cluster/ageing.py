@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from gpushare.cluster.candidates import Bounds, Candidate
 from gpushare.cluster.model import Code
+from gpushare.cluster.order import ROOM
 from gpushare.cluster.placement import forbidden, wants_of
-from gpushare.cluster.state import JobClass, JobState
+from gpushare.cluster.state import FOREVER, JobClass, JobState
 from gpushare.cluster.turn import Turn
 from gpushare.cluster.victims import Search, commit
 
 
 def may_reserve(job: JobState, cls: JobClass) -> bool:
     """Blocked by room alone, and entitled."""
-    if cls.gate is None or cls.gate.code not in (Code.NO_SPACE, Code.RESERVED) or cls.shape.backfill:
+    if cls.gate is None or cls.gate.code not in (Code.NO_SPACE, Code.RESERVED):
+        return False
+    if cls.shape.backfill or not cls.shape.possible:
         return False
     return all(cls.charge <= queue.share for queue in job.queue.path) and forbidden(cls, cls.charge) is None
 
@@ -40,29 +43,41 @@ def reserve(turn: Turn) -> bool:
             release(turn)
             return True
         return False
-    if turn.now < state.reserve_at:
-        return False
+    if turn.now >= state.reserve_at:
+        _find_aged(turn, after)
     best: tuple[tuple[int, int, float, int], JobState] | None = None
-    look_again = turn.now + after
-    for cls in state.classes.values():
-        if len(cls.pending) and cls.gate is not None and cls.gate.code in (Code.NO_SPACE, Code.RESERVED):
+    for cls in state.aged:
+        if len(cls.pending) and cls.gate is not None:
             job = state.by_seq[cls.pending.first]
-            if turn.now < job.since + after:
-                look_again = min(look_again, job.since + after)
-                continue
-            look_again = min(look_again, turn.now + after / 10)  # it may be entitled later
-            if may_reserve(job, cls):
+            if turn.now >= job.since + after and may_reserve(job, cls):
                 key = (-cls.queue.path[-1].spec.priority, -cls.priority, job.since, job.seq)
                 if best is None or key < best[0]:
                     best = key, job
-    state.journal.set(state, "reserve_at", look_again)
     if best is not None:
         nodes = choose(turn, best[1])
         if nodes:
+            state.version += 1
+            state.watch.loose = True  # others have fewer nodes, and the holder's are its own
             state.journal.set(state, "reserver", best[1])
             state.journal.set(state.space, "reserved", nodes)
             return True
     return False
+
+
+def _find_aged(turn: Turn, after: float) -> None:
+    """Classes of which one has waited long enough, and when there will be another."""
+    state = turn.state
+    aged: dict[JobClass, None] = {}
+    later = FOREVER
+    for cls in state.classes.values():
+        if len(cls.pending):
+            due = state.by_seq[cls.pending.first].since + after
+            if due <= turn.now:
+                aged[cls] = None
+            else:
+                later = min(later, due)
+    state.journal.set(state, "aged", aged)
+    state.journal.set(state, "reserve_at", later)
 
 
 def release(turn: Turn) -> None:
@@ -71,15 +86,14 @@ def release(turn: Turn) -> None:
     state.journal.set(state, "reserver", None)
     state.journal.set(state.space, "reserved", 0)
     state.version += 1  # who could not be moved or stopped for any good may be now
-    turn.everything = True
-    turn.failed.clear()
+    state.watch.publish_all()
     for shape in state.shapes.values():
         for name in ("full", "full_more"):
             if getattr(shape, name):
                 state.journal.set(shape, name, False)
         for cls in shape.classes:
             for gate in (cls.gate, cls.more_gate):
-                if gate is not None and gate.code in (Code.NO_SPACE, Code.RESERVED):
+                if gate is not None and gate.code in ROOM:
                     state.open(cls)
 
 

@@ -13,6 +13,7 @@ behind it, in the order in which a decision needs it:
     victims.py     room by reclaim and preemption               candidates.py, clearing.py, floors.py, proof.py
     exact.py       the fewest to stop and to move, where the searches of these two may have found too many
     ageing.py      reservations for who has waited too long
+    watch.py       what each blocked class waits for
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo
     explain.py     why, and what would change it                snapshot.py   the whole state as text, and back
 
@@ -28,7 +29,7 @@ from typing import Any
 
 from gpushare.cluster import explain, views
 from gpushare.cluster.apply import apply, known
-from gpushare.cluster.decide import decide
+from gpushare.cluster.decide import decide, learn
 from gpushare.cluster.model import (
     Action,
     Event,
@@ -54,6 +55,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
+from gpushare.cluster.watch import NEXT
 
 __all__ = ["Allocator"]
 
@@ -98,6 +100,7 @@ class Allocator:
             self._undo()
             raise
         self._again = turn.again
+        self._state.watch.unread = False
         self._state.journal.clear()
         return turn.out
 
@@ -112,13 +115,15 @@ class Allocator:
                 gc.enable()
 
     def _decided(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
-        self._kept = self._state.sequence, self._state.version, self._state.protected_until
+        state = self._state
+        self._kept = state.sequence, state.version
         turn = Turn(self._state, self._now, hypothetical=hypothetical)
+        if state.watch.unread:
+            learn(turn)
         if self._again:
-            self._state.version += 1  # what had just started may move now, so what was stuck may not be any more
-            for cls in list(self._state.spared):
-                self._state.journal.drop(self._state.spared, cls)
-                turn.blocked[cls] = None  # or may have to go
+            state.version += 1  # what has just started may move now
+            state.watch.loose = True
+            state.watch.publish(NEXT)
         for event in events:
             apply(turn, event)
         decide(turn)
@@ -147,12 +152,8 @@ class Allocator:
     def _undo(self) -> None:
         state = self._state
         state.journal.undo(0)
-        state.freed.clear()
-        state.dropped.clear()
-        state.dirty.clear()
-        state.fresh.clear()
-        state.opened.clear()
-        state.sequence, state.version, state.protected_until = self._kept
+        state.watch.clear()
+        state.sequence, state.version = self._kept
 
     # ---- questions -----------------------------------------------------------------------------------
 

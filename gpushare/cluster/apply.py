@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.cluster import ageing
-from gpushare.cluster.decide import open_shape
+from gpushare.cluster.decide import open_limit, open_shape
 from gpushare.cluster.model import (
     Code,
     Event,
@@ -56,7 +56,7 @@ def apply(turn: Turn, event: Event) -> None:
 
 
 def _node_added(turn: Turn, event: NodeAdded) -> None:
-    turn.everything = True
+    turn.state.watch.publish_all()
     state, spec = turn.state, event.node
     check_node(spec)
     known = state.space.by_name.get(spec.name)
@@ -111,6 +111,8 @@ def _found_possible(state: State, shape: Shape) -> bool:
     if possible == shape.possible:
         return False
     state.journal.set(shape, "possible", possible)
+    for cls in shape.classes:
+        state.open(cls)  # it waits for another reason now
     _estimate_again(state, shape)
     return True
 
@@ -118,10 +120,11 @@ def _found_possible(state: State, shape: Shape) -> bool:
 def _estimate_again(state: State, shape: Shape) -> None:
     charge, demand = state.least_charge(shape), state.demand_of(shape)
     for cls in shape.classes:
-        shape.cheapest = min(shape.cheapest, charge)
+        state.journal.set(shape, "cheapest", charge)
         if cls.charge != charge:
             state.journal.set(cls, "charge", charge)
             state.weigh(cls.queue)
+            state.open(cls)
         state.journal.set(cls, "demand", demand)
         for seqs in (cls.pending, cls.running):
             for seq in seqs:
@@ -130,7 +133,7 @@ def _estimate_again(state: State, shape: Shape) -> None:
 
 
 def _node_lost(turn: Turn, event: NodeLost) -> None:
-    turn.everything = True
+    turn.state.watch.publish_all()
     _lose(turn, _node(turn.state, f"node {event.node}", event.node))
 
 
@@ -196,7 +199,7 @@ def _lose_places(turn: Turn, job: JobState, lost: list[Place], node: str) -> Non
 
 
 def _gpu_health(turn: Turn, event: GpuHealth) -> None:
-    turn.everything = True
+    turn.state.watch.publish_all()
     node = _node(turn.state, f"node {event.node}", event.node)
     if not 0 <= event.gpu < len(node.free):
         what = f"GPU {event.gpu} is not one of {len(node.free)}"
@@ -274,16 +277,20 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _queue_changed(turn: Turn, event: QueueChanged) -> None:
-    turn.everything = True
+    turn.state.watch.publish_all()
     state, spec = turn.state, event.queue
     check_queue(spec)
     queue = _queue(state, f"queue {spec.name}", spec.name)
     if spec.parent != queue.spec.parent:
         raise bad(f"queue {spec.name}: parent", "it cannot change", "remove the queue and add it elsewhere")
     state.adopt(queue, spec)
-    for cls in list(queue.gated):
-        state.journal.drop(queue.gated, cls)
-        state.open(cls)
+    leaves = [queue]
+    for one in leaves:
+        leaves += one.children.values()
+        open_limit(state, one)
+        for cls in one.classes.values():
+            for seq in cls.running:
+                turn.guard(state.by_seq[seq])
 
 
 def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
@@ -299,7 +306,10 @@ def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
     assert queue.parent is not None
     state.journal.drop(queue.parent.children, event.queue)
     state.journal.drop(state.queues, event.queue)
-    state.dirty.pop(queue, None)
+    for key in [key for key in state.watch.listening if key.what is queue]:
+        del state.watch.listening[key]  # nobody is left to listen
+    for table in (state.watch.leaves, state.watch.changed):
+        table.pop(queue, None)
     state.regroup(queue.parent)
 
 
@@ -314,8 +324,7 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
         state.journal.set(cls, "gate", None)  # what kept the last one of them need not keep this one
     state.enlist(cls.pending, job.seq)
     if is_open(cls):
-        state.dirty[cls.queue] = None
-        state.fresh[cls] = None
+        state.to_try(cls)
     turn.arrived.append(job)
 
 
@@ -412,8 +421,8 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     job.given_in = -1
     if turn.partial[-1:] == [job] and job.seq in job.cls.short:
         state.delist(job.cls.short, job.seq)  # what its gang lacks comes together or not at all
-    state.dirty[job.queue] = None
-    state.fresh[job.cls] = None
+    turn.guard(job)
+    state.to_try(job.cls)
 
 
 def known(state: State, name: str) -> JobState:
@@ -424,7 +433,6 @@ def known(state: State, name: str) -> JobState:
 
 
 def _job_changed(turn: Turn, event: JobChanged) -> None:
-    turn.everything = True
     state = turn.state
     job = known(state, event.job)
     old = job.cls
@@ -453,6 +461,9 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
     state.pay(job, charge)
     state.open(old)
     state.open(cls)
+    state.watch.publish_all()
+    if job.places:
+        turn.loosen(job)
 
 
 def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:

@@ -6,8 +6,8 @@
     Preempt: jobs of the same queue with strictly lower priority.
     In both: preemptible, past its minimum run time, and not given a place in this turn or about to start.
 
-The order: lower priority classes of queues first, then lower job priorities (a stage is only left when it does not
-suffice); within a stage the queue most over its share, and of it the newest.
+The order: lower priority classes of queues first, of queues above their shares, then lower job priorities (a stage is
+only left when it does not suffice); within a stage the queue most over its share, and of it the newest.
 """
 
 from __future__ import annotations
@@ -135,6 +135,13 @@ class Bounds:
         return True
 
 
+def entitled(cls: JobClass, charge: int) -> bool:
+    """Would its queue be within share or quota with so much more?"""
+    queue = cls.queue
+    after = queue.allocated + charge
+    return after <= queue.share or queue.quota is None or after <= queue.quota
+
+
 def reclaimable(leaf: QueueState, charge: int) -> Bounds:
     """Leaves that must give to this one, and how far."""
     bounds = Bounds()
@@ -201,12 +208,16 @@ def candidates_for_reclaim(cls: JobClass, charge: int) -> tuple[list[Candidate],
     bounds = reclaimable(cls.queue, charge)
     top = _full_ancestor(cls, charge)
     found = []
+    highest = max((key[0] for key, _ in bounds.leaves), default=0)
     for standing, (key, leaf) in enumerate(bounds.leaves):
         if top is not None and not within(leaf, top):
             continue
+        # A queue at its share would take what it loses from one above its own: its class does not put it first.
+        over = all(queue.allocated > queue.share for queue, _ in bounds.of[leaf])
+        group = key[0] if over else highest
         for victim in leaf.classes.values():
             if victim.preemptible and len(victim.running):
-                found.append(Candidate((key[0], victim.priority), standing, victim))
+                found.append(Candidate((group, victim.priority), standing, victim))
     found.sort(key=_candidate_order)
     return found, bounds
 
@@ -249,10 +260,7 @@ def evictable(turn: Turn, job: JobState) -> bool:
         return False
     granted = job.queue.granted
     end = job.since + (granted if granted > job.job.min_runtime else job.job.min_runtime)
-    if end > turn.now:
-        turn.state.protected_until = min(turn.state.protected_until, end)
-        return False
-    return True
+    return end <= turn.now
 
 
 def in_order(

@@ -10,9 +10,9 @@ next. After each success gates are opened again and the round begins anew, until
 evicted at most once in a turn and may not take from others in the turn in which it was, and from what was given a
 place in a turn none is taken in it; so a turn ends.
 
-A class whose first job cannot start has a gate: the reason, which is also what must change. Gates of limits and
-quotas open when something is given back below that queue, gates of room when so much is free that the shape fits.
-Nothing else is tried again, which is why an event costs what it changes and not what there is.
+A class whose first job cannot start has a gate: the reason. What must change is kept as keys in watch.py, and only
+those who listen to what has changed are looked at again, which is why an event costs what it changes and not what
+there is.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from gpushare.cluster import ageing, elastic
+from gpushare.cluster.candidates import entitled
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.moves import consolidate, could_consolidate
 from gpushare.cluster.order import ABOVE, ROOM, WITHIN_SHARE, Order, is_more_open, is_open, standing
 from gpushare.cluster.placement import (
+    affordable,
     allowed_nodes,
     forbidden,
     forbidden_reason,
     more_charge,
+    next_charge,
     no_space,
+    place_gang,
     place_task,
     place_within,
     take,
@@ -38,55 +42,77 @@ from gpushare.cluster.placement import (
     why_no_room,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.state import FOREVER, JobClass, JobState, QueueState, Shape, State
+from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import preempt, reclaim
+from gpushare.cluster.watch import FREED, NEXT, OVER, About, Ask, Key
+
+BY_LIMIT = frozenset({Code.LIMIT, Code.QUOTA})
 
 
 def decide(turn: Turn) -> None:
     """Everything that follows from what has changed."""
-    state = turn.state
-    if turn.now >= state.protected_until:
-        state.journal.set(state, "protected_until", FOREVER)
-        state.version += 1  # who could not be moved may be now
-        turn.everything = True
+    watch = turn.state.watch
+    _end_protections(turn)
     while True:
         for job in [job for job in turn.partial if not _first_come_others(job)]:
             if complete_gang(turn, job):
                 turn.partial.remove(job)
         _settle(turn)
-        open_gates(turn)
+        hear(turn)
         if start_reserved(turn):
             continue
         start(turn, WITHIN_SHARE)
-        if make_room(turn, entitled=True):
+        if make_room(turn, rightful=True):
             continue
         start(turn, ABOVE)
-        if make_room(turn, entitled=False) or _settle(turn):
-            continue
-        if not turn.everything and elastic.growing(turn):
-            turn.everything = True  # first all that wait: room that one of them can use is not for growing
+        if make_room(turn, rightful=False) or _settle(turn):
             continue
         elastic.grow(turn)
         if ageing.reserve(turn):
             continue
         if turn.partial:
             complete_or_stop(turn, turn.partial.pop(0))
-        elif not state.dirty and not state.freed and not state.dropped:
+        elif watch.quiet():
             break
+
+
+def learn(turn: Turn) -> None:
+    """After a state was read: why each class waits, before anything else happens. Nothing is started."""
+    state = turn.state
+    for cls in state.classes.values():
+        state.open(cls)
+    for cls in state.classes.values():
+        for more in (False, True):
+            if cls.short if more else cls.pending:
+                mark, length = state.mark(), len(turn.out)
+                if attempt(turn, cls, more):
+                    state.undo(mark)
+                    del turn.out[length:]
+
+
+def _end_protections(turn: Turn) -> None:
+    """Jobs whose minimum run time is over can be stopped and moved from now on."""
+    state = turn.state
+    for seq in [seq for seq, end in state.guarded.items() if end <= turn.now]:
+        state.journal.drop(state.guarded, seq)
+        turn.loosen(state.by_seq[seq])
 
 
 def _settle(turn: Turn) -> bool:
     """Divide the shares again; whether any has changed."""
-    changed = turn.state.settle_shares()
+    state, watch = turn.state, turn.state.watch
+    changed = state.settle_shares()
     for queue in changed:
-        if queue.children:
-            turn.everything = True
-        elif queue.allocated < queue.share:
+        if not queue.children and queue.allocated < queue.share:
             # What one arrival adds is shared by all queues that want more, and far too little for a job of any.
             least, right = queue.least, queue.allocated + queue.least
             if not least or right <= queue.share or queue.quota is None or right <= queue.quota:
-                turn.touched[queue] = None
+                watch.changed[queue] = None
+        elif queue.quota is not None and queue.allocated > queue.quota:
+            watch.publish(OVER)
+        if queue.children:
+            watch.publish(OVER)
     return bool(changed)
 
 
@@ -140,51 +166,75 @@ def complete_gang(turn: Turn, job: JobState) -> bool:
     return False
 
 
-# ---- gates -------------------------------------------------------------------------------------------
+# ---- news ----------------------------------------------------------------------------------------------
 
 
-def open_gates(turn: Turn) -> None:
-    """Those that what was given back since the last look may have opened."""
-    state = turn.state
-    if state.tall and state.freed:
-        turn.everything = True
-    if state.dropped:
-        seen = set()
-        for leaf in state.dropped:
-            turn.touched[leaf] = None
+def hear(turn: Turn) -> None:
+    """Wake those for whom something has changed since this was last asked."""
+    state, watch = turn.state, turn.state.watch
+    over = freed = False
+    if watch.dropped:
+        over = True
+        seen: set[QueueState] = set()
+        for leaf in watch.dropped:
+            watch.changed[leaf] = None
             for queue in leaf.path:
                 if queue not in seen:
                     seen.add(queue)
-                    if queue.gated:
-                        for cls in list(queue.gated):
-                            state.journal.drop(queue.gated, cls)
-                            state.open(cls)
-        state.dropped.clear()
-    if state.freed:
-        for node in dict.fromkeys(state.freed):
-            for seq in node.jobs:
-                queue = state.by_seq[seq].queue
-                if queue.mixed:
-                    turn.touched[queue] = None
-        for shape in list(state.full):
+                    open_limit(state, queue)
+        watch.dropped.clear()
+    if watch.freed:
+        if state.tall:
+            watch.publish_all()
+        for node in dict.fromkeys(watch.freed):
+            if any(left > 0 for left in node.free):
+                over = watch.loose = freed = True
+                for seq in node.jobs:
+                    queue = state.by_seq[seq].queue
+                    if queue.mixed:
+                        watch.changed[queue] = None
+        for shape in list(watch.crowded):
             if could_fit(state, shape):
                 open_shape(state, shape)
-        state.freed.clear()
+        watch.freed.clear()
+    if watch.changed and state.several and _any_takes_several(state):
+        watch.loose = True
+    for leaf in watch.changed:
+        watch.publish(Key(About.QUEUE, leaf))
+        over = over or any(queue.quota is not None and queue.allocated > queue.quota for queue in leaf.path)
+    watch.changed.clear()
+    if freed:
+        watch.publish(FREED)
+    if over and watch.heard(OVER) and _any_over(state):
+        watch.publish(OVER)
+
+
+def _any_takes_several(state: State) -> bool:
+    """Takes a task of some job parts of several GPUs?"""
+    return any(shape.several and any(cls.busy for cls in shape.classes) for shape in state.shapes.values())
+
+
+def open_limit(state: State, queue: QueueState) -> None:
+    """Something was given back below the queue, or its numbers are others."""
+    for cls, _ in list(state.watch.heard(Key(About.LIMIT, queue))):
+        state.open(cls)
 
 
 def open_shape(state: State, shape: Shape) -> None:
     """There may be room for it."""
-    journal = state.journal
-    journal.drop(state.full, shape)
+    journal, watch = state.journal, state.watch
+    journal.drop(watch.crowded, shape)
     if shape.full:
         journal.set(shape, "full", False)
     if shape.full_more:
         journal.set(shape, "full_more", False)
-    state.opened[shape] = None
+    watch.shapes[shape] = None
     for cls in shape.classes:
+        if cls.priced or cls.more_priced:
+            state.open(cls)
         seqs = cls.pending  # bool() of it, written out: a thousand queues may wait for such room
         if seqs.head < len(seqs.items) or cls.short:
-            state.dirty[cls.queue] = None
+            watch.leaves[cls.queue] = None
 
 
 def could_fit(state: State, shape: Shape) -> bool:
@@ -193,9 +243,11 @@ def could_fit(state: State, shape: Shape) -> bool:
     mask = space.mask(shape.selector)
     if space.reserved and not shape.backfill:
         mask &= ~space.reserved
-    if shape.full_more:
-        return any(space.holds(group.needs[-1], 1, mask) for group in shape.groups if group.top > group.least)
-    return all(space.holds(group.needs[-1], group.least, mask) for group in shape.groups)
+    if all(space.holds(group.needs[-1], group.least, mask) for group in shape.groups):
+        return True
+    return shape.elastic and any(
+        space.holds(group.needs[-1], 1, mask) for group in shape.groups if group.top > group.least
+    )
 
 
 # ---- starting where there is room ----------------------------------------------------------------------
@@ -203,10 +255,10 @@ def could_fit(state: State, shape: Shape) -> bool:
 
 def start(turn: Turn, highest_tier: int) -> None:
     """Start what fits, queue by queue in their order."""
-    state = turn.state
-    if not state.dirty:
+    state, watch = turn.state, turn.state.watch
+    if not watch.leaves:
         return
-    order = Order(state.dirty, highest_tier)
+    order = Order(watch.leaves, highest_tier)
     root = state.root
     while (head := order.pop(root)) is not None:
         cls, more = head
@@ -221,28 +273,45 @@ def start(turn: Turn, highest_tier: int) -> None:
         if not turn.hypothetical:
             state.journal.clear()  # it stands: events are checked before anything is decided
     if highest_tier == ABOVE:
-        state.dirty.clear()
-        state.fresh.clear()
-        state.opened.clear()
+        watch.leaves.clear()
+        watch.classes.clear()
+        watch.shapes.clear()
 
 
 def all_closed(state: State) -> bool:
     """Is there nothing left to try, in whatever queue?"""
-    for shape in state.opened:
+    for shape in state.watch.shapes:
         if not shape.full or (shape.elastic and not shape.full_more):
             return False
-    fresh = state.fresh
-    while fresh:
-        cls = next(iter(fresh))
+    classes = state.watch.classes
+    while classes:
+        cls = next(iter(classes))
         if (cls.pending and is_open(cls)) or (cls.short and is_more_open(cls)):
             return False
-        del fresh[cls]
+        del classes[cls]
     return True
 
 
-def _close(turn: Turn, cls: JobClass, more: bool, gate: Reason, queue: QueueState | None = None) -> None:
-    turn.state.set_gate(cls, more, gate, queue)
-    turn.blocked[cls] = None
+def _close(turn: Turn, cls: JobClass, more: bool, gate: Reason) -> None:
+    state = turn.state
+    state.set_gate(cls, more, gate)
+    state.watch.sleep((cls, more), _keys_of_place(state, cls, gate))
+    state.watch.woken[cls, more] = None
+    if not more and state.policy.reserve_after is not None:
+        due = state.by_seq[cls.pending.first].since + state.policy.reserve_after
+        if due < state.reserve_at:
+            state.journal.set(state, "reserve_at", due)
+
+
+def _keys_of_place(state: State, cls: JobClass, gate: Reason) -> tuple[Key, ...]:
+    """What could make room for it, or lift the limit, by itself. Room is listened to by its shape."""
+    if gate.code in BY_LIMIT:
+        return (Key(About.LIMIT, state.queues[gate.data["queue"]]),)
+    if cls.shape.by_bytes:
+        quotas = not cls.preemptible
+        capped = [one for one in cls.queue.path if one.cap is not None or (quotas and one.quota is not None)]
+        return tuple([Key(About.LIMIT, queue) for queue in capped])
+    return ()
 
 
 def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
@@ -252,32 +321,36 @@ def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
         return _attempt_more(turn, cls)
     broken = forbidden(cls, cls.charge)
     if broken is not None:
-        _close(turn, cls, False, forbidden_reason(*broken, cls.charge), broken[1])
+        _close(turn, cls, False, forbidden_reason(*broken, cls.charge))
         return False
     job = state.by_seq[cls.pending.first]
     if not shape.full:
         mask = allowed_nodes(state, job)
         apart = spread(cls.queue)
         for rung in range(shape.rungs):
-            if shape.rungs > 1:
-                charge = _charge_on(state, shape, rung)
-                broken = forbidden(cls, charge)
-                if broken is not None:
-                    continue
+            if shape.rungs > 1 and forbidden(cls, _charge_on(state, shape, rung)) is not None:
+                continue
             places = place_within(state, job, rung, mask, apart)
-            if isinstance(places, list):
+            if places is not None:
                 reserved = state.space.reserved
                 backfill = bool(reserved) and _touches(state, places, reserved) and job is not state.reserver
                 turn.begin(job, places, rung, THERE_IS_ROOM, backfill)
                 return True
-            broken = places
-        if broken is not None:
-            _close(turn, cls, False, forbidden_reason(*broken, cls.charge), broken[1])
-            return False
-        state.journal.set(shape, "full", True)
-        state.journal.put(state.full, shape, None)
+        if shape.by_bytes and _for_others(state, cls, job, mask):
+            state.journal.set(cls, "priced", True)
+        else:
+            state.journal.set(shape, "full", True)
+        state.journal.put(state.watch.crowded, shape, None)
     _close(turn, cls, False, why_no_room(state, cls, job))
     return False
+
+
+def _for_others(state: State, cls: JobClass, job: JobState, mask: int) -> bool:
+    """Is there room for others of the shape, whose queues may pay more for it?"""
+    mark = state.mark()
+    found = place_gang(state, job, cls.shape.rungs - 1, mask, spread(cls.queue)) is not None
+    state.undo(mark)
+    return found
 
 
 def _charge_on(state: State, shape: Shape, rung: int) -> int:
@@ -297,22 +370,20 @@ def _attempt_more(turn: Turn, cls: JobClass) -> bool:
     charge = more_charge(state, cls, wants)
     broken = forbidden(cls, charge)
     if broken is None and not shape.full_more and wants:
-        mask, apart = allowed_nodes(state, job), spread(cls.queue)
+        mask, apart = affordable(state, cls, wants, allowed_nodes(state, job)), spread(cls.queue)
         want = wants[0]
         found = state.space.find(want.need, mask, apart)
         if found is not None:
-            mark = state.mark()
             place = take(state, job, want, *found)
-            broken = forbidden(cls, place.charge)
-            if broken is None:
-                turn.extend(job, [place], THERE_IS_ROOM)
-                return True
-            state.undo(mark)
+            turn.extend(job, [place], THERE_IS_ROOM)
+            return True
+        if shape.by_bytes and state.space.find(want.need, allowed_nodes(state, job), apart) is not None:
+            state.journal.set(cls, "more_priced", True)
         else:
             state.journal.set(shape, "full_more", True)
-            state.journal.put(state.full, shape, None)
+        state.journal.put(state.watch.crowded, shape, None)
     if broken is not None:
-        _close(turn, cls, True, forbidden_reason(*broken, charge), broken[1])
+        _close(turn, cls, True, forbidden_reason(*broken, charge))
     else:
         _close(turn, cls, True, no_space(state, shape))
     return False
@@ -343,47 +414,97 @@ def start_reserved(turn: Turn) -> bool:
 # ---- making room ---------------------------------------------------------------------------------------
 
 
-def make_room(turn: Turn, *, entitled: bool) -> bool:
-    """Try to make room for each class that waits, in order; whether anything was started."""
-    state = turn.state
+def make_room(turn: Turn, *, rightful: bool) -> bool:
+    """Try to make room for each ask that was woken, in order; whether anything was started."""
+    watch = turn.state.watch
+    _wake_for_moves(turn)
+    if not watch.woken:
+        return False
     serial = count()
     heap: list[tuple[object, int, JobClass, bool]] = []
 
-    def line_up(cls: JobClass, more: bool) -> bool:
-        if not _waits(turn, cls, more) or (entitled and not _entitled(turn, cls, more)):
+    def line_up(ask: Ask) -> bool:
+        cls, more = ask
+        if not _waits(turn, cls, more):
+            return False
+        if rightful and not _entitled(turn, cls, more):
             return False
         heap.append((_place_in_line(cls, more), next(serial), cls, more))
         return True
 
-    for cls in _to_consider(turn, entitled):
-        line_up(cls, False)
-        if cls.short:
-            line_up(cls, True)
+    for ask in list(watch.woken):
+        line_up(ask)
     heapify(heap)
     success = False
     while heap:
         _, _, cls, more = heappop(heap)
-        if not more and not _has_means(turn, cls):
-            continue  # others of its shape, before it in the line, have used up what moving could bring together
-        if turn.failed.get((cls, more)) == turn.situation(cls.queue) or not _waits(turn, cls, more):
+        ask = (cls, more)
+        if not _waits(turn, cls, more):
             continue
         if success and _has_room(turn, cls, more):
             continue  # others that went have left it: it starts in the next round
-        before, turn.again = turn.again, False
-        made = make_room_for(turn, cls, more)
-        if turn.again and not made:
-            state.journal.put(state.spared, cls, None)
-        turn.again = turn.again or before
-        if made:
+        watch.woken.pop(ask, None)
+        if _make_room_for(turn, cls, more):
             success = True
             _settle(turn)
-            if line_up(cls, more):
+            if line_up(ask):
                 heappush(heap, heap.pop())
-        else:
-            turn.failed[cls, more] = turn.situation(cls.queue)
-            if cls not in state.starving and _entitled(turn, cls, more):
-                state.journal.put(state.starving, cls, None)
+            # Its further tasks come before those who have just lost their places: these would lose them again.
+            if not more and cls.short and _lacks_room(turn, cls):
+                attempt(turn, cls, True)
+                if line_up((cls, True)):
+                    heappush(heap, heap.pop())
     return success
+
+
+def _lacks_room(turn: Turn, cls: JobClass) -> bool:
+    """Is there no place for the next task of the class's first elastic job?"""
+    job = _first(turn, cls, True)
+    wants = wants_of(job, job.rung, True)
+    return bool(wants) and turn.state.space.find(wants[0].need, allowed_nodes(turn.state, job)) is None
+
+
+def _make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """One more job of the class, or one more task of its first elastic job; else it waits for what could help."""
+    if not more and not _has_means(turn, cls):
+        again = False
+    else:
+        before, turn.again = turn.again, False
+        made = _by_some_means(turn, cls, more)
+        again, turn.again = turn.again, turn.again or before
+        if made:
+            return True
+    _sleep(turn, cls, more, again=again)
+    return False
+
+
+def _sleep(turn: Turn, cls: JobClass, more: bool, *, again: bool = False) -> None:
+    """No room could be made: what could change that?"""
+    state = turn.state
+    gate = cls.more_gate if more else cls.gate
+    assert gate is not None
+    keys = [*_keys_of_place(state, cls, gate), Key(About.QUEUE, cls.queue)]
+    if _entitled(turn, cls, more):
+        keys.append(OVER)
+    if (cls.shape.tasks > 1 or gate.code in BY_LIMIT) and _outranks(cls):
+        keys.append(FREED)  # what is free elsewhere and what its own queue's jobs would leave may be enough together
+    if again:
+        keys.append(NEXT)
+    state.watch.sleep((cls, more), tuple(keys))
+
+
+def _wake_for_moves(turn: Turn) -> None:
+    """Those for whom others could be moved now, and could not before."""
+    state, watch = turn.state, turn.state.watch
+    if not watch.loose:
+        return
+    watch.loose = False
+    free = state.space.capacity - state.root.allocated
+    if free:
+        for shape in sorted(watch.crowded, key=_by_cost):
+            if shape.stuck != state.version and (shape.elastic or shape.cheapest <= free) and _movable(turn, shape):
+                for cls in shape.classes:
+                    watch.woken[cls, False] = watch.woken[cls, True] = None
 
 
 def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
@@ -406,56 +527,24 @@ def _has_means(turn: Turn, cls: JobClass) -> bool:
     return _entitled(turn, cls, False) or _outranks(cls)
 
 
-def _to_consider(turn: Turn, entitled: bool) -> list[JobClass]:
-    """Classes for which room might be made now and could not before this turn; at least those that are in the right.
-
-    These are: what was blocked in this turn; who is in the right and was not served; leaves that this turn has
-    touched, whose standing or whose own victims are others now; and shapes for which moving has become possible.
-    """
-    state = turn.state
-    if turn.everything:
-        return list(state.classes.values())
-    found = dict(turn.blocked)
-    rightful: dict[JobClass, None] = {}
-    for leaf in turn.touched:
-        right = leaf.share if leaf.quota is None or leaf.share > leaf.quota else leaf.quota
-        mixed = leaf.mixed
-        for cls in leaf.classes.values():
-            if cls.shape.elastic and cls.short:
-                found[cls] = None
-            elif cls.pending.head < len(cls.pending.items):  # bool(), written out
-                if leaf.quota is None or leaf.allocated + cls.charge <= right:
-                    (found if mixed else rightful)[cls] = None
-                elif mixed and not entitled and _has_means(turn, cls):
-                    found[cls] = None
-    if (rightful or state.starving) and _anyone_over(state):
-        found |= rightful
-        for cls in list(state.starving):
-            if (cls.gate is None or not cls.pending) and (cls.more_gate is None or not cls.short):
-                state.journal.drop(state.starving, cls)
-            else:
-                found[cls] = None
-    free = state.space.capacity - state.root.allocated
-    if free:
-        for shape in sorted(state.full, key=_by_cost):
-            if shape.stuck != state.version and shape.cheapest <= free and _movable(turn, shape):
-                found |= shape.classes
-    return list(found)
-
-
 def _by_cost(shape: Shape) -> tuple[int, int]:
     """The cheapest first: what is in vain for these is so for many others. Then by age, as tables have no order."""
     return shape.cheapest, min((cls.pending.first for cls in shape.classes if cls.pending), default=0)
 
 
-def _anyone_over(state: State) -> bool:
+def _any_over(state: State) -> bool:
     """Is there a queue that holds more than its quota?"""
     return any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
 
 
 def _movable(turn: Turn, shape: Shape) -> bool:
     """Could moving others make room for this shape? Tried with one job, for all classes of the shape."""
-    for cls in shape.classes:
+    # By age: in which order classes were made depends on which were forgotten in between.
+    for cls in sorted(shape.classes, key=lambda cls: cls.pending.first if cls.pending else turn.state.sequence):
+        if turn.state.reserver is not None and turn.state.reserver.cls is cls:
+            return True  # it may use nodes that the others may not
+        if (cls.priced and cls.pending) or (cls.more_priced and cls.short):
+            return True  # others of the shape may pay more, so nobody can say it for all
         if _waits(turn, cls, False) and forbidden(cls, cls.charge) is None:
             return could_consolidate(turn, _first(turn, cls, False))
         if _waits(turn, cls, True):
@@ -468,34 +557,39 @@ def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:
 
 
 def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
-    """Blocked, and by something that taking from others may change."""
+    """Blocked, and by something that taking from others may change. If not, it is not looked at any more."""
+    ask, woken = (cls, more), turn.state.watch.woken
     gate, seqs, full = (
-        (cls.more_gate, cls.short, cls.shape.full_more) if more else (cls.gate, cls.pending, cls.shape.full)
+        (cls.more_gate, cls.short, cls.shape.full_more or cls.more_priced)
+        if more
+        else (cls.gate, cls.pending, cls.shape.full or cls.priced)
     )
     if gate is None or seqs.head >= len(seqs.items):
+        turn.state.watch.forget(ask)
+        woken.pop(ask, None)
         return False
     code = gate.code
-    if code is Code.QUOTA or code is Code.NO_NODE or (not full and code in ROOM):  # is_open(), written out
+    if not full and code in ROOM:  # is_open(), written out
+        turn.state.to_try(cls)  # first where there is room now; others may have taken that by then
+        return False
+    if code is Code.QUOTA or code is Code.NO_NODE:
+        woken.pop(ask, None)
         return False
     job = turn.state.by_seq[seqs.items[seqs.head]]
     if job.evicted_in == turn.number:
         turn.again = True
-        turn.state.journal.put(turn.state.spared, cls, None)
+        woken.pop(ask, None)
+        _sleep(turn, cls, more, again=True)
         return False
-    return not job.unstarted
-
-
-def _charge(turn: Turn, cls: JobClass, more: bool) -> int:
-    if not more:
-        return cls.charge
-    job = _first(turn, cls, more)
-    return more_charge(turn.state, cls, wants_of(job, job.rung, True))
+    if job.unstarted:
+        woken.pop(ask, None)
+        _sleep(turn, cls, more)
+        return False
+    return True
 
 
 def _entitled(turn: Turn, cls: JobClass, more: bool) -> bool:
-    queue = cls.queue
-    after = queue.allocated + _charge(turn, cls, more)
-    return after <= queue.share or queue.quota is None or after <= queue.quota
+    return entitled(cls, next_charge(turn.state, cls, more))
 
 
 def _place_in_line(cls: JobClass, more: bool) -> tuple[object, ...]:
@@ -504,8 +598,8 @@ def _place_in_line(cls: JobClass, more: bool) -> tuple[object, ...]:
     return (*ranks, (-cls.priority, more, (cls.short if more else cls.pending).first))
 
 
-def make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
-    """One more job of the class, or one more task of its first elastic job, by the mildest means that works."""
+def _by_some_means(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """By the mildest means that works."""
     job = _first(turn, cls, more)
     gate = cls.more_gate if more else cls.gate
     assert gate is not None

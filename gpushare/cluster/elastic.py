@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import groupby, islice
 
-from gpushare.cluster.candidates import reclaimable
+from gpushare.cluster.candidates import entitled, reclaimable
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, take, wants_of
+from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, next_charge, take, wants_of
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import NodeState, Space, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
+from gpushare.cluster.watch import OVER
 
 
 def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
@@ -136,7 +137,7 @@ class _Search:
         found = [one for one in jobs if one.cls in self.allowed and one is not self.job and not one.unstarted]
         if any(one in self.turn.shifted for one in found):
             # What is given in a turn is not taken in it: in the next one, then, which is to follow at once.
-            self.turn.again, self.state.protected_until = True, self.turn.now
+            self.turn.again = True
             found = [one for one in found if one not in self.turn.shifted]
         return sorted(found, key=lambda one: (one.cls.priority, -one.seq))
 
@@ -187,7 +188,12 @@ def room_for(turn: Turn, job: JobState, rung: int) -> bool:
 
 def grow(turn: Turn) -> None:
     """Give back what was lent, to those whose hold is over."""
-    rightful = [cls for cls in turn.state.starving if cls.pending or cls.short]
+    state = turn.state
+    rightful = [
+        cls
+        for cls, more in state.watch.heard(OVER)
+        if (cls.short if more else cls.pending) and entitled(cls, next_charge(state, cls, more))
+    ]
     for job in growing(turn):
         for rung in range(job.rung):
             if room_for(turn, job, rung):

@@ -117,6 +117,7 @@ class Search:
         victims: Mapping[JobState, int] = NOBODY,
         bounds: Bounds = ANYBODY,
         moving: bool = True,
+        mask: int | None = None,
     ) -> None:
         self.turn = turn
         self.state = turn.state
@@ -129,7 +130,8 @@ class Search:
         self.bounds = bounds
         self.moving = moving
         """Whether anybody may be moved."""
-        mask, memory = allowed_nodes(turn.state, job), max(self.space.models)
+        memory = max(self.space.models)
+        mask = allowed_nodes(turn.state, job) if mask is None else mask
         self.wants = tuple([Task(job, want, NOWHERE, want.need.charge(memory), mask) for want in wants])
         self.most_stops = sum(len(one.places) for one in victims)
         self.largest = max((place.charge for one in victims for place in one.places.values()), default=0)
@@ -139,6 +141,8 @@ class Search:
         self.free: dict[int, list[int]] = {}
         """Free bytes of the nodes that were touched."""
         self.touched = 0
+        self.uniform = sum(bool(nodes) for nodes in self.space.models.values()) == 1
+        """All GPUs have the same memory."""
         self.room = 0
         """Micro-GPUs that are free, wherever."""
         self.landed: list[tuple[Task, NodeState, tuple[int, ...]]] = []
@@ -184,7 +188,7 @@ class Search:
         movable = task.old is NOWHERE or (self.moving and not any(unit.job is task.job for unit in self.stopped))
         if movable:
             # Nobody else may be disturbed, so it does not matter who runs on a node, only what is free there.
-            alike = not left and all(one.mask == task.mask for one in rest)
+            alike = not left and self.uniform and all(one.mask == task.mask for one in rest)
             for node, gpus in self._open_places(task, alike=alike):
                 self._land(task, node, gpus)
                 if self._settle(rest, left, stops):

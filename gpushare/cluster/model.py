@@ -647,6 +647,12 @@ def check_job(job: Job) -> None:
         at + "tasks",
         (not job.tasks, "", "there are none", "give it at least one group of tasks"),
         (not any(tasks.top for tasks in job.tasks), "", "all groups are empty", "give it at least one task"),
+        (
+            not any(tasks.least for tasks in job.tasks),
+            "",
+            "none of its tasks has to run",
+            "give one group a `least` of 1 or more",
+        ),
         (len(lengths) > 1, "", "the ladders have different lengths", "give all groups as many rungs, or none"),
     )
 

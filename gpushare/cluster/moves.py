@@ -19,14 +19,23 @@ from gpushare.cluster.candidates import Unit, evictable
 from gpushare.cluster.clearing import Cost, clear
 from gpushare.cluster.exact import ANYBODY, MOST, Answer, answer_of
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, place_task, take, wants_of
+from gpushare.cluster.placement import (
+    Want,
+    affordable,
+    allowed_nodes,
+    forbidden,
+    more_charge,
+    place_task,
+    take,
+    wants_of,
+)
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, Shape, State
 from gpushare.cluster.turn import Turn, spread
 
 TRIES = 3
-"""Shapes that are searched for in vain before that says something of others."""
+"""Shapes that are searched for without success before that says something of others."""
 
 Choice = tuple[Cost, int, list[Unit]]
 """A node's number, who would have to leave it, and what that costs."""
@@ -40,7 +49,7 @@ Batch = tuple[list[NodeState], tuple[int, int] | None]
 def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Start the job with the fewest moves, if moving alone makes room for it."""
     state, shape = turn.state, cls.shape
-    if not state.policy.consolidate or in_vain(turn, shape):
+    if not state.policy.consolidate or (job is not state.reserver and is_stuck(turn, shape)):
         return False
     free = state.space.capacity - state.root.allocated
     if not free or (not more and free < cls.charge):
@@ -52,8 +61,8 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
         return False
     found = _find(turn, job, wants, lambda placed: forbidden(cls, sum(place.charge for place in placed)) is None)
     if found is None:
-        if not more:
-            note_vain(turn, shape)
+        if not more and not shape.by_bytes:  # bytes may only be too dear for this one's queue
+            note_stuck(turn, shape)
         return False
     moved = {one: old for one, old, _ in found.moved}
     tell_moved(turn, job, moved)
@@ -68,18 +77,19 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
 def could_consolidate(turn: Turn, job: JobState) -> bool:
     """Would moves make room for such a job? Whether it is allowed to start is another question."""
     state, shape = turn.state, job.cls.shape
-    if not state.policy.consolidate or in_vain(turn, shape):
+    if not state.policy.consolidate or is_stuck(turn, shape):
         return False
     mark = state.mark()
     found = _find(turn, job, wants_of(job, shape.rungs - 1, False), bool)
     state.undo(mark)
     if found is None:
-        note_vain(turn, shape)
+        note_stuck(turn, shape)
     return found is not None
 
 
-def in_vain(turn: Turn, shape: Shape) -> bool:
-    """Is it known that moving others makes no room for it: not for this shape, or not for one that needs no more?
+def is_stuck(turn: Turn, shape: Shape) -> bool:
+    """Is it known of this very version of the state that moving others makes no room for it, or for one that needs no
+    more?
 
     Where no two jobs ask for the same part of a GPU each event would else begin as many searches as there are parts.
     The search is bounded, so it may fail for the smaller and not for the larger: a few are tried in any case.
@@ -87,19 +97,19 @@ def in_vain(turn: Turn, shape: Shape) -> bool:
     state = turn.state
     if shape.stuck == state.version:
         return True
-    version, tried = turn.vain
+    version, tried = turn.stuck
     if version != state.version or len(tried) < TRIES or not any(one.no_harder(shape) for one in tried):
         return False
     state.journal.set(shape, "stuck", version)
     return True
 
 
-def note_vain(turn: Turn, shape: Shape) -> None:
+def note_stuck(turn: Turn, shape: Shape) -> None:
     state = turn.state
     state.journal.set(shape, "stuck", state.version)
-    if turn.vain[0] != state.version:
-        turn.vain = state.version, []
-    turn.vain[1].append(shape)
+    if turn.stuck[0] != state.version:
+        turn.stuck = state.version, []
+    turn.stuck[1].append(shape)
 
 
 def _find(turn: Turn, job: JobState, wants: list[Want], allowed: Callable[[list[Place]], bool]) -> Answer | None:
@@ -113,7 +123,7 @@ def _find(turn: Turn, job: JobState, wants: list[Want], allowed: Callable[[list[
     if found is not None and found.size[0] <= search.floor:
         return found
     state.undo(mark)
-    less = exact.Search(turn, job, wants, lambda answer: allowed(answer.placed))
+    less = exact.Search(turn, job, wants, lambda answer: allowed(answer.placed), mask=search.mask)
     found = less.find((MOST + 1, 0) if found is None else found.size) or found
     if found is not None:
         found.carry_out(turn, job, {})
@@ -155,7 +165,7 @@ class Search:
         self.state: State = turn.state
         self.job = job
         self.wants = wants
-        self.mask = allowed_nodes(turn.state, job)
+        self.mask = affordable(turn.state, job.cls, wants, allowed_nodes(turn.state, job))
         self.placed: list[Place] = []
         self.moved: dict[JobState, list[Place]] = {}
         """Old places of what was moved."""

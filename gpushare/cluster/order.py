@@ -58,11 +58,11 @@ def ratio(allocated: int, share: int) -> int:
 
 def is_open(cls: JobClass) -> bool:
     """May its first waiting job be tried? Gates of room are opened and closed for all classes of a shape at once."""
-    return cls.gate is None or (not cls.shape.full and cls.gate.code in ROOM)
+    return cls.gate is None or (not cls.shape.full and not cls.priced and cls.gate.code in ROOM)
 
 
 def is_more_open(cls: JobClass) -> bool:
-    return cls.more_gate is None or (not cls.shape.full_more and cls.more_gate.code in ROOM)
+    return cls.more_gate is None or (not cls.shape.full_more and not cls.more_priced and cls.more_gate.code in ROOM)
 
 
 def next_class(leaf: QueueState, highest_tier: int = ABOVE) -> tuple[JobClass, bool] | None:
@@ -78,7 +78,9 @@ def next_class(leaf: QueueState, highest_tier: int = ABOVE) -> tuple[JobClass, b
     for cls in leaf.classes.values():
         gate, seqs = cls.gate, cls.pending
         # is_open() and len(), written out: a thousand queues are asked at every event.
-        if seqs.head < len(seqs.items) and (gate is None or (not cls.shape.full and gate.code in ROOM)):
+        if seqs.head < len(seqs.items) and (
+            gate is None or (not cls.shape.full and not cls.priced and gate.code in ROOM)
+        ):
             key = (-cls.priority, cls.charge > room, False, seqs.items[seqs.head])
         elif cls.short and is_more_open(cls):
             key = (-cls.priority, cls.charge > room, True, cls.short.first)

@@ -5,6 +5,7 @@ Everything here leaves the places occupied in the ledger (not yet paid for) or n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -99,27 +100,43 @@ def take(state: State, job: JobState, want: Want, node: NodeState, gpus: tuple[i
     return place
 
 
-def place_within(
-    state: State, job: JobState, rung: int, mask: int, spread: bool
-) -> list[Place] | tuple[Code, QueueState] | None:
+def affordable(state: State, cls: JobClass, wants: Sequence[Want], mask: int) -> int:
+    """Of these nodes those on which one of the tasks breaks no limit, even if the others are where they cost least.
+
+    Bytes are a larger part of a smaller GPU."""
+    if not cls.shape.by_bytes or len(state.space.models) == 1:
+        return mask
+    memories = state.memories(cls.shape)
+    if not memories:
+        return mask
+    least = sum(want.need.charge(memories[-1]) for want in wants)
+    for memory, nodes in state.space.models.items():
+        dearer = min((want.need.charge(memory) - want.need.charge(memories[-1]) for want in wants), default=0)
+        if dearer > 0 and forbidden(cls, least + dearer) is not None:
+            mask &= ~nodes
+    return mask
+
+
+def place_within(state: State, job: JobState, rung: int, mask: int, spread: bool) -> list[Place] | None:
     """The same, and paid for the queues allow it. Bytes may be too dear on small GPUs and not on larger ones."""
     shape = job.cls.shape
-    masks = [mask]
-    if shape.by_bytes:
-        models = sorted(state.space.models.items())
-        larger = [nodes & mask for _, nodes in models]
-        masks += [sum(larger[i:]) for i in range(1, len(larger)) if sum(larger[i:])]
-    broken: tuple[Code, QueueState] | None = None
+    if not shape.by_bytes:
+        return place_gang(state, job, rung, mask, spread)
+    mask = affordable(state, job.cls, wants_of(job, rung, False), mask)
+    larger = [nodes & mask for _, nodes in sorted(state.space.models.items())]
     mark = state.mark()
-    for allowed in masks:
-        places = place_gang(state, job, rung, allowed, spread)
+    for index, some in enumerate(larger):
+        if index and not larger[index - 1]:
+            continue  # the same nodes as before
+        if not some and not any(larger[index:]):
+            break
+        places = place_gang(state, job, rung, sum(larger[index:]), spread)
         if places is None:
             break
-        broken = forbidden(job.cls, sum(place.charge for place in places)) if shape.by_bytes else None
-        if broken is None:
+        if forbidden(job.cls, sum(place.charge for place in places)) is None:
             return places
         state.undo(mark)
-    return broken
+    return None
 
 
 def no_space(state: State, shape: Shape, mask: int | None = None) -> Reason:
@@ -203,6 +220,14 @@ def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
         free = (task for task in range(group.top) if (index, task) not in job.places)
         wants += [Want(index, task, group.needs[rung]) for task in islice(free, max(0, lacking))]
     return wants
+
+
+def next_charge(state: State, cls: JobClass, more: bool) -> int:
+    """What the class's next job costs at least, or (more) the next task of its first elastic job."""
+    if not more:
+        return cls.charge
+    job = state.by_seq[cls.short.first]
+    return more_charge(state, cls, wants_of(job, job.rung, True))
 
 
 def more_charge(state: State, cls: JobClass, wants: list[Want]) -> int:

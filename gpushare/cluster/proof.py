@@ -1,11 +1,17 @@
 """The check of a final set of victims: every inequality once more, and that reclaims come to an end.
 
 Why they do (no ping-pong)
-    Shares depend on demand, quotas and nodes, not on what runs (shares.py). Let, over the queues of one level,
-    PhiD = sum of min(allocated, quota) and PhiS = sum of min(allocated, share). A reclaim is done only if (PhiD, PhiS)
-    of every level at which it moves something from one queue to another rises in lexicographic order, on the final
-    set of victims. Starting a job where there is room lowers neither. Both are bounded integers, so with demands
-    unchanged reclaims come to an end, and v, evicted for j, cannot evict j in return: that would lower what has risen.
+    Shares depend on demand, quotas and nodes, not on what runs (shares.py). A job whose gang costs more than a queue's
+    quota is *oversized* there: it borrows as a whole. Let, over the queues of one level,
+
+        PhiD = sum of min(held by jobs that are not oversized, quota)
+        PhiS = sum of min(allocated, share)
+
+    A reclaim is done only if (PhiD, PhiS) of every level at which it moves something from one queue to another rises in
+    lexicographic order, on the final set of victims. Starting a job where there is room lowers neither. Both are
+    bounded integers, so with demands unchanged reclaims come to an end, and v, evicted for j, cannot evict j in return:
+    that would lower what has risen. A claim within quota raises PhiD, and an oversized victim does not lower it: so no
+    guarantee waits for a job that is larger than its own queue's.
     One exception, for quotas: PhiD may stay as it is when a queue that gets its quota displaces a job so large that
     its own queue cannot have it back within quota: that job cannot evict in return either.
     Preemption raises the priorities of what a queue runs, in lexicographic order, and needs no share at all.
@@ -20,18 +26,23 @@ from gpushare.cluster.placement import forbidden
 from gpushare.cluster.state import JobState, QueueState
 
 
-def holds(job: JobState, charge: int, taken: Sequence[Unit], before: Mapping[QueueState, int], bounds: Bounds) -> bool:
+def holds(
+    job: JobState,
+    charge: int,
+    taken: Sequence[Unit],
+    before: Mapping[QueueState, int],
+    bounds: Bounds,
+) -> bool:
     """May the job have what it would pay so much for, with these taken? `before`: what queues held with them."""
     if forbidden(job.cls, charge) is not None:
         return False
-    coming = dict.fromkeys(job.queue.path, charge)
     for queue, _, in_quota in bounds.ceilings:
         parent = queue.parent
         assert parent is not None
         victims = [unit for unit in taken if parent.parent is None or within(unit.job.queue, parent)]
         others = {one for unit in victims for one in unit.job.queue.path if one.parent is parent} - {queue}
         if others:
-            rise = gain(before, [queue, *others], coming)
+            rise = gain(before, [queue, *others], job, charge, taken)
             if rise <= (0, 0) and not (in_quota and rise[0] == 0 and not any(map(_can_return, victims))):
                 return False
     return True
@@ -43,15 +54,33 @@ def _can_return(unit: Unit) -> bool:
 
 
 def gain(
-    before: Mapping[QueueState, int], queues: Iterable[QueueState], coming: Mapping[QueueState, int]
+    before: Mapping[QueueState, int],
+    queues: Iterable[QueueState],
+    job: JobState,
+    charge: int,
+    taken: Sequence[Unit],
 ) -> tuple[int, int]:
-    """By how much (PhiD, PhiS) of these siblings rises, with what is still to come counted."""
+    """By how much (PhiD, PhiS) of these siblings rises, with the job counted that is still to pay so much."""
     quota = share = 0
     for queue in queues:
-        old, new = before[queue], queue.allocated + coming.get(queue, 0)
+        coming = charge if within(job.queue, queue) else 0
+        old, new = before[queue], queue.allocated + coming
         share += min(new, queue.share) - min(old, queue.share)
-        if queue.quota is None:
+        most = queue.quota
+        if most is None:
             quota += new - old
-        else:
-            quota += min(new, queue.quota) - min(old, queue.quota)
+            continue
+        large = oversized(queue, most)
+        lost = sum(unit.charge for unit in taken if unit.job.cls.charge > most and within(unit.job.queue, queue))
+        comes = coming if job.cls.charge > most else 0
+        quota += min(new - large - comes, most) - min(old - large - lost, most)
     return quota, share
+
+
+def oversized(queue: QueueState, quota: int) -> int:
+    """What jobs hold here or below that cost more than the quota each."""
+    held, queues = 0, [queue]
+    for one in queues:
+        queues += one.children.values()
+        held += sum([cls.held for cls in one.classes.values() if cls.charge > quota])
+    return held

@@ -1,8 +1,9 @@
 """The whole state as text, and back: what a compacted log begins with (store.py).
 
-Kept is what cannot be worked out again: who is where and since when, whom it was decided to stop, why each class waits,
-and what is known to be in vain. Free GPUs, sums, shares and lists follow from that. So a state that was written and
-read decides as if nothing had happened, which the tests hold on random events.
+Kept is what cannot be worked out again: who is where and since when, who was told to stop, and what people were told
+about why each class waits. Free GPUs, sums, shares and lists follow from that. What is known about failures is not
+kept: after reading, all that waits is looked at once, and a state that was written and read decides as if nothing had
+happened. The tests hold that on random events, so nothing that the allocator remembers can keep a job waiting.
 
 Times of the allocator are any clock's, and infinity is no JSON: None stands for never.
 """
@@ -16,7 +17,7 @@ from gpushare.cluster.codec import decode, encode
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import FEW_CLASSES, FOREVER, JobClass, JobState, QueueState, Shape, State
+from gpushare.cluster.state import FEW_CLASSES, JobClass, JobState, QueueState, State
 
 __all__ = ["restore", "take"]
 
@@ -31,9 +32,6 @@ class KeptNode:
 class KeptQueue:
     queue: Queue
     order: int
-    mixed: bool = False
-    gated: tuple[int, ...] = ()
-    """Classes, by their place in the list of classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +46,6 @@ class KeptClass:
     backfill: bool = False
     gate: Reason | None = None
     more_gate: Reason | None = None
-    starving: bool = False
-    spared: bool = False
-    # Of its shape, the same for all classes that share it:
-    cheapest: int = 0
-    full: bool = False
-    full_more: bool = False
-    listed: bool = False
-    """Among the shapes that are looked at when something is given back."""
-    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +82,6 @@ class Snapshot:
     classes: tuple[KeptClass, ...]
     jobs: tuple[KeptJob, ...]
     leaving: tuple[Ending, ...] = ()
-    protected_until: float | None = None
-    reserve_at: float | None = None
     tidy_at: int = FEW_CLASSES
     reserver: str | None = None
     reserved: tuple[str, ...] = ()
@@ -107,7 +94,6 @@ class Snapshot:
 def take(allocator: Allocator) -> str:
     """Between two turns."""
     state = allocator._state
-    number = {cls: index for index, cls in enumerate(state.classes.values())}
     queues = sorted(state.queues.values(), key=lambda queue: queue.order)
     return encode(
         Snapshot(
@@ -115,15 +101,10 @@ def take(allocator: Allocator) -> str:
             again=allocator._again,
             sequence=state.sequence,
             nodes=tuple(KeptNode(node.spec, node.alive) for node in state.space.nodes),
-            queues=tuple(
-                KeptQueue(queue.spec, queue.order, queue.mixed, tuple(number[cls] for cls in queue.gated))
-                for queue in queues
-            ),
-            classes=tuple(_class(state, cls) for cls in number),
+            queues=tuple(KeptQueue(queue.spec, queue.order) for queue in queues),
+            classes=tuple(_class(cls) for cls in state.classes.values()),
             jobs=tuple(_job(job) for _, job in sorted(state.by_seq.items())),
             leaving=tuple(Ending(job, attempt, places) for (job, attempt), places in state.leaving.items()),
-            protected_until=None if state.protected_until == FOREVER else state.protected_until,
-            reserve_at=None if state.reserve_at == -FOREVER else state.reserve_at,
             tidy_at=state.tidy_at,
             reserver=state.reserver.job.id if state.reserver else None,
             reserved=tuple(node.spec.name for node in state.space.among(state.space.reserved)),
@@ -132,7 +113,7 @@ def take(allocator: Allocator) -> str:
     )
 
 
-def _class(state: State, cls: JobClass) -> KeptClass:
+def _class(cls: JobClass) -> KeptClass:
     shape = cls.shape
     return KeptClass(
         queue=cls.queue.name,
@@ -145,13 +126,6 @@ def _class(state: State, cls: JobClass) -> KeptClass:
         backfill=shape.backfill,
         gate=cls.gate,
         more_gate=cls.more_gate,
-        starving=cls in state.starving,
-        spared=cls in state.spared,
-        cheapest=shape.cheapest,
-        full=shape.full,
-        full_more=shape.full_more,
-        listed=shape in state.full,
-        stuck=shape.stuck == state.version,
     )
 
 
@@ -180,26 +154,22 @@ def restore(policy: Policy, text: str) -> Allocator:
     state = allocator._state
     _nodes(state, kept)
     _queues(state, kept)
-    shapes = _classes(state, kept)
+    _classes(state, kept)
     for one in kept.jobs:
-        _enter(state, one)
+        _enter(state, one, kept.now)
     for ending in kept.leaving:
         state.leaving[ending.job, ending.attempt] = ending.places
         for place in ending.places:
             state.hold(place, 1)
-    if kept.protected_until is not None:
-        state.protected_until = kept.protected_until
-    if kept.reserve_at is not None:
-        state.reserve_at = kept.reserve_at
     if kept.reserver is not None:
         state.reserver = state.jobs[kept.reserver]
     for name in kept.reserved:
         state.space.reserved |= 1 << state.space.by_name[name].number
-    for shape in shapes:
-        shape.stuck = state.version
     state.sequence = kept.sequence
     state.settle_shares()
     state.journal.clear()
+    state.watch.clear()
+    state.watch.unread = True
     allocator._now, allocator._again = kept.now, kept.again
     return allocator
 
@@ -219,38 +189,19 @@ def _queues(state: State, kept: Snapshot) -> None:
         spec = one.queue
         parent = state.root if spec.parent is None else state.queues[spec.parent]
         queue = QueueState(spec, one.order, parent)
-        queue.mixed = one.mixed
         state.queues[spec.name] = parent.children[spec.name] = queue
 
 
-def _classes(state: State, kept: Snapshot) -> list[Shape]:
-    """The shapes for which moving others is known to be in vain."""
-    classes = []
-    stuck: dict[Shape, None] = {}
+def _classes(state: State, kept: Snapshot) -> None:
     state.tidy_at = max(kept.tidy_at, len(kept.classes))  # none has jobs yet
     for one in kept.classes:
         sample = Job("-", one.queue, one.tasks, one.priority, one.preemptible, 0.0, one.selector, True, one.backfill)
         cls = state.class_of(sample, state.queues[one.queue])
         cls.charge, cls.demand, cls.gate, cls.more_gate = one.charge, one.demand, one.gate, one.more_gate
-        shape = cls.shape
-        shape.cheapest, shape.full, shape.full_more = one.cheapest, one.full, one.full_more
-        if one.listed:
-            state.full[shape] = None
-        if one.starving:
-            state.starving[cls] = None
-        if one.spared:
-            state.spared[cls] = None
-        if one.stuck:
-            stuck[shape] = None
-        classes.append(cls)
-    for queue in kept.queues:
-        state.queues[queue.queue.name].gated = {classes[index]: None for index in queue.gated}
-    for cls in classes:
         state.weigh(cls.queue)
-    return list(stuck)
 
 
-def _enter(state: State, one: KeptJob) -> None:
+def _enter(state: State, one: KeptJob, now: float) -> None:
     queue = state.queues[one.job.queue]
     cls = state.class_of(one.job, queue)
     job = JobState(one.job, one.seq, queue, cls, one.since)
@@ -269,6 +220,9 @@ def _enter(state: State, one: KeptJob) -> None:
         for place in job.unstarted.values():
             state.claim(place, 1)
         state.waiting[one.seq] = None
+    ends = one.since + max(one.job.min_runtime, queue.granted)
+    if ends > now and ends > one.since:
+        state.guarded[one.seq] = ends
     shape = cls.shape
     if shape.elastic and len(job.places) < sum(group.top for group in shape.groups):
         cls.short.add(one.seq)

@@ -22,6 +22,7 @@ from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.shares import Claim, Part, divide, share_out
 from gpushare.cluster.space import Need, NodeState, Space
+from gpushare.cluster.watch import Watch
 
 FOREVER = float("inf")
 
@@ -115,7 +116,6 @@ class QueueState:
         "demand",
         "divided",
         "fixed",
-        "gated",
         "granted",
         "least",
         "level",
@@ -152,8 +152,6 @@ class QueueState:
         """Its jobs have not all the same priority, or had not."""
         self.least = 0
         """What a job of it costs at least (micro); 0: it has elastic jobs, or jobs of two priorities."""
-        self.gated: dict[JobClass, None] = {}
-        """Classes, here or below, that may wait because of this queue's limit or quota."""
         self.standing: tuple[int, int, int, tuple[int, int, int, int, int]] | None = None
         """Its place in the order of its siblings, and for which numbers that is so: see order.py."""
         self.granted = 0.0
@@ -288,6 +286,11 @@ class Shape:
         return any(need.gpus <= one.gpus and need.amount <= one.amount and not one.in_bytes for one in needs)
 
     @property
+    def several(self) -> bool:
+        """Takes one of its tasks parts of several GPUs?"""
+        return any(need.gpus > 1 and not need.whole for group in self.groups for need in group.needs)
+
+    @property
     def least_step(self) -> int:
         """The smallest part of a GPU by which a task of it goes up its ladder."""
         needs = [group.needs for group in self.groups]
@@ -308,10 +311,13 @@ class JobClass:
         "charge",
         "demand",
         "gate",
+        "held",
         "key",
         "more_gate",
+        "more_priced",
         "pending",
         "preemptible",
+        "priced",
         "priority",
         "queue",
         "running",
@@ -337,10 +343,14 @@ class JobClass:
         """Why its first waiting job cannot start; None: not known, it must be tried."""
         self.more_gate: Reason | None = None
         """The same for the next task of its elastic jobs."""
+        self.priced = self.more_priced = False
+        """There may be room for its first waiting job, but only on GPUs on which it would break a limit."""
         self.charge = 0
         """What one more of it would cost at least (micro), by the GPUs that there are."""
         self.demand = 0
         """What one asks for at most."""
+        self.held = 0
+        """What its jobs hold."""
 
     @property
     def busy(self) -> bool:
@@ -436,6 +446,9 @@ class State:
         self.shapes: dict[object, Shape] = {}
         self.tidy_at = FEW_CLASSES
         """When there are so many classes, those without jobs are forgotten."""
+        self.several = 0
+        """Shapes of which a task takes parts of several GPUs. Searches do not look at all ways to place such tasks, so
+        even a start, which takes room, may turn them to a way that works."""
         self.sequence = 0
         self.version = 0
         """Rises with everything that is taken or given back."""
@@ -448,29 +461,17 @@ class State:
         """Classes with jobs that can go down their ladder."""
         self.least_step = FOREVER
         """The smallest part of a GPU (micro) by which any of them goes up."""
-        self.starving: dict[JobClass, None] = {}
-        """Classes that wait although they are in their queue's right."""
-        self.spared: dict[JobClass, None] = {}
-        """Classes that may take from others only in the next turn: these have just got a place, or they lost one."""
-        self.protected_until = FOREVER
-        """When the first of the jobs that could not be victims, because they had just started, can be."""
+        self.watch = Watch(self.journal)
+        self.guarded: dict[int, float] = {}
+        """Until when running jobs cannot be stopped because of their minimum run time, if that is later than now."""
         self.reserve_at = -FOREVER
-        """No job can have waited long enough for a reservation before this time."""
-        self.full: dict[Shape, None] = {}
-        """Shapes with no room for them: see Shape.full."""
+        """No further job can have waited long enough for a reservation before this time."""
+        self.aged: dict[JobClass, None] = {}
+        """Classes of which one had waited long enough when that was last looked at."""
         self.reserver: JobState | None = None
         self.backfills: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
         """Jobs with unstarted places."""
-        self.dirty: dict[QueueState, None] = {}
-        """Leaves with a class whose gate is open. Empty between turns."""
-        self.fresh: dict[JobClass, None] = {}
-        """Classes to be tried for want of a reason why not. Empty between turns."""
-        self.opened: dict[Shape, None] = {}
-        """Shapes for which room was given back. Empty between turns."""
-        self.freed: list[NodeState] = []
-        self.dropped: list[QueueState] = []
-        """What was given back since gates were last looked at. Empty between turns."""
 
     def leaves(self) -> Iterator[QueueState]:
         return (queue for queue in self.queues.values() if not queue.children)
@@ -478,13 +479,13 @@ class State:
     # ---- marks ---------------------------------------------------------------------------------------
 
     def mark(self) -> tuple[int, int, int, int]:
-        return len(self.journal.entries), len(self.freed), len(self.dropped), self.version
+        return len(self.journal.entries), len(self.watch.freed), len(self.watch.dropped), self.version
 
     def undo(self, mark: tuple[int, int, int, int]) -> None:
         self.journal.undo(mark[0])
         self.version = mark[3]
-        del self.freed[mark[1] :]
-        del self.dropped[mark[2] :]
+        del self.watch.freed[mark[1] :]
+        del self.watch.dropped[mark[2] :]
 
     # ---- raw operations: their own inverses ------------------------------------------------------------
 
@@ -502,6 +503,7 @@ class State:
 
     def _pay(self, job: JobState, charge: int) -> None:
         job.charge += charge
+        job.cls.held += charge
         fixed = not job.cls.preemptible
         for queue in job.queue.path:
             queue.allocated += charge
@@ -573,7 +575,7 @@ class State:
             self._pay(job, charge)
             self.journal.entries.append((self._pay, job, -charge))
             if charge < 0:
-                self.dropped.append(job.queue)
+                self.watch.dropped.append(job.queue)
 
     def ask(self, job: JobState, demand: int) -> None:
         if demand:
@@ -587,7 +589,7 @@ class State:
     def vacate(self, job: JobState, place: Place) -> None:
         self._vacate(job, place)
         self.journal.entries.append((self._occupy, job, place))
-        self.freed.append(self.space.by_name[place.node])
+        self.watch.freed.append(self.space.by_name[place.node])
 
     def claim(self, place: Place, times: int) -> None:
         """The place is promised to a task that has not started (1), or no longer so (-1)."""
@@ -607,21 +609,27 @@ class State:
         seqs.remove(seq)
         self.journal.entries.append((seqs.add, seq))
 
-    def set_gate(self, cls: JobClass, more: bool, gate: Reason, queue: QueueState | None = None) -> None:
+    def set_gate(self, cls: JobClass, more: bool, gate: Reason) -> None:
         """Why the class's first waiting job, or (more) the next task of an elastic one, cannot start."""
         self.journal.set(cls, "more_gate" if more else "gate", gate)
-        if queue is not None:
-            self.journal.put(queue.gated, cls, None)
 
     def open(self, cls: JobClass) -> None:
         """It must be tried again."""
         if cls.gate is not None:
             self.journal.set(cls, "gate", None)
+        if cls.priced:
+            self.journal.set(cls, "priced", False)
+        if cls.more_priced:
+            self.journal.set(cls, "more_priced", False)
         if cls.more_gate is not None:
             self.journal.set(cls, "more_gate", None)
         if cls.pending or cls.short:
-            self.dirty[cls.queue] = None
-            self.fresh[cls] = None
+            self.to_try(cls)
+
+    def to_try(self, cls: JobClass) -> None:
+        """There may be room for it."""
+        self.watch.leaves[cls.queue] = None
+        self.watch.classes[cls] = None
 
     def adopt(self, queue: QueueState, spec: Queue) -> None:
         """New numbers for a queue."""
@@ -657,10 +665,12 @@ class State:
                 shape = Shape(job.tasks, job.selector, job.backfill and job.preemptible)
                 shape.possible = self.too_large(shape) is None
                 self.journal.put(self.shapes, shape_key, shape)
+                if shape.several:
+                    self.journal.set(self, "several", self.several + 1)
             cls = JobClass(key, queue, job, shape)
             cls.charge = self.least_charge(shape)
             cls.demand = self.demand_of(shape)
-            shape.cheapest = min(cls.charge, shape.cheapest or cls.charge)
+            shape.cheapest = cls.charge
             if shape.rungs > 1:
                 self.least_step = min(self.least_step, shape.least_step)
             self.journal.put(self.classes, key, cls)
@@ -682,18 +692,20 @@ class State:
         """A class without jobs, and its shape if it was the last of it."""
         journal, shape = self.journal, cls.shape
         journal.drop(self.classes, cls.key)
-        journal.drop(self.starving, cls)
-        journal.drop(self.spared, cls)
+        journal.drop(self.aged, cls)
+        for ask in ((cls, False), (cls, True)):
+            self.watch.forget(ask)
+            self.watch.woken.pop(ask, None)
         journal.drop(cls.queue.classes, cls.key)
         self.weigh(cls.queue)
-        for queue in cls.queue.path:
-            journal.drop(queue.gated, cls)
-        self.fresh.pop(cls, None)
+        self.watch.classes.pop(cls, None)
         journal.drop(shape.classes, cls)
         if not shape.classes:
             journal.drop(self.shapes, shape.key)
-            journal.drop(self.full, shape)
-            self.opened.pop(shape, None)
+            if shape.several:
+                journal.set(self, "several", self.several - 1)
+            journal.drop(self.watch.crowded, shape)
+            self.watch.shapes.pop(shape, None)
 
     def weigh(self, queue: QueueState) -> None:
         """Its classes or what they cost have changed."""

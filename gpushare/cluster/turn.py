@@ -29,7 +29,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import Need, NodeState
-from gpushare.cluster.state import NO_PLACES, JobClass, JobState, QueueState, Shape, State
+from gpushare.cluster.state import NO_PLACES, JobState, QueueState, Shape, State
 
 STEPS = 20_000
 """Of exact searches (exact.py), all those of a turn together."""
@@ -38,13 +38,8 @@ STEPS = 20_000
 class Turn:
     __slots__ = (
         "again",
-        "all_commits",
         "arrived",
-        "blocked",
         "choices",
-        "commits",
-        "everything",
-        "failed",
         "hypothetical",
         "now",
         "number",
@@ -54,8 +49,7 @@ class Turn:
         "shifted",
         "state",
         "steps",
-        "touched",
-        "vain",
+        "stuck",
     )
 
     def __init__(self, state: State, now: float, *, hypothetical: bool = False) -> None:
@@ -71,26 +65,14 @@ class Turn:
         """Something that was started in this very turn may have to go: decide once more."""
         self.arrived: list[JobState] = []
         """Jobs submitted in this turn."""
-        self.everything = False
-        """All that waits is to be looked at again, not only what this turn has touched."""
-        self.touched: dict[QueueState, None] = {}
-        """Leaves whose standing has changed: jobs started or stopped there, or the share is another."""
-        self.blocked: dict[JobClass, None] = {}
-        """Classes whose gate was closed in this turn."""
         self.shifted: dict[JobState, None] = {}
         """Jobs that this turn has moved or let grow: it shrinks none of them."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
-        self.failed: dict[tuple[JobClass, bool], tuple[int, int]] = {}
-        """Classes for which no room could be made, and the situation in which that was so."""
         self.choices: dict[tuple[Need, int], tuple[int, dict[NodeState, Any]]] = {}
         """What moving others could clear for a need on the nodes of a set, and for which version of the state."""
-        self.vain: tuple[int, list[Shape]] = (-1, [])
-        """A version of the state, and shapes for which moving others was tried at it."""
-        self.commits: dict[QueueState, int] = {}
-        """How often something was started or stopped for good below a top queue ..."""
-        self.all_commits = 0
-        """... and anywhere."""
+        self.stuck: tuple[int, list[Shape]] = (-1, [])
+        """A version of the state, and shapes for which it is known that no moves make room."""
         self.steps = STEPS
         """What is left for exact searches."""
 
@@ -107,8 +89,7 @@ class Turn:
         state.delist(cls.pending, job.seq)
         state.enlist(cls.running, job.seq)
         entries = journal.entries
-        self.touched[job.queue] = None
-        self._note_commit(job.queue)
+        state.watch.changed[job.queue] = None
         kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.given_in)
         entries.append((_restore, job, kept))
         job.attempt += 1
@@ -122,6 +103,8 @@ class Turn:
             self._note_elastic(job)
         if backfill:
             journal.put(state.backfills, job.seq, None)
+        if job.job.min_runtime or job.queue.granted:
+            self.guard(job)
         self._correct_demand(job)
         if self.reported and self._must_wait(job, places):
             self._claim(job, places)
@@ -132,9 +115,8 @@ class Turn:
         """An elastic job that runs gets further tasks."""
         state = self.state
         state.pay(job, sum(place.charge for place in places))
-        self.touched[job.queue] = None
+        state.watch.changed[job.queue] = None
         state.journal.set(job, "given_in", self.number)
-        self._note_commit(job.queue)
         self._note_elastic(job)
         # While its gang waits for others to end, what comes later waits with it.
         if self.reported and (job.unstarted or self._must_wait(job, places)):
@@ -142,18 +124,23 @@ class Turn:
         else:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
 
-    def _note_commit(self, queue: QueueState) -> None:
-        commits, top = self.commits, queue.path[-1]
-        commits[top] = commits.get(top, 0) + 1
-        self.all_commits += 1
+    def guard(self, job: JobState) -> None:
+        """Note until when it cannot be stopped."""
+        state = self.state
+        granted = max(job.job.min_runtime, job.queue.granted)
+        if granted and job.since + granted > self.now:
+            state.journal.put(state.guarded, job.seq, job.since + granted)
+        else:
+            state.journal.drop(state.guarded, job.seq)
 
-    def situation(self, queue: QueueState) -> tuple[int, int]:
-        """What has been tried for a queue in vain need not be tried again while this is the same.
-
-        Within a department only what happens there matters, and whether anything was given back anywhere.
-        """
-        top = queue.path[-1]
-        return self.commits.get(top, 0) if top.children else self.all_commits, self.state.root.allocated
+    def loosen(self, job: JobState) -> None:
+        """It can be stopped or moved from now on, or may be."""
+        watch = self.state.watch
+        watch.changed[job.queue] = None
+        watch.loose = True
+        self.state.version += 1
+        if job.cls.tall:
+            watch.publish_all()  # or shrunk
 
     def _note_elastic(self, job: JobState) -> None:
         """Keep the lists of those that could have more tasks, or a larger or smaller share."""
@@ -163,8 +150,7 @@ class Turn:
         listed = seq in cls.short
         if short and not listed:
             state.enlist(cls.short, seq)
-            state.dirty[cls.queue] = None
-            state.fresh[cls] = None
+            state.to_try(cls)
         elif listed and not short:
             state.delist(cls.short, seq)
         if shape.rungs == 1:
@@ -227,11 +213,10 @@ class Turn:
                 state.journal.drop(job.unstarted, key)
             state.journal.drop(state.waiting, seq)
             state.journal.set(job, "given_in", self.number)
-            self.touched[job.queue] = None  # it may have to go for one of higher priority
-            if seq in job.cls.tall:
-                self.everything = True  # it may be shrunk now
             if len(places) == len(job.places):
                 state.journal.set(job, "since", self.now)
+            self.guard(job)
+            self.loosen(job)
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, job.reason, job.backfill))
 
     def leave(self, job: JobState, places: Iterable[Place]) -> None:
@@ -270,7 +255,6 @@ class Turn:
     def evicted(self, job: JobState, places: Sequence[Place], for_job: str, reason: Reason) -> None:
         """These places, lifted already, are lost for good."""
         self.leave(job, places)
-        self._note_commit(job.queue)
         whole = not job.places
         self.out.append(Preempt(job.job.id, job.attempt, tuple(sorted(places)), whole, for_job, reason))
         self.after_loss(job, reason)
@@ -293,6 +277,7 @@ class Turn:
     def forget_run(self, job: JobState) -> None:
         """Notes about a run that is over."""
         state = self.state
+        state.journal.drop(state.guarded, job.seq)
         if job.cls.shape.elastic or job.cls.shape.rungs > 1:
             self._note_elastic(job)
         if job.backfill:
@@ -305,6 +290,7 @@ class Turn:
         new = [job.places[key] for key in keys]
         self.leave(job, old)
         self.state.journal.set(job, "given_in", self.number)
+        self.state.watch.changed[job.queue] = None
         self.shifted[job] = None
         self.out.append(Move(job.job.id, job.attempt, tuple(sorted(old)), tuple(new), for_job, reason))
         if self.reported:

@@ -53,6 +53,9 @@ from gpushare.cluster.turn import Turn, spread
 FIRST = (64, 256, 1024, 4096, 16384)
 """So many victims are looked at first: then it is seen whether those after them matter."""
 
+REFUSED = 8
+"""After so many victims that alone would be enough and that the rules do not allow, several are looked for."""
+
 DEARER = 3
 """After so many looks at some of them, one at all victims that does not ask for their order."""
 
@@ -86,6 +89,8 @@ class Search:
         """The same by stage, as each begins from the same state; and what still looks for more."""
         self.only: Mapping[int, None] | None = None
         """If said, none but these may be victims, whatever their minimum run time."""
+        self.refused: set[JobState] = set()
+        """Whom the final check does not let go alone."""
         self.missing = 0
         """What the job needs beyond all that is free, wherever."""
 
@@ -130,13 +135,20 @@ class Search:
                 continue
             mark = self.state.mark()
             # Who goes alone makes room that nobody else could have made, so there is nothing to put back.
-            room = self._single(stage)
-            if not room and self._many(stage):
-                room = True
+            self.refused.clear()
+            while self._single(stage):
+                if self._holds():
+                    self._improve(stage, mark)
+                    return True
+                self.refused.add(self.taken[0].job)
+                self._give_up(mark)
+                if len(self.refused) > REFUSED:
+                    break
+            if self._many(stage):
                 self._fill_back()
-            if room and self._holds():
-                self._improve(stage, mark)
-                return True
+                if self._holds():
+                    self._improve(stage, mark)
+                    return True
             self._give_up(mark)
         return False
 
@@ -268,7 +280,7 @@ class Search:
         charge, deficit = self._charge(), self._deficit()
         best: tuple[int, JobState] | None = None
         for job in self._victims(stage, leaves):
-            if len(job.places) != 1 or job.charge < deficit or job.cls.priority != stage[1]:
+            if job in self.refused or len(job.places) != 1 or job.charge < deficit or job.cls.priority != stage[1]:
                 continue
             excess = job.charge - charge if job.charge > charge else 0
             if best is not None and excess >= best[0]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare.cluster.model import Code, JobView, Loan, NodeView, Place, QueueView, Share
+from gpushare.cluster.model import JobView, Loan, NodeView, Place, QueueView, Share
 from gpushare.cluster.quantity import MICRO, bytes_of_share
 from gpushare.cluster.space import BROKEN, NodeState
-from gpushare.cluster.state import FOREVER, JobState, QueueState, State, parts
+from gpushare.cluster.state import JobState, QueueState, State, parts
 
 
 def job(one: JobState) -> JobView:
@@ -120,13 +120,13 @@ def next_wake(state: State, now: float) -> float | None:
     times += [state.by_seq[seq].changed + hold for seq in state.shrunk]
     waiting = False
     for cls in state.classes.values():
-        if cls.gate is not None and len(cls.pending):
-            waiting = waiting or cls.gate.code not in (Code.QUOTA, Code.NO_NODE)
-            if after is not None and state.reserver is None and cls.gate.code is Code.NO_SPACE:
+        if cls.pending:
+            waiting = True
+            if after is not None and state.reserver is None:
                 times.append(state.by_seq[cls.pending.first].since + after)
-        waiting = waiting or (cls.more_gate is not None and len(cls.short) > 0)
-    if waiting and state.protected_until < FOREVER:
-        times.append(state.protected_until)
+        waiting = waiting or bool(cls.short)
+    if waiting:
+        times += state.guarded.values()
     return min((time for time in times if time > now), default=None)
 
 
@@ -139,7 +139,7 @@ def validate(state: State) -> None:
     _validate_index(state)
     _validate_queues(state)
     _validate_jobs(state)
-    assert not state.dirty and not state.freed and not state.dropped, "something is left undecided"
+    assert state.watch.unread or state.watch.quiet(), "something is left undecided"
 
 
 def _validate_nodes(state: State) -> None:
@@ -205,6 +205,11 @@ def _validate_index(state: State) -> None:
 
 
 def _validate_queues(state: State) -> None:
+    by_class: dict[int, int] = {}
+    for one in state.jobs.values():
+        by_class[id(one.cls)] = by_class.get(id(one.cls), 0) + one.charge
+    for cls in state.classes.values():
+        assert cls.held == by_class.get(id(cls), 0), f"{cls.key}: held"
     held: dict[str, list[int]] = {name: [0, 0] for name in state.queues}
     for one in state.jobs.values():
         assert one.charge == sum(place.charge for place in one.places.values()), f"{one.job.id}: charge"

@@ -165,7 +165,7 @@ def fewest(case: Case, tier: str) -> tuple[int, int] | None:
         for one, parts in zip(empty, load[node], strict=True):
             model.add(sum(parts) + 10 * one <= 10)
         model.add(sum(whole[node]) <= 10 * sum(empty))
-    dips = []
+    losses = []
     even = model.new_bool_var("")
     for queue in "ab":
         jobs = [job for job in case.jobs if job.queue == queue]
@@ -185,15 +185,20 @@ def fewest(case: Case, tier: str) -> tuple[int, int] | None:
             )
         dip = model.new_int_var(0, 1000, "")
         model.add_max_equality(dip, [0, taken - max(0, over)])
-        dips.append(dip)
+        # A job that is larger than the quota borrows as a whole: the quota holds nothing for it.
+        held_within = [job for job in jobs if job.total <= 10 * case.quotas[queue]]
+        spare = sum(job.total for job in held_within) - 10 * case.quotas[queue]
+        loss = model.new_int_var(0, 1000, "")
+        model.add_max_equality(loss, [0, sum(job.total * gone[job.name] for job in held_within) - max(0, spare)])
+        losses.append(loss)
         if tier == "strict":
             below = model.new_bool_var("")
             model.add(dip == 0).only_enforce_if(below.negated())
             for name in late(case, queue):
                 model.add_implication(below, gone[name].negated())
     # What queues have within their quotas rises in all, or stays and none of the victims could be back within quota.
-    model.add(case.need * case.count > sum(dips)).only_enforce_if(even.negated())
-    model.add(case.need * case.count >= sum(dips))
+    model.add(case.need * case.count > sum(losses)).only_enforce_if(even.negated())
+    model.add(case.need * case.count >= sum(losses))
     stopped = sum(len(job.tasks) * gone[job.name] for job in case.jobs)
     model.minimize(100 * sum(1 - one for one in stays) + stopped)
     solver = cp_model.CpSolver()

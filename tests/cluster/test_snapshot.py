@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -13,6 +14,16 @@ EVENTS = int(os.environ.get("GPUSHARE_TEST_EVENTS", "6000"))
 SEED = int(os.environ.get("GPUSHARE_TEST_SEED", "1"))
 LENGTH = 120
 TASTES = {"everything": Taste(), "reported": Taste(reported=True), "plain": Taste(ladders=False, bytes=False)}
+
+
+def decided(text: str) -> dict[str, object]:
+    """A state without what people were told about why jobs wait: the twin, which looks at all of them after each
+    reading, has said it with newer numbers."""
+    state = json.loads(text)
+    for one in state["classes"]:
+        one.pop("gate", None)
+        one.pop("more_gate", None)
+    return state
 
 
 @pytest.mark.parametrize("name", TASTES)
@@ -33,7 +44,7 @@ def test_a_state_that_was_read_decides_as_the_one_that_was_written(name) -> None
                 twin.validate()
                 before = take(twin)
                 seen += 1
-            assert before == take(world.allocator), f"seed {seed}"
+            assert decided(before) == decided(take(world.allocator)), f"seed {seed}"
             assert restore(world.policy, before).next_wake == world.allocator.next_wake
         again = restore(world.policy, take(world.allocator))
         assert again.dump() == world.allocator.dump()

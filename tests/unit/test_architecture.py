@@ -48,6 +48,7 @@ CLUSTER = [
     "turn",
     "victims",
     "views",
+    "watch",
 ]
 """The cluster allocator's core."""
 ALLOWED_IN_CLUSTER = {

@@ -1,0 +1,139 @@
+"""What each blocked class waits for: the only memory of failures that the allocator has.
+
+An *ask* is a class and whether it is about its next job (False) or about one more task of an elastic job (True). An
+ask that cannot be met keeps the keys of what could change that:
+
+    LIMIT queue    something is given back below the queue, or its limit or quota is another
+    ROOM shape     so much is freed on nodes of the shape that it may fit, or others could be moved
+    QUEUE leaf     jobs of its own queue start, stop or can be stopped from now on, or the share is another
+    FREED          something is given back, wherever
+    OVER           a queue above its quota changes, or one of its jobs can be stopped from now on
+    NEXT           a turn passes: what was given a place in this one can go in the next
+
+Changes of the ledger are noted as news (`freed`, `dropped`, `changed`, `loose`). decide.py publishes them: each key has
+its listeners, and these are looked at again. A key may be published too often, which costs time; never too seldom,
+which would cost a job its start. What makes few keys enough is that some changes never help anybody: a start takes
+room and gives none, and a queue that comes nearer to its share gives nobody a claim on another.
+
+Nothing in here is needed to decide: an allocator that knows only who runs where decides the same after a look at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpushare.cluster.journal import Journal
+from gpushare.cluster.space import NodeState
+
+if TYPE_CHECKING:
+    from gpushare.cluster.state import JobClass, QueueState, Shape
+
+Ask = tuple["JobClass", bool]
+
+
+class About(StrEnum):
+    LIMIT = "limit"
+    ROOM = "room"
+    QUEUE = "queue"
+    FREED = "freed"
+    OVER = "over"
+    NEXT = "next"
+
+
+class Key(NamedTuple):
+    about: About
+    what: object = None
+    """A queue or a shape."""
+
+
+FREED = Key(About.FREED)
+OVER = Key(About.OVER)
+NEXT = Key(About.NEXT)
+
+
+class Watch:
+    __slots__ = (
+        "changed",
+        "classes",
+        "crowded",
+        "dropped",
+        "freed",
+        "journal",
+        "keys",
+        "leaves",
+        "listening",
+        "loose",
+        "shapes",
+        "unread",
+        "woken",
+    )
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.listening: dict[Key, dict[Ask, None]] = {}
+        self.keys: dict[Ask, tuple[Key, ...]] = {}
+        """The same by ask."""
+        self.crowded: dict[Shape, None] = {}
+        """Shapes that listen to ROOM, for all of their classes."""
+        self.unread = False
+        """The state was read from a file: nothing is known about who is blocked."""
+        # What follows is empty between turns. To be tried where there is room:
+        self.leaves: dict[QueueState, None] = {}
+        """Leaves with one of these:"""
+        self.classes: dict[JobClass, None] = {}
+        self.shapes: dict[Shape, None] = {}
+        self.woken: dict[Ask, None] = {}
+        """For these room may be made."""
+        # News:
+        self.freed: list[NodeState] = []
+        """Nodes of which something was given back."""
+        self.dropped: list[QueueState] = []
+        """Leaves that hold less."""
+        self.changed: dict[QueueState, None] = {}
+        """Leaves whose jobs or share are others."""
+        self.loose = False
+        """Some job can be moved from now on, or something was freed on a node that has room now."""
+
+    def sleep(self, ask: Ask, keys: tuple[Key, ...]) -> None:
+        """It is blocked, and these keys wake it."""
+        if self.keys.get(ask) == keys:
+            return
+        self.forget(ask)
+        journal = self.journal
+        journal.put(self.keys, ask, keys)
+        for key in keys:
+            heard = self.listening.get(key)
+            if heard is None:
+                heard = self.listening[key] = {}
+            journal.put(heard, ask, None)
+
+    def forget(self, ask: Ask) -> None:
+        """It waits for nothing any more."""
+        for key in self.keys.get(ask, ()):
+            self.journal.drop(self.listening[key], ask)
+        self.journal.drop(self.keys, ask)
+
+    def publish(self, key: Key) -> None:
+        heard = self.listening.get(key)
+        if heard:
+            self.woken.update(heard)
+
+    def publish_all(self) -> None:
+        """So much has changed that all are looked at again."""
+        self.woken.update(dict.fromkeys(self.keys))
+        self.loose = True
+
+    def heard(self, key: Key) -> Iterable[Ask]:
+        return self.listening.get(key, ())
+
+    def quiet(self) -> bool:
+        """Is there nothing left to be tried, and no news?"""
+        return not (self.leaves or self.freed or self.dropped or self.changed or self.woken or self.loose)
+
+    def clear(self) -> None:
+        """A turn is undone."""
+        for table in (self.leaves, self.classes, self.shapes, self.woken, self.freed, self.dropped, self.changed):
+            table.clear()
+        self.loose = False
