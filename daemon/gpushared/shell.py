@@ -386,12 +386,16 @@ class Shell:
 
     def _used_seen(self, gpu: str) -> UsedSeen:
         shares = self.core.gpus[gpu].shares
+        watched = self.core.watched(gpu)
+        before = self.enforcer.stamps(watched, gpu)
         # First who is asking, then what is used: a call that takes its credit in between is seen to have done so.
         asking = self.enforcer.asking(shares, gpu)
         used = self._used_on(gpu)
-        watched = (self.clients.get(process) for process in self.core.watched(gpu))
-        ending = frozenset(client.id for client in watched if client is not None and client.process.is_ending())
-        return UsedSeen(gpu, used, self.enforcer.trims_of(shares), asking, ending)
+        after = self.enforcer.stamps(watched, gpu)
+        moving = frozenset(process for process in watched if before.get(process) != after.get(process))
+        clients = (self.clients.get(process) for process in watched)
+        ending = frozenset(client.id for client in clients if client is not None and client.process.is_ending())
+        return UsedSeen(gpu, used, self.enforcer.trims_of(shares), asking, ending, moving)
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:

@@ -232,3 +232,18 @@ def test_contexts_that_wait_side_by_side_are_not_refused_for_their_guesses() -> 
     assert len(world.waiting) == 5 and not world.refusals
     world.wait(8.0)
     assert all(GPU in world.programs[process].contexts for process in processes) and not world.refusals
+
+
+def test_words_that_changed_while_they_were_read_are_read_again(world: World) -> None:
+    """What one process freed and another took may have been counted twice: that refuses nothing."""
+    job = world.submit(spec("two", "4Gi", "4Gi"))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, GPU)
+    world.wait(3.0)
+    world.allocate(first, GPU, 3 * GIB)
+    world.moving = {first}
+    world.allocate(second, GPU, GIB)
+    assert world.waiting and not world.refusals
+    world.wait(0.1)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT], "now they held still"

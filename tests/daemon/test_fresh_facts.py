@@ -106,3 +106,26 @@ def test_a_sibling_that_has_ended_is_no_ground_for_a_refusal(node, driver, progr
     assert node.call(lambda: len(asks)) == 1
     node.call(lambda: node.shell.process_gone(late))
     assert second.call("answer")["status"] == lib.GS_OK
+
+
+def test_words_that_change_while_they_are_read_are_told(node, program):
+    job = submit(node, "6Gi", "6Gi")
+    first, second = start(node, program, job, 6 * GIB), start(node, program, job, 6 * GIB)
+    for one in (first, second):
+        one.call("allocate", GIB)
+    pages = {client.process.pid: client.id for client in node.shell.clients}
+    shell = node.shell
+    shell.core.watched = lambda gpu: {pages[first.pid], pages[second.pid]}
+    read = shell.enforcer.asking
+
+    def move(processes, gpu):
+        first.call("free", GIB)
+        first.call("allocate", GIB)
+        return read(processes, gpu)
+
+    try:
+        assert node.call(lambda: shell._used_seen(GPU).moving) == frozenset()
+        shell.enforcer.asking = move
+        assert node.call(lambda: shell._used_seen(GPU).moving) == {pages[first.pid]}
+    finally:
+        del shell.enforcer.asking, shell.core.watched

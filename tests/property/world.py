@@ -148,6 +148,8 @@ class World:
         self.waiting: dict[int, Waiting] = {}
         self.takes: list[Take] = []
         self.late_takes = self.repeated = 0
+        self.moving: set[int] = set()
+        """Processes that take or free memory while the words are read the next time."""
         self.teardown: list[tuple[float, int, str, int]] = []
         """(when, pid, gpu, bytes): memory of the dead that the driver still holds."""
         self.trims: list[tuple[float, int, str]] = []
@@ -293,7 +295,9 @@ class World:
         calls = [one for one in self.waiting.values() if not one.attach] + self.takes
         asking = Counter(one.program for one in calls if one.gpu == gpu)
         ending = frozenset(one.id for one in on if one.ends_at is not None) & self.node.watched(gpu)
-        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, asking, ending)
+        moving = frozenset(self.moving & self.node.watched(gpu))
+        self.moving -= moving
+        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, asking, ending, moving)
 
     def _trim(self, wish: Trim) -> None:
         self._check_rung(wish.job, wish.reason.data)

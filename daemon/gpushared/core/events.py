@@ -260,6 +260,9 @@ class UsedSeen(Event):
     ending: frozenset[int] = frozenset()
     """Of the processes that NodeState.watched() names: those that have ended, or are in their exit. Their ProcessGone
     follows."""
+    moving: frozenset[int] = frozenset()
+    """Of these, those that took or freed memory while the words were read, one after the other: what one of them freed
+    may have been counted a second time, with the next one that has taken it."""
 
 
 @dataclass(frozen=True, slots=True)

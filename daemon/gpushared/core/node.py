@@ -593,7 +593,7 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
         if share is None:
             continue
         share.trim = event.trims.get(process)
-        share.ending = process in event.ending
+        share.ending, share.moving = process in event.ending, process in event.moving
         if process in gpu.holds:
             answered = event.asking.get(process, 0) - unanswered[process]
             if answered <= 0 or turn.now >= gpu.holds[process] + turn.policy.hold:

@@ -139,6 +139,8 @@ class Share:
     glimpsed_at: float = 0.0
     ending: bool = False
     """Its process has ended, or is in its exit: nothing of this is in use much longer."""
+    moving: bool = False
+    """It took or freed memory while the words were last read: what they say together was never true at once."""
     trim: TrimSeen | None = None
     """As last seen in the page; None: nobody in the process would act on a trim."""
     granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))

@@ -1,4 +1,5 @@
-"""What a job is charged and may not have: contexts that are not measured yet, and memory of processes that end.
+"""What a job is charged and may not have: contexts that are not measured yet, memory of processes that end, and memory
+that one process has freed and another has taken while their words were read.
 
 An ask that only such amounts put above the request or the limit may be within it. It is refused on facts that are newer
 than itself, never because a time is over: the words are read, and of the job's other processes it is looked whether
@@ -20,7 +21,7 @@ def amount(state: State, gpu: Gpu, job: Job) -> int:
 
 
 def _of(gpu: Gpu, share: Share) -> int:
-    return share.usage if share.ending else contexts(gpu, [share])
+    return share.usage if share.ending or share.moving else contexts(gpu, [share])
 
 
 def contexts(gpu: Gpu, shares: Iterable[Share]) -> int:
@@ -43,7 +44,7 @@ def may_cover(turn: Turn, gpu: Gpu, ask: Ask, lacking: int) -> bool:
     job = turn.state.jobs[ask.job]
     shares = turn.state.shares_of(job, gpu.id)
     others = [share for share in shares if share.process != ask.process]
-    if lacking > sum(share.usage for share in others) + contexts(gpu, shares):
+    if lacking > (sum(share.usage for share in shares) if others else contexts(gpu, shares)):
         return False
     if turn.now >= ask.deadline:
         measure.take_for_measured(gpu, shares)
@@ -64,7 +65,7 @@ def may_cover(turn: Turn, gpu: Gpu, ask: Ask, lacking: int) -> bool:
 
 
 def watched(gpu: Gpu) -> set[int]:
-    """Processes of which it is decisive whether they still live: those of a job that may be refused something for what
-    they are charged."""
+    """Processes of which it is decisive whether they still live, and what they have at one moment: those of a job that
+    may be refused something for what they are charged."""
     jobs = {ask.job for ask in gpu.asks.values() if ask.closely}
     return {process for process, share in gpu.shares.items() if process > 0 and share.job in jobs}
