@@ -99,6 +99,7 @@ def test_a_process_with_several_asks_goes_as_a_whole(make_daemon, program, end):
     daemon = make_daemon(claim_timeout=60.0)
     borrower_job = submit(daemon, "borrower", "none", "14Gi", grace=30.0)
     borrower = start(daemon, program, borrower_job, 0, 14 * GIB)
+    borrower.call("ignore_sigterm")
     borrower.call("allocate", 7 * GIB)
     job = submit(daemon, "owner", "13Gi", "13Gi")
     owner = start(daemon, program, job, 13 * GIB, 13 * GIB)
