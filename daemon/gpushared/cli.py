@@ -108,6 +108,13 @@ def _import_only_what_is_needed() -> None:
     gc.disable()
 
 
+def _later_imports_find_all() -> None:
+    """What is imported for a request, such as that for metrics, needs `ssl`, and these two with their parts for TLS."""
+    if sys.modules.get("ssl") is None:
+        for name in ("ssl", "http.client", "urllib.request"):
+            sys.modules.pop(name, None)
+
+
 def _directory(options: argparse.Namespace, driver: str) -> Path:
     if options.dir is not None:
         return Path(options.dir).absolute()
@@ -131,6 +138,7 @@ async def _serve(directory: RuntimeDir, driver: str, loaded: object, path: Path 
     from gpushared.devices.nvml import Nvml
     from gpushared.notify import Notifier
 
+    _later_imports_find_all()
     assert isinstance(loaded, config.Loaded)
     daemon = Daemon(directory, Nvml(driver), loaded, Notifier(), lambda: config.load(path), history=history)
     await daemon.run()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from daemon_harness import PYTHONPATH, ROOT, until
 
+from gpushare import unixhttp
 from gpushare.errors import UsageError
 from gpushared import config
 from gpushared.runtime_dir import AlreadyRunning, RuntimeDir
@@ -145,6 +146,13 @@ def test_it_imports_nothing_for_tls(gpushared):
     imported = {line.rsplit("|", 1)[1].strip() for line in gpushared.log.read_text().splitlines() if "|" in line}
     assert "aiohttp.web" in imported
     assert "_ssl" not in imported
+
+
+def test_it_answers_with_metrics(gpushared):
+    """The module that writes them is imported for the first request, and needs what the start went without."""
+    gpushared.start()
+    status, body = unixhttp.exchange(gpushared.directory / "api.sock", "GET", "/metrics", None, 10.0)
+    assert status == 200 and b"gpushare_" in body
 
 
 def test_garbage_is_collected_once_it_serves(make_daemon):

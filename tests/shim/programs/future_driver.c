@@ -15,11 +15,15 @@ __attribute__((visibility("default"))) int cuFutureThing(void) {
     return 0;
 }
 
-/* The newest version of what is asked for. */
+/* The newest version, for a program that is as new: as the real driver's. */
 __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbol, void **function, int version,
                                                                unsigned long long flags, int *status) {
-    (void)version, (void)flags;
-    *function = __builtin_strcmp(symbol, "cuMemAlloc") == 0 ? (void *)cuMemAlloc_v3 : (void *)cuFutureThing;
-    *status = 0;
-    return 0;
+    (void)flags;
+    *function = 0;
+    if (__builtin_strcmp(symbol, "cuMemAlloc") == 0)
+        *function = version >= 14000 ? (void *)cuMemAlloc_v3 : (void *)cuMemAlloc_v2;
+    else if (__builtin_strcmp(symbol, "cuFutureThing") == 0)
+        *function = (void *)cuFutureThing;
+    *status = *function == 0;
+    return *function == 0 ? 500 : 0; /* CUDA_ERROR_NOT_FOUND */
 }
