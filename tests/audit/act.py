@@ -72,6 +72,9 @@ class Job:
     stopped_until: float = 0.0
     ever_stopped: bool = False
     tuning: bool = False
+    lowered: tuple[int, float] | None = (
+        None  # the limit that was set, and when: what it frees, it may use again shortly
+    )
     late: set[tuple[int, int]] = field(default_factory=set)
     wrapper_struck: bool = False
 
@@ -236,6 +239,7 @@ class Act:
         self.see_daemon(now)
         for job in list(self.jobs):
             self.hear(job)
+            self.settle(job, now / SECOND)
             self.watch(job, now)
             if job.status is not None and self.gone(job):
                 self.close(job)
@@ -502,7 +506,7 @@ class Act:
             header.limit = limit
         else:
             header.cap = limit
-        job.tuning = True
+        job.tuning, job.lowered = True, None
 
         def done(status: int, text: str) -> None:
             job.tuning = False
@@ -513,12 +517,18 @@ class Act:
                 return
             for ceiling in job.ceilings:
                 ceiling.lower(limit, time.monotonic_ns())
-            if job.book.try_lock():
-                if all(job.book.reserved(gpu) <= limit for gpu in range(len(job.plan.gpus))):
-                    header.limit = limit
-                job.book.unlock()
+            job.lowered = (limit, time.monotonic())
 
         self.errand(["set", job.name, "--limit", quantity(limit)], done)
+
+    def settle(self, job: Job, now: float) -> None:
+        """A limit that was lowered some time ago is in force for a job that is not above it."""
+        if job.lowered is None or now - job.lowered[1] < law.SHRINKS_WITHIN / SECOND or not job.book.try_lock():
+            return
+        limit, job.lowered = job.lowered[0], None
+        if all(job.book.reserved(gpu) <= limit for gpu in range(len(job.plan.gpus))):
+            job.book.header.limit = limit
+        job.book.unlock()
 
     def do_set_request(self, now: float) -> None:
         """An owner's request goes down and up; what its program may have goes with it, first or last."""

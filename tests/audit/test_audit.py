@@ -224,6 +224,25 @@ def forged(tmp_path: Path) -> Iterator[Forged]:
 RNG = random.Random(1)
 
 
+def test_lowered_limit_is_in_force_a_moment_later(forged: Forged) -> None:
+    """What the job frees it may use again for a tenth of a second."""
+    job = forged.job(owner(1 * GiB, RNG, limit=4 * GiB))
+    job.lowered = (2 * GiB, 100.0)
+    forged.settle(job, 100.5)
+    assert job.book.header.limit == 4 * GiB
+    forged.settle(job, 101.1)
+    assert job.book.header.limit == 2 * GiB and job.lowered is None
+
+
+def test_nor_for_a_job_that_has_more(forged: Forged) -> None:
+    job = forged.job(owner(1 * GiB, RNG, limit=4 * GiB))
+    job.book.enter(0, 4_000_000)
+    job.book.reserve(0, 3 * GiB, 4 * GiB)
+    job.lowered = (2 * GiB, 100.0)
+    forged.settle(job, 101.1)
+    assert job.book.header.limit == 4 * GiB and job.lowered is None
+
+
 def test_refused_owner_is_found_with_its_story(forged: Forged) -> None:
     job = forged.job(owner(1 * GiB, RNG))
     job.book.write(**refused(1, 2))
