@@ -406,7 +406,7 @@ def test_doctor(gpushare, busy):
     found = json.loads(out)
     assert found["schema"] == "gpushare.doctor/1"
     checks = {check["id"]: check for check in found["checks"]}
-    assert [*checks] == [f"GS{number:02}" for number in range(1, 15)]
+    assert [*checks] == [f"GS{number:02}" for number in range(1, 16)]
     assert code == (1 if any(check["state"] == "fail" for check in checks.values()) else 0)
     assert all(check["hint"] for check in checks.values() if check["state"] in ("warn", "fail"))
     assert (checks["GS08"]["state"], checks["GS08"]["detail"]) == ("warn", "300.0 MiB on GPU 0")

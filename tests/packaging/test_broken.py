@@ -24,7 +24,7 @@ SEED = int(os.environ.get("GPUSHARE_TEST_SEED", "1"))
 MAIN = "import sys; from gpushare_installation import main; sys.exit(main())"
 IN_ANOTHER_DIRECTORY = "import pathlib, gpushare.paths as p; p.SYSTEM_DIR = pathlib.Path({!r}); " + MAIN
 DAMAGE = ("missing", "empty", "garbage", "cut", "other machine", "closed")
-CHECKS = 14
+CHECKS = 15
 
 
 class Doctor:

@@ -147,7 +147,7 @@ def test_a_second_interposer(arm, tmp_path, level, order):
 def test_a_linked_program_has_its_limit(arm, tmp_path):
     program = arm.compile("linked", PROGRAMS / "linked.c", f"-L{arm.driver_dir}", "-lcuda")
     said = json.loads(arm.preloaded(program, pool=tmp_path, GPUSHARE_LIMIT="4Gi"))
-    assert said == [0, 0, 0, 2, 4 * GIB, 2**20]
+    assert said == [0, 0, 0, 2, 4 * GIB, 2**21]
 
 
 def test_the_doors_are_twins():
