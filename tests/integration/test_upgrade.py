@@ -24,9 +24,8 @@ MORE_FIELDS = {
         ("#define GS_PAGE_VERSION 1\n", "#define GS_PAGE_VERSION 2\n"),
         (
             "    uint32_t reserved_process[2];\n",
-            "    uint32_t colour; /* [process] */\n    uint32_t reserved_process[1];\n",
+            "    uint32_t colour; /* [process] */\n    uint32_t mood; /* [daemon] */\n",
         ),
-        ("    uint32_t reserved[1];\n", "    uint32_t mood; /* [daemon] */\n"),
     ],
     "shim/wire.h": [
         ("#define GS_WIRE_VERSION 1\n", "#define GS_WIRE_VERSION 2\n"),
@@ -41,7 +40,10 @@ MORE_FIELDS = {
         ("    client.page_file = remember(", "    page->line[0].colour = 7;\n    client.page_file = remember("),
     ],
     "daemon/gpushared/programs/pages.py": [
-        ("        page.magic = lib.GS_PAGE_MAGIC\n", "        page.mood, page.magic = 7, lib.GS_PAGE_MAGIC\n")
+        (
+            "        page.magic = lib.GS_PAGE_MAGIC\n",
+            "        page.line[0].mood, page.magic = 7, lib.GS_PAGE_MAGIC\n",
+        )
     ],
     "daemon/gpushared/shim_server.py": [
         (
@@ -57,7 +59,7 @@ OURS_DROPPED = {
     "shim/wire.h": [("#define GS_WIRE_OLDEST  1\n", "#define GS_WIRE_OLDEST  2\n")],
 }
 
-VERSION_AT, MOOD_AT, COLOUR_AT = 8, 124, 128 + 56
+VERSION_AT, MOOD_AT, COLOUR_AT = 8, 128 + 60, 128 + 56
 """In the page."""
 
 
