@@ -14,7 +14,7 @@ from all that the file has.
     delay      minutes from arrival to end beyond the work itself: all jobs, mean and 95th percentile; jobs of 32 GPUs
     owed       minutes that a job waits while its queue's quota has room for it and for all before it: the longest
     evicted    evictions per job; the most of one job within a day
-    needless   evictions although whoever took fits on GPUs that were idle before and after
+    needless   evictions although the job that took fits on GPUs that were idle before and after
     undone     starts that were undone within a minute
     lost       work that stops have cost, and moves, by all GPU time until the last job has come
 """

@@ -2,9 +2,9 @@
 
 fifo         first come, first served, with EASY backfill: nobody may delay the first who waits. Durations are known
 quota_first  the same, but jobs that fit into their queue's quota come before all others; nobody is stopped
-reclaim      whoever is within quota takes at once from queues above theirs, the newest jobs first; the queue that holds
-             the least of its quota comes first, and nothing is kept for anybody
-kai          the same, and whoever is within its queue's fair share takes from queues above theirs, too: the rules of
+reclaim      a job within its queue's quota takes at once from queues above theirs, the newest jobs first; the
+             queue that holds the least of its quota comes first, and nothing is kept for anybody
+kai          the same, and a job within its queue's fair share takes from queues above theirs, too: the rules of
              KAI-Scheduler (its strategies GuaranteeDeservedQuota and MaintainFairShare)
 gpushare     the allocator
 """
@@ -103,7 +103,7 @@ def reservation(job: Job, free: list[int], ends: list[tuple[float, Job, Counted]
 
 
 class Reclaim:
-    """At once from whoever is above quota, the newest first; `fair`: for fair shares, too."""
+    """At once from queues above quota, the newest jobs first; `fair`: for fair shares, too."""
 
     def __init__(self, world: World, *, fair: bool = False) -> None:
         self.world = world

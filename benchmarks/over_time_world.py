@@ -1,4 +1,4 @@
-"""A cluster that judges: its own clock, its own books of GPUs and of useful work, whoever decides.
+"""A cluster that judges: its own clock, its own books of GPUs and of useful work. Any scheduler decides.
 
 A scheduler is told what has come and what has ended, and answers with commands. The world refuses a command that breaks
 its books. Work is useful if it has not been lost in the end: a job that is stopped or moved begins again, or after its
@@ -114,7 +114,7 @@ class World:
         """By arrival."""
         self.held = dict.fromkeys(trace.quotas, 0)
         self.needless = 0
-        """Evictions although whoever took would have fitted on GPUs that were idle before and after."""
+        """Evictions although the job that took would have fitted on GPUs that were idle before and after."""
         self.decisions = 0
         self._owed: list[str] = []
 
@@ -178,7 +178,7 @@ class World:
         fresh: dict[str, None] = {}
         takers = []
         restores: dict[str, float] = {}
-        for command in commands:  # whoever leaves goes first: the commands of one moment are one change
+        for command in commands:  # stops and moves first: the commands of one moment are one change
             if isinstance(command, Stop):
                 takers.append(command.taker)
                 self._stop(command.job)

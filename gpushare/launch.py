@@ -169,7 +169,7 @@ class Launch:
 
         Under an id of ours, so that a daemon that has noted the job and died before it answered has not made another.
         """
-        job = _new_id()
+        job = f"{int.from_bytes(os.urandom(8)) or 1:016x}"  # as the daemon makes them: never 0
         for attempt in range(4):
             assert self.node is not None
             try:
@@ -198,7 +198,6 @@ class Launch:
 
     def _queue(self, body: dict[str, object], wait: float) -> Job:
         """Wait for room. The daemon may be restarted meanwhile: a call with the job's id finds its place again."""
-        body["job"] = _new_id()
         away_since: float | None = None
         while True:
             assert self.node is not None
@@ -440,8 +439,3 @@ def _first(path: str, others: str | None) -> str:
 
 def _signals(mask: set[int] | set[signal.Signals]) -> set[signal.Signals]:
     return {signal.Signals(number) for number in mask}
-
-
-def _new_id() -> str:
-    """Of a job, as the daemon makes them: never 0."""
-    return f"{int.from_bytes(os.urandom(8)) or 1:016x}"

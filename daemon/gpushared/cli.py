@@ -7,10 +7,11 @@ and all but one of them only have to find out that they are not needed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpushare.errors import GpushareError, UsageError
@@ -87,8 +88,10 @@ def _run(options: argparse.Namespace) -> int:
     settings = None if options.config is None else options.config.absolute()
     history = _history(options, choice, os.environ)
     os.chdir("/")  # it outlives its starter, whose directory may be on a file system that somebody unmounts
-    _import_only_what_is_needed()
-    import asyncio
+    with _only_what_is_needed():
+        import asyncio
+
+        import gpushared.daemon  # noqa: F401  (for _serve: by then it is there)
 
     try:
         asyncio.run(_serve(directory, choice, loaded, settings, history))
@@ -97,22 +100,23 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _import_only_what_is_needed() -> None:
-    """Make the imports to come cheaper: the first `gpushare run` of a user waits for them.
+@contextlib.contextmanager
+def _only_what_is_needed() -> Iterator[None]:
+    """Makes the imports in it cheaper: the first `gpushare run` of a user waits for them.
 
     aiohttp's client prepares for TLS when it is imported, and reads the certificates of all authorities for that. The
     daemon serves a Unix socket and calls nobody. asyncio and aiohttp both work where Python has no `ssl`.
     Collections look at every object of every module while these still come in; Daemon.run switches them on.
     """
-    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # the import system's sign for "there is none"
     gc.disable()
-
-
-def _later_imports_find_all() -> None:
-    """What is imported for a request, such as that for metrics, needs `ssl`, and these two with their parts for TLS."""
-    if sys.modules.get("ssl") is None:
-        for name in ("ssl", "http.client", "urllib.request"):
-            sys.modules.pop(name, None)
+    if "ssl" in sys.modules:
+        yield
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # the import system's sign for "there is none"
+    yield
+    # What is imported for a request, such as that for metrics, needs it, and these two with their parts for TLS.
+    for name in ("ssl", "http.client", "urllib.request"):
+        sys.modules.pop(name, None)
 
 
 def _directory(options: argparse.Namespace, driver: str) -> Path:
@@ -138,7 +142,6 @@ async def _serve(directory: RuntimeDir, driver: str, loaded: object, path: Path 
     from gpushared.devices.nvml import Nvml
     from gpushared.notify import Notifier
 
-    _later_imports_find_all()
     assert isinstance(loaded, config.Loaded)
     daemon = Daemon(directory, Nvml(driver), loaded, Notifier(), lambda: config.load(path), history=history)
     await daemon.run()

@@ -434,9 +434,7 @@ class Shell:
             if future.exception() is not None:
                 log.error("sampling failed", extra=facts(gpu=gpu, error=repr(future.exception())))
                 return
-            event = self._sampled(gpu, begun, before, future.result())
-            if event is not None:
-                self.feed(event)
+            self.feed(self._sampled(gpu, begun, before, future.result()))
 
         self.on_thread(lambda: self.gpus.sample(gpu)).add_done_callback(done)
 
@@ -460,9 +458,7 @@ class Shell:
     def _stamps_on(self, gpu: str) -> dict[int, tuple[int, int]]:
         return self.enforcer.stamps(self.core.gpus[gpu].shares, gpu)
 
-    def _sampled(
-        self, gpu: str, begun: float, before: dict[int, tuple[int, int]], sample: Sample | None
-    ) -> Event | None:
+    def _sampled(self, gpu: str, begun: float, before: dict[int, tuple[int, int]], sample: Sample | None) -> Event:
         if sample is None:
             self.on_silence(gpu)
             return self._unsampled(gpu)

@@ -1,14 +1,18 @@
-"""What each blocked class waits for: the only memory of failures that the allocator has.
+"""What each blocked class waits for.
 
 An *ask* is a class and whether it is about its next job (False) or about one more task of an elastic job (True). An
 ask that cannot be met keeps the keys of what could change that:
 
     LIMIT queue    something is given back below the queue, or its limit or quota is another
-    ROOM shape     so much is freed on nodes of the shape that it may fit, or others could be moved
     QUEUE leaf     jobs of its own queue start, stop or can be stopped from now on, or the share is another
     FREED          something is given back, wherever
     OVER           a queue above its quota changes, or one of its jobs can be stopped from now on
     NEXT           a turn passes: what was given a place in this one can go in the next
+
+Room is not a key: `crowded` lists the shapes that wait for it, for all of their classes at once. They are looked at
+when something is freed on their nodes, or others could be moved. Two memories of failures are kept elsewhere: a shape's
+`full` and a class's gate say that there was no place, and a shape's `stuck` that moves made none, at one version of the
+state.
 
 Changes of the ledger are noted as news (`freed`, `dropped`, `changed`, `loose`). decide.py publishes them: each key has
 its listeners, and these are looked at again. A key may be published too often, which costs time; never too seldom,
@@ -35,7 +39,6 @@ Ask = tuple["JobClass", bool]
 
 class About(StrEnum):
     LIMIT = "limit"
-    ROOM = "room"
     QUEUE = "queue"
     FREED = "freed"
     OVER = "over"
@@ -45,7 +48,7 @@ class About(StrEnum):
 class Key(NamedTuple):
     about: About
     what: object = None
-    """A queue or a shape."""
+    """A queue."""
 
 
 FREED = Key(About.FREED)
@@ -76,7 +79,7 @@ class Watch:
         self.keys: dict[Ask, tuple[Key, ...]] = {}
         """The same by ask."""
         self.crowded: dict[Shape, None] = {}
-        """Shapes that listen to ROOM, for all of their classes."""
+        """Shapes that wait for room, for all of their classes."""
         self.unread = False
         """The state was read from a file: nothing is known about who is blocked."""
         # What follows is empty between turns. To be tried where there is room:

@@ -336,9 +336,14 @@ static struct gs_gpu *gpu_of_stream(CUstream stream) {
     return place.gpu;
 }
 
+static CUstream known_at(const struct known_stream *slot) {
+    return __atomic_load_n(&slot->stream, __ATOMIC_ACQUIRE);
+}
+
 void gs_stream_gone(CUstream stream) {
-    if (slot_of(stream)->stream == stream)
-        know(slot_of(stream), NULL, 0);
+    struct known_stream *slot = slot_of(stream);
+    if (known_at(slot) == stream)
+        know(slot, NULL, 0);
 }
 
 /* The current pool of a device, until the program may have chosen another. */
@@ -373,7 +378,7 @@ static void note_choice(void) {
 /* A reset may have chosen the default pool again. */
 void gs_pool_context_gone(void) {
     for (struct known_stream *slot = streams; slot < streams + KNOWN_STREAMS; slot++)
-        if (slot->stream != NULL)
+        if (known_at(slot) != NULL)
             know(slot, NULL, 0);
     note_choice();
 }

@@ -20,5 +20,14 @@ def start(world: World, name: str, request: str, limit: str, **more: object) -> 
     return process
 
 
+def siblings(world: World, name: str, request: str, limit: str) -> tuple[int, int]:
+    """A job with two programs that have a context each."""
+    job = world.submit(spec(name, request, limit))
+    first, second = world.join(job), world.join(job)
+    for process in (first, second):
+        world.attach(process, "GPU-0")
+    return first, second
+
+
 def used(world: World, process: int) -> int:
     return world.programs[process].words["GPU-0"].used

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.tale import spec, start, used
+from core.tale import siblings, spec, start, used
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
 from gpushared.core.events import AskCancelled, BudgetChanged, CreditAsked, Unmet, UsedSeen
@@ -131,10 +131,8 @@ def test_processes_of_one_job_hold_together_no_more_than_its_request(world: Worl
 def test_what_a_sibling_is_about_to_take_counts(world: World) -> None:
     """Two processes ask for 3 GiB each within a request of 4: the second's is a loan, and stops nobody."""
     borrower(world, 11 * GIB)
-    job = world.submit(spec("two", "4Gi", "8Gi"))
-    first, second = world.join(job), world.join(job)
+    first, second = siblings(world, "two", "4Gi", "8Gi")
     for process in (first, second):
-        world.attach(process, GPU)
         world.programs[process].slow = True
     world.allocate(first, GPU, 3 * GIB)
     world.allocate(second, GPU, 3 * GIB)
@@ -313,10 +311,7 @@ def test_credit_that_other_threads_have_used_is_asked_for_as_well(world: World) 
 
 def test_at_the_limit_a_sibling_that_was_killed_just_now_is_waited_for(world: World) -> None:
     """Its end is told a moment after the ask of the next process."""
-    job = world.submit(spec("two", "4Gi", "4Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "4Gi", "4Gi")
     world.allocate(first, GPU, 3 * GIB)
     world.die(first, lasting=8.0)
     world.allocate(second, GPU, 3 * GIB)
@@ -327,10 +322,7 @@ def test_at_the_limit_a_sibling_that_was_killed_just_now_is_waited_for(world: Wo
 
 
 def test_at_the_limit_a_sibling_that_lives_is_not_waited_for(world: World) -> None:
-    job = world.submit(spec("two", "4Gi", "4Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "4Gi", "4Gi")
     world.allocate(first, GPU, 3 * GIB)
     world.allocate(second, GPU, 3 * GIB)
     assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]
@@ -338,10 +330,7 @@ def test_at_the_limit_a_sibling_that_lives_is_not_waited_for(world: World) -> No
 
 def test_nor_one_that_could_not_make_up_for_what_is_missing(world: World) -> None:
     """What the dying process has is less than what the ask has too much."""
-    job = world.submit(spec("two", "none", "4Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "none", "4Gi")
     world.allocate(first, GPU, GIB)
     world.die(first, lasting=8.0)
     world.allocate(second, GPU, 5 * GIB)
@@ -350,10 +339,7 @@ def test_nor_one_that_could_not_make_up_for_what_is_missing(world: World) -> Non
 
 def test_above_the_request_a_sibling_that_is_in_its_exit_is_waited_for(world: World) -> None:
     """Then the ask is a claim, and a borrower gives back for it."""
-    job = world.submit(spec("two", "4Gi", "8Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "4Gi", "8Gi")
     world.allocate(first, GPU, 3 * GIB)
     world.allocate(second, GPU, GIB // 2)
     world.die(first, lasting=2.0)
@@ -365,10 +351,7 @@ def test_above_the_request_a_sibling_that_is_in_its_exit_is_waited_for(world: Wo
 
 
 def test_a_sibling_that_does_not_end_is_not_waited_for_longer_than_a_claim_waits(world: World) -> None:
-    job = world.submit(spec("two", "4Gi", "4Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "4Gi", "4Gi")
     world.allocate(first, GPU, 3 * GIB)
     world.die(first, lasting=100.0)
     world.allocate(second, GPU, 3 * GIB)

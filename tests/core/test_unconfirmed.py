@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.tale import spec, start, used
+from core.tale import siblings, spec, start, used
 from gpushare.reasons import Code
 from gpushared.core.events import MemorySampled
 from gpushared.core.instructions import SampleMemory
@@ -160,10 +160,7 @@ def test_a_sample_from_before_the_ask_is_no_fact(world: World) -> None:
 
 def test_memory_of_the_dead_counts_for_the_limit_until_the_driver_has_returned_it(world: World) -> None:
     """The driver would show more than the limit else."""
-    job = world.submit(spec("two", "none", "6Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "none", "6Gi")
     world.wait(3.0)
     world.allocate(first, GPU, 4 * GIB)
     world.exit(first, lag=2.0)
@@ -176,10 +173,7 @@ def test_memory_of_the_dead_counts_for_the_limit_until_the_driver_has_returned_i
 
 
 def test_what_it_could_not_have_beside_them_either_is_refused_at_once(world: World) -> None:
-    job = world.submit(spec("two", "none", "6Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "none", "6Gi")
     world.wait(3.0)
     world.allocate(first, GPU, 2 * GIB)
     world.exit(first, lag=2.0)
@@ -189,10 +183,7 @@ def test_what_it_could_not_have_beside_them_either_is_refused_at_once(world: Wor
 
 def test_a_driver_that_returns_nothing_breaks_no_guarantee(world: World) -> None:
     """After the patience of a claim the limit gives way, not the request."""
-    job = world.submit(spec("two", "6Gi", "6Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "6Gi", "6Gi")
     world.wait(3.0)
     world.allocate(first, GPU, 4 * GIB)
     world.exit(first, lag=300.0)
@@ -236,10 +227,7 @@ def test_contexts_that_wait_side_by_side_are_not_refused_for_their_guesses() -> 
 
 def test_words_that_changed_while_they_were_read_are_read_again(world: World) -> None:
     """What one process freed and another took may have been counted twice: that refuses nothing."""
-    job = world.submit(spec("two", "4Gi", "4Gi"))
-    first, second = world.join(job), world.join(job)
-    for process in (first, second):
-        world.attach(process, GPU)
+    first, second = siblings(world, "two", "4Gi", "4Gi")
     world.wait(3.0)
     world.allocate(first, GPU, 3 * GIB)
     world.moving = {first}

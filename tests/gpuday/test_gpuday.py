@@ -57,7 +57,7 @@ def processes_with(mark: str) -> list[str]:
 
 
 def test_the_short_form_passes_on_the_software_driver(tmp_path):
-    """With another answer than the recorded one: `python -m gpuday --driver sim --keep-as-software` records it anew."""
+    """An answer other than the recorded one: `python -m gpuday --driver sim --keep-as-software` records it again."""
     played = play(tmp_path, "--driver", "sim", "--quick", "--limit", "60")
     assert played.status == 0, played.said
     quick = [check for check in table.load() if check.quick]
