@@ -262,8 +262,7 @@ class Act:
             elif what == "late":
                 self.judge_wait(job, fact["since"], fact["until"], fact)
             elif what == "over_limit":
-                text = f"the driver had given {law.mib(fact['held'])} of a limit of {law.mib(fact['limit'])}"
-                self.violation("limit", job, text, fact)
+                self.judge_sum(job, fact)
             elif what == "term":
                 self.result.notes["SIGTERM received"] += 1
                 broken = law.stop(fact["at"], fact["held_above"], fact["in_flight"])
@@ -273,6 +272,18 @@ class Act:
                 self.judge_child(job, fact)
             elif what in ("broken", "odd_code"):
                 self.violation("broken", job, fact.get("error") or f"the driver answered {fact['code']}", fact)
+
+    def judge_sum(self, job: Job, fact: dict[str, Any]) -> None:
+        """A process found that the job holds more than its limit, by the account of the job's own processes.
+
+        A dead process stays in that account until the auditor looks, but the driver may have taken its memory back
+        before that, and then others may have it. So the dead count only while the driver shows them.
+        """
+        shown = self.nvml.processes(job.plan.gpus[fact["gpu"]])
+        held = sum(size for pid, size in fact["holders"].items() if alive(int(pid)) or int(pid) in shown)
+        if held > fact["limit"]:
+            text = f"the driver had given {law.mib(held)} of a limit of {law.mib(fact['limit'])}"
+            self.violation("limit", job, text, fact)
 
     def judge_wait(self, job: Job, since: int, until: int, fact: dict[str, Any]) -> None:
         broken = law.wait(since, until, self.aways)

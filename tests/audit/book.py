@@ -194,11 +194,12 @@ class Book:
                 self.header.reserved_above[gpu] = time.monotonic_ns()
             self.slot.reserved[gpu] -= size
 
-    def received(self, gpu: int, size: int) -> int:
-        """The driver has given `size`. Returns what the whole job holds now at least."""
+    def received(self, gpu: int, size: int) -> dict[int, int]:
+        """The driver has given `size`. Returns what each process of the job holds now at least, by pid."""
         with self.lock():
             self.slot.held[gpu] += size
-            return self._note_held(gpu)
+            self._note_held(gpu)
+            return {int(slot.pid): int(slot.held[gpu]) for slot in self.contents.slots if slot.held[gpu]}
 
     def returning(self, gpu: int, size: int) -> None:
         """`size` is about to be given back to the driver."""

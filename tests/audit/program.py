@@ -252,11 +252,11 @@ class Call:
             "request": book.header.request,
         }
         if self.granted:
-            held = book.received(self.gpu, self.size)
+            holders = book.received(self.gpu, self.size)
             book.count(number, "within" if within else "loan", until - self.since)
             limit = book.header.limit
-            if held > limit:
-                book.write(what="over_limit", held=held, limit=limit, **facts)
+            if sum(holders.values()) > limit:
+                book.write(what="over_limit", holders=holders, limit=limit, **facts)
             if within and until - self.since > self.process.patience:
                 book.write(what="late", **facts)
             return

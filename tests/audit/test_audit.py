@@ -156,7 +156,7 @@ def test_book_tells_within_from_above(book: Book) -> None:
 def test_book_knows_when_the_job_held_too_much(book: Book) -> None:
     book.reserve(0, 150 * MiB, 200 * MiB)
     assert book.header.held_above[0] == 0, "it has only asked"
-    assert book.received(0, 90 * MiB) == 90 * MiB
+    assert sum(book.received(0, 90 * MiB).values()) == 90 * MiB
     assert book.header.held_above[0] == 0
     book.received(0, 20 * MiB)
     first = book.header.held_above[0]
@@ -264,6 +264,27 @@ def test_sample_above_the_limit_is_found(forged: Forged) -> None:
     forged.shown = [{4_000_000: 1 * GiB, 4_000_002: UNIT, 7: 9 * GiB}]
     forged.sample()
     assert forged.found() == [("limit", "the driver shows 1,026 MiB, above the limit of 1,024 MiB")]
+
+
+@pytest.mark.parametrize(("shown", "found"), [({}, []), ({4_000_002: GiB}, ["limit"])])
+def test_dead_process_counts_towards_the_limit_while_the_driver_shows_it(
+    forged: Forged, shown: dict[int, int], found: list[str]
+) -> None:
+    job = forged.job(owner(1 * GiB, RNG))
+    forged.shown = [shown]
+    job.book.write(
+        what="over_limit", holders={os.getpid(): 600 * MiB, 4_000_002: 600 * MiB}, limit=GiB, gpu=0, size=2 * MiB
+    )
+    forged.hear(job)
+    assert [law for law, _ in forged.found()] == found
+
+
+def test_living_processes_count_towards_the_limit(forged: Forged) -> None:
+    """Whatever the driver shows by now: they had it."""
+    job = forged.job(owner(1 * GiB, RNG))
+    job.book.write(what="over_limit", holders={os.getpid(): 1030 * MiB}, limit=GiB, gpu=0, size=2 * MiB)
+    forged.hear(job)
+    assert forged.found() == [("limit", "the driver had given 1,030 MiB of a limit of 1,024 MiB")]
 
 
 def test_program_that_notes_less_than_it_has_is_found(forged: Forged) -> None:
