@@ -6,7 +6,8 @@ the same. The shape of a message is fixed: one line what happened, in the user's
 then a `hint:` with the way out.
 
 A Reason may speak of jobs that are not its reader's. Whom it names stays data in it, as a Mention, until it is told
-to somebody (gpushared/core/reveal.py): what comes out, a Told, has plain text only, and nothing else can be rendered.
+to somebody (gpushared/core/visibility.py): what comes out, a Told, has plain text only, and nothing else can be
+rendered.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from gpushare.errors import GpushareError, UsageError
 from gpushare.paths import SYSTEM_DIR, SYSTEM_HISTORY, Runtime, history_dir, user_dir
-from gpushared import logs
-from gpushared.runtime_dir import RuntimeDir
+from gpushared.system import logs
+from gpushared.system.runtime_dir import RuntimeDir
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
 
     loaded = config.load(options.config)
     if options.check_config:
-        from gpushared.doubts import doubts
+        from gpushared.config_check import doubts
 
         print(loaded.describe())
         cautions = config.cautions(loaded.config) if options.system or loaded.path is not None else []
@@ -139,8 +139,8 @@ def _history(options: argparse.Namespace, driver: str, environ: Mapping[str, str
 async def _serve(directory: RuntimeDir, driver: str, loaded: object, path: Path | None, history: Path | None) -> None:
     from gpushared import config
     from gpushared.daemon import Daemon
-    from gpushared.devices.nvml import Nvml
-    from gpushared.notify import Notifier
+    from gpushared.gpus.nvml import Nvml
+    from gpushared.system.systemd import Notifier
 
     assert isinstance(loaded, config.Loaded)
     daemon = Daemon(directory, Nvml(driver), loaded, Notifier(), lambda: config.load(path), history=history)

@@ -53,7 +53,7 @@ class Config:
             chunk=self.chunk,
             claim_timeout=self.claim_timeout,
             grace=self.grace,
-            last_rung=self.last_rung,
+            last_step=self.last_rung,
             trim=self.trim,
             on_breach=self.on_breach,
         )

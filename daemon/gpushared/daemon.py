@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
-from gpushared import past
+from gpushared.api.http_listener import LINGERS, READ_AT_ONCE, HttpListener
+from gpushared.api.views import Views
+from gpushared.clients.pages import Pages
 from gpushared.core.node import NodeState
-from gpushared.devices.gpus import Driver, Gpus
-from gpushared.gate import Gate
-from gpushared.hello import Welcomer
-from gpushared.historian import Historian
-from gpushared.identities import Identities
-from gpushared.logs import facts, log
-from gpushared.notify import Notifier
-from gpushared.people.front import LINGERS, READ_AT_ONCE, Front
-from gpushared.people.views import Views
-from gpushared.programs.pages import Pages
-from gpushared.recovery import recover
-from gpushared.runtime_dir import RuntimeDir
-from gpushared.shell import Shell
-from gpushared.shim_server import ShimServer
-from gpushared.watch import Watch
+from gpushared.gpus.health_monitor import HealthMonitor
+from gpushared.gpus.inventory import Driver, Inventory
+from gpushared.jobs import earlier
+from gpushared.jobs.historian import Historian
+from gpushared.limits.access import Access
+from gpushared.limits.identities import Identities
+from gpushared.runtime.recovery import recover
+from gpushared.runtime.shell import Shell
+from gpushared.shims.handshake import Handshake
+from gpushared.shims.server import ShimServer
+from gpushared.system.logs import facts, log
+from gpushared.system.runtime_dir import RuntimeDir
+from gpushared.system.systemd import Notifier
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -62,7 +62,7 @@ class Daemon:
         """The directory is taken already. `history`: where what happens is written down; None: nowhere."""
         self.directory = directory
         self.config = loaded.config
-        self._gpus = Gpus(driver)
+        self._gpus = Inventory(driver)
         self._notifier = notifier or Notifier({})
         self._reload = reload
         self._history = history
@@ -80,28 +80,31 @@ class Daemon:
             historian = Historian(self._history)
             stack.callback(historian.close)
             historian.start()
-            before = await past.read(historian)
+            before = await earlier.read(historian)
             self.shell = shell = Shell(core, self._gpus, path / "state.json", historian)
             stack.callback(shell.close)
             shell.picture_of = Views(shell).picture
             shell.find_gpus()
             if not shell.gpus.infos:
                 log.warning("no GPU found")
-            self.watch = Watch(shell)
-            stack.callback(self.watch.close)
-            self.watch.start()
+            self.health_monitor = HealthMonitor(
+                shell.driver_thread, shell.gpus.driver, lambda: shell.core, shell.feed, shell.take_in_gpus
+            )
+            shell.on_silence = self.health_monitor.suspect
+            stack.callback(self.health_monitor.close)
+            self.health_monitor.start()
             pages = Pages(path / "pages", adopts=not self.directory.system)
             stack.callback(pages.close)
             recover(shell, pages)
-            past.take_up(shell, before)
+            shell.core.records[:0] = earlier.take_up(shell.registry, before)
             for gpu in self._gpus.infos:
                 shell.sample_soon(gpu)
             self._identities = Identities(shell.loop)
             stack.callback(self._identities.close)
-            self.gate = Gate(shell, lambda: self.config, self._identities)
-            shell.viewer_of = self.gate.viewer
-            welcomer = Welcomer(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN, self.gate)
-            self.shims = ShimServer(shell, welcomer)
+            self.access = Access(lambda: shell.core, lambda: self.config, self._identities, shell.user_limits)
+            shell.viewer_of = self.access.viewer
+            handshake = Handshake(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN, self.access)
+            self.shims = ShimServer(shell, handshake)
             stack.callback(self.shims.close)
             self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
             self._caution()
@@ -141,25 +144,25 @@ class Daemon:
     async def _serve_api(self, stack: contextlib.AsyncExitStack) -> None:
         from aiohttp import web
 
-        from gpushared.people.api import Api, metrics_application
+        from gpushared.api.application import Api, metrics_application
 
-        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.gate)
+        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.access)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
         runner = web.AppRunner(
-            self.api.application(), handler_cancellation=True, shutdown_timeout=1.0, **front_options()
+            self.api.application(), handler_cancellation=True, shutdown_timeout=1.0, **listener_options()
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        self.api.front = front = Front(runner.server, self.shell)
-        front.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
-        stack.callback(front.close)
+        self.api.listener = listener = HttpListener(runner.server, self.shell)
+        listener.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
+        stack.callback(listener.close)
 
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack, application: web.Application) -> None:
         from aiohttp import web
 
-        runner = web.AppRunner(application, shutdown_timeout=1.0, **front_options())
+        runner = web.AppRunner(application, shutdown_timeout=1.0, **listener_options())
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
@@ -169,9 +172,9 @@ class Daemon:
             listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise GpushareError(f"cannot listen on {self.config.metrics_listen}: {error.strerror}") from None
-        front = Front(runner.server, self.shell)
-        front.start(listener)
-        stack.callback(front.close)
+        http = HttpListener(runner.server, self.shell)
+        http.start(listener)
+        stack.callback(http.close)
 
     # ---- what goes on by itself --------------------------------------------------------------------
 
@@ -181,7 +184,7 @@ class Daemon:
         while True:
             await asyncio.sleep(self.config.sample_interval)
             now = time.monotonic()
-            busy = any(True for _ in self.shell.book.live())
+            busy = any(True for _ in self.shell.registry.live())
             if not busy and now - sampled < QUIET_SAMPLING:
                 continue
             sampled = now
@@ -193,7 +196,7 @@ class Daemon:
         """How the GPUs are, and which there are."""
         while True:
             await asyncio.sleep(self.config.health_interval)
-            self.watch.poll()
+            self.health_monitor.poll()
 
     async def _keep_house(self) -> None:
         watchdog = self._notifier.watchdog_interval
@@ -221,7 +224,7 @@ class Daemon:
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
         now = time.monotonic()
-        if self.api.active or self.shell.core.state.reservations or any(True for _ in self.shell.book.live()):
+        if self.api.active or self.shell.core.state.reservations or any(True for _ in self.shell.registry.live()):
             self._busy_at = now
         return now - self._busy_at >= self.config.idle_exit
 
@@ -256,13 +259,13 @@ class Daemon:
             self.config = fresh
             self._identities.forget()
             self.shell.core.state.policy = fresh.policy()
-            self.watch.poll()
+            self.health_monitor.poll()
             self._caution()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))
         self._notifier.ready(self._describe())
 
 
-def front_options() -> dict[str, Any]:
+def listener_options() -> dict[str, Any]:
     """How aiohttp is to read: bodies as they come, for what is packed could unpack to any size; and little ahead."""
     return {"access_log": None, "auto_decompress": False, "read_bufsize": READ_AT_ONCE, "lingering_time": LINGERS}
 

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "daemon"))
 from daemon_harness import GIB, GPU, GPU2, InProcess
 
 from gpushared import config as configuration
-from gpushared.devices.gpus import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import FixedGpus, GpuInfo
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = str(example(Path("examples/cluster/cluster.yaml")).parents[2])  # an installation or the source tree

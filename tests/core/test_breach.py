@@ -6,8 +6,8 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
-from gpushared.core.reveal import OPERATOR
 from gpushared.core.state import MIB, Policy
+from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 
 GIB = 1024 * MIB
@@ -175,7 +175,7 @@ def test_a_killed_job_whose_last_program_was_a_static_one_is_off_the_ladder_when
     world.wait(1.1)
     assert used(world, b) == 11 * GIB
     assert "reclaimed" in told(world, job)
-    assert not world.node.gpus["GPU-0"].on_rung
+    assert not world.node.gpus["GPU-0"].under_reclaim
     world.end(job)
     world.node.validate()
 

@@ -10,9 +10,9 @@ from core.tale import spec, start, used
 from gpushare.reasons import Code, Reason
 from gpushared import config
 from gpushared.core import rules
-from gpushared.core.reveal import OPERATOR
 from gpushared.core.rules import DEFAULTS, Rules, Table, Who
 from gpushared.core.state import MIB, Bounds, InvariantError, Policy
+from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 
 GIB = 1024 * MIB

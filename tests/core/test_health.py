@@ -6,11 +6,11 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
-from gpushared.core import ailments, health, xids
-from gpushared.core.ailments import Condition
+from gpushared.core import health, health_issues, xid_catalog
 from gpushared.core.events import CreditAsked, JobSubmitted, MemorySampled
-from gpushared.core.reveal import OPERATOR
+from gpushared.core.health_issues import Condition
 from gpushared.core.state import MIB, Policy
+from gpushared.core.visibility import OPERATOR
 from property.world import Waiting, World, mib
 
 GIB = 1024 * MIB
@@ -97,9 +97,11 @@ def test_an_unknown_xid_is_shown_and_no_more(world: World) -> None:
 
 
 def test_the_table_is_of_one_piece() -> None:
-    assert all(number == one.number and one.meaning and one.hint for number, one in xids.XIDS.items())
-    assert [number for number, one in xids.XIDS.items() if one.condition is Condition.LOST] == [79]
-    assert xids.of_xid(79).cause == ailments.lost().cause, "the Xid and what NVML says after it are one thing"
+    assert all(number == one.number and one.meaning and one.hint for number, one in xid_catalog.XIDS.items())
+    assert [number for number, one in xid_catalog.XIDS.items() if one.condition is Condition.LOST] == [79]
+    assert xid_catalog.of_xid(79).cause == health_issues.lost().cause, (
+        "the Xid and what NVML says after it are one thing"
+    )
 
 
 # ---- sick ------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def test_the_next_job_goes_to_the_other_gpu_and_one_for_both_is_refused(two: Wor
 
 
 def test_of_two_gpus_the_one_that_is_well_is_taken_first(two: World) -> None:
-    two.befall("GPU-0", ailments.uncorrected(2))
+    two.befall("GPU-0", health_issues.uncorrected(2))
     first = two.submit(spec("first", "8Gi", "8Gi"))
     second = two.submit(spec("second", "6Gi", "6Gi"))
     third = two.submit(spec("third", "6Gi", "6Gi"))
@@ -193,7 +195,7 @@ def test_a_claim_that_waits_for_a_lost_gpu_is_answered_at_once_and_counted(world
     world.allocate(b, "GPU-0", 7 * GIB)
     assert world.waiting
     assert [one.job for one in world.terminated] == [world.programs[a].job]
-    world.befall("GPU-0", ailments.lost())
+    world.befall("GPU-0", health_issues.lost())
     assert not world.waiting
     assert world.node.counters.violations == {"gpu_lost": 1}
     assert world.refusals[-1].reason.message == "cannot allocate 6.9 GiB: GPU 0 is lost: it has fallen off the bus"
@@ -204,7 +206,7 @@ def test_a_claim_that_waits_for_a_lost_gpu_is_answered_at_once_and_counted(world
 
 def test_what_is_asked_of_a_lost_gpu_is_refused_at_once(world: World) -> None:
     a = start(world, "A", "4Gi", "8Gi")
-    world.befall("GPU-0", ailments.removed())
+    world.befall("GPU-0", health_issues.removed())
     world.allocate(a, "GPU-0", 1 * GIB)
     assert [one.reason.code for one in world.refusals] == [Code.GPU_UNHEALTHY]
     assert world.node.published("GPU-0")[a].grantable == 0
@@ -233,23 +235,23 @@ def test_the_message_says_what_happened_and_what_it_means(world: World) -> None:
 def test_the_xid_and_the_loss_that_follows_are_one_piece_of_news(world: World) -> None:
     a = start(world, "A", "4Gi", "8Gi")
     xid(world, 79)
-    world.befall("GPU-0", ailments.lost())
-    world.befall("GPU-0", ailments.lost())
+    world.befall("GPU-0", health_issues.lost())
+    world.befall("GPU-0", health_issues.lost())
     assert told(world, a) == ["gpu_lost"]
 
 
 def test_worse_is_news(world: World) -> None:
     a = start(world, "A", "4Gi", "8Gi")
-    world.befall("GPU-0", ailments.uncorrected(1))
-    world.befall("GPU-0", ailments.uncorrected(2), ailments.rows_pending())
-    world.befall("GPU-0", ailments.uncorrected(2), ailments.rows_failed())
+    world.befall("GPU-0", health_issues.uncorrected(1))
+    world.befall("GPU-0", health_issues.uncorrected(2), health_issues.rows_pending())
+    world.befall("GPU-0", health_issues.uncorrected(2), health_issues.rows_failed())
     assert told(world, a) == ["gpu_degraded", "gpu_sick"]
 
 
 def test_nothing_is_sampled_while_the_gpu_is_lost(world: World) -> None:
     a = start(world, "A", "4Gi", "8Gi")
     world.allocate(a, "GPU-0", GIB)
-    world.befall("GPU-0", ailments.lost())
+    world.befall("GPU-0", health_issues.lost())
     world.exit(a, lag=3600.0)
     world.wake = None
     world.wait(5.0)
@@ -263,7 +265,7 @@ def test_a_gpu_that_comes_back_is_used_again(world: World) -> None:
     a = start(world, "A", "4Gi", "8Gi")
     xid(world, 79)
     xid(world, 48)
-    world.befall("GPU-0", ailments.lost())
+    world.befall("GPU-0", health_issues.lost())
     world.submit(spec("B", "4Gi", "8Gi"))
     assert len(world.node.jobs) == 1
     world.befall("GPU-0")
@@ -355,10 +357,10 @@ def test_a_driver_that_does_not_attribute_memory_makes_a_gpu_degraded(world: Wor
 
 def test_a_job_submitted_again_after_a_restart_keeps_its_place_on_a_sick_gpu(world: World) -> None:
     a = start(world, "A", "4Gi", "8Gi")
-    world.befall("GPU-0", ailments.rows_failed())
+    world.befall("GPU-0", health_issues.rows_failed())
     world.restart()
     job = world.programs[a].job
     assert "GPU-0" in world.node.jobs[job].bounds
-    world.ailments["GPU-0"] = ()  # what is admitted again here is no new job
+    world.issues["GPU-0"] = ()  # what is admitted again here is no new job
     world.send(JobSubmitted(job, world.jobs[job]))
     assert world.node.jobs[job].open

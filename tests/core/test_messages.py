@@ -26,8 +26,7 @@ from gpushare.closing import Ending, closing_words
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code, Reason
 from gpushared import config
-from gpushared.core import ailments, rules, waits
-from gpushared.core.ailments import Ailment, Condition
+from gpushared.core import health_issues, rules, wait_report
 from gpushared.core.events import (
     AttachAsked,
     BudgetChanged,
@@ -37,13 +36,15 @@ from gpushared.core.events import (
     ReservationEnded,
     Unmet,
 )
+from gpushared.core.health_issues import Condition, HealthIssue
 from gpushared.core.instructions import BudgetSet, Instruction, Log, Record
-from gpushared.core.reveal import OPERATOR
+from gpushared.core.node import NodeState
 from gpushared.core.rules import Who
 from gpushared.core.state import MIB, Policy
-from gpushared.core.turn import Turn
-from gpushared.gate import Gate
-from gpushared.jobs import killed_facts
+from gpushared.core.transaction import Transaction
+from gpushared.core.visibility import OPERATOR
+from gpushared.jobs.registry import killed_facts
+from gpushared.limits.access import Access
 from property.world import Waiting, World, mib
 
 GIB = 1024 * MIB
@@ -311,12 +312,9 @@ def _(tale: Tale) -> None:
     answer = rules.admit(known, Who(1000, "alice"), spec("train", "8Gi", "14Gi", priority=5), [16 * GIB], 0)
     assert isinstance(answer, Reason)
     tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
-    shell = SimpleNamespace(
-        book=SimpleNamespace(live=lambda: [SimpleNamespace(spec=spec("x", "1Gi", "1Gi"))] * 3),
-        doors=SimpleNamespace(most_jobs=lambda _: 3),
-    )
-    gate = Gate(shell, config.Config, SimpleNamespace(known=lambda uid: Who(uid, "alice")))
-    answer = gate.admit(spec("train", "1Gi", "1Gi"))
+    limits = SimpleNamespace(most_jobs=lambda _: 3)
+    access = Access(NodeState, config.Config, SimpleNamespace(known=lambda uid: Who(uid, "alice")), limits)
+    answer = access.admit(spec("train", "1Gi", "1Gi"), [4096] * 3)
     assert isinstance(answer, Reason)
     tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
 
@@ -448,7 +446,7 @@ def _(tale: Tale) -> None:
 
 @story("the last rung of this node is SIGTERM")
 def _(tale: Tale) -> None:
-    tale.node(last_rung="term")
+    tale.node(last_step="term")
     tale.world.ever_protected = True
     tale.borrower()
     tale.owner()
@@ -583,7 +581,7 @@ def _(tale: Tale) -> None:
 
 @story("in vain: the node's settings stop nobody")
 def _(tale: Tale) -> None:
-    tale.node(last_rung="trim")
+    tale.node(last_step="trim")
     tale.world.ever_protected = True
     tale.borrower()
     tale.owner()
@@ -627,7 +625,7 @@ def _(tale: Tale) -> None:
 
 
 def explain(tale: Tale) -> None:
-    for one in waits.all_of(tale.world.node.state, tale.world.now):
+    for one in wait_report.all_of(tale.world.node.state, tale.world.now):
         tale.show(f"[waits, {one.reason.code}]", OPERATOR.told(one.reason).render())
 
 
@@ -675,7 +673,7 @@ def _(tale: Tale) -> None:
 
 @story("explain: nobody is killed on this node")
 def _(tale: Tale) -> None:
-    tale.node(last_rung="term")
+    tale.node(last_step="term")
     tale.world.ever_protected = True
     tale.borrower()
     tale.owner()
@@ -742,15 +740,15 @@ def _(tale: Tale) -> None:
 def _(tale: Tale) -> None:
     world = tale.world
     start(world, "train", "4Gi", "8Gi")
-    world.befall("GPU-0", ailments.uncorrected(1))
+    world.befall("GPU-0", health_issues.uncorrected(1))
     tale.told("Notify gpu_degraded")
-    world.befall("GPU-0", ailments.uncorrected(2), ailments.rows_pending())
-    world.befall("GPU-0", ailments.uncorrected(2), ailments.rows_failed())
+    world.befall("GPU-0", health_issues.uncorrected(2), health_issues.rows_pending())
+    world.befall("GPU-0", health_issues.uncorrected(2), health_issues.rows_failed())
     tale.told("Notify gpu_sick")
-    world.befall("GPU-0", ailments.lost())
+    world.befall("GPU-0", health_issues.lost())
     tale.told("Notify gpu_lost")
-    world.befall("GPU-0", ailments.reset_required())
-    world.befall("GPU-0", ailments.uncorrected(2))
+    world.befall("GPU-0", health_issues.reset_required())
+    world.befall("GPU-0", health_issues.uncorrected(2))
     tale.told("Notify gpu_degraded")
     world.befall("GPU-0")
     tale.told("Notify gpu_ok")
@@ -787,23 +785,23 @@ def _(tale: Tale) -> None:
 def _(tale: Tale) -> None:
     world = tale.node(2)
     a = start(world, "train", "4Gi", "12Gi", devices=("GPU-0",))
-    world.befall("GPU-0", ailments.lost())
+    world.befall("GPU-0", health_issues.lost())
     world.allocate(a, "GPU-0", GIB)
     tale.told("Denied")
     world.submit(spec("wide", "1Gi", "1Gi", gpus=2))
     tale.told("JobRefused")
-    world.befall("GPU-1", ailments.removed())
+    world.befall("GPU-1", health_issues.removed())
     world.submit(spec("late", "1Gi", "1Gi"))
     tale.told("JobRefused")
 
 
 @story("all that can be wrong with a GPU")
 def _(tale: Tale) -> None:
-    found: list[Ailment] = [
-        *(make() for make in (ailments.lost, ailments.removed, ailments.reset_required)),
-        ailments.uncorrected(1),
-        *(make() for make in (ailments.rows_pending, ailments.rows_failed, ailments.pages_pending)),
-        *(ailments.recovery(action) for action in ailments.RECOVERIES),
+    found: list[HealthIssue] = [
+        *(make() for make in (health_issues.lost, health_issues.removed, health_issues.reset_required)),
+        health_issues.uncorrected(1),
+        *(make() for make in (health_issues.rows_pending, health_issues.rows_failed, health_issues.pages_pending)),
+        *(health_issues.recovery(action) for action in health_issues.RECOVERIES),
     ]
     for one in found:
         tale.show(f"GPU 0 is {one.condition}: {one.text}", f"  hint: {one.hint}")
@@ -848,7 +846,7 @@ def heard() -> Iterator[Heard]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reason, "__init__", _noting(Reason.__init__, known))
         for name in NOTERS:
-            patch.setattr(Turn, name, _noting(getattr(Turn, name), known))
+            patch.setattr(Transaction, name, _noting(getattr(Transaction, name), known))
         for title, tell in STORIES:
             own = Heard(places=known.places)
             tale = Tale(own)
@@ -908,7 +906,7 @@ def test_every_place_that_makes_a_message_is_told(heard: Heard) -> None:
 
 
 def test_every_obstacle_is_told(heard: Heard) -> None:
-    from gpushared.core.obstacle import WAY_OUT
+    from gpushared.core.blockers import WAY_OUT
 
     in_vain = [reason.data["cause"] for _, reason in heard.others if reason.code is Code.CLAIM_TIMED_OUT]
     assert set(in_vain) == set(WAY_OUT)
@@ -940,7 +938,7 @@ def _calls() -> list[tuple[str, ast.Call]]:
     """The calls in the daemon's sources that make a message, each with its file."""
     found = []
     for path in sorted(SOURCES.rglob("*.py")):
-        if path.name == "turn.py":
+        if path.name == "transaction.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

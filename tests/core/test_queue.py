@@ -8,10 +8,10 @@ import pytest
 
 from core.tale import spec
 from gpushare.reasons import Code, Reason
-from gpushared.core import admission, obstacle, waits
+from gpushared.core import admission, blockers, wait_report
 from gpushared.core.events import JobSubmitted, ReservationEnded, TimePassed
-from gpushared.core.reveal import OPERATOR
 from gpushared.core.state import MIB
+from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 
 GIB = 1024 * MIB
@@ -86,24 +86,24 @@ def test_what_is_told_of_a_long_queue_is_bounded(world):
         for number in range(12):
             world.submit(spec(f"holder{number}", "1Gi", "1Gi", devices=(gpu,)))
     queue(world, 30)
-    found = waits.all_of(world.node.state, world.now)
+    found = wait_report.all_of(world.node.state, world.now)
     assert len(found) == 30 and [one.reason.data["ahead"] for one in found] == list(range(30))
     last = dict(OPERATOR.told(found[-1].reason).facts)["ahead"]
-    assert last.count(", ") == obstacle.NAMED and last.endswith(", 21 more")
-    assert "more" not in dict(OPERATOR.told(found[obstacle.NAMED].reason).facts)["ahead"]
+    assert last.count(", ") == blockers.NAMED and last.endswith(", 21 more")
+    assert "more" not in dict(OPERATOR.told(found[blockers.NAMED].reason).facts)["ahead"]
     refusal = admission.place(world.node.state, spec("c", "15Gi", "15Gi"))
     assert isinstance(refusal, Reason)
     for gpu in GPUS:
-        assert len(refusal.data[gpu]["requests"]) == obstacle.NAMED
+        assert len(refusal.data[gpu]["requests"]) == blockers.NAMED
 
 
 def test_each_of_leaves_out_who_is_not_wanted_or_has_gone(world):
     first = world.submit(spec("a", "15Gi", "15Gi"))
     world.submit(spec("b", "15Gi", "15Gi"))
     ids = queue(world, 4)
-    seen = waits.each_of(world.node.state, world.now, lambda one: one.spec.name != "queued1")
+    seen = wait_report.each_of(world.node.state, world.now, lambda one: one.spec.name != "queued1")
     assert next(seen).job == ids[0]
     world.end(first)  # the first gets in, and nobody else
     assert ids[0] in world.node.jobs
     assert [one.job for one in seen] == ids[2:]
-    assert list(itertools.islice(waits.each_of(world.node.state, world.now, lambda _: False), 1)) == []
+    assert list(itertools.islice(wait_report.each_of(world.node.state, world.now, lambda _: False), 1)) == []

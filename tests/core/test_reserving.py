@@ -6,7 +6,7 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
-from gpushared.core import notes
+from gpushared.core import persistence
 from gpushared.core.events import BudgetChanged, GpuFound, JobSpec, ReservationEnded
 from gpushared.core.instructions import JobRefused
 from gpushared.core.node import NodeState
@@ -114,7 +114,7 @@ def test_it_survives_the_daemon(world: World) -> None:
     written = world.node.notes()
     fresh = NodeState(world.policy)
     fresh.handle(GpuFound("GPU-0", 0, "software GPU", 16 * GIB), 5.0)
-    for event in [*notes.restore_reservations(written, 30.0), *notes.restore(written)]:
+    for event in [*persistence.restore_reservations(written, 30.0), *persistence.restore(written)]:
         fresh.handle(event, 5.0)
     fresh.validate()
     assert fresh.state.reserved("GPU-0") == 3 * GIB

@@ -22,11 +22,11 @@ from core import tale as words_of_tales
 from core import test_messages as messages
 from gpushare.quantity import Quantity
 from gpushare.reasons import Mention, Reason, Text, joined, words
-from gpushared.core import reveal
+from gpushared.core import visibility
 from gpushared.core.events import JobSpec, JobSubmitted, ProcessJoined, ReservationAsked
 from gpushared.core.instructions import Instruction, Log, Record
-from gpushared.core.reveal import OPERATOR, Viewer
-from gpushared.jobs import killed_facts
+from gpushared.core.visibility import OPERATOR, Viewer
+from gpushared.jobs.registry import killed_facts
 from property.world import World
 
 GOLDEN = Path(__file__).with_name("mentions.txt")
@@ -198,24 +198,24 @@ def _at_each_level(title: str, told: list[list[str]]) -> Iterator[str]:
 # ---- the sources -----------------------------------------------------------------------------------
 
 MAY_READ_NAMES = {
-    ("reveal.py", "name"): "makes mentions",
-    ("reveal.py", "who"): "makes mentions",
-    ("reveal.py", "user"): "makes mentions",
-    ("reveal.py", "reserved"): "makes mentions",
-    ("reveal.py", "bare_name"): "makes mentions",
-    ("reveal.py", "bare_user"): "makes mentions",
+    ("visibility.py", "name"): "makes mentions",
+    ("visibility.py", "who"): "makes mentions",
+    ("visibility.py", "user"): "makes mentions",
+    ("visibility.py", "reserved"): "makes mentions",
+    ("visibility.py", "bare_name"): "makes mentions",
+    ("visibility.py", "bare_user"): "makes mentions",
     ("views.py", "job"): "veiled at its end",
     ("views.py", "reservation"): "asks the viewer in the same line",
-    ("waits.py", "each_of"): "a field of its own: who may not see the name does not see the wait",
-    ("turn.py", "_keep"): "likewise",
-    ("turn.py", "record_of_submission"): "likewise",
-    ("jobs.py", "find"): "looks among what the viewer may know",
-    ("api.py", "_reservation"): "looks among the caller's own",
-    ("reserving.py", "_objection"): "compares the names of one user's",
-    ("hello.py", "_newcomer"): "for the process's own page",
-    ("jobs.py", "who"): "for the daemon's log",
+    ("wait_report.py", "each_of"): "a field of its own: who may not see the name does not see the wait",
+    ("transaction.py", "_keep"): "likewise",
+    ("transaction.py", "record_of_submission"): "likewise",
+    ("registry.py", "find"): "looks among what the viewer may know",
+    ("application.py", "_reservation"): "looks among the caller's own",
+    ("reservations.py", "_objection"): "compares the names of one user's",
+    ("handshake.py", "_newcomer"): "for the process's own page",
+    ("registry.py", "who"): "for the daemon's log",
     ("stopping.py", "stop_job"): "for the daemon's log",
-    ("gate.py", "admit"): "the caller's own name",
+    ("access.py", "admit"): "the caller's own name",
 }
 
 
@@ -229,7 +229,7 @@ def test_names_become_text_only_as_mentions() -> None:
                     if isinstance(node, ast.Attribute) and node.attr in ("name", "user") and _is_spec(node.value):
                         found[path.name, function.name] = f"{path.name}:{node.lineno} {ast.unparse(node)}"
     strangers = [found[key] for key in found.keys() - MAY_READ_NAMES.keys()]
-    assert not strangers, "a name in plain text: use reveal.name() or reveal.who()\n" + "\n".join(strangers)
+    assert not strangers, "a name in plain text: use visibility.name() or visibility.who()\n" + "\n".join(strangers)
     assert not MAY_READ_NAMES.keys() - found.keys(), "no longer so"
 
 
@@ -243,7 +243,7 @@ def _is_spec(node: ast.expr) -> bool:
 
 
 def test_a_text_with_mentions_is_no_string() -> None:
-    text = words("owed to ", reveal.who(spec("train", "1Gi", "1Gi")), ", at once")
+    text = words("owed to ", visibility.who(spec("train", "1Gi", "1Gi")), ", at once")
     assert isinstance(text, Text)
     for flattened in (str, repr and "{}".format, lambda one: f"{one}", json.dumps):
         with pytest.raises(TypeError):
@@ -264,11 +264,11 @@ def test_a_text_with_mentions_is_no_string() -> None:
 def test_the_rule(level: str, says: str, name: str | None, user: str | None) -> None:
     one = spec("train", "1Gi", "1Gi")
     stranger, root, owner = Viewer(1, level), Viewer(0, level), Viewer(one.uid, level)
-    data = {"owner": reveal.bare_name(one), "more": [{"user": reveal.bare_user(one)}], "loan": 3}
-    assert stranger.words(words(reveal.who(one))) == says
+    data = {"owner": visibility.bare_name(one), "more": [{"user": visibility.bare_user(one)}], "loan": 3}
+    assert stranger.words(words(visibility.who(one))) == says
     assert stranger.facts(data) == {"owner": name, "more": [{"user": user}], "loan": 3}
     for viewer in (root, owner, Viewer(1, level, admin=True)):
-        assert viewer.words(words(reveal.who(one))) == "train-of-alice (alice)"
+        assert viewer.words(words(visibility.who(one))) == "train-of-alice (alice)"
         assert viewer.facts(data) == {"owner": "train-of-alice", "more": [{"user": "alice"}], "loan": 3}
     assert (stranger.sees_name(one.uid), stranger.sees_user(one.uid)) == (name is not None, user is not None)
 
@@ -278,4 +278,4 @@ def test_a_reason_that_names_a_job_in_plain_text_is_found() -> None:
     leak = Reason(messages.Code.NOT_FREE, "held by train-of-alice")
     told = Viewer(USERS["bob"], "user").told(leak).render()
     assert [word for word in withheld(USERS["bob"], "user") if word in told]
-    assert isinstance(reveal.name(spec("train", "1Gi", "1Gi")), Mention)
+    assert isinstance(visibility.name(spec("train", "1Gi", "1Gi")), Mention)

@@ -13,8 +13,8 @@ from gpushare.reasons import Code, Reason
 from gpushared import config
 from gpushared.core import rules
 from gpushared.core.events import JobSpec
-from gpushared.core.reveal import OPERATOR
 from gpushared.core.rules import Who
+from gpushared.core.visibility import OPERATOR
 
 GIB = 2**30
 TOTALS = (16 * GIB, 16 * GIB)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from core.tale import start, used
-from gpushared.core.stall import WINDOWS, Stall
+from gpushared.core.pressure import WINDOWS, PressureClock
 from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
@@ -32,7 +32,7 @@ def test_each_average_weighs_the_time_by_its_age() -> None:
     """However often the clock is read or told what it knows."""
     random = Random(1)
     for _ in range(100):
-        clock, now, running = Stall(), 1000.0, False
+        clock, now, running = PressureClock(), 1000.0, False
         spans: list[tuple[float, float]] = []
         for _ in range(random.randint(1, 30)):
             elapsed = random.choice([0.0, 0.3, 2.0, 40.0])
@@ -49,7 +49,7 @@ def test_each_average_weighs_the_time_by_its_age() -> None:
 
 
 def test_a_clock_that_was_never_told_anything_has_seen_nothing() -> None:
-    assert Stall().read(5000.0) == {"avg10": 0.0, "avg60": 0.0, "avg300": 0.0, "total": 0.0}
+    assert PressureClock().read(5000.0) == {"avg10": 0.0, "avg60": 0.0, "avg300": 0.0, "total": 0.0}
 
 
 def totals(world: World) -> tuple[float, float]:

@@ -77,7 +77,7 @@ def test_those_who_do_not_listen_are_not_waited_for(world: World) -> None:
 )
 def test_no_further_than_the_last_rung_of_the_node(last_rung: str, trimmed: bool, asked: bool) -> None:
     """Not even for a job that wants to be killed without notice."""
-    world = World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300), last_rung=last_rung))
+    world = World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300), last_step=last_rung))
     world.ever_protected = True  # the settings stand in the way of claims
     a = borrow(world, "A", 12 * GIB, cached=0, on_reclaim=("trim", "kill"))
     b = start(world, "B", "8Gi", "8Gi")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushared.core.reveal import OPERATOR, Viewer, program
+from gpushared.core.visibility import OPERATOR, Viewer, program
 
 OWN, OTHER = 1000, 2000
 

@@ -8,7 +8,7 @@ import pytest
 
 from core.tale import start
 from gpushare.quantity import Quantity
-from gpushared.core import rebudget
+from gpushared.core import budget_change
 from gpushared.core.events import BudgetChanged
 from gpushared.core.state import MIB, Policy
 from property.world import World, mib
@@ -23,10 +23,10 @@ def test_the_state_is_the_new_one_while_it_is_looked_at_and_the_old_one_afterwar
     world.allocate(process, "GPU-0", 7 * GIB)
     world.send(world._sample("GPU-0"))
     job, state = world.programs[process].job, world.node.state
-    found = rebudget.find(
+    found = budget_change.find(
         state, BudgetChanged(job, request=Quantity.parse("2Gi"), limit=Quantity.parse("6Gi"), priority=5)
     )
-    assert isinstance(found, rebudget.Found)
+    assert isinstance(found, budget_change.Found)
     before = copy.deepcopy(state)
 
     def look() -> tuple[int, int, int, int]:
@@ -37,9 +37,9 @@ def test_the_state_is_the_new_one_while_it_is_looked_at_and_the_old_one_afterwar
 
     if fails:
         with pytest.raises(RuntimeError):
-            rebudget.would(state, job, found, look)
+            budget_change.would(state, job, found, look)
     else:
-        seen, note = rebudget.would(state, job, found, look)
+        seen, note = budget_change.would(state, job, found, look)
         assert seen == (2 * GIB, 6 * GIB, 5, 2 * GIB)
         assert note == "1.3 GiB above the new limit on GPU 0: nothing is taken away, but the job cannot grow"
     assert state == before

@@ -12,7 +12,7 @@ from daemon_harness import GIB, GPU, GPU2, InProcess, Program, Subprocess
 
 from gpushare.paths import software_driver_dir
 from gpushared import config as configuration
-from gpushared.devices.gpus import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import FixedGpus, GpuInfo
 
 
 @pytest.fixture

@@ -21,15 +21,17 @@ from typing import Any
 from daemon_harness import GIB, GPU, GPU2, ROOT
 
 from gpushare import whose
-from gpushared import anew, config, logs
+from gpushared import config
 from gpushared.core import node as core
 from gpushared.core.events import Event
 from gpushared.core.instructions import Instruction
 from gpushared.core.node import NodeState
 from gpushared.daemon import Daemon
-from gpushared.devices.gpus import Fault, FixedGpus, GpuInfo, Gpus
-from gpushared.runtime_dir import RuntimeDir
-from gpushared.shell import Shell
+from gpushared.gpus.inventory import Fault, FixedGpus, GpuInfo, Inventory
+from gpushared.runtime import rebuild
+from gpushared.runtime.shell import Shell
+from gpushared.system import logs
+from gpushared.system.runtime_dir import RuntimeDir
 
 SETTINGS = config.Config(idle_exit=3600.0, sample_interval=0.2, trim=0.05, grace=20.0, claim_timeout=30.0)
 
@@ -129,7 +131,7 @@ def points() -> list[str]:
     """All handlers that there are, as the code itself has them."""
 
     async def hands(path: Path) -> list[type[Instruction]]:
-        shell = Shell(NodeState(), Gpus(gpus()), path)
+        shell = Shell(NodeState(), Inventory(gpus()), path)
         try:
             return list(shell._hands)
         finally:
@@ -170,7 +172,7 @@ def fork(directory: Path, point: str, when: str) -> int:
         fuse.put_into(setattr)
         fuse.arm(point, when)
         if point == NO_REBUILD:
-            anew.rebuild = core._checkpointed = fail  # type: ignore[assignment]
+            rebuild.rebuild = core._checkpointed = fail  # type: ignore[assignment]
         asyncio.run(serve(directory, fuse))
         status = 0
     finally:

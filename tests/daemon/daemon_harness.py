@@ -21,8 +21,8 @@ from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable
 from gpushared import config as configuration
 from gpushared.daemon import Daemon
-from gpushared.devices.gpus import FixedGpus
-from gpushared.runtime_dir import RuntimeDir
+from gpushared.gpus.inventory import FixedGpus
+from gpushared.system.runtime_dir import RuntimeDir
 
 GIB = 2**30
 GPU = "GPU-00000000-0000-0000-0000-000000000001"

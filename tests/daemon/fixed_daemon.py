@@ -8,10 +8,11 @@ from pathlib import Path
 
 from daemon_harness import GIB, GPU, GPU2
 
-from gpushared import config, logs
+from gpushared import config
 from gpushared.daemon import Daemon
-from gpushared.devices.gpus import FixedGpus, GpuInfo
-from gpushared.runtime_dir import AlreadyRunning, RuntimeDir
+from gpushared.gpus.inventory import FixedGpus, GpuInfo
+from gpushared.system import logs
+from gpushared.system.runtime_dir import AlreadyRunning, RuntimeDir
 
 
 async def main(directory: Path, scope: str = "user") -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from shim_client import ShimClient
 
 from gpushare._layout import ffi
-from gpushared.programs.processes import start_time
+from gpushared.system.processes import start_time
 
 client: ShimClient | None = None
 daemon = Path()

@@ -15,7 +15,7 @@ from daemon_harness import GIB, GPU, GPU2, until
 
 from gpushare._layout import lib
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
-from gpushared.devices.gpus import FixedGpus, GpuInfo, Sample
+from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
 
 JOB = {"name": "train", "command": ["train.py", "--fast"], "request": "4Gi", "limit": "14Gi", "gpus": 1}
 
@@ -216,7 +216,7 @@ def test_listeners_that_hang_up_at_once_are_no_errors(daemon):
             sock.connect(str(daemon.directory / "api.sock"))
             sock.sendall(request)
     daemon.client.end(job["id"], 0, None)
-    until(lambda: daemon.call(lambda: not daemon.shell.book.get(job["id"]).listeners))
+    until(lambda: daemon.call(lambda: not daemon.shell.registry.get(job["id"]).listeners))
     assert daemon.shell.errors == 0
 
 

@@ -13,7 +13,7 @@ from daemon_harness import GIB, GPU
 from shim_client import MIB
 
 from gpushare._layout import lib
-from gpushared.devices.gpus import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import FixedGpus, GpuInfo
 
 CLIENTS = 50
 """More than are taken with one call; fewer than one process may have pages."""
@@ -75,7 +75,7 @@ def test_each_gets_its_own_answer(daemon, clients):
 
 def test_an_ask_costs_so_much(daemon, clients, monkeypatch):
     """From the frame to the answer, in bytecodes: the same on every run of one Python."""
-    monkeypatch.setattr("gpushared.turns.SLICE", 1000.0)  # to count them takes longer than a turn
+    monkeypatch.setattr("gpushared.limits.fair_share.SLICE", 1000.0)  # to count them takes longer than a turn
     shims, counted = daemon.daemon.shims, 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

@@ -21,9 +21,9 @@ from hostile import attack, connect
 from other_user import BOB, CAROL, as_user, needs_root
 
 from gpushare.errors import Refused
-from gpushared import held
+from gpushared.api import request_body
 from gpushared.core.rules import DEFAULTS
-from gpushared.people import fields
+from gpushared.limits import byte_budget
 
 pytestmark = needs_root
 MIB = 2**20
@@ -39,7 +39,7 @@ MEMORY = 64 * MIB
 A_CONNECTION = 512 * 1024
 """Bytes that each of these costs at most while bodies come. aiohttp keeps up to 32 requests of a connection that come
 before the first is answered, and of what is no request 15 KiB of text that quotes it. A user's unfinished bodies count
-together (held.py)."""
+together (byte_budget.py)."""
 AN_UNREAD_ANSWER = 128 * 1024
 """The same of one that reads nothing of what it asked for."""
 
@@ -245,7 +245,7 @@ def test_bodies_without_end_cost_no_more_than_their_connections(node):
 def test_a_command_is_cut_where_it_comes_in(shared, command):
     job = shared.client.register(JOB | {"command": command, "limit_source": "s" * 4000, "request_source": "t" * 4000})
     kept = json.dumps(job["command"])
-    assert fields.COMMAND // 2 <= len(kept) <= fields.COMMAND
+    assert request_body.COMMAND // 2 <= len(kept) <= request_body.COMMAND
     assert len(job["limit_source"]) == len(job["request_source"]) == 256
     assert all(whole.startswith(part) for whole, part in zip(command, job["command"], strict=False))
     until((shared.directory / "state.json").exists)
@@ -254,10 +254,10 @@ def test_a_command_is_cut_where_it_comes_in(shared, command):
 
 def test_a_command_that_fits_is_whole():
     command = ["python", "train.py", "--lr", "1e-4", "", "é"]
-    assert fields.shortened(command) == tuple(command)
-    exactly = ["x" * (fields.COMMAND - 4)]
-    assert fields.shortened(exactly) == tuple(exactly)
-    assert fields.shortened(["x" * (fields.COMMAND - 3)]) != ("x" * (fields.COMMAND - 3),)
+    assert request_body.shortened(command) == tuple(command)
+    exactly = ["x" * (request_body.COMMAND - 4)]
+    assert request_body.shortened(exactly) == tuple(exactly)
+    assert request_body.shortened(["x" * (request_body.COMMAND - 3)]) != ("x" * (request_body.COMMAND - 3),)
 
 
 def test_many_large_jobs_and_unread_answers(node):
@@ -285,7 +285,7 @@ def test_many_large_jobs_and_unread_answers(node):
 
 
 def test_a_user_has_only_so_much_text_of_jobs(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.gate.MOST_OF_JOBS", 100_000)
+    monkeypatch.setattr("gpushared.limits.access.MOST_OF_JOBS", 100_000)
 
     def submit(count: int) -> int:
         made: list[object] = []
@@ -393,7 +393,7 @@ def test_unread_answers_of_all_connections(node):
 
 
 def test_a_long_list_is_whole_and_its_reader_may_be_slow(shared, monkeypatch):
-    monkeypatch.setattr(held, "MOST", 5 * MIB)
+    monkeypatch.setattr(byte_budget, "MOST", 5 * MIB)
 
     def submit_and_read():
         submit_many(shared, 200, command=["x" * 4000])
@@ -412,8 +412,8 @@ def test_a_long_list_is_whole_and_its_reader_may_be_slow(shared, monkeypatch):
 
 
 def test_whoever_holds_too_much_waits_and_others_do_not(shared, monkeypatch):
-    monkeypatch.setattr(held, "MOST", MIB)
-    monkeypatch.setattr("gpushared.people.front.UNREAD_WITHIN", 3.0)
+    monkeypatch.setattr(byte_budget, "MOST", MIB)
+    monkeypatch.setattr("gpushared.api.http_listener.UNREAD_WITHIN", 3.0)
 
     def nasty(ready):
         submit_many(shared, 50, command=["x" * 4000])
@@ -426,7 +426,7 @@ def test_whoever_holds_too_much_waits_and_others_do_not(shared, monkeypatch):
         return kept
 
     def of_carol() -> int:
-        return shared.call(lambda: shared.shell.held.of(CAROL))
+        return shared.call(lambda: shared.shell.byte_budget.of(CAROL))
 
     with attack(CAROL, nasty):
         assert MIB // 2 < of_carol() < 2 * MIB
@@ -443,7 +443,7 @@ def test_all_that_is_held_is_let_go(shared):
     """Of every kind: jobs, answers, bodies that do not come, streams, notices."""
 
     def of_carol() -> int:
-        return shared.call(lambda: shared.shell.held.of(CAROL))
+        return shared.call(lambda: shared.shell.byte_budget.of(CAROL))
 
     def nasty(ready):
         submit_many(shared, 10)
@@ -457,7 +457,7 @@ def test_all_that_is_held_is_let_go(shared):
         return kept
 
     with attack(CAROL, nasty) as attacker:
-        (entry,) = (one for one in shared.shell.book.live() if one.spec.name == "job3")
+        (entry,) = (one for one in shared.shell.registry.live() if one.spec.name == "job3")
         until(lambda: entry.listeners)
         before = of_carol()
         assert before > 10 * 4096
@@ -467,4 +467,4 @@ def test_all_that_is_held_is_let_go(shared):
         assert of_carol() > before
         os.kill(attacker, signal.SIGCONT)
     until(lambda: shared.client.jobs() == [])
-    until(lambda: of_carol() == sum(one.bytes for one in shared.shell.book.all() if one.spec.uid == CAROL))
+    until(lambda: of_carol() == sum(one.bytes for one in shared.shell.registry.all() if one.spec.uid == CAROL))

@@ -6,7 +6,7 @@ import pytest
 from daemon_harness import GIB, GPU, GPU2, until
 
 from gpushare._layout import lib
-from gpushared.programs.ledger import RECORD_BYTES, TERMS_AT
+from gpushared.clients.ledger import RECORD_BYTES, TERMS_AT
 
 
 @pytest.mark.parametrize(

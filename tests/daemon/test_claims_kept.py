@@ -9,13 +9,13 @@ from daemon_harness import GIB, GPU, until
 from shim_client import MIB, ShimClient
 
 from gpushare._layout import lib
-from gpushared.programs.clients import TICKETS
+from gpushared.clients.clients import TICKETS
 
 
 @pytest.fixture
 def daemon(make_daemon):
     """All clients are this very process, so nobody may be stopped."""
-    return make_daemon(last_rung="revoke", claim_timeout=5.0)
+    return make_daemon(last_step="revoke", claim_timeout=5.0)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from daemon_harness import GPU, InProcess, until
 
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushared.anew import submission
-from gpushared.devices.nvml import Nvml
+from gpushared.gpus.nvml import Nvml
+from gpushared.runtime.rebuild import submission
 
 DAY = 86400.0
 JUMPS = pytest.mark.parametrize("jump", [DAY, -DAY, -50 * 365 * DAY], ids=["forward", "back", "to 1976"])
@@ -84,11 +84,11 @@ def test_a_job_in_the_queue_keeps_its_time_when_the_core_begins_again(make_daemo
     daemon = make_daemon()
     submit(daemon, "a")
     queue(daemon, 60.0)
-    (entry,) = (one for one in daemon.shell.book.live() if one.state == "queued")
+    (entry,) = (one for one in daemon.shell.registry.live() if one.state == "queued")
     set_clock(jump)
     again = submission(entry)
     assert again.wait == pytest.approx(60.0, abs=3) and again.age == pytest.approx(0.0, abs=3)
-    (running,) = (one for one in daemon.shell.book.live() if one.state == "running")
+    (running,) = (one for one in daemon.shell.registry.live() if one.state == "running")
     assert again.wait + again.age == pytest.approx(60.0, abs=0.01) and running.began <= entry.began
 
 

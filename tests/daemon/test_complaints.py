@@ -11,7 +11,7 @@ from daemon_harness import GIB, GPU, InProcess
 from shim_client import MIB
 
 from gpushare._layout import lib
-from gpushared.logs import facts_of
+from gpushared.system.logs import facts_of
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def connected(daemon: InProcess) -> socket.socket:
 
 
 def test_too_many_connections_that_say_nothing(daemon, monkeypatch, said) -> None:
-    monkeypatch.setattr("gpushared.shim_server.STRANGERS_PER_UID", 3)
+    monkeypatch.setattr("gpushared.shims.server.STRANGERS_PER_UID", 3)
     socks = [connected(daemon) for _ in range(6)]
     assert socks[-1].recv(100) == b"", "it is closed"
     assert said() == [(os.getuid(), "too many connections without a HELLO", 0, 0)], "once"

@@ -35,9 +35,9 @@ from gpushare import whose
 from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushared import shell
 from gpushared.core import node as core
 from gpushared.core.node import NodeState
+from gpushared.runtime import shell
 
 GONE = (DaemonUnreachable, OSError, EOFError)
 OWNER, BORROWER, ALONE = "owner", "borrower", "alone"

@@ -9,7 +9,7 @@ import pytest
 from daemon_harness import PYTHONPATH
 
 from gpushared import config
-from gpushared.doubts import doubts
+from gpushared.config_check import doubts
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from daemon_harness import GIB, HERE, PYTHONPATH, Subprocess, until
 
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError, NotNoted
-from gpushared import commits
+from gpushared.jobs import commits
 
 
 def submit(client: Client, name: str = "a", **fields: Any) -> Any:
@@ -160,7 +160,7 @@ def test_a_main_program_that_cannot_be_noted_is_not_kept(daemon, blocked):
         client.set_main(job["id"], children[0].pid)
         with blocked():
             refused(lambda: client.set_main(job["id"], children[1].pid))
-        assert daemon.call(lambda: daemon.shell.book.get(job["id"]).main.pid) == children[0].pid
+        assert daemon.call(lambda: daemon.shell.registry.get(job["id"]).main.pid) == children[0].pid
         client.set_main(job["id"], children[1].pid)
         (one,) = noted(daemon.directory)["jobs"].values()
         assert one["main"][0] == children[1].pid
@@ -198,7 +198,7 @@ def test_it_is_said_once_in_the_log_and_once_that_it_is_over(daemon, blocked, mo
     with blocked():
         for _ in range(3):
             refused(lambda: submit(client))
-        until(lambda: not daemon.call(lambda: daemon.shell.book.get("a")))
+        until(lambda: not daemon.call(lambda: daemon.shell.registry.get("a")))
     until(lambda: "the notes are written again" in caplog.text)
     assert caplog.text.count("cannot write the notes: nothing new is promised") == 1
     assert caplog.text.count("the notes are written again") == 1
@@ -260,7 +260,7 @@ sys.path.insert(0, {str(HERE)!r})
 import asyncio
 from pathlib import Path
 import fixed_daemon
-from gpushared.state_file import StateFile
+from gpushared.jobs.state_file import StateFile
 
 write = StateFile.write
 def last(self, *arguments):

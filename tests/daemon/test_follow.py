@@ -7,9 +7,9 @@ import tracemalloc
 
 from daemon_harness import until
 
-from gpushared import follow
 from gpushared.core.instructions import Record
-from gpushared.follow import Backlog
+from gpushared.limits import backlog as unread
+from gpushared.limits.backlog import Backlog
 
 JOB = {"name": "train", "command": ["x"], "request": "1Gi", "limit": "2Gi", "gpus": 1}
 
@@ -26,7 +26,7 @@ def taken(backlog: Backlog[Record]) -> tuple[list[float], list[int]]:
         lost: list[int] = []
         while len(backlog):
             batch = await backlog.take(1.0)
-            assert len(batch.items) <= follow.AT_ONCE, "no more than this lies in a connection's buffer"
+            assert len(batch.items) <= unread.AT_ONCE, "no more than this lies in a connection's buffer"
             times += [one.time for one in batch.items]
             lost.append(batch.lost)
         return times, lost
@@ -35,9 +35,9 @@ def taken(backlog: Backlog[Record]) -> tuple[list[float], list[int]]:
 
 
 def test_the_newest_are_kept_and_the_loss_is_told_once():
-    backlog = Backlog([record(number) for number in range(follow.UNREAD + 7)])
+    backlog = Backlog([record(number) for number in range(unread.UNREAD + 7)])
     times, lost = taken(backlog)
-    assert times == [float(number) for number in range(7, follow.UNREAD + 7)]
+    assert times == [float(number) for number in range(7, unread.UNREAD + 7)]
     assert lost[0] == 7 and set(lost[1:]) == {0}
 
 
@@ -69,14 +69,14 @@ def test_readers_that_do_not_read_cost_so_much_memory_and_no_more():
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert all(len(backlog) == follow.UNREAD for backlog in backlogs)
-    assert kept < 50 * follow.UNREAD * 16 + follow.UNREAD * 2048, "a pointer for each reader, the records once"
+    assert all(len(backlog) == unread.UNREAD for backlog in backlogs)
+    assert kept < 50 * unread.UNREAD * 16 + unread.UNREAD * 2048, "a pointer for each reader, the records once"
 
 
 def test_a_slow_reader_is_told_what_it_has_missed(daemon):
     stream = daemon.client.follow(0)
     (backlog,) = until(lambda: daemon.call(lambda: list(daemon.shell.followers)))
-    many = follow.UNREAD + 500
+    many = unread.UNREAD + 500
     daemon.call(lambda: [backlog.put(record(number)) for number in range(many)])
     seen = []
     until(lambda: seen.extend(stream.read()) or (seen and seen[-1]["facts"].get("number") == many - 1))
@@ -88,10 +88,10 @@ def test_a_slow_reader_is_told_what_it_has_missed(daemon):
 
 def test_a_jobs_notices_are_the_same_kind_of_stream(daemon):
     job = daemon.client.register(JOB)
-    entry = daemon.shell.book.get(job["id"])
+    entry = daemon.shell.registry.get(job["id"])
     stream = daemon.client.events(job["id"])
     until(lambda: daemon.call(lambda: len(entry.listeners)))
-    many = follow.UNREAD + 1
+    many = unread.UNREAD + 1
     daemon.call(lambda: [entry.notify("changed", "x", {"number": number}) for number in range(many)])
     daemon.client.end(job["id"], 0, None)
     seen = []

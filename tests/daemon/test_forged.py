@@ -17,7 +17,7 @@ from other_user import ALICE, BOB, CAROL, as_user, needs_root
 from shim_client import ShimClient
 
 from gpushare._layout import ffi, lib
-from gpushared.programs.processes import start_time
+from gpushared.system.processes import start_time
 
 pytestmark = needs_root
 JOB = {"name": "a", "command": ["a"], "request": "4Gi", "limit": "8Gi", "gpus": 1, "devices": ["0"]}

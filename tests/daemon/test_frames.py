@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shim_client import MIB, ShimClient
 
 from gpushare._layout import ffi, lib
-from gpushared.programs.pages import SPARES
+from gpushared.clients.pages import SPARES
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_descriptors_that_come_along_are_closed(daemon, shim):
         return daemon.call(lambda: len(list(Path("/proc/self/fd").iterdir())))
 
     def has_spares():
-        return daemon.daemon.shims.welcomer.pages.spares == SPARES
+        return daemon.daemon.shims.handshake.pages.spares == SPARES
 
     read, write = os.pipe()
     until(has_spares)  # each has descriptors too, and the fixture's program has just taken one
@@ -198,14 +198,14 @@ def test_a_client_that_does_not_read_holds_nobody_up(daemon, shim):
 
 
 def test_connections_without_a_hello_are_limited_and_do_not_stay(daemon, shim, monkeypatch):
-    monkeypatch.setattr("gpushared.shim_server.STRANGERS_PER_UID", 20)
+    monkeypatch.setattr("gpushared.shims.server.STRANGERS_PER_UID", 20)
     socks = []
     for _ in range(40):
         socks.append(raw(daemon))
     until(lambda: daemon.call(lambda: len(daemon.daemon.shims._connections)) <= 21)
     for sock in socks:
         sock.close()
-    monkeypatch.setattr("gpushared.shim_server.HELLO_WITHIN", 0.1)
+    monkeypatch.setattr("gpushared.shims.server.HELLO_WITHIN", 0.1)
     until(lambda: daemon.call(lambda: len(daemon.daemon.shims._connections)) == 1)
     with raw(daemon) as sock:
         assert is_closed(sock)

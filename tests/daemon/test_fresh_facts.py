@@ -12,8 +12,8 @@ from daemon_harness import GIB, GPU, InProcess, Program, until
 from shim_client import MIB
 
 from gpushare._layout import lib
-from gpushared.devices.gpus import FixedGpus, GpuInfo, Sample
-from gpushared.shim_server import LOOK_AGAIN
+from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
+from gpushared.shims.server import LOOK_AGAIN
 
 CONTEXT = 300 * MIB
 
@@ -116,7 +116,7 @@ def test_words_that_change_while_they_are_read_are_told(node, program):
     pages = {client.process.pid: client.id for client in node.shell.clients}
     shell = node.shell
     shell.core.watched = lambda gpu: {pages[first.pid], pages[second.pid]}
-    read = shell.enforcer.asking
+    read = shell.credit.asking
 
     def move(processes, gpu):
         first.call("free", GIB)
@@ -125,7 +125,7 @@ def test_words_that_change_while_they_are_read_are_told(node, program):
 
     try:
         assert node.call(lambda: shell._used_seen(GPU).moving) == frozenset()
-        shell.enforcer.asking = move
+        shell.credit.asking = move
         assert node.call(lambda: shell._used_seen(GPU).moving) == {pages[first.pid]}
     finally:
-        del shell.enforcer.asking, shell.core.watched
+        del shell.credit.asking, shell.core.watched

@@ -13,8 +13,8 @@ import pytest
 from daemon_harness import GIB, GPU, GPU2, PYTHONPATH, InProcess, Program, until
 
 from gpushare._layout import lib
-from gpushared.devices.gpus import Examination, FixedGpus, GpuInfo, Sample
-from gpushared.shell import SILENT_AFTER
+from gpushared.gpus.inventory import Examination, FixedGpus, GpuInfo, Sample
+from gpushared.runtime.shell import SILENT_AFTER
 
 ANSWERS_WITHIN = 0.5
 """Seconds; the driver hangs for as long as the test wants."""
@@ -161,9 +161,9 @@ def test_figures_count_again_when_it_answers(daemon: InProcess, gpus: Hanging) -
 def test_a_hanging_driver_does_not_hold_the_daemon_at_its_end(tmp_path: Any) -> None:
     program = (
         "import asyncio, time\n"
-        "from gpushared.devices.questions import Questions\n"
+        "from gpushared.gpus.driver_thread import DriverThread\n"
         "async def main():\n"
-        "    questions = Questions(asyncio.get_running_loop())\n"
+        "    questions = DriverThread(asyncio.get_running_loop())\n"
         "    print(await questions.ask(lambda: 6 * 7), flush=True)\n"
         "    hanging, waiting = questions.ask(lambda: time.sleep(60)), questions.ask(lambda: print('asked'))\n"
         "    await asyncio.sleep(0.1)\n"

@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from gpushared import held
-from gpushared.follow import UNREAD, Backlog
-from gpushared.held import Held
+from gpushared.limits import byte_budget
+from gpushared.limits.backlog import UNREAD, Backlog
+from gpushared.limits.byte_budget import ByteBudget
 
 ALICE, BOB, ROOT = 1000, 1001, 0
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(held, "MOST", 100)
+    monkeypatch.setattr(byte_budget, "MOST", 100)
 
 
-def counted() -> Held:
-    return Held(lambda uid: uid != ROOT)
+def counted() -> ByteBudget:
+    return ByteBudget(lambda uid: uid != ROOT)
 
 
 def test_bytes_are_counted_by_user():
@@ -68,17 +68,17 @@ def test_only_some_are_woken_at_once_and_none_is_forgotten():
             done.append(number)
 
         one.change(ALICE, 101)
-        tasks = [asyncio.create_task(wait(number)) for number in range(3 * held.WOKEN_AT_ONCE)]
+        tasks = [asyncio.create_task(wait(number)) for number in range(3 * byte_budget.WOKEN_AT_ONCE)]
         await asyncio.sleep(0.01)
         tasks[0].cancel()
         await asyncio.sleep(0.01)
         one.change(ALICE, -1)
         await asyncio.sleep(0.01)
-        assert done == list(range(1, held.WOKEN_AT_ONCE + 1)), "in their order; who has gone does not count"
+        assert done == list(range(1, byte_budget.WOKEN_AT_ONCE + 1)), "in their order; who has gone does not count"
         one.look_again()
         one.look_again()
         await asyncio.sleep(0.01)
-        assert len(done) == 3 * held.WOKEN_AT_ONCE - 1 and not one._waiting
+        assert len(done) == 3 * byte_budget.WOKEN_AT_ONCE - 1 and not one._waiting
         one.change(ALICE, 10)
         last = asyncio.create_task(wait(99))
         await asyncio.sleep(0.01)

@@ -180,7 +180,7 @@ def test_without_room_for_a_page_nothing_is_left_behind(daemon, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(daemon.daemon.shims.welcomer.pages, "create", full)
+    monkeypatch.setattr(daemon.daemon.shims.handshake.pages, "create", full)
     shim = daemon.connect()
     welcome = shim.hello(request=GIB, limit=GIB)
     assert welcome.status == lib.GS_SHUTTING_DOWN and "No space" in welcome.text

@@ -19,9 +19,9 @@ from daemon_harness import GIB, GPU, InProcess
 from gpushare import history as files
 from gpushare.history import EVENTS, JOBS, History, file_name, told, written
 from gpushare.reasons import Mention, Text, words
-from gpushared import historian
 from gpushared.core.instructions import Record
-from gpushared.historian import Allowance, Files, Historian
+from gpushared.jobs import historian
+from gpushared.jobs.historian import Allowance, Files, Historian
 
 A, B = 1001, 1002
 WHO = Mention(A, "mine (alice)", "mine (alice)", "a job of alice", "another user's job")
@@ -473,7 +473,7 @@ def test_a_job_without_a_wrapper_keeps_its_numbers(make_daemon):
     assert client.hello(request=2 * GIB, limit=3 * GIB).status == 0
     assert client.attach(GPU).status == 0
     (living,) = daemon.client.jobs()
-    daemon.call(lambda: daemon.shell.end_job(daemon.shell.book.get(living["id"])))
+    daemon.call(lambda: daemon.shell.end_job(daemon.shell.registry.get(living["id"])))
     daemon.call(lambda: [daemon.shell.process_gone(one) for one in list(daemon.shell.clients)])
     (job,) = daemon.client.jobs(ended=True)
     assert job["state"] == "ended"
@@ -498,8 +498,8 @@ def test_a_time_that_is_none(daemon, since):
 
 @pytest.mark.parametrize(("reveal", "sees"), [("name", True), ("user", False), ("none", False)])
 def test_others_read_of_it_what_they_may_read_of_the_present(tmp_path, reveal, sees):
-    from gpushared import past
-    from gpushared.core.reveal import Viewer
+    from gpushared.core.visibility import Viewer
+    from gpushared.jobs import earlier
 
     out = Historian(tmp_path)
     out.record(record(uid=A, text=words("for ", Mention(B, "b's", "b's", "of bob", "another's")), whom=WHO), 1.0)
@@ -509,8 +509,10 @@ def test_others_read_of_it_what_they_may_read_of_the_present(tmp_path, reveal, s
     out.close()
 
     def read(viewer: Viewer) -> list[Any]:
-        found = History(tmp_path).records(users=past.users_for(viewer)).records
-        return [(one["time"], one["text"], one["facts"].get("whom")) for one in (past.shown(x, viewer) for x in found)]
+        found = History(tmp_path).records(users=earlier.users_for(viewer)).records
+        return [
+            (one["time"], one["text"], one["facts"].get("whom")) for one in (earlier.shown(x, viewer) for x in found)
+        ]
 
     mine = {"name": "b's", "user": "of bob", "none": "another's"}[reveal]
     assert read(Viewer(A, reveal))[0] == (1.0, f"for {mine}", "mine (alice)")
@@ -522,11 +524,11 @@ def test_others_read_of_it_what_they_may_read_of_the_present(tmp_path, reveal, s
 
 def test_of_ended_jobs_in_memory_the_user_with_most_loses_first(monkeypatch):
     from gpushare.quantity import MAX, NOTHING
-    from gpushared import jobs
     from gpushared.core.events import JobSpec
+    from gpushared.jobs import registry
 
-    monkeypatch.setattr(jobs, "ENDED_KEPT", 5)
-    book = jobs.Book()
+    monkeypatch.setattr(registry, "ENDED_KEPT", 5)
+    book = registry.JobRegistry()
     for number, uid in enumerate((A, B, *[A] * 10)):
         book.end(book.open(f"{number}", JobSpec("n", uid, "u", (), NOTHING, MAX)))
     assert [entry.id for entry in book.all()] == ["1", "8", "9", "10", "11"]

@@ -14,8 +14,8 @@ from hostile import BOUND, attack, connect, lingering, slowest
 from other_user import ALICE, BOB, CAROL, as_user, needs_root
 
 from gpushare.errors import DaemonUnreachable, Refused
-from gpushared import follow
-from gpushared.doors import Doors
+from gpushared.limits import backlog as backlogs
+from gpushared.limits.user_limits import UserLimits
 
 pytestmark = needs_root
 JOB = {"name": "a", "command": ["a"], "request": "1Mi", "limit": "1Mi", "gpus": 1}
@@ -41,7 +41,7 @@ def answer(sock: socket.socket) -> bytes:
 
 
 def guests(daemon) -> int:
-    return daemon.call(lambda: len(daemon.daemon.api.front._guests))
+    return daemon.call(lambda: len(daemon.daemon.api.listener._guests))
 
 
 # ---- connections -------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_five_thousand_connections_of_one_user(shared):
 
 def test_a_request_that_comes_byte_by_byte(shared, monkeypatch):
     """Slow loris: a header that never ends, from 300 connections."""
-    monkeypatch.setattr("gpushared.people.front.REQUEST_WITHIN", 2.0)
+    monkeypatch.setattr("gpushared.api.http_listener.REQUEST_WITHIN", 2.0)
 
     def nasty(ready):
         held = [api(shared) for _ in range(300)]
@@ -93,7 +93,7 @@ def test_a_request_that_comes_byte_by_byte(shared, monkeypatch):
 
 
 def test_a_body_that_does_not_come(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.people.api.BODY_WITHIN", 0.5)
+    monkeypatch.setattr("gpushared.api.application.BODY_WITHIN", 0.5)
     with api(shared) as sock:
         sock.send(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert b"400 Bad Request" in sock.recv(65536)
@@ -146,7 +146,7 @@ def test_floods_of_requests_back_to_back(shared):
 
 
 def test_answers_that_nobody_reads(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.people.front.UNREAD_WITHIN", 1.5)
+    monkeypatch.setattr("gpushared.api.http_listener.UNREAD_WITHIN", 1.5)
     for number in range(30):
         shared.client.register(JOB | {"name": f"job{number}"})
 
@@ -163,7 +163,7 @@ def test_answers_that_nobody_reads(shared, monkeypatch):
 
 
 def test_events_that_nobody_reads(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.people.front.UNREAD_WITHIN", 1.5)
+    monkeypatch.setattr("gpushared.api.http_listener.UNREAD_WITHIN", 1.5)
 
     def nasty(ready):
         job = shared.client.register(JOB)
@@ -177,7 +177,7 @@ def test_events_that_nobody_reads(shared, monkeypatch):
 
     with attack(CAROL, nasty):
         (job,) = shared.client.jobs()
-        entry = shared.shell.book.get(job["id"])
+        entry = shared.shell.registry.get(job["id"])
         until(lambda: len(entry.listeners) == 20)
 
         def notices():
@@ -187,7 +187,7 @@ def test_events_that_nobody_reads(shared, monkeypatch):
         for _ in range(10):
             shared.call(notices)
         unread = shared.call(lambda: sum(map(len, entry.listeners)))
-        assert unread <= 20 * follow.UNREAD
+        assert unread <= 20 * backlogs.UNREAD
         assert slowest(shared, 1) < BOUND
         until(lambda: guests(shared) <= 1, 15)
     until(lambda: shared.client.jobs() == [])
@@ -195,7 +195,7 @@ def test_events_that_nobody_reads(shared, monkeypatch):
 
 def test_one_that_reads_its_events_gets_all_of_them(shared):
     job = shared.client.register(JOB)
-    entry = shared.shell.book.get(job["id"])
+    entry = shared.shell.registry.get(job["id"])
     with contextlib.closing(shared.client.events(job["id"])) as events:
         until(lambda: len(entry.listeners) == 1)
         seen = []
@@ -220,7 +220,7 @@ def test_descriptors_that_take_an_hour_to_close(shared):
 
 
 def test_a_user_has_only_so_many_jobs(make_daemon, monkeypatch):
-    monkeypatch.setattr("gpushared.shell.Doors", lambda: Doors(400))
+    monkeypatch.setattr("gpushared.runtime.shell.UserLimits", lambda: UserLimits(400))
     daemon = make_daemon(system=True)
 
     def many():

@@ -18,7 +18,7 @@ from other_user import ALICE, BOB, CAROL, as_user, needs_root
 from shim_client import MIB, ShimClient
 
 from gpushare._layout import ffi, lib
-from gpushared.doors import Doors
+from gpushared.limits.user_limits import UserLimits
 
 pytestmark = needs_root
 PACKETS = socket.SOCK_SEQPACKET
@@ -79,7 +79,7 @@ def test_a_process_has_only_so_many_pages(shared):
 
 def test_descriptors_do_not_run_out(make_daemon, monkeypatch):
     """With room for 400: two users take all that they can get, on both sockets; root and a third user get in."""
-    monkeypatch.setattr("gpushared.shell.Doors", lambda: Doors(400))
+    monkeypatch.setattr("gpushared.runtime.shell.UserLimits", lambda: UserLimits(400))
     daemon = make_daemon(system=True)
     before = descriptors(daemon)
 

@@ -11,7 +11,7 @@ import pytest
 from daemon_harness import GIB, GPU, GPU2, InProcess, Program, until
 
 from gpushare._layout import lib
-from gpushared.devices.gpus import FixedGpus, GpuInfo, Gpus, Sample
+from gpushared.gpus.inventory import FixedGpus, GpuInfo, Inventory, Sample
 
 TOTAL = 16 * GIB
 STRANGER = 4_000_000
@@ -27,7 +27,7 @@ LIES = {
 
 
 def told(sample: Sample | None) -> Sample | None:
-    gpus = Gpus(FixedGpus([GpuInfo(GPU, 0, "Test GPU", TOTAL - GIB, GIB)], {GPU: sample}))
+    gpus = Inventory(FixedGpus([GpuInfo(GPU, 0, "Test GPU", TOTAL - GIB, GIB)], {GPU: sample}))
     gpus.note(gpus.driver.list())
     found = gpus.sample(GPU)
     assert gpus.samples.get(GPU) is found
@@ -57,7 +57,7 @@ def test_what_may_be_true_is_believed(sample: Sample) -> None:
 
 
 def test_a_gpu_that_nobody_has_described_is_believed() -> None:
-    gpus = Gpus(FixedGpus([], {GPU: Sample(TOTAL, {})}))
+    gpus = Inventory(FixedGpus([], {GPU: Sample(TOTAL, {})}))
     assert gpus.sample(GPU) == Sample(TOTAL, {})
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from daemon_harness import GIB, GPU, GPU2
 
-from gpushared.core import notes
+from gpushared.core import persistence
 from gpushared.core.events import GpuFound, JobSpec
 from gpushared.core.node import NodeState
-from gpushared.programs.processes import start_time
+from gpushared.system.processes import start_time
 
 JOB, OTHER, QUEUED = "00000000000000a1", "00000000000000a2", "00000000000000a3"
 ODD: list[object] = [
@@ -122,7 +122,9 @@ def started_with(make_daemon, directory: Path, text: str) -> Any:
 
 def names(daemon) -> set[str]:
     state = daemon.shell.core.state
-    return {one.spec.name for one in daemon.shell.book.live()} | {one.spec.name for one in state.reservations.values()}
+    return {one.spec.name for one in daemon.shell.registry.live()} | {
+        one.spec.name for one in state.reservations.values()
+    }
 
 
 EVERYTHING = {"one", "two", "q", "r1", "r2"}
@@ -192,18 +194,21 @@ def test_any_field_may_be_anything(make_daemon, directory):
 
     def restore_each() -> None:
         """By the reader alone: a daemon for each would take minutes."""
-        from gpushared.recovery import Found, _restore_jobs
+        from gpushared.runtime.recovery import Found, _restore_jobs
 
         for case in cases:
             shell.state_file.path.write_text(json.dumps(case))
             found = Found(shell.state_file.path)
             jobs = [] if not found.state else list(found.jobs.values())
             core = {**found.state.get("core", {}), "jobs": [one["note"] for one in jobs if one.get("note") is not None]}
-            read = [*notes.restore(core, found.odd), *notes.restore_reservations(core, found.since, found.odd)]
+            read = [
+                *persistence.restore(core, found.odd),
+                *persistence.restore_reservations(core, found.since, found.odd),
+            ]
             restored.append(len(read))
             if len(restored) % 10 == 0:
-                shell.book.close()
-                shell.book._entries.clear()
+                shell.registry.close()
+                shell.registry._records.clear()
                 shell.core = NodeState(shell.core.state.policy)
                 for info in shell.gpus.infos.values():
                     shell.restore(GpuFound(info.uuid, info.index, info.name, info.total, info.reserved))
@@ -221,7 +226,7 @@ def test_every_field_of_a_job_is_read():
     """None is forgotten when one is added."""
     from dataclasses import fields
 
-    assert set(notes._SPEC) == {field.name for field in fields(JobSpec)}
+    assert set(persistence._SPEC) == {field.name for field in fields(JobSpec)}
 
 
 def test_a_spec_is_read_as_it_was_written():
@@ -231,13 +236,13 @@ def test_a_spec_is_read_as_it_was_written():
         *("n", 7, "u", ("a", "b"), Quantity.parse("25%"), Quantity.parse("max"), 2, ("x", "y"), -3, 1.5, False, 2.5),
         *(("kill",), "r", "l", "reserved", True),
     )
-    assert notes.spec_from_note(json.loads(json.dumps(notes.spec_to_note(one)))) == one
-    assert notes.spec_from_note(notes.spec_to_note(one)) == one, "and without JSON between"
+    assert persistence.spec_from_note(json.loads(json.dumps(persistence.spec_to_note(one)))) == one
+    assert persistence.spec_from_note(persistence.spec_to_note(one)) == one, "and without JSON between"
 
 
 @pytest.mark.parametrize(("value", "least", "most"), [(0, 0, 5), (5, 0, 5)])
 def test_numbers_at_their_bounds(value, least, most):
-    assert notes.integer(value, least, most) == value
+    assert persistence.integer(value, least, most) == value
     for odd in (least - 1, most + 1, True, 1.0, "1"):
-        with pytest.raises(notes.OddNote):
-            notes.integer(odd, least, most)
+        with pytest.raises(persistence.OddNote):
+            persistence.integer(odd, least, most)

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpushare._layout import ffi, lib
-from gpushared.programs.pages import Page, Pages, cut, map_checked
-from gpushared.programs.processes import Process, start_time
+from gpushared.clients.pages import Page, Pages, cut, map_checked
+from gpushared.system.processes import Process, start_time
 
 GPU = "GPU-00000000-0000-0000-0000-00000000000a"
 MIG = "MIG-00000000-0000-0000-0000-00000000000b"

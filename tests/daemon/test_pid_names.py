@@ -9,32 +9,32 @@ import pytest
 from daemon_harness import GIB, GPU, InProcess, Program, until
 
 from gpushare._layout import lib
-from gpushared.devices.gpus import FixedGpus, GpuInfo, Gpus, Sample
-from gpushared.devices.pids import MISSES, Names
+from gpushared.gpus.inventory import FixedGpus, GpuInfo, Inventory, Sample
+from gpushared.gpus.pid_names import MISSES, PidNames
 
 OURS, THEIRS = 4_000_000, 4_000_001
 
 
-def judged(names: Names, *looks: tuple[int, dict[int, int], dict[int, int]]) -> list[bool]:
+def judged(names: PidNames, *looks: tuple[int, dict[int, int], dict[int, int]]) -> list[bool]:
     return [names.are_ours(GPU, *look) for look in looks]
 
 
 @pytest.mark.parametrize("believed", [True, False])
 def test_nothing_is_decided_without_a_program_that_holds_memory(believed: bool) -> None:
-    names = Names(believed)
+    names = PidNames(believed)
     looks = [(GIB, {THEIRS: GIB}, {}), (GIB, {}, {OURS: 0}), (GIB, {}, {})] * MISSES
     assert judged(names, *looks) == [believed] * len(looks)
 
 
 def test_a_program_of_ours_that_is_named_settles_it() -> None:
-    names = Names(False)
+    names = PidNames(False)
     first, second = (2 * GIB, {THEIRS: GIB, OURS: GIB - 1}, {OURS: GIB}), (2 * GIB, {OURS: GIB}, {OURS: GIB})
     assert judged(names, first) == [False], "less than it holds may be another process of that number"
     assert judged(names, second, first) == [True, True]
 
 
 def test_so_many_samples_without_any_of_ours_settle_it_too() -> None:
-    names = Names(True)
+    names = PidNames(True)
     missing = (2 * GIB, {THEIRS: 2 * GIB}, {OURS: GIB, OURS + 2: GIB})
     assert judged(names, *[missing] * MISSES) == [True] * (MISSES - 1) + [False]
     assert judged(names, (2 * GIB, {OURS: GIB + 1}, {OURS: GIB})) == [True], "and may turn out wrong"
@@ -51,22 +51,24 @@ def test_so_many_samples_without_any_of_ours_settle_it_too() -> None:
 def test_only_samples_in_a_row_count(between: tuple[int, dict[int, int], dict[int, int]]) -> None:
     missing = (2 * GIB, {}, {OURS: 2 * GIB})
     looks = [*[missing] * (MISSES - 1), between, *[missing] * (MISSES - 1)]
-    assert all(judged(Names(True), *looks))
+    assert all(judged(PidNames(True), *looks))
 
 
 def test_a_sample_that_is_older_than_the_memory_says_nothing() -> None:
     older = (GIB - 1, {}, {OURS: GIB})
-    assert all(judged(Names(True), *[older] * (2 * MISSES)))
+    assert all(judged(PidNames(True), *[older] * (2 * MISSES)))
 
 
 def test_gpus_are_counted_apart() -> None:
-    names, missing = Names(True), (GIB, {}, {OURS: GIB})
+    names, missing = PidNames(True), (GIB, {}, {OURS: GIB})
     assert all(names.are_ours(gpu, *missing) for gpu in ("a", "b") for _ in range(MISSES - 1))
     assert not names.are_ours("a", *missing)
 
 
 def test_what_is_shown_of_a_sample_follows() -> None:
-    gpus = Gpus(FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB, 0)], {GPU: Sample(GIB, {THEIRS: GIB}, frozenset())}))
+    gpus = Inventory(
+        FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB, 0)], {GPU: Sample(GIB, {THEIRS: GIB}, frozenset())})
+    )
     gpus.note(gpus.driver.list())
     for look in range(MISSES):
         sample = gpus.sample(GPU)
@@ -78,7 +80,7 @@ def test_what_is_shown_of_a_sample_follows() -> None:
 
 
 def test_a_driver_that_says_nothing_by_number_is_not_judged() -> None:
-    gpus = Gpus(FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB, 0)]))
+    gpus = Inventory(FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB, 0)]))
     sample = Sample(GIB, None)
     for _ in range(2 * MISSES):
         assert gpus.named(GPU, sample, {OURS: GIB}) is sample

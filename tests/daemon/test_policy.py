@@ -17,7 +17,7 @@ from gpushare._layout import lib
 from gpushare.errors import Refused
 from gpushared import config
 from gpushared.core.rules import Rules, Who
-from gpushared.identities import Identities, look_up
+from gpushared.limits.identities import Identities, look_up
 
 JOB = {"name": "train", "command": ["train.py"], "request": "1Gi", "limit": "2Gi", "gpus": 1}
 FILE = """\
@@ -45,12 +45,12 @@ def accounts(monkeypatch):
     class Accounts:
         def __init__(self):
             self.groups = {ALICE: frozenset({"gpu-people", "gpu-admins"})}
-            self.gate = threading.Event()
+            self.access = threading.Event()
             self.asked = []
 
         def look_up(self, uid):
             self.asked.append(uid)
-            assert self.gate.wait(10)
+            assert self.access.wait(10)
             return Who(uid, f"user{uid}", self.groups.get(uid, frozenset()))
 
     accounts = Accounts()
@@ -289,7 +289,7 @@ def test_reading_again_leaves_jobs_alone_and_a_broken_file_changes_nothing(gpush
 
 def test_the_last_rung_is_the_last(make_daemon, program):
     """A borrower that does not give back is asked, and by these settings not killed."""
-    daemon = make_daemon(last_rung="term", claim_timeout=1.5)
+    daemon = make_daemon(last_step="term", claim_timeout=1.5)
     job = daemon.client.register(JOB | {"name": "lender", "request": "12Gi", "limit": "12Gi", "devices": ["0"]})
     borrower = program(daemon.shim)
     borrower.call("ignore_sigterm")

@@ -10,7 +10,7 @@ from daemon_harness import GIB, GPU, until
 from shim_client import MIB
 
 from gpushare._layout import lib
-from gpushared.programs.processes import is_stopped
+from gpushared.system.processes import is_stopped
 
 
 def submit(daemon, name, request, limit, **fields):

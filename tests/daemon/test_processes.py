@@ -11,7 +11,7 @@ import time
 
 from daemon_harness import until
 
-from gpushared.programs.processes import (
+from gpushared.system.processes import (
     Process,
     _in_exit,
     command_of,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 
-from gpushared.readers import Readers
+from gpushared.system.epoll import Epoll
 
 
 def run(body):
     async def main():
-        readers = Readers(asyncio.get_running_loop())
+        readers = Epoll(asyncio.get_running_loop())
         try:
             await body(readers)
         finally:

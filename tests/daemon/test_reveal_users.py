@@ -94,7 +94,7 @@ NAMES_IT = {"no room", "waited", "no room to reserve", "the answer to a program"
 
 @pytest.mark.parametrize("reveal", ["name", "user", "none"])
 def test_no_channel_tells_more_than_is_revealed(make_daemon, reveal):
-    daemon = make_daemon(system=True, reveal=reveal, grace=0.5, claim_timeout=10.0, last_rung="kill")
+    daemon = make_daemon(system=True, reveal=reveal, grace=0.5, claim_timeout=10.0, last_step="kill")
     client = daemon.client
 
     def borrower(ready: Callable[[], None]) -> object:
@@ -122,7 +122,7 @@ def test_no_channel_tells_more_than_is_revealed(make_daemon, reveal):
         shown = {"name": SECRET, "user": f"a job of {ALICE}", "none": "another user's job"}[reveal]
         assert not [where for where in NAMES_IT if shown not in read[where]], read
 
-        entry = daemon.shell.book.get(theirs["id"])
+        entry = daemon.shell.registry.get(theirs["id"])
         until(lambda: entry.state == "ended")
 
         def what_the_borrower_reads() -> dict[str, object]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from daemon_harness import GIB, GPU, until
 
-from gpushared.jobs import stop
-from gpushared.programs.processes import Process, Sent
+from gpushared.jobs.registry import stop
+from gpushared.system.processes import Process, Sent
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 A_TICK = 0.02
@@ -83,7 +83,7 @@ def test_a_job_whose_process_has_ended_does_not_get_its_successor(daemon, progra
     main = a_process()
     job = daemon.client.register({"name": "b", "command": ["b"], "request": "1Gi", "limit": "1Gi", "gpus": 1})["id"]
     daemon.client.set_main(job, main)
-    (entry,) = (entry for entry in daemon.shell.book.live() if entry.id == job)
+    (entry,) = (entry for entry in daemon.shell.registry.live() if entry.id == job)
     end(main)
     with another_with(main):
         assert set(daemon.call(lambda: stop(entry, [], signal.SIGKILL)).values()) <= {Sent.GONE}

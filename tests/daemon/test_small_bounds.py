@@ -12,7 +12,7 @@ from daemon_harness import GIB, GPU, until
 from gpushare._layout import lib
 from gpushare.errors import GpushareError
 from gpushare.quantity import Quantity
-from gpushared.core import rebudget
+from gpushared.core import budget_change
 from gpushared.core.events import BudgetChanged, JobSubmitted
 from gpushared.core.state import MIB
 
@@ -95,9 +95,9 @@ def test_a_look_that_fails_leaves_the_state_as_it_was(daemon):
 
     def look() -> None:
         state = daemon.shell.core.state
-        found = rebudget.find(state, BudgetChanged(job, limit=Quantity.parse("4Gi")))
+        found = budget_change.find(state, BudgetChanged(job, limit=Quantity.parse("4Gi")))
         with pytest.raises(ValueError):
-            rebudget.would(state, job, found, fail)
+            budget_change.would(state, job, found, fail)
         assert state.jobs[job].bounds[GPU].limit == 2 * GIB
 
     daemon.call(look)
@@ -106,7 +106,7 @@ def test_a_look_that_fails_leaves_the_state_as_it_was(daemon):
 def test_a_dry_run_on_a_node_with_a_thousand_jobs(daemon):
     """It copied the whole state: seconds in which nobody else was served."""
     job = daemon.client.register(JOB)["id"]
-    spec = daemon.shell.book.get(job).spec
+    spec = daemon.shell.registry.get(job).spec
 
     def fill() -> None:
         from dataclasses import replace
@@ -148,7 +148,7 @@ def test_the_daemons_files_have_their_modes_whatever_the_umask(gpushared, umask)
 
 @pytest.mark.parametrize("umask", [0o777, 0o077, 0o000])
 def test_the_directory_of_a_system_daemon_is_open_for_passing_through(tmp_path, umask):
-    from gpushared.runtime_dir import RuntimeDir
+    from gpushared.system.runtime_dir import RuntimeDir
 
     directory = tmp_path / "made"
     earlier = os.umask(umask)

@@ -15,7 +15,7 @@ from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import NoSuchJob
 from gpushared.core.rules import Who
-from gpushared.identities import Identities
+from gpushared.limits.identities import Identities
 
 JOB = {"name": "train", "command": ["train.py"], "request": "1Gi", "limit": "2Gi", "gpus": 1}
 
@@ -60,7 +60,7 @@ def test_a_program_that_starts_just_then_is_signalled_too(make_daemon):
 def test_a_process_of_another_user_is_left_alone(job, monkeypatch):
     """As one that has become root's: the daemon could end it, and the job's user could not."""
     daemon, program, identity = job
-    monkeypatch.setattr("gpushared.programs.processes.may_signal", lambda uid, users: False)
+    monkeypatch.setattr("gpushared.system.processes.may_signal", lambda uid, users: False)
     stopped = daemon.client.stop(identity, now=True)
     assert (stopped["processes"], stopped["spared"]) == (0, 1)
     assert program.poll() is None
@@ -70,7 +70,7 @@ def test_now(job):
     daemon, program, identity = job
     assert daemon.client.stop(identity, now=True)["processes"] == 1
     assert program.wait(10) == -signal.SIGKILL
-    (notice,) = daemon.call(lambda: list(daemon.shell.book.get(identity).notices))
+    (notice,) = daemon.call(lambda: list(daemon.shell.registry.get(identity).notices))
     assert notice["kind"] == "stopped"
     assert notice["text"] == "root stops this job with SIGKILL (`gpushare stop`)"
 

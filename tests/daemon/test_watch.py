@@ -10,8 +10,8 @@ import pytest
 from daemon_harness import GIB, GPU, GPU2, InProcess, until
 
 from gpushare.errors import GpushareError
-from gpushared.core import ailments
-from gpushared.devices.gpus import Fault, GpuInfo, Sample
+from gpushared.core import health_issues
+from gpushared.gpus.inventory import Fault, GpuInfo, Sample
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def by_uuid(daemon: InProcess) -> dict[str, Any]:
 
 
 def kinds(daemon: InProcess, job: str) -> list[str]:
-    entry = daemon.shell.book.get(job)
+    entry = daemon.shell.registry.get(job)
     return [notice["kind"] for notice in entry.notices]
 
 
@@ -60,17 +60,17 @@ def test_an_xid_is_heard_at_once_and_the_next_job_goes_elsewhere(daemon: InProce
 
 
 def test_what_polling_finds_comes_and_goes(daemon: InProcess) -> None:
-    daemon.gpus.ailments[GPU] = (ailments.uncorrected(3), ailments.rows_pending())
+    daemon.gpus.issues[GPU] = (health_issues.uncorrected(3), health_issues.rows_pending())
     until(lambda: causes(daemon) == ["ecc_uncorrected", "rows_pending"])
     assert health(daemon)["state"] == "degraded"
-    daemon.gpus.ailments[GPU] = ()
+    daemon.gpus.issues[GPU] = ()
     until(lambda: causes(daemon) == [])
 
 
 def test_the_state_is_known_before_the_first_job_is_admitted(make_daemon: Callable[..., InProcess]) -> None:
-    from gpushared.devices.gpus import FixedGpus
+    from gpushared.gpus.inventory import FixedGpus
 
-    gpus = FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB)], ailments={GPU: (ailments.rows_failed(),)})
+    gpus = FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB)], issues={GPU: (health_issues.rows_failed(),)})
     daemon = make_daemon(gpus)
     with pytest.raises(GpushareError) as refused:
         submit(daemon)
@@ -83,7 +83,7 @@ def test_a_gpu_that_does_not_answer_is_asked_why_and_comes_back(make_daemon: Cal
     shim = daemon.connect()
     shim.hello(job=job["id"])
     shim.attach(GPU)
-    daemon.gpus.ailments[GPU] = (ailments.lost(),)
+    daemon.gpus.issues[GPU] = (health_issues.lost(),)
     daemon.gpus.samples[GPU] = None
     until(lambda: kinds(daemon, job["id"]) == ["gpu_lost"])
     answer = shim.ask(1 * GIB)
@@ -91,7 +91,7 @@ def test_a_gpu_that_does_not_answer_is_asked_why_and_comes_back(make_daemon: Cal
     assert "GPU 0 is lost: it has fallen off the bus" in answer.text
     assert daemon.shell.core.counters.violations == {"gpu_lost": 1}
     failures = daemon.shell.gpus.failures
-    daemon.gpus.ailments[GPU] = ()
+    daemon.gpus.issues[GPU] = ()
     del daemon.gpus.samples[GPU]
     until(lambda: health(daemon)["state"] != "lost")
     assert daemon.shell.gpus.failures - failures <= 1, "it is not sampled while it is lost"
@@ -131,9 +131,9 @@ def test_what_was_asked_before_an_xid_does_not_hide_it(make_daemon: Callable[...
         return before
 
     daemon.gpus.examine = slow  # type: ignore[method-assign]
-    daemon.call(lambda: daemon.daemon.watch.suspect(GPU))
+    daemon.call(lambda: daemon.daemon.health_monitor.suspect(GPU))
     assert asked.wait(5)
-    daemon.gpus.ailments[GPU] = (ailments.lost(),)
+    daemon.gpus.issues[GPU] = (health_issues.lost(),)
     daemon.gpus.faults.put(Fault((GPU,), 79))
     until(lambda: health(daemon)["state"] == "lost")
     answer.set()

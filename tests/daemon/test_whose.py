@@ -20,8 +20,8 @@ from gpushare import stop as from_the_command_line
 from gpushare.reasons import Code, Reason
 from gpushare.whose import may_signal, users_of
 from gpushared.core.instructions import Kill, Terminate
-from gpushared.jobs import stop
-from gpushared.programs.processes import Process, Sent
+from gpushared.jobs.registry import stop
+from gpushared.system.processes import Process, Sent
 
 pytestmark = needs_root
 WHY = Reason(Code.RECLAIM, "wanted back", data={})
@@ -165,7 +165,7 @@ def alive(pid: int) -> bool:
 
 
 def test_the_daemon_leaves_it_alone_and_says_so(node, caplog):
-    shell, entry = node.daemon.shell, node.daemon.shell.book.get(node.job)
+    shell, entry = node.daemon.shell, node.daemon.shell.registry.get(node.job)
     assert entry.main.pid == node.pid
 
     def act():
@@ -188,7 +188,7 @@ def test_a_reclaim_of_a_program_that_has_become_roots_goes_on_with_others(node):
     """Terminate names processes with pages only; the main process is for the kill."""
     shell = node.daemon.shell
     assert node.daemon.call(lambda: shell._terminate(Terminate(node.job, (), 1.0, WHY))) is None
-    entry = shell.book.get(node.job)
+    entry = shell.registry.get(node.job)
     assert entry.reclaim is not None
     sent = node.daemon.call(lambda: stop(entry, [], signal.SIGKILL))
     assert list(sent.values()) == [Sent.NOT_THEIRS]

@@ -140,8 +140,8 @@ def test_nvml_loses_a_gpu(sim: Any) -> None:
 
 def daemon_looks(pool: str) -> None:
     """The same through the daemon's eyes."""
-    from gpushared.core.ailments import Condition
-    from gpushared.devices.nvml import Nvml
+    from gpushared.core.health_issues import Condition
+    from gpushared.gpus.nvml import Nvml
 
     driver = Nvml("sim")
     gpu, other = (info.uuid for info in driver.list())
@@ -149,7 +149,7 @@ def daemon_looks(pool: str) -> None:
     def causes(uuid: str = gpu) -> list[str]:
         found = driver.examine(uuid)
         assert found is not None
-        return [one.cause for one in found.ailments]
+        return [one.cause for one in found.issues]
 
     assert causes() == []
     assert not driver.examine(gpu).recovered
@@ -157,7 +157,7 @@ def daemon_looks(pool: str) -> None:
     assert causes() == ["ecc_uncorrected", "rows_pending", "pages_pending"]
     befall(pool, "gpu0 rows failed", "gpu0 recovery 4")
     assert set(causes()) >= {"rows_failed", "recovery_drain_and_reset"}
-    assert driver.examine(gpu).ailments[0].data == {"count": 2}
+    assert driver.examine(gpu).issues[0].data == {"count": 2}
     assert causes(other) == []
     befall(pool, "gpu0 reset")
     assert driver.examine(gpu).recovered
@@ -166,7 +166,7 @@ def daemon_looks(pool: str) -> None:
     assert sorted((one.gpus, one.xid or 0) for one in reported) == sorted([((gpu,), 0), ((other,), 48)])
     befall(pool, "gpu0 lost")
     assert set(driver.wait_for_fault(5.0).gpus) == {gpu, other}, "which one, the driver does not say"
-    assert [one.condition for one in driver.examine(gpu).ailments] == [Condition.LOST]
+    assert [one.condition for one in driver.examine(gpu).issues] == [Condition.LOST]
     assert driver.sample(gpu) is None
     assert [info.uuid for info in driver.list()] == [other]
     befall(pool, "gpu0 removed")

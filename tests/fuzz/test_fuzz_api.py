@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushared import config as configuration
-from gpushared.devices.gpus import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import FixedGpus, GpuInfo
 
 EXAMPLES = 100 * int(os.environ.get("GPUSHARE_TEST_SECONDS", "1"))
 

@@ -10,7 +10,7 @@ import stat
 import pytest
 from hosts_node import SIM
 
-from gpushared.devices.outsiders import reason_of
+from gpushared.gpus.foreign_processes import reason_of
 from integration.node import wait_for
 
 GIB = 2**30

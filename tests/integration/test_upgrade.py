@@ -39,13 +39,13 @@ MORE_FIELDS = {
         ),
         ("    client.page_file = remember(", "    page->line[0].colour = 7;\n    client.page_file = remember("),
     ],
-    "daemon/gpushared/programs/pages.py": [
+    "daemon/gpushared/clients/pages.py": [
         (
             "        page.magic = lib.GS_PAGE_MAGIC\n",
             "        page.line[0].mood, page.magic = 7, lib.GS_PAGE_MAGIC\n",
         )
     ],
-    "daemon/gpushared/shim_server.py": [
+    "daemon/gpushared/shims/server.py": [
         (
             "body.node_number = status, line, granted, node_number\n",
             "body.node_number = status, line, granted, node_number\n        body.more = 7\n",

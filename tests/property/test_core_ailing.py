@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from gpushared.core.ailments import lost, rows_failed, uncorrected
+from gpushared.core.health_issues import lost, rows_failed, uncorrected
 from property.test_core import EVENTS, GPUS, Node, drive, seen
 
 
@@ -18,10 +18,10 @@ class AilingNode(Node):
             self.world.befall(gpu, what)
             seen[f"gpus {what.condition}"] += 1
 
-    @precondition(lambda self: any(self.world.ailments.values()))
+    @precondition(lambda self: any(self.world.issues.values()))
     @rule(first=st.booleans())
     def gets_well(self, first) -> None:
-        ill = [gpu for gpu, ailments in self.world.ailments.items() if ailments]
+        ill = [gpu for gpu, ailments in self.world.issues.items() if ailments]
         self.world.befall(ill[0 if first else -1])
 
     @precondition(lambda self: any(self.world.waiting.values()))

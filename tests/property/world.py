@@ -15,8 +15,7 @@ from unittest import mock
 
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
-from gpushared.core import lending, notes
-from gpushared.core.ailments import Ailment, Condition
+from gpushared.core import lending, persistence
 from gpushared.core.events import (
     AttachAsked,
     CreditAsked,
@@ -43,6 +42,7 @@ from gpushared.core.events import (
     UsedSeen,
     XidSeen,
 )
+from gpushared.core.health_issues import Condition, HealthIssue
 from gpushared.core.instructions import (
     Attached,
     Denied,
@@ -66,8 +66,8 @@ from gpushared.core.instructions import (
     WakeAt,
 )
 from gpushared.core.node import NodeState
-from gpushared.core.state import MIB, Bounds, Policy, Rung
-from gpushared.core.xids import of_xid
+from gpushared.core.state import MIB, Bounds, Policy, ReclaimStep
+from gpushared.core.xid_catalog import of_xid
 
 UNIT = 512
 
@@ -159,8 +159,8 @@ class World:
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
         self.strays: dict[int, tuple[str, str, int]] = {}
         """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
-        self.ailments: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
-        self.xids: dict[str, tuple[Ailment, ...]] = dict.fromkeys(self.total, ())
+        self.issues: dict[str, tuple[HealthIssue, ...]] = dict.fromkeys(self.total, ())
+        self.xids: dict[str, tuple[HealthIssue, ...]] = dict.fromkeys(self.total, ())
         self.setuid: set[int] = set()
         """Programs that belong to another user than their job by now: no signal of ours is for them."""
         self.told: list[Notify] = []
@@ -182,8 +182,8 @@ class World:
     def _find_gpus(self) -> None:
         for index, (gpu, total) in enumerate(self.total.items()):
             self.send(GpuFound(gpu, index, "software GPU", total))
-            if self.ailments[gpu]:
-                self.send(GpuExamined(gpu, self.ailments[gpu]))
+            if self.issues[gpu]:
+                self.send(GpuExamined(gpu, self.issues[gpu]))
 
     def next_id(self) -> int:
         self.serial += 1
@@ -566,7 +566,7 @@ class World:
             job = self.node.jobs[one.job]
             bounds = job.bounds.get(gpu)
             asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
-            if gpu in job.reclaims and job.reclaims[gpu].rung is Rung.KILL:
+            if gpu in job.reclaims and job.reclaims[gpu].step is ReclaimStep.KILL:
                 continue  # it was made to go; that some of it does not is another story
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
                 continue
@@ -637,7 +637,7 @@ class World:
 
     def _certain_loan(self, job: str, gpu: str) -> int:
         """None where only contexts that opened a moment ago make it: what they cost has not been seen yet."""
-        young = self.now - self.policy.settling - self.policy.glimpses_apart
+        young = self.now - self.policy.settling - self.policy.provisional_apart
         shares = [one for one in self.node.gpus[gpu].shares.values() if one.job == job and one.attached]
         fresh = sum(one.overhead for one in shares if not one.measured and one.since > young)
         loan = self.loan(job, gpu)
@@ -652,9 +652,9 @@ class World:
                 continue
             if any(one.id in self.setuid for one in self.programs.values() if one.job == job.id):
                 continue  # it has been told, and cannot be stopped
-            on_rung = gpu in job.reclaims and job.reclaims[gpu].rung > Rung.TRIM
+            under_reclaim = gpu in job.reclaims and job.reclaims[gpu].step > ReclaimStep.TRIM
             borrows = job.bounds[gpu].limit > job.bounds[gpu].request or self._lowered(job.id, gpu)
-            if borrows and (job.id in victims or not on_rung):
+            if borrows and (job.id in victims or not under_reclaim):
                 found.add(job.id)
         return found
 
@@ -836,16 +836,16 @@ class World:
         return pid
 
     def condition(self, gpu: str) -> Condition:
-        return max((one.condition for one in (*self.ailments[gpu], *self.xids[gpu])), default=Condition.OK)
+        return max((one.condition for one in (*self.issues[gpu], *self.xids[gpu])), default=Condition.OK)
 
     def xid(self, gpu: str, number: int) -> None:
         """The driver reports an error."""
         self.xids[gpu] = (*self.xids[gpu], of_xid(number))
         self.send(XidSeen(gpu, number))
 
-    def befall(self, gpu: str, *ailments: Ailment) -> None:
+    def befall(self, gpu: str, *ailments: HealthIssue) -> None:
         """The GPU is examined, and this is what is wrong with it. Nobody goes on waiting for a GPU that is not well."""
-        before, self.ailments[gpu] = self.condition(gpu), ailments
+        before, self.issues[gpu] = self.condition(gpu), ailments
         if before is Condition.LOST and not any(one.condition is Condition.LOST for one in ailments):
             self.xids[gpu] = ()
         self.send(GpuExamined(gpu, ailments))
@@ -877,8 +877,8 @@ class World:
             take.known = False
         self.wake = None
         self._find_gpus()
-        self.node.state.overheads.update(notes.restore_overheads(written))
-        for event in [*notes.restore_reservations(written, 0.0), *notes.restore(written)]:
+        self.node.state.overheads.update(persistence.restore_overheads(written))
+        for event in [*persistence.restore_reservations(written, 0.0), *persistence.restore(written)]:
             self.send(event)
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
-from gpushared.core import health, obstacle, reveal
+from gpushared.core import blockers, health, visibility
 from gpushared.core.events import JobSpec
 from gpushared.core.state import Bounds, Gpu, Job, Reservation, State
 
@@ -117,10 +117,12 @@ def no_room(
         lefts.append(left)
         jobs = [(job.bounds[gpu.id].request, job) for job in state.owners(gpu.id) if job is not but]
         holders = sorted((one for one in jobs if one[0]), key=lambda one: -one[0])
-        held = [words(reveal.who(job.spec), f" {format_bytes(amount)}") for amount, job in holders[: obstacle.NAMED]]
-        held += obstacle.and_others([amount for amount, _ in holders])
+        held = [
+            words(visibility.who(job.spec), f" {format_bytes(amount)}") for amount, job in holders[: blockers.NAMED]
+        ]
+        held += blockers.and_others([amount for amount, _ in holders])
         held += [
-            words(reveal.reserved(one.spec), f" {format_bytes(state.remainder(one, gpu.id))}")
+            words(visibility.reserved(one.spec), f" {format_bytes(state.remainder(one, gpu.id))}")
             for one in state.reservations.values()
             if one is not inside and state.remainder(one, gpu.id)
         ]
@@ -132,7 +134,7 @@ def no_room(
             "capacity": gpu.capacity,
             "unrequested": left,
             "unmanaged": gpu.unmanaged,
-            "requests": {job.id: amount for amount, job in holders[: obstacle.NAMED]},
+            "requests": {job.id: amount for amount, job in holders[: blockers.NAMED]},
         }
     most = sorted(lefts, reverse=True)[spec.gpus - 1] if spec.gpus <= len(lefts) else 0  # on each of so many
     where = f"on {spec.gpus} GPUs" if spec.gpus > 1 else f"on GPU {gpus[0].index}" if len(gpus) == 1 else "on any GPU"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.quantity import Quantity
-from gpushared.core.ailments import Ailment
+from gpushared.core.health_issues import HealthIssue
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class GpuExamined(Event):
     """The driver was asked how the GPU is: all that is wrong with it now, but for what it has reported as Xids."""
 
     gpu: str
-    ailments: tuple[Ailment, ...]
+    issues: tuple[HealthIssue, ...]
     recovered: bool = False
     """The driver itself says that nothing needs to be done about the GPU (R570 and later)."""
 
 
 @dataclass(frozen=True, slots=True)
 class XidSeen(Event):
-    """The driver has reported an Xid (xids.py)."""
+    """The driver has reported an Xid (xid_catalog.py)."""
 
     gpu: str
     xid: int

@@ -20,25 +20,25 @@ from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
-from gpushared.core import health, obstacle, reclaim, reveal, unconfirmed
+from gpushared.core import blockers, health, reclaim, unconfirmed, visibility
 from gpushared.core.events import CreditAsked
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
-from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, Rung, Share, State, whole_units
-from gpushared.core.turn import Turn
+from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, ReclaimStep, Share, State, whole_units
+from gpushared.core.transaction import Transaction
 
 
 def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruction] | None:
     """What nearly every ask comes to: nobody waits on the GPU, and it fits. None: there is more to think about.
 
-    What settle() would come to as well (a test puts both side by side), without an Ask, since nothing is to wait: a
-    hundred programs may ask in the same moment, and the last of them waits for all of these.
+    answer_asks() would grant the same (a test compares both). No Ask is made, because nothing has to wait: a hundred
+    programs may ask in the same moment, and the last of them waits for all the others.
     """
     process = state.processes.get(event.process)
     share = process.shares.get(event.gpu) if process is not None else None
     if share is None or event.driver_failed or event.again:
         return None
     gpu, job = state.gpus[event.gpu], state.jobs[share.job]
-    if gpu.asks or gpu.on_rung or gpu.returning or not gpu.health.admits:
+    if gpu.asks or gpu.under_reclaim or gpu.returning or not gpu.health.admits:
         return None
     need = whole_units(event.size)
     in_limit = job.bounds[gpu.id].limit - job.committed[gpu.id]
@@ -55,39 +55,39 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
     return [Granted(event.ask, event.process, gpu.id, size, figures), Publish(gpu.id)]
 
 
-def add_ask(turn: Turn, ask: Ask) -> None:
-    gpu = turn.state.gpus[ask.gpu]
+def add_ask(tx: Transaction, ask: Ask) -> None:
+    gpu = tx.state.gpus[ask.gpu]
     gpu.asks[ask.id] = ask
-    turn.state.asks[ask.id] = ask
-    settle(turn, gpu)
+    tx.state.asks[ask.id] = ask
+    answer_asks(tx, gpu)
 
 
-def drop_ask(turn: Turn, ask: Ask) -> None:
-    turn.state.asks.pop(ask.id, None)
-    turn.state.gpus[ask.gpu].asks.pop(ask.id, None)
+def drop_ask(tx: Transaction, ask: Ask) -> None:
+    tx.state.asks.pop(ask.id, None)
+    tx.state.gpus[ask.gpu].asks.pop(ask.id, None)
 
 
-def settle(turn: Turn, gpu: Gpu) -> None:
+def answer_asks(tx: Transaction, gpu: Gpu) -> None:
     """Answer what can be answered on this GPU now, and take the next step for the rest."""
-    if not gpu.asks and not gpu.on_rung:
+    if not gpu.asks and not gpu.under_reclaim:
         return
     earmarked = 0
     waiting: list[Ask] = []
-    for ask in _in_order(turn, gpu):
-        if _try(turn, gpu, ask, earmarked):
-            drop_ask(turn, ask)
+    for ask in _in_order(tx, gpu):
+        if _try(tx, gpu, ask, earmarked):
+            drop_ask(tx, ask)
         else:
             waiting.append(ask)
             if ask.claim:
                 earmarked += ask.need
     claims = [ask for ask in waiting if ask.claim and ask.looked]
     if not gpu.looking and not gpu.revoking and not gpu.sampling:
-        reclaim.pursue(turn, gpu, claims)
+        reclaim.pursue(tx, gpu, claims)
     for ask in waiting:
         ask.looked = ask.verified = False  # old when the next event comes: nothing is refused or taken on it
 
 
-def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
+def _in_order(tx: Transaction, gpu: Gpu) -> list[Ask]:
     """Claims, then loans; each by priority, then by arrival. Marks what is a claim.
 
     Of a job whose processes ask side by side, those that came first have the room in its request: else nobody would
@@ -97,28 +97,28 @@ def _in_order(turn: Turn, gpu: Gpu) -> list[Ask]:
     guessed: dict[str, int] = {}
     asks = sorted(gpu.asks.values(), key=lambda ask: ask.order)
     for ask in asks:
-        _mark(turn, gpu, ask, promised.get(ask.job, 0), guessed.get(ask.job, 0))
+        _mark(tx, gpu, ask, promised.get(ask.job, 0), guessed.get(ask.job, 0))
         if ask.claim:
             guessed[ask.job] = ask.unsure
             promised[ask.job] = promised.get(ask.job, 0) + _growth(gpu, ask)
     return sorted(asks, key=lambda ask: not ask.claim)
 
 
-def cost_of_a_context(turn: Turn, gpu: Gpu, job: Job) -> int:
+def cost_of_a_context(tx: Transaction, gpu: Gpu, job: Job) -> int:
     """As it was learned; else a guess, which must not keep a job out for its limit: NVML will say what it does cost."""
-    learned = turn.state.overheads.get(gpu.name)
+    learned = tx.state.overheads.get(gpu.name)
     if learned is not None:
         return learned
-    return min(turn.policy.guess(gpu.total), job.bounds[gpu.id].limit) // UNIT * UNIT
+    return min(tx.policy.guess(gpu.total), job.bounds[gpu.id].limit) // UNIT * UNIT
 
 
-def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int, guessed: int) -> None:
+def _mark(tx: Transaction, gpu: Gpu, ask: Ask, promised: int, guessed: int) -> None:
     """A claim is an ask within the request: by the job's usage as last seen, what it is promised, and this.
     `guessed`: how much less the contexts in what it is promised may cost."""
-    state = turn.state
+    state = tx.state
     job, request = state.jobs[ask.job], state.jobs[ask.job].bounds[gpu.id].request
     if ask.attach:
-        ask.size = cost_of_a_context(turn, gpu, job)  # may have been learned since
+        ask.size = cost_of_a_context(tx, gpu, job)  # may have been learned since
     before = state.usage(job, gpu.id) + promised
     ask.above = before + _growth(gpu, ask) - request
     # What a context costs on a type of GPU that has not been measured yet is a guess: it refuses none that may fit.
@@ -126,10 +126,10 @@ def _mark(turn: Turn, gpu: Gpu, ask: Ask, promised: int, guessed: int) -> None:
     only_guessed = ask.attach and unmeasured and before < request
     ask.unsure = guessed + (max(0, ask.size - UNIT) if ask.attach and unmeasured else 0)
     # What calls beside it are about to take may leave it above the request: a moment later that is known.
-    ask.claim = only_guessed or ask.above + _about_to_be_used(turn, gpu, ask) <= 0
+    ask.claim = only_guessed or ask.above + _about_to_be_used(tx, gpu, ask) <= 0
 
 
-def measure_asks(turn: Turn, gpu: Gpu) -> None:
+def measure_asks(tx: Transaction, gpu: Gpu) -> None:
     """What each call lacks now, the words being fresh: other threads of its process have allocated and freed since it
     asked. Of one process the first may use what is idle first."""
     idle: dict[int, int] = {}
@@ -137,22 +137,22 @@ def measure_asks(turn: Turn, gpu: Gpu) -> None:
         share = gpu.shares.get(ask.process)
         if not ask.allocation or ask.driver_failed or share is None:
             continue
-        pending = share.pending if ask.process in gpu.holds and _is_young(turn, ask) else 0
+        pending = share.pending if ask.process in gpu.holds and _is_young(tx, ask) else 0
         left = idle.get(ask.process, share.idle - pending)
         ask.size = whole_units(max(0, ask.allocation - left))
         idle[ask.process] = max(0, left - ask.allocation)
 
 
-def _is_young(turn: Turn, ask: Ask) -> bool:
+def _is_young(tx: Transaction, ask: Ask) -> bool:
     """It gives way to calls of its own job that were answered before. Not for long: in busy programs they come one
     after the other, and this ask is to have its place among them."""
-    return turn.now - ask.since < turn.policy.hold
+    return tx.now - ask.since < tx.policy.hold
 
 
-def _about_to_be_used(turn: Turn, gpu: Gpu, ask: Ask) -> int:
+def _about_to_be_used(tx: Transaction, gpu: Gpu, ask: Ask) -> int:
     """Idle credit that calls of its job are about to take. An ask may wait for these, and is never refused for them:
     which of the calls have taken their credit already is not known exactly."""
-    if not _is_young(turn, ask):
+    if not _is_young(tx, ask):
         return 0
     return sum(gpu.shares[process].pending for process in gpu.holds if gpu.shares[process].job == ask.job)
 
@@ -185,45 +185,45 @@ class Room:
     """Until the job's limit."""
 
 
-def _room(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
-    job = turn.state.jobs[ask.job]
-    available = gpu.free - earmarked - turn.state.unlent(gpu.id, job)
-    in_limit = turn.state.in_limit(job, gpu)
-    if turn.now >= ask.deadline:
+def _room(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
+    job = tx.state.jobs[ask.job]
+    available = gpu.free - earmarked - tx.state.unlent(gpu.id, job)
+    in_limit = tx.state.in_limit(job, gpu)
+    if tx.now >= ask.deadline:
         in_limit += gpu.returning_of(job.id)  # the driver has had its time: it fails nobody's guarantee
     return Room(ask.need, available, in_limit)
 
 
-def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
+def _try(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
     """True if the ask is answered."""
-    job = turn.state.jobs[ask.job]
+    job = tx.state.jobs[ask.job]
     if not gpu.health.admits:
         if not gpu.health.lost and not ask.looked:
-            turn.look(gpu)  # what is a loan is refused, so the words must be fresh
+            tx.look(gpu)  # what is a loan is refused, so the words must be fresh
             return False
-        refusal = health.refusal(turn, gpu, ask)
+        refusal = health.refusal(tx, gpu, ask)
         if refusal is not None:
-            return _deny(turn, gpu, ask, refusal)
+            return _deny(tx, gpu, ask, refusal)
     if ask.driver_failed and not ask.sampled:
-        turn.sample(gpu)
+        tx.sample(gpu)
         return False
     if not (ask.need or ask.attach or ask.driver_failed):
-        _grant(turn, gpu, ask, Room(0, 0, 0))  # its process has freed enough since it asked
+        _grant(tx, gpu, ask, Room(0, 0, 0))  # its process has freed enough since it asked
         return True
-    room = _room(turn, gpu, ask, earmarked)
+    room = _room(tx, gpu, ask, earmarked)
     if room.need <= room.in_limit and room.need <= room.available:
-        _grant(turn, gpu, ask, room)
+        _grant(tx, gpu, ask, room)
         return True
-    if turn.now >= ask.deadline and ask.claim and ask.looked:
-        return _deny(turn, gpu, ask, reclaim.timed_out(turn, gpu, ask))
+    if tx.now >= ask.deadline and ask.claim and ask.looked:
+        return _deny(tx, gpu, ask, reclaim.timed_out(tx, gpu, ask))
     if not ask.looked:
-        turn.look(gpu)
+        tx.look(gpu)
         return False
     if gpu.revoking:
         return False
-    pending = _about_to_be_used(turn, gpu, ask)
+    pending = _about_to_be_used(tx, gpu, ask)
     if room.need > room.in_limit:
-        siblings = [share for share in turn.state.shares_of(job, gpu.id) if _is_anothers(ask, share)]
+        siblings = [share for share in tx.state.shares_of(job, gpu.id) if _is_anothers(ask, share)]
         missing = room.need - room.in_limit
         spared = gpu.holds if pending else {}
         takeable = [(share, share.idle - (share.pending if share.process in spared else 0)) for share in siblings]
@@ -231,43 +231,43 @@ def _try(turn: Turn, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         if missing > idle:
             if missing <= idle + pending:
                 return False  # a moment later it is in use, or idle
-            coming = gpu.returning_of(job.id) if turn.now < ask.deadline else 0
+            coming = gpu.returning_of(job.id) if tx.now < ask.deadline else 0
             if missing <= idle + coming:
                 return False  # the driver still holds it for the job's dead, and shows it
-            if unconfirmed.may_cover(turn, gpu, ask, missing - idle - coming):
+            if unconfirmed.may_cover(tx, gpu, ask, missing - idle - coming):
                 return False
-            return _deny(turn, gpu, ask, _over_limit(turn, gpu, ask))
-        _revoke(turn, gpu, missing, takeable)
+            return _deny(tx, gpu, ask, _over_limit(tx, gpu, ask))
+        _revoke(tx, gpu, missing, takeable)
         return False
     if not ask.claim and ask.above <= 0:
         return False
-    if not ask.claim and unconfirmed.may_cover(turn, gpu, ask, ask.above - ask.unsure):
+    if not ask.claim and unconfirmed.may_cover(tx, gpu, ask, ask.above - ask.unsure):
         return False
-    held = turn.state.held(gpu, against_claims=ask.claim)
+    held = tx.state.held(gpu, against_claims=ask.claim)
     others = [share for share in gpu.shares.values() if _is_anothers(ask, share)]
-    takeable = [(share, _takeable(turn.state, share, held)) for share in _idle_first(turn, gpu, ask, others)]
+    takeable = [(share, _takeable(tx.state, share, held)) for share in _idle_first(tx, gpu, ask, others)]
     idle = sum(amount for _, amount in takeable)
     missing = room.need - room.available
     if not ask.claim and idle < missing <= idle + pending:
         return False  # a moment later it is in use, or idle
     if idle and (missing <= idle or ask.claim):
-        _revoke(turn, gpu, missing, takeable)
+        _revoke(tx, gpu, missing, takeable)
         return False
     if not ask.claim:
         if (gpu.returning or unconfirmed.strays(gpu.shares.values())) and not ask.sampled:
-            turn.sample(gpu)  # it may have come back by now, and strays may have gone
+            tx.sample(gpu)  # it may have come back by now, and strays may have gone
             return False
-        return _deny(turn, gpu, ask, _not_free(turn, gpu, ask, room))
+        return _deny(tx, gpu, ask, _not_free(tx, gpu, ask, room))
     if not ask.short:
         ask.short = True
-        turn.state.counters.claims += 1
-        turn.record_reason("claim_waits", _claim_waits(gpu, ask, room), job=job, gpu=gpu.id)
+        tx.state.counters.claims += 1
+        tx.record_reason("claim_waits", _claim_waits(gpu, ask, room), job=job, gpu=gpu.id)
     return False
 
 
-def _idle_first(turn: Turn, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
+def _idle_first(tx: Transaction, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
     """Whose idle credit goes first: the job's own processes', then borrowers', then the largest."""
-    state = turn.state
+    state = tx.state
 
     def order(share: Share) -> tuple[bool, bool, int, int]:
         job = state.jobs[share.job]
@@ -281,7 +281,7 @@ def _takeable(state: State, share: Share, held: Mapping[int, int]) -> int:
     return max(0, min(state.revocable(share), share.idle - held.get(share.process, 0)))
 
 
-def _revoke(turn: Turn, gpu: Gpu, missing: int, takeable: Iterable[tuple[Share, int]]) -> None:
+def _revoke(tx: Transaction, gpu: Gpu, missing: int, takeable: Iterable[tuple[Share, int]]) -> None:
     """Take `missing` bytes of idle credit, in this order, of each share at most so much.
 
     This ends: a revocation that brings less than it should have has brought all, and the answer says so.
@@ -291,30 +291,30 @@ def _revoke(turn: Turn, gpu: Gpu, missing: int, takeable: Iterable[tuple[Share, 
         if size <= 0:
             continue
         gpu.revoking += 1
-        turn.emit(Revoke(share.process, gpu.id, size))
+        tx.emit(Revoke(share.process, gpu.id, size))
         missing -= size
         if missing <= 0:
             return
 
 
-def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
-    state = turn.state
-    spare = min(turn.policy.chunk, room.in_limit - room.need, room.available - room.need)
+def _grant(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> None:
+    state = tx.state
+    spare = min(tx.policy.chunk, room.in_limit - room.need, room.available - room.need)
     spare = max(0, spare) // UNIT * UNIT if gpu.health.admits else 0
     state.counters.grants += 1
     share = gpu.shares.get(ask.process)
     if ask.attach:
         if share is None:
-            share = Share(ask.process, ask.job, gpu.id, turn.now)
+            share = Share(ask.process, ask.job, gpu.id, tx.now)
             state.add_share(share)
-        share.attached, share.measured, share.since = True, False, turn.now
-        share.glimpse, share.glimpsed_at = -1, turn.now
+        share.attached, share.measured, share.since = True, False, tx.now
+        share.provisional, share.provisional_at = -1, tx.now
         if gpu.name not in state.overheads:
             gpu.guessed.add(share.process)
         state.change(share, credit=spare, overhead=room.need)
-        turn.emit(Attached(ask.id, ask.process, gpu.id, room.need, spare))
+        tx.emit(Attached(ask.id, ask.process, gpu.id, room.need, spare))
         job = state.jobs[ask.job]
-        turn.record(
+        tx.record(
             "attached",
             f"a context opens on GPU {gpu.index} ({format_bytes(room.need)})",
             job=job,
@@ -326,44 +326,44 @@ def _grant(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> None:
         size = 0 if ask.driver_failed else room.need + spare
         if not ask.driver_failed:
             share.granted.append(ask.allocation or ask.need)
-            gpu.holds[share.process] = turn.now
+            gpu.holds[share.process] = tx.now
         state.change(share, credit=size)
-        drop_ask(turn, ask)  # it waits no more: nothing is earmarked for it in what follows
+        drop_ask(tx, ask)  # it waits no more: nothing is earmarked for it in what follows
         figures = published(state, gpu, (ask.process,))[ask.process]
-        turn.emit(Granted(ask.id, ask.process, gpu.id, size, figures))
+        tx.emit(Granted(ask.id, ask.process, gpu.id, size, figures))
     if ask.short:
-        _record_claim(turn, gpu, ask)
-    turn.emit(Publish(gpu.id))
+        _record_claim(tx, gpu, ask)
+    tx.emit(Publish(gpu.id))
 
 
-def _record_claim(turn: Turn, gpu: Gpu, ask: Ask) -> None:
-    waited = turn.now - ask.since
-    turn.state.counters.claim_seconds += waited
-    job = turn.state.jobs[ask.job]
-    rung = str(ask.rung)
-    turn.state.counters.claims_met[rung] += 1
-    how = "with nobody asked" if ask.rung is Rung.REVOKE else f"by {rung}"
+def _record_claim(tx: Transaction, gpu: Gpu, ask: Ask) -> None:
+    waited = tx.now - ask.since
+    tx.state.counters.claim_seconds += waited
+    job = tx.state.jobs[ask.job]
+    rung = str(ask.step)
+    tx.state.counters.claims_met[rung] += 1
+    how = "with nobody asked" if ask.step is ReclaimStep.REVOKE else f"by {rung}"
     text = f"claim of {format_bytes(ask.wanted)} on GPU {gpu.index} met after {waited:.2f} s, {how}"
-    turn.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
+    tx.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
 
 
-def _deny(turn: Turn, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
-    state = turn.state
+def _deny(tx: Transaction, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
+    state = tx.state
     job = state.jobs[ask.job]
     job.refusals += 1
     state.counters.denials[reason.code.value] += 1
-    turn.emit(Denied(ask.id, ask.process, gpu.id, reason))
-    turn.record_reason("denied", reason, job=job, gpu=gpu.id)
+    tx.emit(Denied(ask.id, ask.process, gpu.id, reason))
+    tx.record_reason("denied", reason, job=job, gpu=gpu.id)
     return True
 
 
-def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
+def count_failed_driver(tx: Transaction, event: CreditAsked, job: Job) -> None:
     """The account and NVML agree that there is room, and the driver does not: memory in too small pieces, or a fault of
     its own. Within the request that is a guarantee that was not kept."""
-    gpu = turn.state.gpus[event.gpu]
-    within = turn.state.usage(job, gpu.id) <= job.bounds[gpu.id].request
+    gpu = tx.state.gpus[event.gpu]
+    within = tx.state.usage(job, gpu.id) <= job.bounds[gpu.id].request
     if within:
-        turn.state.counters.violations["driver"] += 1
+        tx.state.counters.violations["driver"] += 1
     amount = format_bytes(max(event.size, event.allocation))
     reason = Reason(
         Code.DRIVER_FAILED,
@@ -372,15 +372,15 @@ def count_failed_driver(turn: Turn, event: CreditAsked, job: Job) -> None:
         "its memory may be in too small pieces: for PyTorch set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         {"asked": max(event.size, event.allocation), "job": job.id, "within": within},
     )
-    turn.emit(Denied(event.ask, event.process, gpu.id, reason))
-    turn.record_reason("denied", reason, job=job, gpu=gpu.id)
+    tx.emit(Denied(event.ask, event.process, gpu.id, reason))
+    tx.record_reason("denied", reason, job=job, gpu=gpu.id)
 
 
 # ---- what those who wait, or are refused, read -----------------------------------------------------
 
 
 def _claim_waits(gpu: Gpu, ask: Ask, room: Room) -> Reason:
-    """For its story; who holds what meanwhile is said in waits.py."""
+    """For its story; who holds what meanwhile is said in wait_report.py."""
     free = max(0, room.available)
     what = f"to open a context ({format_bytes(ask.wanted)})" if ask.attach else f"for {format_bytes(ask.wanted)}"
     text = f"waits {what} on GPU {gpu.index}, which is within its request; {format_bytes(free)} are free"
@@ -393,30 +393,30 @@ def _what(gpu: Gpu, ask: Ask) -> str:
     return f"cannot allocate {format_bytes(ask.wanted)} on GPU {gpu.index}"
 
 
-def _over_limit(turn: Turn, gpu: Gpu, ask: Ask) -> Reason:
-    job = turn.state.jobs[ask.job]
-    bounds, usage = job.bounds[gpu.id], turn.state.usage(job, gpu.id)
+def _over_limit(tx: Transaction, gpu: Gpu, ask: Ask) -> Reason:
+    job = tx.state.jobs[ask.job]
+    bounds, usage = job.bounds[gpu.id], tx.state.usage(job, gpu.id)
     source = f"   from {job.spec.limit_source}" if job.spec.limit_source else ""
     facts = (
         ("limit", format_bytes(bounds.limit) + source),
-        ("in use", f"{format_bytes(usage)}{_by_process(turn, gpu, job)}"),
+        ("in use", f"{format_bytes(usage)}{_by_process(tx, gpu, job)}"),
     )
     data = {"asked": ask.wanted, "limit": bounds.limit, "usage": usage, "job": job.id}
     enough = -(-(usage + ask.wanted) // MIB)
-    hint = words("raise it while it runs: `gpushare set ", reveal.name(job.spec), f" --limit {enough}Mi`")
+    hint = words("raise it while it runs: `gpushare set ", visibility.name(job.spec), f" --limit {enough}Mi`")
     if bounds.limit >= gpu.capacity:
         hint = f"the limit is all that GPU {gpu.index} can give"
     return Reason(Code.OVER_LIMIT, f"{_what(gpu, ask)}: over this job's limit", facts, hint, data)
 
 
-def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
-    state = turn.state
+def _not_free(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> Reason:
+    state = tx.state
     job = state.jobs[ask.job]
     bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)
     others = [(state.usage(other, gpu.id), other) for other in state.owners(gpu.id) if other is not job]
     holding = sorted((one for one in others if one[0]), key=lambda one: -one[0])
-    holders = [words(reveal.who(other.spec), f" {format_bytes(used)}") for used, other in holding[: obstacle.NAMED]]
-    holders += obstacle.and_others([used for used, _ in holding]) + obstacle.held_by_no_job(gpu)
+    holders = [words(visibility.who(other.spec), f" {format_bytes(used)}") for used, other in holding[: blockers.NAMED]]
+    holders += blockers.and_others([used for used, _ in holding]) + blockers.held_by_no_job(gpu)
     free = max(0, room.available)
     what = f"{_what(gpu, ask)}: it is above this job's request, and only {format_bytes(free)} are free"
     facts: list[tuple[Words, Words]] = [
@@ -428,11 +428,11 @@ def _not_free(turn: Turn, gpu: Gpu, ask: Ask, room: Room) -> Reason:
     return Reason(Code.NOT_FREE, what, tuple(facts), hint, data)
 
 
-def _by_process(turn: Turn, gpu: Gpu, job: Job) -> str:
-    shares = turn.state.shares_of(job, gpu.id)
+def _by_process(tx: Transaction, gpu: Gpu, job: Job) -> str:
+    shares = tx.state.shares_of(job, gpu.id)
     if not shares:
         return ""
-    processes = turn.state.processes
+    processes = tx.state.processes
     parts = [
         f"{processes[share.process].command or 'pid'}[{processes[share.process].pid}] {format_bytes(share.usage)}"
         for share in sorted(shares, key=lambda share: -share.usage)[:4]

@@ -6,10 +6,10 @@ This file says what each event means; the decisions are in the modules that it c
     lending.py     who gets credit, who waits, who is refused
     reclaim.py     how a claim's shortfall comes back from borrowers
     planner.py     whose loan it is that must come back
-    obstacle.py    what stands in the way of a claim
-    waits.py       who waits for what, and what would end it
+    blockers.py    what stands in the way of a claim
+    wait_report.py       who waits for what, and what would end it
     measure.py     what NVML corrects
-    rebudget.py    how a running job's budget changes
+    budget_change.py    how a running job's budget changes
     health.py      what follows from a GPU's health
 
 `validate()` checks every invariant and runs after every event of every test; `story(job)` is what happened to a
@@ -27,16 +27,16 @@ from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Mention, Reason, words
 from gpushared.core import (
     admission,
+    budget_change,
     health,
     lending,
     measure,
-    notes,
-    rebudget,
+    persistence,
     reclaim,
-    reserving,
-    reveal,
-    rungs,
+    reclaim_steps,
+    reservations,
     unconfirmed,
+    visibility,
 )
 from gpushared.core.events import (
     AskCancelled,
@@ -92,13 +92,14 @@ from gpushared.core.state import (
     Job,
     Policy,
     Process,
+    Reservation,
     Returning,
     Share,
     State,
     Submission,
     whole_units,
 )
-from gpushared.core.turn import Turn
+from gpushared.core.transaction import Transaction
 
 __all__ = ["NodeState"]
 
@@ -110,7 +111,7 @@ class NodeState:
         self.state = State(policy or Policy())
         self._now = 0.0
         self._wake: float | None = None
-        self._handlers: dict[type[Event], Callable[[Turn, Any], None]] = {
+        self._handlers: dict[type[Event], Callable[[Transaction, Any], None]] = {
             GpuFound: _gpu_found,
             GpuExamined: _gpu_examined,
             XidSeen: _xid_seen,
@@ -132,8 +133,8 @@ class NodeState:
             BudgetChanged: _budget_changed,
             Checkpointed: _checkpointed,
             LeftAlone: _left_alone,
-            ReservationAsked: reserving.ask,
-            ReservationRestored: reserving.restore,
+            ReservationAsked: reservations.ask,
+            ReservationRestored: reservations.restore,
             ReservationEnded: _reservation_ended,
             TimePassed: _time_passed,
         }
@@ -145,17 +146,17 @@ class NodeState:
             granted = lending.grant_plainly(self.state, event, now)
             if granted is not None:
                 return granted  # it changes no excess, nobody's wait, and not when to look at the clock again
-        turn = Turn(self.state, now)
-        self._handlers[type(event)](turn, event)
+        tx = Transaction(self.state, now)
+        self._handlers[type(event)](tx, event)
         self.state.work_off_excess()
         for gpu in self.state.gpus.values():
             if gpu.asks or gpu.some.running:
                 _note_stall(gpu, self._now)
         wake = _next_wake(self.state)
         if wake is not None and wake != self._wake:
-            turn.emit(WakeAt(wake))
+            tx.emit(WakeAt(wake))
         self._wake = wake
-        return turn.out
+        return tx.out
 
     def validate(self) -> None:
         """Raise InvariantError if the state contradicts itself or an invariant."""
@@ -176,13 +177,13 @@ class NodeState:
         return unconfirmed.watched(self.state.gpus[gpu])
 
     def pressure(self, gpu: str, now: float) -> dict[str, dict[str, float]]:
-        """How long claims have waited on the GPU (stall.py)."""
+        """How long claims have waited on the GPU (pressure.py)."""
         found = self.state.gpus[gpu]
         return {"some": found.some.read(now), "full": found.full.read(now)}
 
     def notes(self) -> dict[str, Any]:
-        """What a later daemon should know, as JSON-able data; notes.restore reads it."""
-        return notes.take(self.state, self._now)
+        """What a later daemon should know, as JSON-able data; persistence.restore reads it."""
+        return persistence.take(self.state, self._now)
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -197,6 +198,10 @@ class NodeState:
         return self.state.processes
 
     @property
+    def reservations(self) -> Mapping[str, Reservation]:
+        return self.state.reservations
+
+    @property
     def counters(self) -> Counters:
         return self.state.counters
 
@@ -208,95 +213,95 @@ class NodeState:
 # ---- GPUs ------------------------------------------------------------------------------------------
 
 
-def _gpu_found(turn: Turn, event: GpuFound) -> None:
-    policy = turn.policy
+def _gpu_found(tx: Transaction, event: GpuFound) -> None:
+    policy = tx.policy
     reserve = max(policy.reserve_least, int(event.total * policy.reserve_share), event.reserved)
     reserve = whole_units(reserve)
-    known = turn.state.gpus.get(event.gpu)
+    known = tx.state.gpus.get(event.gpu)
     total = event.total // UNIT * UNIT
     if known is not None:
         known.index, known.name = event.index, event.name
-        if health.resized(turn, known, total, min(reserve, total)):
-            measure.work_off(turn, known)
-            _after_change_of(turn, known)
+        if health.resized(tx, known, total, min(reserve, total)):
+            measure.work_off(tx, known)
+            _after_change_of(tx, known)
         return
-    turn.state.gpus[event.gpu] = Gpu(event.gpu, event.index, event.name, total, min(reserve, total))
+    tx.state.gpus[event.gpu] = Gpu(event.gpu, event.index, event.name, total, min(reserve, total))
     text = f"GPU {event.index} {event.name}: {format_bytes(total)}, reserve {format_bytes(reserve)}"
-    turn.record("gpu", text, gpu=event.gpu, total=total, reserve=reserve)
+    tx.record("gpu", text, gpu=event.gpu, total=total, reserve=reserve)
 
 
-def _gpu_examined(turn: Turn, event: GpuExamined) -> None:
-    gpu = turn.state.gpus.get(event.gpu)
+def _gpu_examined(tx: Transaction, event: GpuExamined) -> None:
+    gpu = tx.state.gpus.get(event.gpu)
     if gpu is not None:
-        health.examined(turn, gpu, event)
-        _after_change_of(turn, gpu)
+        health.examined(tx, gpu, event)
+        _after_change_of(tx, gpu)
 
 
-def _xid_seen(turn: Turn, event: XidSeen) -> None:
-    gpu = turn.state.gpus.get(event.gpu)
+def _xid_seen(tx: Transaction, event: XidSeen) -> None:
+    gpu = tx.state.gpus.get(event.gpu)
     if gpu is not None:
-        health.xid_seen(turn, gpu, event)
-        _after_change_of(turn, gpu)
+        health.xid_seen(tx, gpu, event)
+        _after_change_of(tx, gpu)
 
 
-def _after_change_of(turn: Turn, gpu: Gpu) -> None:
+def _after_change_of(tx: Transaction, gpu: Gpu) -> None:
     """Its health or its size: those who wait for it may have nothing to wait for any more, or may have it now."""
-    lending.settle(turn, gpu)
-    turn.emit(Publish(gpu.id))
-    _admit_waiting(turn)
+    lending.answer_asks(tx, gpu)
+    tx.emit(Publish(gpu.id))
+    _admit_waiting(tx)
 
 
 # ---- jobs ------------------------------------------------------------------------------------------
 
 
-def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
-    state = turn.state
+def _job_submitted(tx: Transaction, event: JobSubmitted) -> None:
+    state = tx.state
     if event.job in state.jobs:
         # The wrapper has come back after a restart of the daemon: it has its place already.
         state.jobs[event.job].open = True
-        turn.emit(JobAdmitted(event.job, tuple(state.jobs[event.job].bounds)))
+        tx.emit(JobAdmitted(event.job, tuple(state.jobs[event.job].bounds)))
         return
-    inside = reserving.of_job(turn, event.spec)
+    inside = reservations.of_job(tx, event.spec)
     if isinstance(inside, Reason):
-        turn.emit(JobRefused(event.job, inside))
-        turn.record_of_submission("refused", inside, event.job, event.spec)
+        tx.emit(JobRefused(event.job, inside))
+        tx.record_of_submission("refused", inside, event.job, event.spec)
         return
     ahead = [waiting for waiting in state.queue.values() if waiting.spec.priority >= event.spec.priority]
     found = admission.place(state, event.spec, (), inside) if event.spec.gpus else {}
     if isinstance(found, Reason):
-        _queue_or_refuse(turn, event, found)
-    elif ahead and inside is None and _overtakes(turn, ahead, found):
+        _queue_or_refuse(tx, event, found)
+    elif ahead and inside is None and _overtakes(tx, ahead, found):
         # What is free belongs to those who wait: large requests would never get in otherwise.
-        facts = tuple((words(reveal.name(one.spec)), f"waits for {one.spec.request}") for one in ahead[:4])
+        facts = tuple((words(visibility.name(one.spec)), f"waits for {one.spec.request}") for one in ahead[:4])
         message = f"{len(ahead)} jobs queue for room already" if len(ahead) > 1 else "a job queues for room already"
         reason = Reason(Code.NOT_ADMITTED, message, facts, "queue behind them with --wait")
-        _queue_or_refuse(turn, event, reason)
+        _queue_or_refuse(tx, event, reason)
     else:
-        _admit(turn, event.job, event.spec, found, turn.now)
+        _admit(tx, event.job, event.spec, found, tx.now)
 
 
-def _queue_or_refuse(turn: Turn, event: JobSubmitted, reason: Reason) -> None:
+def _queue_or_refuse(tx: Transaction, event: JobSubmitted, reason: Reason) -> None:
     if event.wait is None or reason.code is not Code.NOT_ADMITTED:
-        turn.emit(JobRefused(event.job, reason))
-        turn.record_of_submission("refused", reason, event.job, event.spec)
+        tx.emit(JobRefused(event.job, reason))
+        tx.record_of_submission("refused", reason, event.job, event.spec)
         return
     patience = f", or is refused in {format_duration(event.wait)}" if event.wait < A_YEAR else ""
     reason = replace(reason, hint=f"it starts when there is room for it{patience}")
-    until = turn.now + event.wait
-    turn.state.queue[event.job] = Submission(event.job, event.spec, turn.now - event.age, until)
-    turn.emit(JobQueued(event.job, reason))
-    turn.record_of_submission("queued", reason, event.job, event.spec)
-    turn.emit(Persist())
+    until = tx.now + event.wait
+    tx.state.queue[event.job] = Submission(event.job, event.spec, tx.now - event.age, until)
+    tx.emit(JobQueued(event.job, reason))
+    tx.record_of_submission("queued", reason, event.job, event.spec)
+    tx.emit(Persist())
 
 
-def _admit(turn: Turn, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
+def _admit(tx: Transaction, id: str, spec: Any, bounds: dict[str, Bounds], since: float) -> Job:
     job = Job(id, spec, since, dict(bounds))
-    turn.state.add_job(job)
-    turn.emit(JobAdmitted(id, tuple(bounds)))
-    turn.record("admitted", f"admitted on {_places(turn.state, bounds) or 'each GPU that it opens'}", job=job)
-    turn.emit(Persist())
+    tx.state.add_job(job)
+    tx.emit(JobAdmitted(id, tuple(bounds)))
+    tx.record("admitted", f"admitted on {_places(tx.state, bounds) or 'each GPU that it opens'}", job=job)
+    tx.emit(Persist())
     for gpu in bounds:
-        turn.emit(Publish(gpu))
+        tx.emit(Publish(gpu))
     return job
 
 
@@ -307,130 +312,130 @@ def _places(state: State, bounds: Mapping[str, Bounds]) -> str:
     )
 
 
-def _overtakes(turn: Turn, ahead: Iterable[Submission], found: Mapping[str, Bounds]) -> bool:
+def _overtakes(tx: Transaction, ahead: Iterable[Submission], found: Mapping[str, Bounds]) -> bool:
     """It would take room on a GPU that somebody waits for."""
-    waited_for = _waited_for(turn, ahead)
+    waited_for = _waited_for(tx, ahead)
     return any(bounds.request and gpu in waited_for for gpu, bounds in found.items())
 
 
-def _waited_for(turn: Turn, ahead: Iterable[Submission]) -> set[str]:
+def _waited_for(tx: Transaction, ahead: Iterable[Submission]) -> set[str]:
     waited_for: set[str] = set()
     for waiting in ahead:
-        gpus = admission.candidates(turn.state, waiting.spec)
+        gpus = admission.candidates(tx.state, waiting.spec)
         if not isinstance(gpus, Reason):
             waited_for.update(gpu.id for gpu in gpus)
-        if len(waited_for) == len(turn.state.gpus):
+        if len(waited_for) == len(tx.state.gpus):
             break  # a thousand may queue
     return waited_for
 
 
-def _admit_waiting(turn: Turn) -> None:
+def _admit_waiting(tx: Transaction) -> None:
     """Those that now fit: by priority, then by arrival. Nobody overtakes another on a GPU that both could have."""
-    state = turn.state
+    state = tx.state
     waited_for: set[str] = set()
     for waiting in sorted(state.queue.values(), key=lambda one: one.order):
-        if turn.now < waiting.until and admission.is_blocked(state, waiting.spec, waited_for):
+        if tx.now < waiting.until and admission.is_blocked(state, waiting.spec, waited_for):
             continue
-        inside = reserving.of_job(turn, waiting.spec)
+        inside = reservations.of_job(tx, waiting.spec)
         if isinstance(inside, Reason):  # it has been released meanwhile
             found: dict[str, Bounds] | Reason = inside
         else:
             found = admission.place(state, waiting.spec, waited_for, inside)
         if not isinstance(found, Reason):
             del state.queue[waiting.job]
-            _admit(turn, waiting.job, waiting.spec, found, turn.now)
+            _admit(tx, waiting.job, waiting.spec, found, tx.now)
         elif found.code is not Code.NOT_ADMITTED:
             # No GPU is left that it could wait for: they are lost, or have become too small.
             del state.queue[waiting.job]
-            turn.emit(JobRefused(waiting.job, found))
-            turn.record_of_submission("refused", found, waiting.job, waiting.spec)
-            turn.emit(Persist())
-        elif turn.now >= waiting.until:
+            tx.emit(JobRefused(waiting.job, found))
+            tx.record_of_submission("refused", found, waiting.job, waiting.spec)
+            tx.emit(Persist())
+        elif tx.now >= waiting.until:
             del state.queue[waiting.job]
             message = words("the time given with --wait is over: ", found.message)
             hint = "request less, or wait longer with --wait"
             reason = replace(found, code=Code.WAIT_OVER, message=message, hint=hint)
-            turn.emit(JobRefused(waiting.job, reason))
-            turn.record_of_submission("refused", reason, waiting.job, waiting.spec)
-            turn.emit(Persist())
+            tx.emit(JobRefused(waiting.job, reason))
+            tx.record_of_submission("refused", reason, waiting.job, waiting.spec)
+            tx.emit(Persist())
         else:
-            waited_for |= _waited_for(turn, (waiting,))
+            waited_for |= _waited_for(tx, (waiting,))
 
 
-def _job_restored(turn: Turn, event: JobRestored) -> None:
+def _job_restored(tx: Transaction, event: JobRestored) -> None:
     bounds = {}
     for id in event.gpus:
-        gpu = turn.state.gpus.get(id)
+        gpu = tx.state.gpus.get(id)
         if gpu is None:
             continue
         found = admission.bounds_on(gpu, event.spec.request, event.spec.limit)
-        taken = gpu.requested + turn.state.reserved(gpu.id)
-        inside = turn.state.reservations.get(event.spec.reservation)
-        kept = turn.state.remainder(inside, gpu.id) if inside is not None else 0
+        taken = gpu.requested + tx.state.reserved(gpu.id)
+        inside = tx.state.reservations.get(event.spec.reservation)
+        kept = tx.state.remainder(inside, gpu.id) if inside is not None else 0
         if isinstance(found, Reason) or found.request > gpu.capacity - taken + kept:
             # The GPU, the reserve or the notes have changed: the job keeps its limit and loses its guarantee.
             ceiling = min(event.spec.limit.resolve(gpu.total), gpu.capacity)
             found = Bounds(0, ceiling)
         bounds[id] = found
-    job = Job(event.job, event.spec, turn.now - event.age, bounds, open=event.open)
-    job.active_at = turn.now  # nobody has looked meanwhile: not idle, as far as anybody knows
+    job = Job(event.job, event.spec, tx.now - event.age, bounds, open=event.open)
+    job.active_at = tx.now  # nobody has looked meanwhile: not idle, as far as anybody knows
     if event.saved is not None:
-        job.saved_at = turn.now - event.saved
-    turn.state.add_job(job)
-    turn.record("restored", "found again by a daemon that has begun anew", job=job)
+        job.saved_at = tx.now - event.saved
+    tx.state.add_job(job)
+    tx.record("restored", "found again by a daemon that has begun anew", job=job)
     for id in bounds:
-        turn.emit(Publish(id))
+        tx.emit(Publish(id))
 
 
-def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:
-    if turn.state.queue.pop(event.job, None) is not None:
-        turn.emit(Persist())
-        _admit_waiting(turn)
+def _job_withdrawn(tx: Transaction, event: JobWithdrawn) -> None:
+    if tx.state.queue.pop(event.job, None) is not None:
+        tx.emit(Persist())
+        _admit_waiting(tx)
 
 
-def _job_ended(turn: Turn, event: JobEnded) -> None:
-    job = turn.state.jobs.get(event.job)
+def _job_ended(tx: Transaction, event: JobEnded) -> None:
+    job = tx.state.jobs.get(event.job)
     if job is None:
-        _job_withdrawn(turn, JobWithdrawn(event.job))
+        _job_withdrawn(tx, JobWithdrawn(event.job))
         return
     job.open = False
-    _close_if_over(turn, job)
+    _close_if_over(tx, job)
 
 
-def _close_if_over(turn: Turn, job: Job) -> None:
+def _close_if_over(tx: Transaction, job: Job) -> None:
     if job.open or job.processes:
         return
-    turn.record("ended", "the job is over", job=job)
-    turn.emit(JobClosed(job.id))
-    turn.state.drop_job(job)
-    turn.emit(Persist())
-    _admit_waiting(turn)
+    tx.record("ended", "the job is over", job=job)
+    tx.emit(JobClosed(job.id))
+    tx.state.drop_job(job)
+    tx.emit(Persist())
+    _admit_waiting(tx)
     for gpu in job.bounds:
-        lending.settle(turn, turn.state.gpus[gpu])
-        turn.emit(Publish(gpu))
+        lending.answer_asks(tx, tx.state.gpus[gpu])
+        tx.emit(Publish(gpu))
 
 
 # ---- processes -------------------------------------------------------------------------------------
 
 
 def _program(job: Job, process: Process | ProcessJoined) -> Mention:
-    return reveal.program(job.spec.uid, process.command, process.pid)
+    return visibility.program(job.spec.uid, process.command, process.pid)
 
 
-def _process_joined(turn: Turn, event: ProcessJoined) -> None:
-    job = turn.state.jobs.get(event.job)
-    if job is None or event.process in turn.state.processes:
+def _process_joined(tx: Transaction, event: ProcessJoined) -> None:
+    job = tx.state.jobs.get(event.job)
+    if job is None or event.process in tx.state.processes:
         return
-    turn.state.processes[event.process] = Process(event.process, job.id, event.pid, event.command, turn.now)
+    tx.state.processes[event.process] = Process(event.process, job.id, event.pid, event.command, tx.now)
     job.processes.add(event.process)
-    turn.record("joined", words(_program(job, event), " joins"), job=job, pid=event.pid)
+    tx.record("joined", words(_program(job, event), " joins"), job=job, pid=event.pid)
     if job.killed is not None:
-        turn.emit(Kill(job.id, (event.process,), job.killed))  # the job is over, and nobody starts in it any more
+        tx.emit(Kill(job.id, (event.process,), job.killed))  # the job is over, and nobody starts in it any more
 
 
-def _process_restored(turn: Turn, event: ProcessRestored) -> None:
-    _process_joined(turn, ProcessJoined(event.process, event.job, event.pid, event.command))
-    state = turn.state
+def _process_restored(tx: Transaction, event: ProcessRestored) -> None:
+    _process_joined(tx, ProcessJoined(event.process, event.job, event.pid, event.command))
+    state = tx.state
     if event.process not in state.processes:
         return
     job = state.jobs[event.job]
@@ -442,88 +447,88 @@ def _process_restored(turn: Turn, event: ProcessRestored) -> None:
             state.bind(job, gpu.id, Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity)))
         credit = max(seen.credit, seen.used)
         attached = seen.overhead > 0  # a closed context is not charged; a new one will be
-        share = Share(event.process, job.id, gpu.id, turn.now, credit, seen.used, seen.overhead, attached)
+        share = Share(event.process, job.id, gpu.id, tx.now, credit, seen.used, seen.overhead, attached)
         state.add_share(share)
         state.note_excess(job, gpu.id)
-        turn.emit(Publish(gpu.id))
+        tx.emit(Publish(gpu.id))
 
 
-def _process_gone(turn: Turn, event: ProcessGone) -> None:
+def _process_gone(tx: Transaction, event: ProcessGone) -> None:
     """Its credit is free again at once where it was idle; what it used, when NVML says so."""
-    state = turn.state
+    state = tx.state
     process = state.processes.get(event.process)
     if process is None:
         return
     job = state.jobs[process.job]
     for ask in [ask for ask in state.asks.values() if ask.process == process.id]:
-        lending.drop_ask(turn, ask)
+        lending.drop_ask(tx, ask)
     touched = []
     for share in list(process.shares.values()):
         gpu = state.gpus[share.gpu]
         used = min(event.used.get(gpu.id, share.used), share.credit)
-        _return(turn, gpu, share, process.pid, used + share.overhead)
+        _return(tx, gpu, share, process.pid, used + share.overhead)
         state.drop_share(share)
         touched.append(gpu)
     job.processes.discard(process.id)
     del state.processes[process.id]
     for gpu in touched:
         if not state.has_share(job, gpu.id):
-            rungs.gone(turn, gpu, job)
-    turn.record("left", words(_program(job, process), " has gone"), job=job, pid=process.pid)
+            reclaim_steps.gone(tx, gpu, job)
+    tx.record("left", words(_program(job, process), " has gone"), job=job, pid=process.pid)
     for gpu in touched:
         if gpu.asks and gpu.returning:
-            turn.sample(gpu)  # somebody waits for just this memory, and it may be back already
-        lending.settle(turn, gpu)
-        turn.emit(Publish(gpu.id))
-    _close_if_over(turn, job)
+            tx.sample(gpu)  # somebody waits for just this memory, and it may be back already
+        lending.answer_asks(tx, gpu)
+        tx.emit(Publish(gpu.id))
+    _close_if_over(tx, job)
 
 
-def _return(turn: Turn, gpu: Gpu, share: Share, pid: int, amount: int) -> None:
+def _return(tx: Transaction, gpu: Gpu, share: Share, pid: int, amount: int) -> None:
     if amount <= 0:
         return
     earlier = gpu.returning.get(share.process)
     amount += earlier.amount if earlier else 0
-    gpu.returning[share.process] = Returning(pid, share.job, amount, turn.now)
+    gpu.returning[share.process] = Returning(pid, share.job, amount, tx.now)
 
 
 # ---- asks ------------------------------------------------------------------------------------------
 
 
-def _attach_asked(turn: Turn, event: AttachAsked) -> None:
-    state = turn.state
+def _attach_asked(tx: Transaction, event: AttachAsked) -> None:
+    state = tx.state
     process, gpu = state.processes.get(event.process), state.gpus.get(event.gpu)
     if process is None or gpu is None:
-        turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
+        tx.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
         return
     job = state.jobs[process.job]
     share = process.shares.get(gpu.id)
     if share is not None and share.attached:
-        turn.emit(Attached(event.ask, process.id, gpu.id, 0, 0))
+        tx.emit(Attached(event.ask, process.id, gpu.id, 0, 0))
         return
-    refusal = _bounds_for(turn, job, gpu)
+    refusal = _bounds_for(tx, job, gpu)
     if refusal is not None:
-        turn.emit(Denied(event.ask, process.id, gpu.id, refusal))
-        turn.record_reason("denied", refusal, job=job, gpu=gpu.id)
+        tx.emit(Denied(event.ask, process.id, gpu.id, refusal))
+        tx.record_reason("denied", refusal, job=job, gpu=gpu.id)
         return
-    cost = lending.cost_of_a_context(turn, gpu, job)
-    _wait_for(turn, Ask(event.ask, process.id, job.id, gpu.id, cost, turn.now - event.waited, attach=True))
+    cost = lending.cost_of_a_context(tx, gpu, job)
+    _wait_for(tx, Ask(event.ask, process.id, job.id, gpu.id, cost, tx.now - event.waited, attach=True))
 
 
-def _bounds_for(turn: Turn, job: Job, gpu: Gpu) -> Reason | None:
+def _bounds_for(tx: Transaction, job: Job, gpu: Gpu) -> Reason | None:
     """Admit a job that comes with the environment alone on the GPU that it opens; others stay on their own."""
     if gpu.id in job.bounds:
         return None
     if job.spec.gpus:
-        mine = tuple((f"GPU {turn.state.gpus[id].index}", id) for id in job.bounds)
+        mine = tuple((f"GPU {tx.state.gpus[id].index}", id) for id in job.bounds)
         message = f"this job was not admitted on GPU {gpu.index}"
         return Reason(Code.NOT_ADMITTED, message, mine, "keep CUDA_VISIBLE_DEVICES as `gpushare run` sets it")
-    found = admission.place(turn.state, replace(job.spec, gpus=1, devices=(gpu.id,)))
+    found = admission.place(tx.state, replace(job.spec, gpus=1, devices=(gpu.id,)))
     if isinstance(found, Reason):
         return found
     for id, bounds in found.items():
-        turn.state.bind(job, id, bounds)
-    turn.record("admitted", f"admitted on {_places(turn.state, found)}", job=job, gpu=gpu.id)
-    turn.emit(Persist())
+        tx.state.bind(job, id, bounds)
+    tx.record("admitted", f"admitted on {_places(tx.state, found)}", job=job, gpu=gpu.id)
+    tx.emit(Persist())
     return None
 
 
@@ -531,62 +536,62 @@ def _no_such_gpu(gpu: str) -> Reason:
     return Reason(Code.NO_SUCH_GPU, f"the daemon knows no GPU {gpu}", hint="see `gpushare status`")
 
 
-def _credit_asked(turn: Turn, event: CreditAsked) -> None:
-    state = turn.state
+def _credit_asked(tx: Transaction, event: CreditAsked) -> None:
+    state = tx.state
     process = state.processes.get(event.process)
     share = process.shares.get(event.gpu) if process else None
     if process is None or share is None:
-        turn.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
+        tx.emit(Denied(event.ask, event.process, event.gpu, _no_such_gpu(event.gpu)))
         return
     job = state.jobs[process.job]
-    job.active_at = turn.now
+    job.active_at = tx.now
     if event.again:
-        lending.count_failed_driver(turn, event, job)
+        lending.count_failed_driver(tx, event, job)
         return
     size = whole_units(event.size)
-    ask = Ask(event.ask, process.id, process.job, event.gpu, size, turn.now - event.waited)
+    ask = Ask(event.ask, process.id, process.job, event.gpu, size, tx.now - event.waited)
     ask.driver_failed, ask.allocation = event.driver_failed, event.allocation if event.allocation >= size else 0
-    _wait_for(turn, ask)
+    _wait_for(tx, ask)
 
 
-def _wait_for(turn: Turn, ask: Ask) -> None:
-    ask.priority, ask.made = turn.state.jobs[ask.job].spec.priority, turn.now
-    ask.deadline = ask.since + turn.policy.claim_timeout
-    lending.add_ask(turn, ask)
+def _wait_for(tx: Transaction, ask: Ask) -> None:
+    ask.priority, ask.made = tx.state.jobs[ask.job].spec.priority, tx.now
+    ask.deadline = ask.since + tx.policy.claim_timeout
+    lending.add_ask(tx, ask)
 
 
-def _ask_cancelled(turn: Turn, event: AskCancelled) -> None:
-    ask = turn.state.asks.get(event.ask)
+def _ask_cancelled(tx: Transaction, event: AskCancelled) -> None:
+    ask = tx.state.asks.get(event.ask)
     if ask is not None:
-        lending.drop_ask(turn, ask)
-        lending.settle(turn, turn.state.gpus[ask.gpu])
+        lending.drop_ask(tx, ask)
+        lending.answer_asks(tx, tx.state.gpus[ask.gpu])
 
 
-def _detached(turn: Turn, event: Detached) -> None:
-    process = turn.state.processes.get(event.process)
+def _detached(tx: Transaction, event: Detached) -> None:
+    process = tx.state.processes.get(event.process)
     share = process.shares.get(event.gpu) if process else None
     if process is None or share is None or not share.attached:
         return
-    gpu = turn.state.gpus[event.gpu]
+    gpu = tx.state.gpus[event.gpu]
     share.attached = False
     gpu.guessed.discard(share.process)
-    state = turn.state
+    state = tx.state
     state.see(share, event.used)
     overhead = share.overhead
     state.change(share, overhead=-overhead)
-    _return(turn, gpu, share, process.pid, overhead)
-    measure.work_off(turn, gpu)
-    lending.settle(turn, gpu)
-    turn.emit(Publish(gpu.id))
+    _return(tx, gpu, share, process.pid, overhead)
+    measure.work_off(tx, gpu)
+    lending.answer_asks(tx, gpu)
+    tx.emit(Publish(gpu.id))
 
 
 # ---- what the shell answers ------------------------------------------------------------------------
 
 
-def _used_seen(turn: Turn, event: UsedSeen) -> None:
-    gpu = turn.state.gpus[event.gpu]
+def _used_seen(tx: Transaction, event: UsedSeen) -> None:
+    gpu = tx.state.gpus[event.gpu]
     gpu.looking = False
-    gpu.seen_at = turn.now
+    gpu.seen_at = tx.now
     unanswered = Counter(ask.process for ask in gpu.asks.values())
     for process, used in event.used.items():
         share = gpu.shares.get(process)
@@ -596,54 +601,54 @@ def _used_seen(turn: Turn, event: UsedSeen) -> None:
         share.ending, share.moving = process in event.ending, process in event.moving
         if process in gpu.holds:
             answered = event.asking.get(process, 0) - unanswered[process]
-            if answered <= 0 or turn.now >= gpu.holds[process] + turn.policy.hold:
-                turn.state.end_hold(share)
+            if answered <= 0 or tx.now >= gpu.holds[process] + tx.policy.hold:
+                tx.state.end_hold(share)
             while len(share.granted) > answered > 0:
                 share.granted.popleft()  # calls take their credit in the order of the answers, more or less
-        if turn.state.see(share, used):
-            turn.state.jobs[share.job].active_at = turn.now
-    lending.measure_asks(turn, gpu)
+        if tx.state.see(share, used):
+            tx.state.jobs[share.job].active_at = tx.now
+    lending.measure_asks(tx, gpu)
     for ask in gpu.asks.values():
         ask.looked, ask.verified = True, ask.closely
-    measure.work_off(turn, gpu)
-    lending.settle(turn, gpu)
+    measure.work_off(tx, gpu)
+    lending.answer_asks(tx, gpu)
 
 
-def _revoked(turn: Turn, event: Revoked) -> None:
-    gpu = turn.state.gpus[event.gpu]
+def _revoked(tx: Transaction, event: Revoked) -> None:
+    gpu = tx.state.gpus[event.gpu]
     gpu.revoking = max(0, gpu.revoking - 1)
     share = gpu.shares.get(event.process)
     if share is not None:
-        turn.state.change(share, credit=-event.taken)
-        turn.state.see(share, event.used)
-        turn.state.counters.revoked_bytes += event.taken
+        tx.state.change(share, credit=-event.taken)
+        tx.state.see(share, event.used)
+        tx.state.counters.revoked_bytes += event.taken
     if not gpu.revoking:
-        lending.settle(turn, gpu)
-        turn.emit(Publish(gpu.id))
+        lending.answer_asks(tx, gpu)
+        tx.emit(Publish(gpu.id))
 
 
-def _unmet(turn: Turn, event: Unmet) -> None:
-    process = turn.state.processes.get(event.process)
-    gpu = turn.state.gpus.get(event.gpu)
+def _unmet(tx: Transaction, event: Unmet) -> None:
+    process = tx.state.processes.get(event.process)
+    gpu = tx.state.gpus.get(event.gpu)
     if process is None or gpu is None:
         return
-    turn.state.counters.violations["no_daemon"] += event.count
+    tx.state.counters.violations["no_daemon"] += event.count
     times = "an allocation" if event.count == 1 else f"{event.count} allocations"
     text = f"{times} on GPU {gpu.index} failed within the request: no daemon answered in time"
-    turn.record("unmet", text, job=turn.state.jobs[process.job], gpu=gpu.id, count=event.count)
+    tx.record("unmet", text, job=tx.state.jobs[process.job], gpu=gpu.id, count=event.count)
 
 
-def _memory_sampled(turn: Turn, event: MemorySampled) -> None:
-    gpu = turn.state.gpus.get(event.gpu)
+def _memory_sampled(tx: Transaction, event: MemorySampled) -> None:
+    gpu = tx.state.gpus.get(event.gpu)
     if gpu is None:
         return
-    measure.take_sample(turn, gpu, event)
-    for job in turn.state.owners(gpu.id):
-        _close_if_over(turn, job)  # its last program was a static one, which only the sample shows to have gone
+    measure.take_sample(tx, gpu, event)
+    for job in tx.state.owners(gpu.id):
+        _close_if_over(tx, job)  # its last program was a static one, which only the sample shows to have gone
     for ask in gpu.asks.values():
         ask.sampled = ask.sampled or event.begun is None or event.begun >= ask.made
-    lending.settle(turn, gpu)
-    _admit_waiting(turn)
+    lending.answer_asks(tx, gpu)
+    _admit_waiting(tx)
 
 
 def _note_stall(gpu: Gpu, now: float) -> None:
@@ -669,7 +674,7 @@ def _next_wake(state: State) -> float | None:
         if gpu.returning:
             times.append(gpu.sampled_at + (_impatience(state, gpu) if gpu.asks else _patience(state, gpu)))
         if gpu.guessed:
-            times.append(gpu.sampled_at + state.policy.glimpses_apart)
+            times.append(gpu.sampled_at + state.policy.provisional_apart)
     return min(times) if times else None
 
 
@@ -691,47 +696,47 @@ def _impatience(state: State, gpu: Gpu) -> float:
     return min(state.policy.poll, max(state.policy.poll / 20, waited / 4))
 
 
-def _time_passed(turn: Turn, _event: TimePassed) -> None:
-    turn.state.polled_at = turn.now
-    for gpu in turn.state.gpus.values():
+def _time_passed(tx: Transaction, _event: TimePassed) -> None:
+    tx.state.polled_at = tx.now
+    for gpu in tx.state.gpus.values():
         if gpu.health.lost:
             continue
-        if gpu.asks or gpu.on_rung or _is_to_shrink(turn.state, gpu):
-            turn.look(gpu)
+        if gpu.asks or gpu.under_reclaim or _is_to_shrink(tx.state, gpu):
+            tx.look(gpu)
         # The same sums as in _next_wake: a clock that says exactly the time that was asked for must be enough.
-        overdue = turn.now >= gpu.sampled_at + _patience(turn.state, gpu) or gpu.asks
-        if (gpu.returning and overdue) or (gpu.guessed and turn.now >= gpu.sampled_at + turn.policy.glimpses_apart):
-            turn.sample(gpu)
-    reserving.end_those_over(turn)
-    _admit_waiting(turn)
+        overdue = tx.now >= gpu.sampled_at + _patience(tx.state, gpu) or gpu.asks
+        if (gpu.returning and overdue) or (gpu.guessed and tx.now >= gpu.sampled_at + tx.policy.provisional_apart):
+            tx.sample(gpu)
+    reservations.end_those_over(tx)
+    _admit_waiting(tx)
 
 
-def _reservation_ended(turn: Turn, event: ReservationEnded) -> None:
-    reserving.end(turn, event)
-    _admit_waiting(turn)
+def _reservation_ended(tx: Transaction, event: ReservationEnded) -> None:
+    reservations.end(tx, event)
+    _admit_waiting(tx)
 
 
-def _left_alone(turn: Turn, event: LeftAlone) -> None:
-    reclaim.left_alone(turn, event)
-    for gpu in turn.state.gpus.values():
-        lending.settle(turn, gpu)
+def _left_alone(tx: Transaction, event: LeftAlone) -> None:
+    reclaim.left_alone(tx, event)
+    for gpu in tx.state.gpus.values():
+        lending.answer_asks(tx, gpu)
 
 
-def _checkpointed(turn: Turn, event: Checkpointed) -> None:
-    job = turn.state.jobs.get(event.job)
+def _checkpointed(tx: Transaction, event: Checkpointed) -> None:
+    job = tx.state.jobs.get(event.job)
     if job is not None:
-        job.saved_at = turn.now
-        turn.emit(Persist())
-        turn.record("checkpointed", "says that its work is saved", job=job)
+        job.saved_at = tx.now
+        tx.emit(Persist())
+        tx.record("checkpointed", "says that its work is saved", job=job)
 
 
 # ---- a running job's budget ------------------------------------------------------------------------
 
 
-def _budget_changed(turn: Turn, event: BudgetChanged) -> None:
-    found = rebudget.find(turn.state, event)
+def _budget_changed(tx: Transaction, event: BudgetChanged) -> None:
+    found = budget_change.find(tx.state, event)
     if isinstance(found, Reason):
-        turn.emit(BudgetRefused(event.job, found))
+        tx.emit(BudgetRefused(event.job, found))
         return
-    rebudget.apply(turn, event.job, found)
-    _admit_waiting(turn)
+    budget_change.apply(tx, event.job, found)
+    _admit_waiting(tx)

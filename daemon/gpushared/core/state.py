@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from gpushare.reasons import Reason
-from gpushared.core.ailments import Health
 from gpushared.core.events import JobSpec, TrimSeen
+from gpushared.core.health_issues import Health
 from gpushared.core.instructions import Record
-from gpushared.core.stall import Stall
+from gpushared.core.pressure import PressureClock
 
 MIB = 2**20
 GIB = 2**30
@@ -56,7 +56,7 @@ class Policy:
     grace: float = 5.0
     teardown: float = 2.0
     """What the driver may need to return the memory of the killed: a grace ends so long before the claim's patience."""
-    last_rung: str = "kill"
+    last_step: str = "kill"
     """How far a reclaim may go: revoke, trim, term or kill."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
@@ -66,12 +66,12 @@ class Policy:
     """A killed job whose processes still live then no longer counts as about to return its memory."""
     settling: float = 2.0
     """A context that opens grows for a while: so long what it was charged is the floor of what is measured ..."""
-    glimpses_apart: float = 0.25
+    provisional_apart: float = 0.25
     """... or until two samples so far apart show the same."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
     on_breach: str = "deny"
-    """What follows when a job uses memory past its account: warn, deny or kill (breach.py)."""
+    """What follows when a job uses memory past its account: warn, deny or kill (overuse.py)."""
     hold: float = 1.0
     """So long, in seconds, credit granted within a request waits for its call to take it. A call needs microseconds;
     this ends the hold of a program that was stopped in between."""
@@ -95,7 +95,7 @@ class Policy:
         return min(self.overhead_guess, total // 32)
 
 
-class Rung(IntEnum):
+class ReclaimStep(IntEnum):
     """The ladder of reclaim, gentlest first."""
 
     REVOKE = 0
@@ -134,9 +134,9 @@ class Share:
     """It has, or is about to open, a context."""
     measured: bool = False
     """Its overhead is what NVML shows, not what was expected."""
-    glimpse: int = -1
-    """The most overhead that NVML has shown since `glimpsed_at`; -1: nothing yet."""
-    glimpsed_at: float = 0.0
+    provisional: int = -1
+    """The most overhead that NVML has shown since `provisional_at`; -1: nothing yet."""
+    provisional_at: float = 0.0
     ending: bool = False
     """Its process has ended, or is in its exit: nothing of this is in use much longer."""
     moving: bool = False
@@ -182,7 +182,7 @@ class Reclaim:
 
     job: str
     gpu: str
-    rung: Rung
+    step: ReclaimStep
     since: float
     deadline: float
     """The end of the trim or of the grace: the next rung after this moment, if the memory is still missing then."""
@@ -231,7 +231,7 @@ class Job:
     left_alone: set[int] = field(default_factory=set)
     """Its processes that belong to another user: as long as one of them is there, nobody tries to stop the job."""
     strays_told: dict[str, str] = field(default_factory=dict)
-    """Strays that it has been told of, and on which GPU."""
+    """DescriptorCloser that it has been told of, and on which GPU."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
@@ -264,7 +264,7 @@ class Reservation:
     inside: dict[str, int] = field(default_factory=dict)
     """By GPU: the requests of the jobs that have started in it."""
     note: dict[str, object] | None = None
-    """What is written down of it: made once (notes.py)."""
+    """What is written down of it: made once (persistence.py)."""
 
 
 @dataclass(slots=True)
@@ -303,7 +303,7 @@ class Ask:
     """A claim that neither free memory nor idle credit could meet."""
     trim_until: float | None = None
     """From then on nobody is asked to trim for it any more: set when the first is."""
-    rung: Rung = Rung.REVOKE
+    step: ReclaimStep = ReclaimStep.REVOKE
     """The highest that anybody stood on for it."""
 
     @property
@@ -363,7 +363,7 @@ class Gpu:
     """Unanswered ones, in order of arrival."""
     holds: dict[int, float] = field(default_factory=dict)
     """Process -> when it was last granted credit that its calls may not have taken yet."""
-    on_rung: dict[str, Job] = field(default_factory=dict)
+    under_reclaim: dict[str, Job] = field(default_factory=dict)
     """Jobs that have been asked, or made, to give its memory back."""
     looking: bool = False
     """A LookUsed is on its way."""
@@ -374,9 +374,9 @@ class Gpu:
     """When the words were last read."""
     sampled_at: float = -1.0
     """When NVML was last asked."""
-    some: Stall = field(default_factory=Stall)
+    some: PressureClock = field(default_factory=PressureClock)
     """Runs while a claim waits here,"""
-    full: Stall = field(default_factory=Stall)
+    full: PressureClock = field(default_factory=PressureClock)
     """and while all jobs here have one waiting."""
     shows_busy: bool = False
     """NVML tells which processes compute: only then does a job's silence mean that it is idle."""
@@ -442,7 +442,7 @@ class State:
     policy: Policy
     gpus: dict[str, Gpu] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
-    keepers: dict[str, Job] = field(default_factory=dict)
+    non_lending: dict[str, Job] = field(default_factory=dict)
     """Those of the jobs that lend nothing."""
     over: set[str] = field(default_factory=set)
     """Jobs with an excess."""
@@ -462,13 +462,13 @@ class State:
     def add_job(self, job: Job) -> None:
         self.jobs[job.id] = job
         if not job.spec.lend:
-            self.keepers[job.id] = job
+            self.non_lending[job.id] = job
         for gpu, bounds in job.bounds.items():
             self._request(job, gpu, bounds.request)
 
     def drop_job(self, job: Job) -> None:
         del self.jobs[job.id]
-        self.keepers.pop(job.id, None)
+        self.non_lending.pop(job.id, None)
         self.over.discard(job.id)
         for gpu, bounds in job.bounds.items():
             self._request(job, gpu, -bounds.request)
@@ -508,13 +508,13 @@ class State:
                     requests[gpu] = requests.get(gpu, 0) + bounds.request
         return requests
 
-    def put_on_rung(self, job: Job, reclaim: Reclaim) -> None:
+    def begin_reclaim(self, job: Job, reclaim: Reclaim) -> None:
         job.reclaims[reclaim.gpu] = reclaim
-        self.gpus[reclaim.gpu].on_rung[job.id] = job
+        self.gpus[reclaim.gpu].under_reclaim[job.id] = job
 
-    def take_off_rung(self, job: Job, gpu: str) -> Reclaim | None:
+    def end_reclaim(self, job: Job, gpu: str) -> Reclaim | None:
         """What it stood under, if anything."""
-        self.gpus[gpu].on_rung.pop(job.id, None)
+        self.gpus[gpu].under_reclaim.pop(job.id, None)
         return job.reclaims.pop(gpu, None)
 
     # ---- sums ----------------------------------------------------------------------------------
@@ -612,20 +612,20 @@ class State:
 
     def unlent(self, gpu: str, but: Job) -> int:
         """Headroom that its owners do not lend: it is in nobody's free memory but their own."""
-        if not self.keepers:
+        if not self.non_lending:
             return 0
         return sum(
             max(0, job.bounds[gpu].request - job.committed.get(gpu, 0))
-            for job in self.keepers.values()
+            for job in self.non_lending.values()
             if job is not but and gpu in job.bounds
         )
 
     def lendable(self, gpu: Gpu) -> int:
         """Idle credit of all shares that others may have."""
-        if not self.keepers:
+        if not self.non_lending:
             return gpu.idle
         kept = 0
-        for job in self.keepers.values():
+        for job in self.non_lending.values():
             kept += sum(share.idle - self.revocable(share) for share in self.shares_of(job, gpu.id))
         return gpu.idle - kept
 
@@ -690,8 +690,8 @@ class State:
         _hold(waiting == set(self.asks), "an ask is known to a GPU or to the node, but not to both")
         for ask in self.asks.values():
             _hold(ask.process in self.processes, f"ask {ask.id} of a process that is gone")
-        keepers = {job.id for job in self.jobs.values() if not job.spec.lend}
-        _hold(keepers == set(self.keepers), "the list of those who lend nothing is out of step")
+        non_lending = {job.id for job in self.jobs.values() if not job.spec.lend}
+        _hold(non_lending == set(self.non_lending), "the list of those who lend nothing is out of step")
         _hold(self.over == {job.id for job in self.jobs.values() if job.excess}, "the list of excesses is out of step")
 
     def _validate_gpu(self, gpu: Gpu) -> None:
@@ -703,8 +703,8 @@ class State:
         _hold(gpu.requested == requests, f"{gpu.id}: requested is out of step")
         remainders = sum(self.remainder(one, gpu.id) for one in self.reservations.values())
         _hold(gpu.reserved == remainders, f"{gpu.id}: reserved is out of step")
-        on_rung = {job.id for job in owners if gpu.id in job.reclaims}
-        _hold(set(gpu.on_rung) == on_rung, f"{gpu.id}: the list of jobs on a rung is out of step")
+        under_reclaim = {job.id for job in owners if gpu.id in job.reclaims}
+        _hold(set(gpu.under_reclaim) == under_reclaim, f"{gpu.id}: the list of jobs on a rung is out of step")
         _hold(
             gpu.committed + gpu.unmanaged + gpu.returning_total <= gpu.capacity + gpu.excess,
             f"{gpu.id}: more is given away than there is",
@@ -712,7 +712,7 @@ class State:
         # Invariant 1: admission.
         promised = gpu.requested + self.reserved(gpu.id)
         _hold(promised <= gpu.capacity + gpu.overpromised, f"{gpu.id}: requests exceed the capacity")
-        worst = max((one.condition for one in gpu.health.ailments), default=0)
+        worst = max((one.condition for one in gpu.health.issues), default=0)
         _hold(gpu.health.condition == worst, f"{gpu.id}: its condition is not that of its ailments")
         _hold(not (gpu.health.lost and gpu.asks), f"{gpu.id}: somebody waits for a GPU that is lost")
         for process in gpu.holds:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from gpushared.core import measure
 from gpushared.core.state import Ask, Gpu, Job, Share, State
-from gpushared.core.turn import Turn
+from gpushared.core.transaction import Transaction
 
 
 def amount(state: State, gpu: Gpu, job: Job) -> int:
@@ -29,37 +29,37 @@ def contexts(gpu: Gpu, shares: Iterable[Share]) -> int:
     if not gpu.health.attributed:
         return 0
     return sum(
-        max(0, share.overhead - max(0, share.glimpse)) for share in shares if share.attached and not share.measured
+        max(0, share.overhead - max(0, share.provisional)) for share in shares if share.attached and not share.measured
     )
 
 
 def strays(shares: Iterable[Share]) -> int:
-    """What programs without a page hold: only a sample tells that one of them has gone (breach.py). Bytes."""
+    """What programs without a page hold: only a sample tells that one of them has gone (overuse.py). Bytes."""
     return sum(share.overhead for share in shares if share.process < 0)
 
 
-def may_cover(turn: Turn, gpu: Gpu, ask: Ask, lacking: int) -> bool:
+def may_cover(tx: Transaction, gpu: Gpu, ask: Ask, lacking: int) -> bool:
     """Whether so many bytes, which an ask lacks by what its job is charged, may be there after all: then it is not
     refused yet, and what is not known is asked for."""
-    job = turn.state.jobs[ask.job]
-    shares = turn.state.shares_of(job, gpu.id)
+    job = tx.state.jobs[ask.job]
+    shares = tx.state.shares_of(job, gpu.id)
     others = [share for share in shares if share.process != ask.process]
     if lacking > (sum(share.usage for share in shares) if others else contexts(gpu, shares)):
         return False
-    if turn.now >= ask.deadline:
+    if tx.now >= ask.deadline:
         measure.take_for_measured(gpu, shares)
         return False
     if not ask.verified and any(share.process > 0 for share in others):
         ask.closely = True
-        turn.look(gpu)
+        tx.look(gpu)
         return True
-    open_ = amount(turn.state, gpu, job)
+    open_ = amount(tx.state, gpu, job)
     if lacking <= open_:
-        if turn.now - gpu.sampled_at >= turn.policy.glimpses_apart:
-            turn.sample(gpu)
+        if tx.now - gpu.sampled_at >= tx.policy.provisional_apart:
+            tx.sample(gpu)
         return True
     if lacking <= open_ + strays(shares) and not ask.sampled:
-        turn.sample(gpu)
+        tx.sample(gpu)
         return True
     return False
 

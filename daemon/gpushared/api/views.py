@@ -1,0 +1,326 @@
+"""Jobs and GPUs as the API shows them (gpushare/api.py has the types), read from the core, the pages and the registry.
+
+Words are read from the pages at the moment of asking: what the core last saw of them may be a second old.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from gpushare import api
+from gpushare.printable import shortened
+from gpushared.core import health, wait_report
+from gpushared.core.instructions import Record
+from gpushared.core.node import NodeState
+from gpushared.core.state import Gpu, Job, ReclaimStep, Reservation, Share, Submission
+from gpushared.core.visibility import OPERATOR, Viewer
+from gpushared.gpus.foreign_processes import outsiders
+from gpushared.jobs.registry import JobRecord
+from gpushared.runtime.shell import Shell
+from gpushared.system.processes import is_stopped
+
+COMMAND = 1000
+"""Characters of a command line in the history."""
+
+
+def clock_offset() -> float:
+    """From the core's clock to the one on the wall."""
+    return time.time() - time.monotonic()
+
+
+USUAL_CONTEXT = 300 * 2**20
+"""Bytes that a CUDA context takes at least on a data-centre GPU, for where it has not been measured."""
+
+
+class Views:
+    """Renders; changes nothing."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+
+    # ---- jobs --------------------------------------------------------------------------------------
+
+    def job(self, record: JobRecord, viewer: Viewer) -> api.Job:
+        job = self.shell.core.jobs.get(record.id)
+        spec = job.spec if job is not None else record.spec
+        shown: api.Job = {
+            "id": record.id,
+            "name": spec.name,
+            "user": spec.user,
+            "uid": spec.uid,
+            "command": list(spec.command),
+            "state": self._state(record, job),
+            "since": record.started,
+            "priority": spec.priority,
+            "lend": spec.lend,
+            "grace": spec.grace,
+            "longest_grace": self.shell.core.state.policy.longest_grace,
+            "on_reclaim": list(spec.on_reclaim),
+            "request_source": spec.request_source,
+            "limit_source": spec.limit_source,
+            "gpus": [],
+            "processes": [],
+            "outcome": self.outcome(record, viewer) if record.state == "ended" else None,
+        }
+        if job is not None:
+            self._fill(shown, record, job, self.shell.core)
+            if shown["state"] == "running" and any(gpu["loan"] for gpu in shown["gpus"]):
+                shown["state"] = "borrowing"
+            if shown["state"] in ("running", "borrowing") and self._is_stopped(shown):
+                shown["state"] = "stopped"
+        elif record.last_seen is not None:
+            gpus: list[api.JobGpu] = record.last_seen["gpus"]
+            shown["gpus"] = [{**gpu, "peak": record.peak.get(gpu["uuid"], 0)} for gpu in gpus]
+        return shown if viewer.may_see(spec.uid) else _veil(shown, viewer)
+
+    def picture(self, record: JobRecord) -> api.Job:
+        """For the history: as its user sees the job, with the mentions in its outcome not told to anybody yet."""
+        shown = self.job(record, OPERATOR)
+        shown["command"] = shortened(shown["command"], COMMAND)
+        if shown["outcome"] is not None:
+            shown["outcome"] = record.outcome(0)  # type: ignore[typeddict-item]
+        return shown
+
+    def outcome(self, record: JobRecord, viewer: Viewer) -> api.Outcome:
+        alive = sum(self.shell.credit.refusals(client.id) for client in self.shell.clients.of_job(record.id))
+        return viewer.facts(record.outcome(alive))  # type: ignore[return-value]
+
+    def jobs(self, viewer: Viewer, *, ended: bool = False) -> Iterator[api.Job]:
+        """Each as it is at the moment when it is taken."""
+        return (
+            self.job(record, viewer) for record in (self.shell.registry.all() if ended else self.shell.registry.live())
+        )
+
+    def _state(self, record: JobRecord, job: Job | None) -> str:
+        if record.state != "running" or job is None:
+            return record.state
+        if job.reclaims:
+            return "asked_back" if any(one.step > ReclaimStep.TRIM for one in job.reclaims.values()) else "trimming"
+        if job.spec.observe:
+            return "observed"
+        claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
+        return "waiting" if claims else "running"
+
+    def _is_stopped(self, shown: api.Job) -> bool:
+        """Whether nothing of it that has opened a GPU can go on."""
+        return bool(shown["processes"]) and all(is_stopped(one["pid"]) for one in shown["processes"])
+
+    def _fill(self, shown: api.Job, record: JobRecord, job: Job, core: NodeState) -> None:
+        for id in job.bounds:
+            shown["gpus"].append(self._job_on(core.gpus[id], record, job, core))
+        for process in sorted(job.processes):
+            found = core.processes[process]
+            usage = {gpu: self._used(share) + share.overhead for gpu, share in found.shares.items()}
+            client = self.shell.clients.get(process)
+            copies = client.page.driver_copies() if client is not None else 0
+            shown["processes"].append(
+                {"pid": found.pid, "command": found.command, "gpus": usage, "driver_copies": copies}
+            )
+
+    def _job_on(self, gpu: Gpu, record: JobRecord, job: Job, core: NodeState) -> api.JobGpu:
+        shares = core.state.shares_of(job, gpu.id)
+        used = {share.process: self._used(share) for share in shares}
+        accounted, overhead = sum(used.values()), sum(share.overhead for share in shares)
+        usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
+        record.note_peak(gpu.id, usage)
+        if len(shares) == 1:
+            record.note_peak(gpu.id, overhead + self.shell.credit.peak(shares[0].process, gpu.id))
+        published = core.published(gpu.id, [share.process for share in shares])
+        grantable = max((one.grantable for one in published.values()), default=0)
+        if not shares:
+            free = max(0, gpu.free) + sum(core.state.revocable(share) for share in gpu.shares.values())
+            grantable = 0 if gpu.health.lost else min(bounds.limit, max(bounds.request, free))
+        return {
+            "uuid": gpu.id,
+            "index": gpu.index,
+            "name": gpu.name,
+            "total": gpu.total,
+            "request": bounds.request,
+            "limit": bounds.limit,
+            "usage": usage,
+            "accounted": accounted,
+            "overhead": overhead,
+            "loan": 0 if job.spec.observe else max(0, usage - bounds.request),
+            "credit": sum(share.credit for share in shares),
+            "peak": record.peak.get(gpu.id, 0),
+            "grantable": grantable,
+            "context": core.state.overheads.get(gpu.name, min(core.state.policy.guess(gpu.total), USUAL_CONTEXT)),
+            "health": str(health.condition_of(gpu)),
+        }
+
+    def _used(self, share: Share) -> int:
+        return self.shell.credit.used_by((share.process,), share.gpu).get(share.process, share.used)
+
+    # ---- GPUs --------------------------------------------------------------------------------------
+
+    def gpus(self, viewer: Viewer | None = None) -> list[api.Gpu]:
+        """With the processes that are outside of gpushare if somebody looks: they are looked up one by one."""
+        found = sorted(self.shell.core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
+        return [self._gpu(gpu, viewer) for gpu in found]
+
+    def _gpu(self, gpu: Gpu, viewer: Viewer | None) -> api.Gpu:
+        state = self.shell.core.state
+        used = self.shell.credit.used_by(gpu.shares, gpu.id)
+        by_job: dict[str, int] = {}
+        for share in gpu.shares.values():
+            usage_of_share = used.get(share.process, share.used) + share.overhead
+            by_job[share.job] = by_job.get(share.job, 0) + usage_of_share
+        usage = sum(by_job.values())
+        lent = sum(max(0, amount - state.jobs[job].bounds[gpu.id].request) for job, amount in by_job.items())
+        returning = gpu.returning_total
+        return {
+            "uuid": gpu.id,
+            "index": gpu.index,
+            "name": gpu.name,
+            "total": gpu.total,
+            "reserve": gpu.reserve,
+            "capacity": gpu.capacity,
+            "requested": gpu.requested + state.reserved(gpu.id),
+            "usage": usage,
+            "lent": lent,
+            "free": 0 if gpu.health.lost else max(0, gpu.capacity - usage - gpu.unmanaged - returning),
+            "unmanaged": gpu.unmanaged,
+            "unmanaged_processes": self._outsiders(gpu, viewer) if viewer is not None else [],
+            "returning": returning,
+            "health": health_of(gpu),
+        }
+
+    def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
+        sample = self.shell.gpus.samples.get(gpu.id)
+        processes = self.shell.core.state.processes
+        known = {processes[share.process].pid for share in gpu.shares.values() if share.process > 0}
+        known |= {record.pid for record in gpu.returning.values()}
+        found = outsiders(sample.by_pid if sample is not None else None, known)
+        for one in found:
+            job = self.shell.core.jobs.get(one["job"] or "")
+            if job is not None and job.spec.observe and job.spec.uid == one["uid"]:
+                one["reason"] = "observed"
+            if not viewer.may_see(one["uid"]):
+                one["command"] = "-"
+            if not viewer.sees_user(one["uid"]):
+                one["user"], one["uid"] = "-", -1
+        return found
+
+    def reservation(self, one: Reservation, viewer: Viewer) -> api.Reservation:
+        state = self.shell.core.state
+        offset = clock_offset()
+        uid = one.spec.uid
+        return {
+            "id": one.id,
+            "name": one.spec.name if viewer.sees_name(uid) else "-",
+            "user": one.spec.user if viewer.sees_user(uid) else "-",
+            "uid": uid if viewer.sees_user(uid) else -1,
+            "since": one.since + offset,
+            "until": None if one.until is None else one.until + offset,
+            "gpus": [
+                {
+                    "uuid": gpu,
+                    "index": state.gpus[gpu].index,
+                    "amount": amount,
+                    "remainder": state.remainder(one, gpu),
+                }
+                for gpu, amount in one.amounts.items()
+            ],
+            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and viewer.may_see(uid)],
+        }
+
+    # ---- waiting -----------------------------------------------------------------------------------
+
+    def waiting(self, viewer: Viewer, job: str | None = None) -> Iterator[api.Waiting]:
+        """What waits, as far as the viewer may read about it; of one job, if one is named."""
+        now, offset = time.monotonic(), clock_offset()
+
+        def wanted(one: Job | Submission) -> bool:
+            id = one.id if isinstance(one, Job) else one.job
+            return job in (None, id) and viewer.sees_name(one.spec.uid)
+
+        found = wait_report.each_of(self.shell.core.state, now, wanted)
+        return (
+            {
+                "job": one.job,
+                "name": one.name,
+                "gpu": one.gpu,
+                "since": one.since + offset,
+                "until": one.until + offset,
+                "code": told.code.value,
+                "message": told.message,
+                "facts": [list(fact) for fact in told.facts],
+                "hint": told.hint,
+                "data": dict(told.data),
+            }
+            for one, told in ((one, viewer.told(one.reason)) for one in found)
+        )
+
+    def pressure(self) -> list[api.GpuPressure]:
+        core, now = self.shell.core, time.monotonic()
+        found: list[api.GpuPressure] = []
+        for gpu in sorted(core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id)):
+            stalls = core.pressure(gpu.id, now)
+            found.append({"uuid": gpu.id, "index": gpu.index, **stalls})  # type: ignore[typeddict-item]
+        return found
+
+    # ---- records -----------------------------------------------------------------------------------
+
+    def story(self, record: JobRecord, viewer: Viewer) -> Iterator[api.Record]:
+        """The core forgets a job's story with the job; the node's records outlive it for a while."""
+        own = self.shell.core.story(record.id)
+        noted = [one for one in self.shell.core.records if one.job == record.id]
+        before = [one for one in noted if one.time < own[0].time] if own else noted  # it queued
+        return _records([*before, *own], viewer)
+
+    def may_read(self, viewer: Viewer) -> Callable[[Record], bool]:
+        """Records are read of jobs that the viewer may know by name: they say what happens in a job."""
+        return lambda one: one.uid is None or viewer.sees_name(one.uid)
+
+    def readable(self, viewer: Viewer, last: int | None = None) -> list[Record]:
+        found = list(filter(self.may_read(viewer), self.shell.core.records))
+        return found if last is None else found[len(found) - min(last, len(found)) :]
+
+    def records(self, viewer: Viewer, found: Iterable[Record]) -> Iterator[api.Record]:
+        return _records(found, viewer)
+
+
+def health_of(gpu: Gpu) -> api.Health:
+    shown: list[api.Ailment] = [
+        {
+            "state": str(one.condition),
+            "cause": one.cause,
+            "text": one.text,
+            "hint": one.hint,
+            "facts": dict(one.data),
+        }
+        for one in health.all_of(gpu)
+    ]
+    return {"state": str(health.condition_of(gpu)), "shortfall": health.shortfall(gpu), "ailments": shown}
+
+
+def _records(found: Iterable[Record], viewer: Viewer) -> Iterator[api.Record]:
+    offset = clock_offset()
+    return (
+        {
+            "time": one.time + offset,
+            "name": one.name,
+            "event": one.event,
+            "gpu": one.gpu,
+            "job": one.job,
+            "text": viewer.words(one.text),
+            "facts": viewer.facts(one.facts),
+        }
+        for one in found
+    )
+
+
+def _veil(shown: api.Job, viewer: Viewer) -> api.Job:
+    """Another user's job: how much memory it takes is everybody's business, what it does is not."""
+    uid = shown["uid"]
+    if not viewer.sees_name(uid):
+        shown["name"] = "-"
+    if not viewer.sees_user(uid):
+        shown["user"], shown["uid"] = "-", -1
+    if shown["outcome"] is not None and not viewer.sees_name(uid):
+        shown["outcome"] |= {"exit_code": None, "signal": None, "killed": None}  # as its records, which say the same
+    shown["command"] = []
+    for process in shown["processes"]:
+        process["command"] = "-"
+    return shown

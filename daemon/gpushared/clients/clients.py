@@ -1,0 +1,106 @@
+"""The processes that have a credit page: their identity, their page, and the connection that they have just now.
+
+A client is there as long as its process is, connected or not: a shim may lose its connection (the daemon was
+restarted, a descriptor was closed) and the process goes on using its credit.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from gpushared.clients.pages import LineSeen, Page
+from gpushared.core.events import ProcessRestored, ShareSeen
+from gpushared.system.processes import Process
+
+
+class Connection(Protocol):
+    """What it takes to be rid of one (server.py has all of it)."""
+
+    def close(self) -> None: ...
+
+
+TICKETS = 64
+"""Allocations of one process whose waits are remembered; the oldest go first."""
+
+
+class Client:
+    """One process with a page."""
+
+    __slots__ = ("budget", "command", "connection", "id", "job", "page", "process", "uid", "waits")
+
+    def __init__(self, page: Page, process: Process, job: str, uid: int) -> None:
+        self.id = page.id
+        self.page = page
+        self.process = process
+        self.job = job
+        self.uid = uid
+        self.command = ""
+        self.budget: object = None
+        """What it said in HELLO, where it came with the environment alone: children with the same join its job."""
+        self.connection: Connection | None = None
+        self.waits: OrderedDict[int, float] = OrderedDict()
+        """Ticket -> seconds that this allocation has waited. It may have to ask again, because another thread took what
+        it was granted, or because its connection was lost: then it keeps its place and its deadline."""
+
+    def remember_wait(self, ticket: int, waited: float) -> None:
+        if not ticket:
+            return
+        self.waits[ticket] = waited
+        if len(self.waits) > TICKETS:
+            self.waits.popitem(last=False)
+
+    def restored(self, lines: Iterable[tuple[str, LineSeen]]) -> ProcessRestored:
+        """For a core that does not know it: the process as its page and the ledger say."""
+        shares = tuple(
+            ShareSeen(gpu, seen.used, seen.credit, seen.overhead)
+            for gpu, seen in lines
+            if seen.credit or seen.used or seen.overhead
+        )
+        return ProcessRestored(self.id, self.job, self.process.pid, shares, self.command)
+
+
+class Clients:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Client] = {}
+        self._by_pid: dict[int, list[Client]] = {}
+        self._of_job: dict[str, int] = {}
+
+    def add(self, client: Client) -> None:
+        self._by_id[client.id] = client
+        self._by_pid.setdefault(client.process.pid, []).append(client)
+        self._of_job[client.job] = self._of_job.get(client.job, 0) + 1
+
+    def remove(self, client: Client) -> None:
+        if self._by_id.pop(client.id, None) is None:
+            return
+        self._of_job[client.job] -= 1
+        if not self._of_job[client.job]:
+            del self._of_job[client.job]
+        same = self._by_pid.get(client.process.pid, [])
+        if client in same:
+            same.remove(client)
+        if not same:
+            self._by_pid.pop(client.process.pid, None)
+
+    def get(self, id: int) -> Client | None:
+        return self._by_id.get(id)
+
+    def of_pid(self, pid: int) -> list[Client]:
+        return list(self._by_pid.get(pid, ()))
+
+    def of_job(self, job: str) -> list[Client]:
+        return [client for client in self._by_id.values() if client.job == job]
+
+    def has_job(self, job: str) -> bool:
+        """At once; a job may have hundreds of processes, and each that goes asks."""
+        return job in self._of_job
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)

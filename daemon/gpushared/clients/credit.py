@@ -1,0 +1,184 @@
+"""How the daemon's decisions are put into force: the seam between it and what holds programs to their budget.
+
+Today that is the shim: a word in a page shared with the process. A driver that enforces limits by itself
+(soft and hard limit per cgroup, driver r615) would be a second implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from gpushare._layout import lib
+from gpushared.clients.pages import UNIT, Page, units
+from gpushared.core.events import TrimSeen
+from gpushared.core.instructions import Published
+
+
+class Enforcer(Protocol):
+    """Amounts in bytes; a process by the id of its page."""
+
+    def open_share(self, process: int, gpu: str, credit: int, overhead: int) -> int | None:
+        """Put a first budget into force on a GPU; the number of its line, None: no line is free."""
+
+    def close_share(self, process: int, gpu: str) -> None:
+        """The process's contexts on the GPU are closed. What it still uses stays."""
+
+    def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
+        """Let the process use so much more, and tell it where it stands then."""
+
+    def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
+        """Take unused credit back, up to this size: (what could be taken, what it uses)."""
+
+    def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        """What processes use of a GPU now. A claim looks at all of them at once."""
+
+    def stamps(self, processes: Iterable[int], gpu: str) -> dict[int, tuple[int, int]]:
+        """Process -> what it uses, and a number: where both are as before, it has used just that all the while."""
+
+    def asking(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        """Process -> calls that wait for an answer, or have one and are about to take what they were granted."""
+
+    def publish(self, process: int, gpu: str, figures: Published) -> None:
+        """Tell the process where it stands, so that it need not ask."""
+
+    def trim(self, process: int, gpu: str, size: int, within: float) -> None:
+        """Ask the process to free what its allocators only keep, up to this size, within so many seconds."""
+
+    def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
+        """Where those that can be asked to trim are with the last one."""
+
+
+class CreditPages:
+    """Budgets in the words of credit pages."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, Page] = {}
+
+    def open_share(self, process: int, gpu: str, credit: int, overhead: int) -> int | None:
+        page = self.pages[process]
+        number = page.line_of(gpu)
+        if number is None:
+            return None
+        line = page.lines[gpu]
+        _enter(page, gpu, units(credit), units(overhead) if overhead else None)  # else it is charged already
+        if overhead:
+            line.overhead = units(overhead)
+        line.attached = 1
+        lib.gs_grant(line, units(credit))
+        return number
+
+    def close_share(self, process: int, gpu: str) -> None:
+        line = self._line(process, gpu)
+        if line is not None and lib.gs_word_load(line) >> 32 == 0:  # pools and mapped handles need no context
+            line.attached = 0
+            _enter(self.pages[process], gpu, 0, 0)
+
+    def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
+        page = self.pages.get(process)
+        line = page.lines.get(gpu) if page is not None else None
+        if page is None or line is None:
+            return
+        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
+        # a daemon that is started now finds the overhead with which this credit fits.
+        more = units(size)
+        _tell(page, gpu, line, figures, given=more)
+        lib.gs_grant(line, more)
+
+    def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
+        line = self._line(process, gpu)
+        if line is None:
+            return 0, 0
+        taken = lib.gs_revoke(line, units(size))
+        _enter(self.pages[process], gpu, -taken, None)
+        return taken * UNIT, (lib.gs_word_load(line) >> 32) * UNIT
+
+    def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        load, pages = lib.gs_word_load, self.pages
+        found = {}
+        for process in processes:
+            page = pages.get(process)
+            line = page.lines.get(gpu) if page is not None else None
+            if line is not None:
+                found[process] = (load(line) >> 32) * UNIT
+        return found
+
+    def stamps(self, processes: Iterable[int], gpu: str) -> dict[int, tuple[int, int]]:
+        """What used_by() says, with the number of releases: what was taken and given back in between has raised it."""
+        found = {}
+        for process in processes:
+            line = self._line(process, gpu)
+            if line is not None:
+                # In this order: the process counts a release before it lowers `used`.
+                used = (lib.gs_word_load(line) >> 32) * UNIT
+                found[process] = used, line.releases
+        return found
+
+    def asking(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        """Process -> calls that have asked for credit and have neither taken it nor given up."""
+        lines = ((process, self._line(process, gpu)) for process in processes)
+        return {process: line.asking for process, line in lines if line is not None and line.asking}
+
+    def take_unmet(self, process: int) -> dict[str, int]:
+        """GPU -> calls within the request that have failed without an answer, and that nobody has been told of yet."""
+        page = self.pages.get(process)
+        found = {}
+        for gpu, line in page.lines.items() if page is not None else ():
+            count = (line.unmet - line.unmet_told) % 2**32
+            if count:
+                found[gpu] = count
+                line.unmet_told = line.unmet
+        return found
+
+    def credit(self, process: int, gpu: str) -> int:
+        line = self._line(process, gpu)
+        return 0 if line is None else (lib.gs_word_load(line) & 0xFFFFFFFF) * UNIT
+
+    def peak(self, process: int, gpu: str) -> int:
+        line = self._line(process, gpu)
+        return 0 if line is None else line.peak * UNIT
+
+    def refusals(self, process: int) -> int:
+        page = self.pages.get(process)
+        return sum(line.refusals for line in page.lines.values()) if page is not None else 0
+
+    def publish(self, process: int, gpu: str, figures: Published) -> None:
+        page = self.pages.get(process)
+        line = page.lines.get(gpu) if page is not None else None
+        if page is not None and line is not None and page.published.get(gpu) != figures:
+            _tell(page, gpu, line, figures)
+
+    def trim(self, process: int, gpu: str, size: int, within: float) -> None:
+        page = self.pages.get(process)
+        if page is not None and gpu in page.lines:
+            page.ask_trim(gpu, units(size), int(within * 1000))
+
+    def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
+        found = {}
+        for process in processes:
+            page = self.pages.get(process)
+            seen = page.trim_seen() if page is not None else None
+            if seen is not None:
+                found[process] = seen
+        return found
+
+    def _line(self, process: int, gpu: str) -> Any:
+        page = self.pages.get(process)
+        return page.lines.get(gpu) if page is not None else None
+
+
+def _tell(page: Page, gpu: str, line: Any, figures: Published, given: int = 0) -> None:
+    page.published[gpu] = figures
+    overhead = figures.overhead // UNIT
+    line.grantable = figures.grantable // UNIT
+    line.limit = figures.limit // UNIT
+    line.request = figures.request // UNIT
+    line.overhead = overhead
+    line.job_usage = figures.job_usage // UNIT
+    _enter(page, gpu, given, overhead)
+
+
+def _enter(page: Page, gpu: str, given: int, overhead: int | None) -> None:
+    """In the ledger, which outlives this daemon as the page does and which no process can write."""
+    if page.account is not None:
+        page.account.enter(page.gpus.index(gpu), given, overhead)

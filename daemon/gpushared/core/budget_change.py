@@ -1,0 +1,121 @@
+"""How a running job's budget changes: first what it would become, then the change.
+
+The two are apart so that the shell can write the new budget to the notes before the change takes effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gpushare.quantity import Quantity, format_bytes
+from gpushare.reasons import Code, Reason
+from gpushared.core import admission, health, lending, measure
+from gpushared.core.events import BudgetChanged, JobSpec
+from gpushared.core.instructions import BudgetSet, Persist, Publish
+from gpushared.core.state import Bounds, Job, State
+from gpushared.core.transaction import Transaction
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a job's budget becomes."""
+
+    spec: JobSpec
+    bounds: Mapping[str, Bounds]
+    """By GPU."""
+
+
+def find(state: State, event: BudgetChanged) -> Found | Reason:
+    """The new budget, on all GPUs of the job, or why it is refused. Changes nothing."""
+    job = state.jobs.get(event.job)
+    if job is None:
+        return Reason(Code.NO_SUCH_JOB, f"no job {event.job}", hint="see `gpushare ps`")
+    request: Quantity = event.request or job.spec.request
+    limit: Quantity = event.limit or job.spec.limit
+    changed: dict[str, Bounds] = {}
+    for id in job.bounds:
+        found = _bounds_on(state, job, id, request, limit)
+        if isinstance(found, Reason):
+            return found
+        changed[id] = found
+    spec = replace(
+        job.spec,
+        request=request,
+        limit=limit,
+        request_source=event.request_source if event.request else job.spec.request_source,
+        limit_source=event.limit_source if event.limit else job.spec.limit_source,
+        priority=job.spec.priority if event.priority is None else event.priority,
+    )
+    return Found(spec, changed)
+
+
+def _bounds_on(state: State, job: Job, id: str, request: Quantity, limit: Quantity) -> Bounds | Reason:
+    gpu = state.gpus[id]
+    found = admission.bounds_on(gpu, request, limit)
+    if isinstance(found, Reason) or found.request <= job.bounds[id].request:
+        return found
+    if not gpu.health.admits:
+        return health.none_left([gpu], 1)
+    inside = state.reservations.get(job.spec.reservation)
+    room = admission.unrequested(state, gpu, but=job, inside=inside)
+    if found.request > room:
+        wanted = replace(job.spec, request=request, gpus=1)
+        refusal = admission.no_room(state, wanted, [gpu], but=job, inside=inside)
+        return replace(refusal, hint=f"raise it to at most {max(0, room) // 2**20}Mi, or when one of these ends")
+    return found
+
+
+def would(state: State, id: str, found: Found, look: Callable[[], Seen]) -> tuple[Seen, str]:
+    """What `look` sees once the budget is so, and the note that the change would be answered with.
+
+    The state is as it was when this returns. A copy of a state with a thousand jobs would take seconds.
+    """
+    job = state.jobs[id]
+    spec, bounds = job.spec, dict(job.bounds)
+    try:
+        _set(state, job, found)
+        return look(), _after_change(state, job)
+    finally:
+        _set(state, job, Found(spec, bounds))
+
+
+def _set(state: State, job: Job, found: Found) -> None:
+    for gpu, bounds in found.bounds.items():
+        state.bind(job, gpu, bounds)
+    job.spec = found.spec
+
+
+def apply(tx: Transaction, id: str, found: Found) -> None:
+    """A lower limit takes nothing away: it only stops growth."""
+    state = tx.state
+    job = state.jobs[id]
+    _set(state, job, found)
+    tx.emit(BudgetSet(job.id, _after_change(state, job)))
+    tx.record_reason("changed", _changed(job), job=job)
+    tx.emit(Persist())
+    for gpu in found.bounds:
+        state.note_excess(job, gpu)
+        tx.look(state.gpus[gpu])  # what is idle by now is taken before the change is answered
+        measure.work_off(tx, state.gpus[gpu])
+        lending.answer_asks(tx, state.gpus[gpu])
+        tx.emit(Publish(gpu))
+
+
+def _changed(job: Job) -> Reason:
+    spec = job.spec
+    bounds = {id: {"request": one.request, "limit": one.limit} for id, one in job.bounds.items()}
+    message = f"its budget is now: request {spec.request}, limit {spec.limit}, priority {spec.priority}"
+    return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
+
+
+def _after_change(state: State, job: Job) -> str:
+    over = []
+    for id, bounds in job.bounds.items():
+        excess = state.usage(job, id) - bounds.limit
+        if excess > 0:
+            over.append(f"{format_bytes(excess)} above the new limit on GPU {state.gpus[id].index}")
+    return f"{', '.join(over)}: nothing is taken away, but the job cannot grow" if over else ""

@@ -1,0 +1,268 @@
+"""What a daemon writes down for its successor, and how it is read again: admitted jobs and learned overheads.
+
+Credit and use need no notes: they are in the credit pages. Times are those of the core's clock, which means nothing to
+another process, so the time of writing is beside them. A job's note changes only with the job, and its text is made
+once: a node may have a thousand jobs, and is not to write them all down anew whenever one comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from gpushare.quantity import Kind, Quantity
+from gpushared.core.events import JobRestored, JobSpec, ReservationRestored
+from gpushared.core.state import Job, ReclaimStep, Reservation, State
+
+VERSION = 2
+
+
+def take(state: State, now: float) -> dict[str, Any]:
+    """All that is worth keeping, as JSON-able data."""
+    return {**take_node(state, now), "jobs": [take_job(job) for job in state.jobs.values()]}
+
+
+def take_node(state: State, now: float, without: str = "") -> dict[str, Any]:
+    """The same without the jobs, and without the reservation of this id."""
+    reservations = [_take_reservation(one) for one in state.reservations.values() if one.id != without]
+    return {"version": VERSION, "now": now, "overheads": dict(state.overheads), "reservations": reservations}
+
+
+def _take_reservation(one: Reservation) -> dict[str, Any]:
+    if one.note is None:
+        one.note = {
+            "reservation": one.id,
+            "spec": spec_to_note(one.spec),
+            "amounts": dict(one.amounts),
+            "since": one.since,
+            "until": one.until,
+        }
+    return one.note
+
+
+def take_job(job: Job) -> dict[str, Any]:
+    return {
+        "job": job.id,
+        "spec": spec_to_note(job.spec),
+        "gpus": list(job.bounds),
+        "since": job.since,
+        "open": job.open,
+        "saved": job.saved_at if job.saved_at >= job.since else None,
+    }
+
+
+def spec_to_note(spec: JobSpec) -> dict[str, Any]:
+    note = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    note["request"], note["limit"] = _quantity_to_note(spec.request), _quantity_to_note(spec.limit)
+    return note
+
+
+def _quantity_to_note(quantity: Quantity) -> dict[str, Any]:
+    return {"kind": quantity.kind.value, "value": quantity.value, "text": quantity.text}
+
+
+# ---- reading ---------------------------------------------------------------------------------------
+
+
+class OddNote(ValueError):
+    """Something in the notes that no daemon of ours has written."""
+
+
+Odd = Callable[[str, OddNote], None]
+"""Told of an entry that is left out: what it is, and what is wrong with it."""
+
+
+def refuse(what: str, why: OddNote) -> None:
+    """For notes that are our own: they cannot be odd."""
+    raise OddNote(f"{what}: {why}")
+
+
+def now_of(notes: Mapping[str, Any]) -> float:
+    """The core's clock when they were written. Where they do not say it: the youngest time that they name."""
+    try:
+        return number(notes.get("now"))
+    except OddNote:
+        named = [_since(one) for one in (*_list(notes, "jobs"), *_list(notes, "reservations"))]
+        return max(named, default=0.0)
+
+
+def _since(one: object) -> float:
+    try:
+        return number(mapping(one).get("since"))
+    except OddNote:
+        return 0.0
+
+
+def _list(notes: Mapping[str, Any], name: str) -> list[object]:
+    found = notes.get(name, [])
+    return found if isinstance(found, list) else [found]  # what is no list is one odd entry
+
+
+def restore(notes: Mapping[str, Any], odd: Odd = refuse) -> list[JobRestored]:
+    """The jobs of an earlier daemon, or of a later one: fields are only ever added."""
+    now = now_of(notes)
+
+    def read(one: dict[str, Any]) -> JobRestored:
+        saved = one.get("saved")
+        return JobRestored(
+            job_id(one.get("job")),
+            spec_from_note(one.get("spec")),
+            texts(one.get("gpus")),
+            max(0.0, now - number(one.get("since"))),
+            flag(one.get("open")),
+            None if saved is None else max(0.0, now - number(saved)),
+        )
+
+    return _each(_list(notes, "jobs"), "job", read, odd)
+
+
+def restore_reservations(notes: Mapping[str, Any], since: float, odd: Odd = refuse) -> list[ReservationRestored]:
+    """`since`: seconds that have passed since they were written down."""
+    now = now_of(notes)
+
+    def read(one: dict[str, Any]) -> ReservationRestored:
+        until = one.get("until")
+        return ReservationRestored(
+            text(one.get("reservation")),
+            spec_from_note(one.get("spec")),
+            {gpu: count(amount) for gpu, amount in mapping(one.get("amounts")).items()},
+            max(0.0, now - number(one.get("since")) + since),
+            None if until is None else max(0.0, number(until) - now - since),
+        )
+
+    return _each(_list(notes, "reservations"), "reservation", read, odd)
+
+
+def restore_overheads(notes: Mapping[str, Any], odd: Odd = refuse) -> dict[str, int]:
+    found = {}
+    for name, amount in notes["overheads"].items() if isinstance(notes.get("overheads"), dict) else ():
+        try:
+            found[name] = count(amount)
+        except OddNote as why:
+            odd(f"overhead of {name}", why)
+    return found
+
+
+Read = TypeVar("Read")
+
+
+def _each(found: Iterable[object], what: str, read: Callable[[dict[str, Any]], Read], odd: Odd) -> list[Read]:
+    sound = []
+    for one in found:
+        try:
+            sound.append(read(mapping(one)))
+        except OddNote as why:
+            name = str(one.get(what))[:40] if isinstance(one, dict) else ""
+            odd(f"{what} {name}".rstrip(), why)
+    return sound
+
+
+def spec_from_note(note: object) -> JobSpec:
+    """What a newer daemon has written beside what is known here is left out; what an older one has not has its default.
+    OddNote for anything else."""
+    found = mapping(note)
+    values = {name: read(found[name]) for name, read in _SPEC.items() if name in found}
+    missing = [name for name in ("name", "uid", "user", "command", "request", "limit") if name not in values]
+    if missing:
+        raise OddNote(f"no {missing[0]}")
+    return JobSpec(**values)
+
+
+# ---- values ----------------------------------------------------------------------------------------
+
+RUNGS = {str(rung) for rung in ReclaimStep if rung is not ReclaimStep.REVOKE}
+MOST = 2.0**60
+"""No number of ours is larger: bytes, seconds."""
+
+
+def number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST < value < MOST:  # NaN is neither
+        raise OddNote(f"{str(value)[:40]} is not a number")
+    return float(value)
+
+
+def seconds(value: object) -> float:
+    found = number(value)
+    if found < 0:
+        raise OddNote(f"{found} is below zero")
+    return found
+
+
+def integer(value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise OddNote(f"{str(value)[:40]} is not a whole number from {least} to {most}")
+    return value
+
+
+def count(value: object) -> int:
+    return integer(value, 0, int(MOST))
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise OddNote(f"{str(value)[:40]} is neither true nor false")
+    return value
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise OddNote(f"{str(value)[:40]} is not a text")
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise OddNote(f"{str(value)[:40]} is not a list")
+    return tuple(map(text, value))
+
+
+def mapping(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise OddNote(f"{str(value)[:40]} is not an object")
+    return value
+
+
+def job_id(value: object) -> str:
+    found = text(value)
+    if len(found) != 16 or found.strip("0123456789abcdef") or not found.strip("0"):
+        raise OddNote(f"{found[:40]!r} is not a job's id")
+    return found
+
+
+def _quantity(value: object) -> Quantity:
+    note = mapping(value)
+    try:
+        kind = Kind(note.get("kind"))
+    except ValueError:
+        raise OddNote(f"{str(note.get('kind'))[:40]} is no kind of amount") from None
+    return Quantity(kind, count(note.get("value")), text(note.get("text")))
+
+
+def _rungs(value: object) -> tuple[str, ...]:
+    found = texts(value)
+    if not set(found) <= RUNGS:
+        raise OddNote(f"{str(value)[:40]} are no rungs")
+    return found
+
+
+_SPEC: Mapping[str, Callable[[object], Any]] = {
+    "name": text,
+    "uid": lambda value: integer(value, 0, 2**32 - 1),
+    "user": text,
+    "command": texts,
+    "request": _quantity,
+    "limit": _quantity,
+    "gpus": lambda value: integer(value, 0, 64),
+    "devices": lambda value: None if value is None else texts(value),
+    "priority": lambda value: integer(value, -(2**31), 2**31 - 1),
+    "grace": lambda value: None if value is None else seconds(value),
+    "lend": flag,
+    "min_run_time": seconds,
+    "on_reclaim": _rungs,
+    "request_source": text,
+    "limit_source": text,
+    "reservation": text,
+    "observe": flag,
+}
+"""Every field of a spec, and how it is read."""

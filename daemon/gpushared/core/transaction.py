@@ -1,0 +1,86 @@
+"""One turn of the node core: the state, the time of the event, and the instructions that it leads to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpushare.reasons import Reason, Words
+from gpushared.core.events import JobSpec
+from gpushared.core.instructions import Instruction, Log, LookUsed, Record, SampleMemory
+from gpushared.core.state import Gpu, Job, Policy, State
+
+STORY_LINES = 400
+"""Kept per job and for the node; the oldest go first."""
+ALL_STORIES = 16_000
+"""Lines of all jobs together: with more than forty jobs each keeps fewer, ..."""
+LEAST_LINES = 20
+"""... and never fewer than these."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What a handler reads (state, now) and writes (state, out)."""
+
+    state: State
+    now: float
+    out: list[Instruction] = field(default_factory=list)
+
+    @property
+    def policy(self) -> Policy:
+        return self.state.policy
+
+    def emit(self, instruction: Instruction) -> None:
+        self.out.append(instruction)
+
+    def look(self, gpu: Gpu) -> None:
+        """Have the words of this GPU's processes read, unless that is under way."""
+        if not gpu.looking:
+            gpu.looking = True
+            self.out.append(LookUsed(gpu.id))
+
+    def sample(self, gpu: Gpu) -> None:
+        """Have NVML asked about this GPU, unless that is under way."""
+        if not gpu.sampling:
+            gpu.sampling = True
+            self.out.append(SampleMemory(gpu.id))
+
+    def record(
+        self, event: str, text: Words, *, job: Job | None = None, gpu: str | None = None, **facts: object
+    ) -> None:
+        """Note for the log, the node's story and the job's."""
+        self._keep(event, text, job, gpu, facts)
+
+    def record_of_user(self, uid: int, event: str, text: Words) -> None:
+        """The same of what is a user's and no job's."""
+        self._note(Record(self.now, event, None, text, {}, uid=uid))
+
+    def record_of_submission(self, event: str, reason: Reason, job: str, spec: JobSpec) -> None:
+        """The same of a job that has no place yet, and may never have one."""
+        facts = {"code": reason.code.value, **reason.data}
+        self._note(Record(self.now, event, None, reason.message, facts, job, spec.name, spec.uid))
+
+    def record_reason(
+        self, event: str, reason: Reason, text: Words = "", *, job: Job | None = None, gpu: str | None = None
+    ) -> None:
+        """The same for a reason, with its numbers; `text` where its message is for somebody else's eyes."""
+        self._keep(event, text or reason.message, job, gpu, {"code": reason.code.value, **reason.data})
+
+    def _keep(self, event: str, text: Words, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:
+        record = Record(self.now, event, gpu, text, facts)
+        if job is not None:
+            record = Record(self.now, event, gpu, text, facts, job.id, job.spec.name, job.spec.uid)
+        self._note(record)
+        if job is not None:
+            share = ALL_STORIES // max(1, len(self.state.jobs))
+            keep(job.story, record, max(LEAST_LINES, min(STORY_LINES, share)))
+
+    def _note(self, record: Record) -> None:
+        self.out.append(Log(record))
+        keep(self.state.records, record)
+
+
+def keep(records: list[Record], record: Record, most: int = STORY_LINES) -> None:
+    """Append, and forget the oldest when there are more than twice as many as are kept."""
+    records.append(record)
+    if len(records) > 2 * most:
+        del records[:-most]

@@ -1,1 +1,0 @@
-"""The GPUs: what NVML says of their memory and their health, and who uses them past us."""

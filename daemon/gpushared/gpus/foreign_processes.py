@@ -1,0 +1,118 @@
+"""Programs that use a GPU without us: who they are, and why the shim is not between them and the driver.
+
+Found by NVML, which lists every process with memory on a GPU; those that have no credit page are outsiders. Most were
+simply not started with gpushare. One with a GPUSHARE_JOB in its environment was, and has escaped: the library cannot
+be preloaded into a static or setuid program, and a program that binds its own symbols first (RTLD_DEEPBIND), or talks
+to the driver by a private door, goes past it. Nothing here is on a hot path: people ask.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gpushare import api
+from gpushared.clients.clients import Clients
+from gpushared.core.events import Stray
+from gpushared.core.state import Job
+from gpushared.limits.identities import user_name
+from gpushared.system.processes import Process, command_of, has_mapped, uid_of
+
+SHIM = "libgpushare.so"
+JOB = b"GPUSHARE_JOB="
+PT_INTERP = 3
+
+
+def outsiders(by_pid: Mapping[int, int] | None, known: Iterable[int]) -> list[api.UnmanagedProcess]:
+    """Of the processes in a sample those that are not known, the largest first."""
+    inside = set(known)
+    found = [(pid, used) for pid, used in (by_pid or {}).items() if used > 0 and pid not in inside]
+    return [_describe(pid, used) for pid, used in sorted(found, key=lambda one: (-one[1], one[0]))]
+
+
+class StrayFinder:
+    """Which of the processes without a page were started under a job; each is looked at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[int, tuple[Stray, int] | None]] = {}
+
+    def among(
+        self, gpu: str, by_pid: Mapping[int, int] | None, clients: Clients, jobs: Mapping[str, Job]
+    ) -> dict[int, Stray]:
+        """Of the processes in a sample. What a process says of its job counts only if the job is its own user's."""
+        unknown = [pid for pid, used in (by_pid or {}).items() if used > 0 and not clients.of_pid(pid)]
+        before = self._seen.get(gpu, {})
+        seen = self._seen[gpu] = {pid: before[pid] if pid in before else _stray(pid) for pid in unknown}
+        found = {}
+        for pid, one in seen.items():
+            if one is not None and one[0].job in jobs and jobs[one[0].job].spec.uid == one[1]:
+                found[pid] = one[0]
+        return found
+
+
+def _stray(pid: int) -> tuple[Stray, int] | None:
+    """With the user of the process."""
+    job, uid = job_of(pid), uid_of(pid)
+    return (Stray(job, command_of(pid)), uid) if job is not None and uid is not None else None
+
+
+def open_stray(pid: int, job: str) -> Process | None:
+    """To signal it. The descriptor first, the check second: who is checked is who is signalled."""
+    process = Process.open(pid)
+    if process is not None and job_of(pid) != job:
+        process.close()
+        return None
+    return process
+
+
+def _describe(pid: int, used: int) -> api.UnmanagedProcess:
+    uid = uid_of(pid)
+    return {
+        "pid": pid,
+        "bytes": used,
+        "command": command_of(pid),
+        "user": user_name(uid) if uid is not None else "?",
+        "uid": uid if uid is not None else -1,
+        "job": job_of(pid),
+        "reason": reason_of(pid),
+    }
+
+
+def job_of(pid: int) -> str | None:
+    """The job under which the process was started, though it has no page."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    found = [one[len(JOB) :].decode(errors="replace") for one in environment if one.startswith(JOB)]
+    return found[0] if found and found[0] else None
+
+
+def reason_of(pid: int) -> str:
+    """Why no credit page stands for it: not_preloaded, static, setuid, past_the_shim, or unknown."""
+    loaded = has_mapped(pid, SHIM)
+    if loaded:
+        return "past_the_shim"  # or without a budget
+    try:
+        if Path(f"/proc/{pid}/exe").stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
+            return "setuid"
+        if not has_interpreter(Path(f"/proc/{pid}/exe")):
+            return "static"
+    except (OSError, ValueError, struct.error):
+        return "unknown"
+    return "unknown" if loaded is None else "not_preloaded"
+
+
+def has_interpreter(program: Path) -> bool:
+    """Whether a loader starts it, which is who preloads. A static program has none, be it position-independent."""
+    with program.open("rb") as file:
+        head = file.read(64)
+        if head[:4] != b"\x7fELF" or head[4] != 2:
+            raise ValueError("not a 64-bit ELF program")
+        (table,) = struct.unpack_from("<Q", head, 32)
+        size, count = struct.unpack_from("<HH", head, 54)
+        file.seek(table)
+        headers = file.read(size * count)
+    return any(struct.unpack_from("<I", headers, size * index)[0] == PT_INTERP for index in range(count))

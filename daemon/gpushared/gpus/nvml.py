@@ -1,0 +1,208 @@
+"""NVML, through NVIDIA's nvidia-ml-py: for real GPUs, and for the software driver, which has the same library.
+
+Every call can fail at any time (a GPU falls off the bus, a MIG instance is taken apart); that is a sample less,
+never an end of the daemon. Handles are looked up by UUID and dropped when a call with them fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml as nv
+
+from gpushare.errors import GpushareError
+from gpushare.paths import software_driver_dir
+from gpushared.gpus import nvml_health
+from gpushared.gpus.inventory import Examination, Fault, GpuInfo, Sample
+from gpushared.system.logs import Sparingly, facts, log
+
+
+class NvmlError(GpushareError):
+    """The driver's management library cannot be used at all."""
+
+    code = "no_driver"
+
+
+class Nvml:
+    """The driver's management interface."""
+
+    def __init__(self, kind: str) -> None:
+        """kind: nvidia or sim."""
+        self.kind = kind
+        self._handles: dict[str, Any] = {}
+        self._whole: dict[str, str] = {}
+        """Of each GPU and MIG instance the physical GPU, by UUID."""
+        self._lock = threading.RLock()
+        """Held while the library is asked anything but to wait, and while it is opened anew."""
+        self._faults = nvml_health.Faults(lambda: dict(self._whole))
+        self._busy_until: dict[str, int] = {}
+        """By GPU: the time (NVML's, microseconds) of the last utilisation that was read."""
+        self._sparingly = Sparingly()
+        if kind == "sim":
+            _load_software_driver(software_driver_dir() / "libnvidia-ml.so.1")
+        try:
+            nv.nvmlInit()
+        except nv.NVMLError as error:
+            raise NvmlError(
+                f"the NVIDIA driver does not answer: {error}",
+                hint="`gpushare doctor` looks closer; --driver sim works without a GPU",
+            ) from None
+
+    def list(self) -> list[GpuInfo]:
+        with self._lock:
+            return [*self._found()]
+
+    def _found(self) -> Iterator[GpuInfo]:
+        try:
+            count = nv.nvmlDeviceGetCount()
+        except nv.NVMLError as error:
+            self._complain("", error)
+            return
+        for index in range(count):
+            try:
+                yield from self._describe(index)
+            except nv.NVMLError as error:
+                self._complain(f"#{index}", error)
+
+    def sample(self, uuid: str) -> Sample | None:
+        with self._lock:
+            try:
+                handle = self._handle(uuid)
+                used, _, _ = _memory(handle)
+                return Sample(used, self._by_pid(handle), self._busy(uuid, handle))
+            except nv.NVMLError as error:
+                self._handles.pop(uuid, None)
+                self._complain(uuid, error)
+                return None
+
+    def examine(self, uuid: str) -> Examination | None:
+        with self._lock:
+            try:
+                _memory(nv.nvmlDeviceGetHandleByUUID(uuid))
+                return nvml_health.examine(nv.nvmlDeviceGetHandleByUUID(self._whole.get(uuid, uuid)))
+            except nv.NVMLError as error:
+                self._handles.pop(uuid, None)
+                ailment = nvml_health.of_error(error)
+                if ailment is None:
+                    self._complain(uuid, error)
+                return Examination((ailment,)) if ailment is not None else None
+
+    def wait_for_fault(self, timeout: float) -> Fault | None:
+        return self._faults.wait(timeout)
+
+    def reopen(self) -> None:
+        """NVML looks for GPUs when it is initialised, and only then."""
+        with self._faults.paused(), self._lock:
+            self._handles.clear()
+            with contextlib.suppress(nv.NVMLError):
+                nv.nvmlShutdown()
+            try:
+                nv.nvmlInit()
+            except nv.NVMLError as error:
+                self._complain("", error)
+
+    def close(self) -> None:
+        """A thread that is still in the library keeps it open: the end of the process closes it as well."""
+        if self._faults.stop() and self._lock.acquire(blocking=False):
+            with contextlib.suppress(nv.NVMLError):
+                nv.nvmlShutdown()
+
+    def _describe(self, index: int) -> Iterator[GpuInfo]:
+        handle = nv.nvmlDeviceGetHandleByIndex(index)
+        parts = list(_mig_instances(handle))
+        for part in parts or [handle]:
+            uuid = _text(nv.nvmlDeviceGetUUID(part))
+            _, total, reserved = _memory(part)
+            self._handles[uuid] = part
+            self._whole[uuid] = _text(nv.nvmlDeviceGetUUID(handle))
+            yield GpuInfo(uuid, index, _text(nv.nvmlDeviceGetName(part)), total, reserved)
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = nv.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
+    def _by_pid(self, handle: Any) -> dict[int, int] | None:
+        """None where the driver does not say who uses the memory: MIG and vGPU of some drivers, WSL. Whether the
+        numbers are ours, pid_names.py finds out."""
+        found: dict[int, int] = {}
+        for ask in _PROCESS_LISTS:
+            try:
+                processes = ask(handle)
+            except (nv.NVMLError_NotSupported, nv.NVMLError_FunctionNotFound):
+                continue
+            for process in processes:
+                if process.usedGpuMemory is None:
+                    return None
+                # One process may be in several lists, each time with the same figure.
+                found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory)
+        return found
+
+    def _busy(self, uuid: str, handle: Any) -> frozenset[int] | None:
+        """Who has computed since the last time. "Not found" is the driver's word for nobody."""
+        # The system's clock may have been set back: then nothing would be newer for as long.
+        since = min(self._busy_until.get(uuid, 0), time.time_ns() // 1000)
+        self._busy_until[uuid] = since
+        try:
+            samples = nv.nvmlDeviceGetProcessUtilization(handle, since)
+        except nv.NVMLError_NotFound:
+            return frozenset()
+        except nv.NVMLError:
+            return None
+        if samples:
+            self._busy_until[uuid] = max(one.timeStamp for one in samples)
+        return frozenset(one.pid for one in samples if one.smUtil or one.memUtil)
+
+    def _complain(self, gpu: str, error: Exception) -> None:
+        if self._sparingly.allow((gpu, str(error))) is not None:
+            log.warning("the driver does not answer", extra=facts(gpu=gpu or "all", error=str(error)))
+
+
+_PROCESS_LISTS: tuple[Callable[[Any], Any], ...] = (
+    nv.nvmlDeviceGetComputeRunningProcesses,
+    nv.nvmlDeviceGetGraphicsRunningProcesses,
+    nv.nvmlDeviceGetMPSComputeRunningProcesses,
+)
+
+
+def _memory(handle: Any) -> tuple[int, int, int]:
+    """used (by programs), total, reserved (by the driver); only version 2 tells the last from the first."""
+    try:
+        memory = nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2)
+    except (nv.NVMLError_NotSupported, nv.NVMLError_FunctionNotFound, nv.NVMLError_ArgumentVersionMismatch):
+        memory = nv.nvmlDeviceGetMemoryInfo(handle)
+        return memory.used, memory.total, 0
+    return memory.used, memory.total, memory.reserved
+
+
+def _mig_instances(handle: Any) -> Iterator[Any]:
+    try:
+        current, _ = nv.nvmlDeviceGetMigMode(handle)
+        if current != nv.NVML_DEVICE_MIG_ENABLE:
+            return
+        most = nv.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except nv.NVMLError:
+        return  # not a GPU that can be divided
+    for index in range(most):
+        try:
+            yield nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except nv.NVMLError_NotFound:
+            continue
+
+
+def _load_software_driver(path: Path) -> None:
+    """pynvml opens "libnvidia-ml.so.1" by name; the loader gives it a library of that SONAME if one is loaded."""
+    try:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise NvmlError(f"cannot load the software driver: {error}", hint="build it with `make build`") from None
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

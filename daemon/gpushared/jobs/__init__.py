@@ -1,0 +1,1 @@
+"""The jobs as the daemon holds them beside the core: their records, the state file, the history."""

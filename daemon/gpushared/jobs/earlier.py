@@ -1,0 +1,113 @@
+"""What earlier daemons have left behind, for the API: ended jobs, records, stories.
+
+A daemon that starts takes up as many ended jobs and records as it would have in memory; the rest stays in the files
+(gpushare/history.py) and is read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpushare import api
+from gpushare.history import History
+from gpushare.quantity import MAX, NOTHING
+from gpushared.core.events import JobSpec
+from gpushared.core.instructions import Record
+from gpushared.core.transaction import STORY_LINES
+from gpushared.core.visibility import Viewer
+from gpushared.jobs.historian import Historian
+from gpushared.jobs.registry import ENDED_KEPT, JobRecord, JobRegistry
+from gpushared.system.logs import facts, log
+
+START_WITHIN = 1.0
+"""Seconds that a starting daemon waits for the history, which may lie on a file server."""
+
+
+class Before(NamedTuple):
+    """As History has them."""
+
+    jobs: list[dict[str, Any]]
+    records: list[dict[str, Any]]
+
+
+async def read(historian: Historian) -> Before:
+    """Before this daemon writes anything itself. Nothing, if that takes too long."""
+
+    def look(history: History) -> Before:
+        return Before(history.jobs()[-ENDED_KEPT:], history.records(most=STORY_LINES).records)
+
+    return await historian.ask(0, look, START_WITHIN) or Before([], [])
+
+
+def take_up(registry: JobRegistry, before: Before) -> list[Record]:
+    """Add the ended jobs to the registry, which has those that live already. Returns the earlier records."""
+    jobs, records = before
+    taken = [_record_of(job) for job in jobs if registry.get(job["id"]) is None]
+    for record in taken:
+        registry.take_up(record)
+    for living in registry.live():
+        living.of_earlier_daemon = True
+    offset = time.monotonic() - time.time()
+    if taken:
+        log.info("the history was read", extra=facts(ended_jobs=len(taken)))
+    return [_record(one, offset) for one in records]
+
+
+def users_for(viewer: Viewer) -> frozenset[int] | None:
+    """Whose records this viewer may read; None: everybody's."""
+    return None if viewer.reveal == "name" or viewer.may_see_all else frozenset((viewer.uid,))
+
+
+def shown(record: Mapping[str, Any], viewer: Viewer) -> api.Record:
+    """A record of the history as this viewer may read it."""
+    return {
+        "time": record["time"],
+        "name": record["name"],
+        "event": record["event"],
+        "gpu": record["gpu"],
+        "job": record["job"],
+        "text": str(viewer.data(record["text"])),
+        "facts": viewer.facts(record["facts"]),
+    }
+
+
+def note_of_cut(records: Sequence[api.Record]) -> list[api.Record]:
+    """The line in the place of earlier ones that are not in the answer."""
+    when = records[0]["time"] if records else time.time()
+    text = "earlier events are left out here: there are too many"
+    return [{"time": when, "name": None, "event": "lost", "gpu": None, "job": None, "text": text, "facts": {}}]
+
+
+def _record_of(job: dict[str, Any]) -> JobRecord:
+    outcome = job["outcome"]
+    spec = JobSpec(
+        name=job["name"],
+        uid=job["uid"],
+        user=job["user"],
+        command=tuple(job["command"]),
+        request=NOTHING,
+        limit=MAX,
+        priority=job["priority"],
+        grace=job["grace"],
+        lend=job["lend"],
+        on_reclaim=tuple(job["on_reclaim"]),
+        request_source=job["request_source"] or "",
+        limit_source=job["limit_source"] or "",
+    )
+    record = JobRecord(job["id"], spec, started=job["since"], state="ended", of_earlier_daemon=True)
+    record.exit_code, record.exit_signal = outcome["exit_code"], outcome["signal"]
+    record.reclaim, record.refusals = outcome["killed"], outcome["refusals"]
+    record.peak = dict(outcome["peak"])
+    record.ended, record.duration = outcome.get("ended"), outcome["duration"]
+    record.seen = outcome.get("seen", True)
+    record.last_seen = {"gpus": job["gpus"]}
+    return record
+
+
+def _record(one: dict[str, Any], offset: float) -> Record:
+    """`offset`: from the wall's clock to the core's."""
+    return Record(
+        one["time"] + offset, one["event"], one["gpu"], one["text"], one["facts"], one["job"], one["name"], one["uid"]
+    )

@@ -1,0 +1,259 @@
+"""What the shell keeps of each job beside the core: whom to tell, whom to signal, and how it ended.
+
+The core knows budgets and processes with pages. It does not know the wrapper (`gpushare run`) that waits in a
+call of ours, the child that the wrapper has started, nor the notices on their way to its terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpushare.api import LEAST_OF_AN_ID
+from gpushare.reasons import Reason
+from gpushared.core.events import JobSpec
+from gpushared.core.visibility import Viewer
+from gpushared.limits.backlog import Backlog
+from gpushared.limits.byte_budget import ByteBudget, bytes_of
+from gpushared.system.epoll import Epoll
+from gpushared.system.processes import Process, Sent
+
+NOTICES_KEPT = 64
+ENDED_KEPT = 256
+"""Ended jobs in memory. Of one more, the user who has most of them loses the oldest."""
+AROUND_A_NOTICE = 1024
+"""Bytes."""
+
+Notice = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class JobRecord:
+    """One job, from its submission until it is forgotten."""
+
+    id: str
+    spec: JobSpec
+    started: float = field(default_factory=time.time)
+    """As a date, for people. The system's clock may be set: what counts seconds counts from `began`."""
+    began: float = field(default_factory=time.monotonic)
+    wrapper: Process | None = None
+    """Who submitted the job; its end is the job's. None: the environment alone, and the job ends with its processes."""
+    main: Process | None = None
+    """What the wrapper has started: stopped with the job, even while it has no GPU open."""
+    patience: float | None = None
+    """Until when (time.monotonic()) it queues for room; None: it does not."""
+    over: bool = False
+    """Its wrapper has said so, or is gone: it is there only as long as processes of its own are."""
+    state: str = "queued"
+    """queued, running or ended; what else a job may be (borrowing, asked_back, waiting) the core knows."""
+    admission: asyncio.Future[Reason | None] | None = None
+    """Resolved with None when the job is admitted, else with the reason of the refusal."""
+    queued: bool = False
+    notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
+    listeners: set[Backlog[Notice]] = field(default_factory=set)
+    reclaim: dict[str, Any] | None = None
+    """The Terminate or Kill that it stands under, unless it has been relieved; its owner's names are mentions."""
+    stopping: signal.Signals | None = None
+    """What `gpushare stop` has sent last: a program that starts just then gets it, too."""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    ended: float | None = None
+    duration: float | None = None
+    """Seconds from its beginning to its end; None: it has not ended."""
+    peak: dict[str, int] = field(default_factory=dict)
+    refusals: int = 0
+    """Of processes that have gone; the living ones count in their pages."""
+    seen: bool = True
+    """Whether a daemon saw it end, if it has."""
+    of_earlier_daemon: bool = False
+    """What happened to it is in the history, not in the core's story."""
+    last_seen: dict[str, Any] | None = None
+    """How the API showed the job last, for when the core has forgotten it."""
+    bytes: int = 0
+    """Counted for its user (byte_budget.py)."""
+
+    @property
+    def who(self) -> dict[str, str]:
+        """For the daemon's log."""
+        return {"job": self.id, "name": self.spec.name, "user": self.spec.user}
+
+    def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
+        notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
+        self.notices.append(notice)
+        for listener in self.listeners:
+            listener.put(notice)
+
+    def backlog(self, held: ByteBudget) -> Backlog[Notice]:
+        """For a new listener: all notices so far. Those that it has not read are held for the job's user."""
+
+        def count(notice: Notice, sign: int) -> bool:
+            held.change(self.spec.uid, sign * (AROUND_A_NOTICE + len(notice["text"])))
+            return held.has_room(self.spec.uid)
+
+        backlog = Backlog(self.notices, count=count)
+        if self.state == "ended":
+            backlog.end()
+        return backlog
+
+    def note_peak(self, gpu: str, usage: int) -> None:
+        if usage > self.peak.get(gpu, 0):
+            self.peak[gpu] = usage
+
+    def outcome(self, refusals_alive: int) -> dict[str, Any]:
+        """With mentions in what is said about the reclaim: not yet told to anybody."""
+        return {
+            "exit_code": self.exit_code,
+            "signal": self.exit_signal,
+            "killed": self.reclaim,
+            "peak": dict(self.peak),
+            "refusals": self.refusals + refusals_alive,
+            "duration": time.monotonic() - self.began if self.duration is None else self.duration,
+            "ended": self.ended,
+            "seen": self.seen,
+        }
+
+
+class JobRegistry:
+    """All jobs that anybody may still ask about."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, JobRecord] = {}
+        self._ended: dict[int, deque[JobRecord]] = {}
+        self.byte_budget = ByteBudget(lambda _: False)
+        self.on_wrapper_end: Callable[[JobRecord], None] = lambda _: None
+
+    def open(self, job: str, spec: JobSpec) -> JobRecord:
+        record = JobRecord(job, spec, bytes=bytes_of(spec))
+        self.byte_budget.change(spec.uid, record.bytes)
+        self._records[job] = record
+        return record
+
+    def get(self, job: str) -> JobRecord | None:
+        return self._records.get(job)
+
+    def live(self) -> Iterator[JobRecord]:
+        return (record for record in list(self._records.values()) if record.state != "ended")
+
+    def bytes_of_live(self, uid: int) -> list[int]:
+        """What each live job of this user costs."""
+        return [record.bytes for record in self.live() if record.spec.uid == uid]
+
+    def all(self) -> Iterator[JobRecord]:
+        return iter(list(self._records.values()))
+
+    def find(self, name: str, viewer: Viewer) -> list[JobRecord]:
+        """By id, else by name (a living job before ended ones), else by the beginning of an id, four letters or more.
+
+        By name only what the viewer may know by name: else who guesses would learn it. Of several, a user's own.
+        """
+        exact = self._records.get(name)
+        if exact is not None:
+            return [exact]
+        named = [one for one in self._records.values() if one.spec.name == name and viewer.sees_name(one.spec.uid)]
+        if not viewer.may_see_all:
+            named = [one for one in named if one.spec.uid == viewer.uid] or named
+        living = [record for record in named if record.state != "ended"]
+        if named:
+            return living or named[-1:]
+        if len(name) < LEAST_OF_AN_ID:
+            return []
+        return [record for record in self._records.values() if record.id.startswith(name.lower())]
+
+    def set_wrapper(self, record: JobRecord, wrapper: Process, readers: Epoll) -> None:
+        if record.wrapper is not None:
+            record.wrapper.close()
+        record.wrapper = wrapper
+        wrapper.watch(readers, lambda: self.on_wrapper_end(record))
+
+    def forget(self, record: JobRecord) -> None:
+        """A submission that came to nothing."""
+        if self._records.get(record.id) is record:  # else its wrapper has submitted it again meanwhile
+            del self._records[record.id]
+        self._let_go(record)
+        self._uncount(record)
+
+    def end(self, record: JobRecord) -> None:
+        """The job is over; it is kept for a while, for whoever asks what became of it."""
+        if record.state == "ended":
+            return
+        record.state = "ended"
+        record.ended = record.ended or time.time()
+        if record.duration is None:
+            record.duration = time.monotonic() - record.began
+        for listener in record.listeners:
+            listener.end()
+        self._let_go(record)
+        self._ended.setdefault(record.spec.uid, deque()).append(record)
+        if sum(map(len, self._ended.values())) > ENDED_KEPT:
+            longest = max(self._ended.values(), key=len)
+            oldest = longest.popleft()
+            if self._records.get(oldest.id) is oldest:
+                del self._records[oldest.id]
+            self._uncount(oldest)
+
+    def take_up(self, record: JobRecord) -> None:
+        """A job that ended under an earlier daemon. Older ones first."""
+        self._records[record.id] = record
+        self._ended.setdefault(record.spec.uid, deque()).append(record)
+
+    def end_streams(self) -> None:
+        for record in self._records.values():
+            for listener in record.listeners:
+                listener.end()
+
+    def close(self) -> None:
+        """Let go of all processes; the jobs stay."""
+        for record in self._records.values():
+            self._let_go(record)
+
+    def _uncount(self, record: JobRecord) -> None:
+        """Once: a call that breaks off late may forget an record that has ended already."""
+        self.byte_budget.change(record.spec.uid, -record.bytes)
+        record.bytes = 0
+
+    @staticmethod
+    def _let_go(record: JobRecord) -> None:
+        for process in (record.wrapper, record.main):
+            if process is not None:
+                process.close()
+        record.wrapper = record.main = None
+
+
+def killed_facts(reason: Reason) -> dict[str, Any]:
+    """A reclaim's data in the shape of the API's Outcome.killed."""
+    data = reason.data
+    return {
+        "code": reason.code.value,
+        "claim": data.get("claim"),
+        "owner": data.get("owner_name", data.get("owner")),
+        "owner_user": data.get("owner_user"),
+        "asked": data.get("asked", 0),
+        "got": data.get("got", data.get("loan", 0)),
+        "loan": data.get("loan", 0),
+        "usage": data.get("usage", 0),
+        "request": data.get("request", 0),
+        "grace": data.get("grace", 0.0),
+        "reason": reason.message,
+        "time": time.time(),
+    }
+
+
+def stop(record: JobRecord, processes: list[Process], number: signal.Signals) -> dict[Process, Sent]:
+    """Signal a job as a whole, and say what became of it, process by process."""
+    targets = list(processes)
+    if number is signal.SIGKILL and record.main is not None and not any(record.main.same(one) for one in processes):
+        targets.append(record.main)
+    return {target: target.send(number, record.spec.uid) for target in targets}
+
+
+def new_job_id() -> str:
+    job = ""
+    while not int(job or "0", 16):
+        job = secrets.token_hex(8)
+    return job

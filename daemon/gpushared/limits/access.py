@@ -1,0 +1,116 @@
+"""The door to the core: what jobs come with is measured against the rules of the settings file, and who may do what.
+
+rules.py decides; this module knows the settings of the moment, the users' groups and the GPUs. It is asked by
+whatever can bring or change a job: the API, and the shims of programs that come with the environment alone. A job
+that is there already is not asked about again, whatever a reload has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpushare.quantity import Budget, Quantity
+from gpushare.reasons import Code, Reason
+from gpushared.config import Config
+from gpushared.core import rules
+from gpushared.core.events import BudgetChanged, JobSpec
+from gpushared.core.node import NodeState
+from gpushared.core.visibility import Viewer
+from gpushared.limits.byte_budget import MOST_OF_JOBS, bytes_of
+from gpushared.limits.identities import Identities
+from gpushared.limits.user_limits import UserLimits
+
+
+class Access:
+    """Asked once per job and change; nothing here waits."""
+
+    def __init__(
+        self, core: Callable[[], NodeState], config: Callable[[], Config], identities: Identities, limits: UserLimits
+    ) -> None:
+        """`core` and `config` give those of the moment: both may be replaced while the daemon runs."""
+        self._core = core
+        self._config = config
+        self._identities = identities
+        self._limits = limits
+
+    # ---- who ---------------------------------------------------------------------------------------
+
+    async def meet(self, uid: int) -> None:
+        """Before a user is decided about: its groups, if anything depends on them."""
+        if self._needs_groups():
+            await self._identities.get(uid)
+
+    def when_met(self, uid: int, then: Callable[[], None]) -> None:
+        """The same for callers that cannot wait: they are called, mostly at once."""
+        if self._needs_groups():
+            self._identities.when_known(uid, then)
+        else:
+            then()
+
+    def _needs_groups(self) -> bool:
+        config = self._config()
+        return config.rules.need_groups or bool(config.admin_group)
+
+    def is_admin(self, uid: int) -> bool:
+        """root, and who is in the group of administrators: they see and change the jobs of all users."""
+        group = self._config().admin_group
+        return uid == 0 or (bool(group) and group in self._identities.known(uid).groups)
+
+    def viewer(self, uid: int) -> Viewer:
+        """What this user may read."""
+        return Viewer(uid, self._config().reveal, self.is_admin(uid))
+
+    # ---- what --------------------------------------------------------------------------------------
+
+    def budget(self, uid: int, request: Quantity | None, limit: Quantity | None) -> tuple[Budget, str]:
+        """A job's budget, and the place in the settings file that has it where the job itself says nothing."""
+        return rules.budget(self._config().rules, self._identities.known(uid), request, limit)
+
+    def admit(self, spec: JobSpec, own: Sequence[int]) -> JobSpec | Reason:
+        """A new job, as it may be. `own`: what the live jobs of its user cost, in bytes, one number a job."""
+        who = self._identities.known(spec.uid)
+        full = self._is_full(spec, own)
+        if full:
+            message = f"{spec.user} has {full}, as many as this daemon can keep of one user"
+            return Reason(Code.POLICY, message, hint="end one of them first: `gpushare ps` lists them")
+        totals, bound = self._totals(spec.devices), self._limits.is_bound(spec.uid)
+        return rules.admit(self._config().rules, who, spec, totals, len(own), bound=bound)
+
+    def admit_reservation(self, spec: JobSpec) -> JobSpec | Reason:
+        """The same for a reservation."""
+        own = sum(1 for one in self._core().reservations.values() if one.spec.uid == spec.uid)
+        who, totals = self._identities.known(spec.uid), self._totals(spec.devices)
+        spec = replace(spec, limit=spec.request)
+        return rules.reserve(self._config().rules, who, spec, totals, own, bound=self._limits.is_bound(spec.uid))
+
+    def _is_full(self, spec: JobSpec, own: Sequence[int]) -> str:
+        """What the user has so many of that one more job cannot be kept; "": nothing."""
+        most = self._limits.most_jobs(spec.uid)
+        if most is None:
+            return ""
+        if len(own) >= most:
+            return f"{len(own)} jobs"
+        if sum(own) + bytes_of(spec) > MOST_OF_JOBS:
+            return f"{len(own)} jobs with long commands"
+        return ""
+
+    def change(self, spec: JobSpec, event: BudgetChanged) -> BudgetChanged | Reason:
+        """What a user wants to change of a job of its own. `spec`: as the job was submitted."""
+        job = self._core().jobs.get(event.job)
+        old = job.spec if job is not None else spec
+        new = replace(
+            old,
+            request=event.request or old.request,
+            limit=event.limit or old.limit,
+            priority=old.priority if event.priority is None else event.priority,
+        )
+        gpus = tuple(job.bounds) if job is not None and job.bounds else None
+        allowed = rules.change(self._config().rules, self._identities.known(old.uid), old, new, self._totals(gpus))
+        if isinstance(allowed, Reason):
+            return allowed
+        return replace(event, request=event.request and allowed.request, limit=event.limit and allowed.limit)
+
+    def _totals(self, gpus: tuple[str, ...] | None) -> list[int]:
+        known = self._core().gpus
+        return [gpu.total for id, gpu in known.items() if gpus is None or id in gpus]

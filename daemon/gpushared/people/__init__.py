@@ -1,1 +1,0 @@
-"""Whoever asks by HTTP, and what they are shown."""

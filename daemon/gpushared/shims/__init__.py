@@ -1,0 +1,1 @@
+"""The packet socket of the preload library: the handshake, the connections and their frames."""

@@ -1,0 +1,1 @@
+"""What the daemon needs of the operating system: processes, descriptors, epoll, systemd, directories, logs."""

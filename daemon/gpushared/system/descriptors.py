@@ -1,0 +1,98 @@
+"""Descriptors that clients send along with what they say (SCM_RIGHTS), and that nobody has asked for.
+
+Closing a descriptor is not always quick: a TCP socket that lingers waits for its data to be sent, as long as its
+owner has set; a file on the owner's own file system (FUSE) waits for that to answer. The kernel does the same when a
+receiver leaves no room for descriptors and they are dropped. So the daemon always takes all of them (there are at
+most MOST_IN_ONE in a message) and closes them on a thread of the user who sent them: whoever sends stuck ones waits
+for them alone.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections import deque
+
+MOST_IN_ONE = 253
+"""SCM_MAX_FD of the kernel."""
+SPACE = socket.CMSG_SPACE(MOST_IN_ONE * 4)
+MOST_OPEN = 1024
+"""Of one user that are not closed yet: beyond, this user is not listened to."""
+NO_LINGER = struct.pack("ii", 0, 0)
+
+
+def descriptors_in(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+class DescriptorCloser:
+    """All that wait to be closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, deque[int]] = {}
+        self._open: dict[int, int] = {}
+
+    def take(self, uid: int, descriptors: list[int]) -> None:
+        if not descriptors:
+            return
+        with self._lock:
+            self._open[uid] = self._open.get(uid, 0) + len(descriptors)
+            waiting = self._waiting.get(uid)
+            if waiting is not None:
+                waiting.extend(descriptors)
+                return
+            self._waiting[uid] = deque(descriptors)
+        threading.Thread(target=self._close_all, args=(uid,), name=f"descriptors-{uid}", daemon=True).start()
+
+    def too_many(self, uid: int) -> bool:
+        return self._open.get(uid, 0) > MOST_OPEN
+
+    def _close_all(self, uid: int) -> None:
+        while True:
+            with self._lock:
+                waiting = self._waiting[uid]
+                if not waiting:
+                    del self._waiting[uid]
+                    self._open.pop(uid, None)
+                    return
+                descriptor = waiting.popleft()
+            _close(descriptor)
+            with self._lock:
+                self._open[uid] -= 1
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        stranger = socket.socket(fileno=descriptor)  # an error where it is none
+        with contextlib.suppress(OSError):
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        stranger.close()
+        return
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+class CarefulSocket(socket.socket):
+    """A stream that a transport of asyncio reads: what else comes along goes to the closer."""
+
+    def __init__(self, sock: socket.socket, closer: DescriptorCloser, uid: int, most: int) -> None:
+        """Takes the socket over. `most`: bytes that are read at once, for everything read is worked off at once."""
+        super().__init__(fileno=sock.detach())
+        self._closer = closer
+        self._uid = uid
+        self._most = most
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        data, ancillary, _, _ = self.recvmsg(min(size, self._most), SPACE, flags | socket.MSG_CMSG_CLOEXEC)
+        if ancillary:
+            self._closer.take(self._uid, descriptors_in(ancillary))
+        return data
