@@ -73,7 +73,7 @@ def main() -> None:
     if gpushare is not None and not options.silent:
 
         @gpushare.on_pressure
-        def shrink(pressure: gpushare.relief.Pressure) -> int:
+        def shrink(pressure: gpushare.pressure_hooks.Pressure) -> int:
             freed = allocator.shrink(pressure.wanted)
             print(f"{pressure.wanted / GIB:.1f} GiB are wanted back: gave {freed / GIB:.1f} GiB", flush=True)
             return freed

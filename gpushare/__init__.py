@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpushare import errors
     from gpushare.api import Change, Status
-    from gpushare.late import Enabled
+    from gpushare.attach import Enabled
+    from gpushare.pressure_hooks import Callback, GpuPressure, Registration
     from gpushare.quantity import Amount, Quantity
-    from gpushare.relief import Callback, GpuPressure, Registration
 
 __version__ = "0.1.0"
 
@@ -83,11 +83,11 @@ def enable(
 
     Amounts are text as on the command line ("8Gi", "25%"), a number of bytes (8 * 2**30), or a share of the GPU (0.25).
     """
+    from gpushare.attach import enable as attach
     from gpushare.errors import told_in_full
-    from gpushare.late import enable as enable_late
 
     with told_in_full():
-        return enable_late(request, limit, gpus=gpus, name=name)
+        return attach(request, limit, gpus=gpus, name=name)
 
 
 def on_pressure(callback: Callback) -> Registration:
@@ -95,14 +95,14 @@ def on_pressure(callback: Callback) -> Registration:
 
     It is called on a thread of gpushare's, with a context of the GPU current, while the program runs on: as from any
     other thread, what both touch needs a lock. The frameworks' caches (PyTorch, CuPy, Numba) are empty by then, so
-    what counts is memory that the program itself can do without. `pressure` is a relief.Pressure: `gpu` (UUID),
+    what counts is memory that the program itself can do without. `pressure` is a pressure_hooks.Pressure: `gpu` (UUID),
     `index` (CUDA's number of it), `wanted` (bytes), `seconds` (how long that is waited for), `reason` (a text).
 
     It may return how many bytes it gives back; needed only if they become free later. An exception becomes one line
     on stderr. Callbacks are called in the order of their registration until enough is free. The answer's `cancel()`
     takes a callback back. Where gpushare is not in the process, nobody calls.
     """
-    from gpushare.relief import on_pressure as register
+    from gpushare.pressure_hooks import on_pressure as register
 
     return register(callback)
 
@@ -114,7 +114,7 @@ def checkpoint_signal(signum: int | None) -> None:
     the signal has no handler, which would end the program. None: no signal, as it is at first. ValueError for what
     is no signal or cannot be handled. Where gpushare is not in the process, nothing is sent.
     """
-    from gpushare.relief import checkpoint_signal as register
+    from gpushare.pressure_hooks import checkpoint_signal as register
 
     register(signum)
 
@@ -126,7 +126,7 @@ def checkpointed() -> bool:
     True: the daemon has noted it. False: it could not be told (gpushare is not in the process, or there is no
     daemon, or an older one), which is no error.
     """
-    from gpushare.relief import checkpointed as tell
+    from gpushare.pressure_hooks import checkpointed as tell
 
     return tell()
 
@@ -138,7 +138,7 @@ def pressure() -> tuple[GpuPressure, ...]:
     all on the GPU did; each with `avg10`, `avg60`, `avg300` (shares of the last so many seconds, 0 to 1) and `total`
     (seconds).
     """
-    from gpushare.relief import pressure as ask
+    from gpushare.pressure_hooks import pressure as ask
 
     return ask()
 

@@ -1,7 +1,7 @@
 """Client of the node daemon's HTTP+JSON API.
 
-Each call is one connection: a daemon may be restarted between any two of them. Errors of the daemon come back as
-the classes of errors.py with the daemon's own words; anything that is not an answer is DaemonUnreachable.
+Each call opens a connection, because the daemon may restart between two calls. The daemon's errors become the classes
+of errors.py with the daemon's own text. Anything that is no answer becomes DaemonUnreachable.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ERRORS: dict[int, type[GpushareError]] = {
 
 
 class Client:
-    """The daemon's API at one socket: each method is one request, and gives back the JSON that api.py describes.
+    """The daemon's API at one socket. Each method sends one request and returns the JSON that api.py describes.
 
         node = gpushare.locate.find(gpushare.config.load_settings())
         node.client().status()["gpus"]
 
-    DaemonUnreachable where nobody answers within `timeout` seconds, Refused, NoSuchJob or NotPermitted with the
-    daemon's own reason where it says no. Amounts are bytes, times seconds since 1970.
+    Raises DaemonUnreachable if there is no answer within `timeout` seconds, and Refused, NoSuchJob or NotPermitted with
+    the daemon's reason. Amounts are in bytes, times in seconds since 1970.
     """
 
     def __init__(self, api_socket: Path, timeout: float = TIMEOUT) -> None:
@@ -52,7 +52,7 @@ class Client:
         return cast(api.Status, self._call("GET", "/v1/status", api.Status))
 
     def jobs(self, *, ended: bool = False) -> list[api.Job]:
-        """The living; with those that have ended lately, if they are wanted."""
+        """The jobs that live; with `ended`, also those that ended lately."""
         target = "/v1/jobs?ended=1" if ended else "/v1/jobs"
         return cast(api.Jobs, self._call("GET", target, api.Jobs))["jobs"]
 
@@ -96,12 +96,12 @@ class Client:
         return cast(api.Explanation, self._call("GET", "/v1/explain", api.Explanation))
 
     def records(self, since: float | None = None) -> list[api.Record]:
-        """What the daemon has in memory; with a time (of time.time()) all that is known from then on."""
+        """The records in the daemon's memory; with a time (as time.time() gives it), all records since then."""
         target = "/v1/events" if since is None else f"/v1/events?since={since:.3f}"
         return cast(api.Records, self._call("GET", target, api.Records))["records"]
 
     def follow(self, last: int) -> Events[api.Record]:
-        """All records from now on, and the last so many before."""
+        """A stream of all records from now on, after the last `last` ones."""
         return Events(self.api_socket, f"/v1/events?follow=1&last={last}", self.timeout, api.Record)
 
     def pressure(self) -> list[api.GpuPressure]:
@@ -168,7 +168,7 @@ class Events(Generic[Line]):
         self._connection.close()
 
     def read(self) -> Iterator[Line]:
-        """All that is there now; sets `ended` when nothing more will come."""
+        """What has arrived; sets `ended` when nothing more will come."""
         while not self.ended:
             try:
                 data = self._connection.recv(unixhttp.READ)

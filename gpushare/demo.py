@@ -26,7 +26,7 @@ import gpushare_installation
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
 from gpushare.paths import Runtime
-from gpushare.starter import Starter, did_not_start
+from gpushare.start_daemon import Starter, did_not_start
 
 GIB = 2**30
 REFUSED = 125

@@ -29,7 +29,7 @@ from gpushare.config import load_settings
 from gpushare.env import BY_NAME, PREFIX, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted, UsageError
 from gpushare.paths import PACKAGE, SYSTEM_DIR, Runtime, library, software_driver_dir, user_dir
-from gpushare.presence import late_library
+from gpushare.presence import attach_library
 from gpushare.quantity import format_bytes
 
 __all__ = ["CHECKS", "Check", "Finding", "Surroundings", "examine"]
@@ -318,7 +318,7 @@ def check_glibc(_: Surroundings) -> Finding:
     except (OSError, ValueError) as error:
         return Finding("fail", str(error), "reinstall gpushare", gpushare_installation.reinstall())
     wanting = [path.name for path in (*built, *late) if needed[path.name] > here]
-    named = wanting or [name for name in (library().name, late_library().name) if name in needed]
+    named = wanting or [name for name in (library().name, attach_library().name) if name in needed]
     detail = f"glibc {glibc.text(here)}; " + (
         ", ".join(f"{name} needs {glibc.text(needed[name])}" for name in named) or "no library of gpushare is there"
     )

@@ -1,16 +1,16 @@
-"""What a daemon leaves behind of what has happened: the files, and how they are read without it.
+"""The history files that a daemon writes, and how to read them without a daemon.
 
-One user's history cannot push out another's, because each user has files of their own, of a bounded size:
+Each user has files of its own, of a bounded size, so that one user's history cannot push out another's:
 
     UID.jobs     a line when a job begins and a line when it has ended, as the API shows the job
     UID.events   the records of the user's jobs and reservations, as in `gpushare events`
-    node.events  the records that are about no user
+    node.events  records that concern no user
 
-Each file has a predecessor, NAME.old: when a file is full it takes the predecessor's place. A line is a JSON object
-that begins with its time. Fields are only added. What is not such a line (torn by a crash, or garbage) is passed over.
+A full file is renamed to NAME.old, which it replaces. A line is a JSON object that begins with its time. Later versions
+only add fields. Readers skip other lines (torn by a crash, or garbage).
 
-A text or a value may name what another user owns. It is kept as a Mention, so that the daemon can tell each reader what
-that reader may know. Who can open the files is their owner or root, and reads everything.
+A text or a value may name another user's job. It is kept as a Mention, so that the daemon can show each reader what
+that reader may see. Only the files' owner and root can open the files; they read everything.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ JOBS, EVENTS, OLD, NODE = "jobs", "events", ".old", "node"
 NAMES = re.compile(rf"(\d+|{NODE})\.({JOBS}|{EVENTS})({re.escape(OLD)})?")
 
 READ_AT_MOST = 8 * 2**20
-"""Bytes of all files together that one question reads: the ends of the files, an equal part of each."""
+"""Most bytes that one question reads from all files together: the end of each file, in equal parts."""
 RECORDS_AT_MOST = 2000
-"""In one answer: the latest."""
+"""Most records in one answer: the latest."""
 
 
 def file_name(uid: int | None, kind: str) -> str:
@@ -42,7 +42,7 @@ def file_name(uid: int | None, kind: str) -> str:
 
 
 def whose(name: str) -> int | None:
-    """The user of a file's name; None: of no user. ValueError: it is no file of ours."""
+    """The user that a file's name gives; None: no user. Raises ValueError for another file."""
     match = NAMES.fullmatch(name)
     if match is None:
         raise ValueError(name)
@@ -53,7 +53,7 @@ def whose(name: str) -> int | None:
 
 
 def written(value: object) -> object:
-    """As JSON can have it: mentions stay apart from plain text."""
+    """A value that JSON can hold, with mentions kept apart from plain text."""
     if isinstance(value, Mention):
         return {"mention": [value.uid, value.own, value.by_name, value.by_user, value.by_none]}
     if isinstance(value, Text):
@@ -66,7 +66,7 @@ def written(value: object) -> object:
 
 
 def _read(value: object) -> object:
-    """The reverse of written(). Raises ValueError, KeyError or TypeError for what that did not make."""
+    """The reverse of written(). Raises ValueError, KeyError or TypeError for other data."""
     if isinstance(value, list):
         return [_read(one) for one in value]
     if not isinstance(value, dict):
@@ -85,7 +85,7 @@ def _maybe_text(value: object) -> str | None:
 
 
 def told(value: object) -> object:
-    """For somebody who may read everything."""
+    """The value with its mentions in full, for readers who may see everything."""
     if isinstance(value, Mention):
         return value.own
     if isinstance(value, Text):
@@ -101,15 +101,15 @@ def told(value: object) -> object:
 
 
 class Found(NamedTuple):
-    """Records in the order of time, each as api.Record with its user's "uid" and with mentions, and what is missing."""
+    """Records in the order of time, each an api.Record with its user's "uid" and with mentions."""
 
     records: list[dict[str, Any]]
     cut: bool
-    """There are earlier ones that are not among them."""
+    """Whether earlier records were left out."""
 
 
 class History:
-    """A directory of such files. What cannot be opened or understood is passed over."""
+    """A directory of such files. Skips what cannot be opened or understood."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -122,7 +122,7 @@ class History:
         *,
         most: int = RECORDS_AT_MOST,
     ) -> Found:
-        """The latest since then; of one job (its id), and of these users and of nobody, if they are given."""
+        """The latest records since then; only of this job (its id) or of these users and of no user, if given."""
         wanted = None if job is None else job.encode()
         lines: list[tuple[float, bytes, int | None]] = []
         files, cut = self._files(EVENTS, users), False
@@ -143,9 +143,9 @@ class History:
         return Found(records, cut or len(lines) > most)
 
     def jobs(self, users: Collection[int] | None = None) -> list[dict[str, Any]]:
-        """As api.Job with mentions, in the order in which they were last heard of.
+        """Jobs as api.Job with mentions, in the order of their last record.
 
-        A job whose end is not in the files has state "ended" all the same, and its outcome says that nobody saw it.
+        A job whose end is not in the files has state "ended", too; its outcome says that its end was not seen.
         """
         latest: dict[str, tuple[float, dict[str, Any]]] = {}
         files = self._files(JOBS, users)
@@ -158,7 +158,7 @@ class History:
         return [job for _, job in sorted(latest.values(), key=lambda one: one[0])]
 
     def _files(self, kind: str, users: Collection[int] | None) -> list[tuple[int | None, Path]]:
-        """The older of a user's two files first."""
+        """The lines of a user's two files, the older file first."""
         try:
             names = sorted((path.name for path in self.directory.iterdir()), key=_age)
         except OSError:
@@ -174,7 +174,7 @@ class History:
 
 
 def _is_record(one: Mapping[str, Any]) -> bool:
-    """As api.Record, but for mentions. Not by api.fits, which would take most of the time of an answer."""
+    """An api.Record with mentions. Does not use api.fits, which would take most of an answer's time."""
     names = (one.get(key, 0) for key in ("gpu", "job", "name"))
     return (
         isinstance(one.get("event"), str)
@@ -202,11 +202,11 @@ UNSEEN: dict[str, Any] = {
         "seen": False,
     },
 }
-"""What is said of a job whose end was not seen."""
+"""The outcome of a job whose end was not seen."""
 
 
 def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:
-    """The whole lines among its last bytes, and whether there are earlier ones. Of no regular file there are none."""
+    """The complete lines among the last bytes, and whether there are earlier ones. Empty if it is no regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -221,14 +221,14 @@ def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:
         return [], False
     finally:
         os.close(fd)
-    return lines[1 if start else 0 : -1], start > 0  # before the first and behind the last newline is half a line
+    return lines[1 if start else 0 : -1], start > 0  # the first and the last part may be incomplete
 
 
 TIME = re.compile(rb'\{"time": ([0-9.]+)')
 
 
 def _time(line: bytes) -> float:
-    """Without reading the rest. Negative: it is no line of ours."""
+    """The time of a line, without parsing the rest. Negative: not a line of ours."""
     match = TIME.match(line)
     try:
         return float(match[1]) if match else -1.0

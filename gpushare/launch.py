@@ -3,8 +3,9 @@
     find or start the daemon -> register the job -> start the program -> wait -> end the job -> exit as the program did
 
 The wrapper is a parent that the program does not notice: same terminal, same process group, same output, its exit
-code. It waits in exactly one place, `sigtimedwait`, with all signals blocked: the program's end is SIGCHLD, the
-daemon's stream of notices raises SIGIO, and every other signal comes with its sender (link.py). No thread, no handler.
+code. It waits in exactly one place, `sigtimedwait`, with all signals blocked: SIGCHLD reports the program's end, SIGIO
+reports a notice from the daemon, and every other signal comes with its sender (daemon_link.py). There is no thread and
+no signal handler.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from pathlib import Path
 
 from gpushare import locate, spawn
 from gpushare.api import Job
-from gpushare.cautions import cautions
 from gpushare.client import Client
-from gpushare.closing import Ending, closing_words, memory_kills, write_report
 from gpushare.config import load_settings
+from gpushare.daemon_link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, wait_for
 from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
-from gpushare.link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, wait_for
+from gpushare.exit_message import Ending, exit_message, memory_kills, write_report
 from gpushare.paths import software_driver_dir
 from gpushare.printable import one_line, printable, shortened
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.rungs import parse_rungs
+from gpushare.start_warnings import start_warnings
 
 __all__ = ["Options", "run"]
 
@@ -85,7 +86,7 @@ class Launch:
     # Before the start
 
     def _check(self) -> None:
-        """Everything that can be refused before anybody else is troubled."""
+        """Refuse what can be refused before the daemon is asked."""
         for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG", "GPUSHARE_MODE"):
             self.settings.choice(name)
         if self.mode != "enforce":
@@ -139,7 +140,7 @@ class Launch:
         return node
 
     def _say_unprotected(self, error: DaemonUnreachable | OSError) -> None:
-        """The program starts without the daemon: why, what holds all the same, and the way out. Said even with -q."""
+        """Warn that the program starts without the daemon: why, what still holds, what to do. Shown even with -q."""
         if isinstance(error, OSError):
             where = f"{error.filename}: " if error.filename else ""
             error = DaemonUnreachable(f"cannot start the daemon: {where}{error.strerror or error}")
@@ -154,7 +155,7 @@ class Launch:
         )
 
     def _ask_for_reserved(self) -> None:
-        """`--reservation` without a request asks for the amount that is reserved, as --request AMOUNT would."""
+        """Set the request to the reserved amount if there is `--reservation` and no request."""
         name = self.options.reservation
         if self.node is None or name is None or self.request is not None or self.budget.request.kind is not Kind.NONE:
             return
@@ -165,11 +166,11 @@ class Launch:
             self.budget = Budget.of(self.request.quantity(), self.limit.quantity() if self.limit else None)
 
     def _admit(self) -> None:
-        """Register the job. A daemon that ends after its last job may do so right now: ask for the next one.
+        """Register the job. If the daemon just ends after its last job, ask the next one.
 
-        Under an id of ours, so that a daemon that has noted the job and died before it answered has not made another.
+        We choose the id: if the daemon notes the job and dies before it answers, the second call finds the same job.
         """
-        job = f"{int.from_bytes(os.urandom(8)) or 1:016x}"  # as the daemon makes them: never 0
+        job = f"{int.from_bytes(os.urandom(8)) or 1:016x}"  # like the daemon's own ids: never 0
         for attempt in range(4):
             assert self.node is not None
             try:
@@ -180,7 +181,7 @@ class Launch:
                 self.node = locate.for_run(self.settings)
             else:
                 self._tell_budget(self.job)
-                for caution in cautions(self.job) if self.mode == "enforce" else ():
+                for caution in start_warnings(self.job) if self.mode == "enforce" else ():
                     self.say(caution, level=0)
                 return
 
@@ -197,7 +198,7 @@ class Launch:
         return self._queue({**body, "wait": min(wait, FOREVER)}, wait)
 
     def _queue(self, body: dict[str, object], wait: float) -> Job:
-        """Wait for room. The daemon may be restarted meanwhile: a call with the job's id finds its place again."""
+        """Wait in the queue. The daemon may restart meanwhile: a call with the job's id finds its place again."""
         away_since: float | None = None
         while True:
             assert self.node is not None
@@ -249,7 +250,7 @@ class Launch:
     def name(self) -> str:
         setting = self.settings.find("GPUSHARE_NAME")
         if setting and setting.name and "GPUSHARE_JOB" in self.environ:
-            setting = None  # the name of the job that we are in, not of the one that we start
+            setting = None  # names the job that this process is in, not the one that we start
         return setting.text if setting else default_name(self.options.command)
 
     def _tell_budget(self, job: Job) -> None:
@@ -299,7 +300,7 @@ class Launch:
         try:
             spawn.make_driver_links(links, software_driver_dir())
         except OSError:
-            return str(software_driver_dir())  # the directory is another's: the package has the two main names
+            return str(software_driver_dir())  # the package has the two main names
         return str(links)
 
     # The program
@@ -317,7 +318,7 @@ class Launch:
             link = self._link(child)
             status = wait_for(child, link)
         finally:
-            # What is still pending was meant for the program; with the mask open it would end us before we have spoken.
+            # Signals still pending were for the program. With the mask open they would end us before our last message.
             for number in WAITED_FOR - {signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}:
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -341,7 +342,7 @@ class Launch:
         return Link(self.node, self.job, child, self.registration, self.say)
 
     def _finish(self, ending: Ending) -> int:
-        words = closing_words(ending)
+        words = exit_message(ending)
         if words:
             write_stderr(words)
         advice = self._advice(ending)
@@ -362,7 +363,7 @@ class Launch:
         return ending.exit_code
 
     def _advice(self, ending: Ending) -> tuple[str, str | None] | None:
-        """What a program that was only observed should ask for: a sentence, and the limit if something was seen."""
+        """What to ask for after `--mode observe`: a sentence, and the limit if any use was seen."""
         if self.mode != "observe" or self.job is None or ending.outcome is None:
             return None
         from gpushare.advice import of_peaks
@@ -371,9 +372,9 @@ class Launch:
         return of_peaks([(gpu["index"], peaks.get(gpu["uuid"], 0), gpu["total"]) for gpu in self.job["gpus"]])
 
     def _withdraw(self) -> None:
-        """The program did not start: nothing of it stays behind."""
+        """End the job: the program did not start."""
         if self.node is not None and self.job is not None:
-            with contextlib.suppress(GpushareError):  # the daemon sees our end by itself
+            with contextlib.suppress(GpushareError):  # the daemon will notice that we have ended
                 self.node.client(1.0).end(self.job["id"], None, None)
 
     def say(self, message: str, facts: Facts = (), *, level: int, hint: str | None = None) -> None:
@@ -405,7 +406,7 @@ def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
 def working_directory() -> str | None:
     try:
         return str(Path.cwd())
-    except FileNotFoundError:  # removed under our feet: no reason not to run there
+    except FileNotFoundError:  # it was removed meanwhile; the program may still run there
         return None
 
 
@@ -420,7 +421,7 @@ def default_name(command: list[str]) -> str:
 
 
 def write_stderr(text: str) -> None:
-    """One write, so that lines of several wrappers do not mix; a closed stderr is no reason to fail."""
+    """Write to stderr in one call, so that lines of several wrappers do not mix. A closed stderr is ignored."""
     with contextlib.suppress(OSError):
         os.write(2, f"{printable(text)}\n".encode("utf-8", "backslashreplace"))
 

@@ -1,9 +1,9 @@
 """Finding the node daemon, and starting one for this user where there is none.
 
-The order: the socket that GPUSHARE_SOCKET names, the system daemon, this user's daemon. Only `run` starts one
-(starter.py), and never beside a system daemon on real GPUs: two daemons that each lend the same memory keep no promise.
-Where the system daemon is installed and cannot be used, `run` gets an error that says so. The software driver makes
-GPUs for each user, so there a private daemon is right.
+The order: the socket that GPUSHARE_SOCKET names, the system daemon, this user's daemon. Only `run` starts a daemon
+(start_daemon.py). It never starts one beside a system daemon on real GPUs: both would lend the same memory and break
+their promises. Where the system daemon is installed and cannot be used, `run` gets an error that says so. The software
+driver makes separate GPUs for each user, so a private daemon is safe there.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gpushare.client import Client
 from gpushare.env import Settings
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
 from gpushare.paths import SYSTEM_DIR, SYSTEM_UNITS, Runtime, own_dir, user_dir
-from gpushare.starter import Starter, did_not_start
+from gpushare.start_daemon import Starter, did_not_start
 
 __all__ = ["Node", "detect_driver", "find", "for_run", "foreign_software_gpus"]
 
-ANSWER_WITHIN = 2.0  # a daemon that is there answers in a millisecond
+ANSWER_WITHIN = 2.0  # a running daemon answers in a millisecond
 START_WITHIN = 10.0
 RESTARTS_WITHIN = 3.0  # seconds that `run` waits for a system daemon that is being restarted
-POLL = 0.05  # seconds between two looks at whether our daemon answers yet
-GIVE_UP_AFTER = 2  # daemons that fail
+POLL = 0.05  # seconds between two tries to reach our daemon
+GIVE_UP_AFTER = 2  # daemons that failed to start
 
 
 class Node(NamedTuple):
@@ -37,14 +37,14 @@ class Node(NamedTuple):
     driver: str
     starter: Starter | None = None
     passed_over: GpushareError | None = None  # why not the system daemon
-    moved: str | None = None  # why this user's directory is not at its usual place
+    moved: str | None = None  # why this user's directory is not in its usual place
 
     def client(self, timeout: float = 10.0) -> Client:
         return Client(self.runtime.api_socket, timeout)
 
 
 def detect_driver() -> str:
-    """`nvidia` when programs here would find NVIDIA's driver and a GPU behind it, else `sim`."""
+    """`nvidia` if programs here would find NVIDIA's driver and a GPU, else `sim`."""
     if not Path("/dev/nvidiactl").exists():
         return "sim"
     import ctypes
@@ -89,9 +89,9 @@ def find(settings: Settings) -> Node:
 
 
 def for_run(settings: Settings) -> Node:
-    """The daemon for a new job; this user's is started when no other may be used.
+    """The daemon for a new job. Starts this user's daemon if there is no other.
 
-    DaemonUnreachable where there is none for it: `system_daemon_away` where only the system daemon would be right.
+    Raises DaemonUnreachable; with the code `system_daemon_away` where only the system daemon may be used.
     """
     driver = settings.choice("GPUSHARE_DRIVER")
     named = settings.find("GPUSHARE_SOCKET")
@@ -103,7 +103,7 @@ def for_run(settings: Settings) -> Node:
     if sign is not None:
         try:
             return _system(driver, settings.environ, patience=RESTARTS_WITHIN if wanted == "nvidia" else 0.0)
-        except GpushareError as error:  # not running, of another driver, or not for us
+        except GpushareError as error:  # not running, for another driver, or not for us
             passed_over = error
         if wanted == "nvidia" and passed_over.code not in ("other_driver", "foreign_software_gpus"):
             raise _system_daemon_away(passed_over, sign)
@@ -114,7 +114,7 @@ def for_run(settings: Settings) -> Node:
 
 
 def system_sign() -> str | None:
-    """What says that this node has a system daemon, running or not; None where nothing does."""
+    """The file or setting that shows that this node has a system daemon, running or not; None if nothing does."""
     return next((str(path) for path in (SYSTEM_DIR, *SYSTEM_UNITS) if os.path.lexists(path)), None)
 
 
@@ -146,7 +146,7 @@ def _system_daemon_away(error: GpushareError, sign: str) -> DaemonUnreachable:
 
 
 def foreign_software_gpus(node: Node, environ: Mapping[str, str]) -> GpushareError | None:
-    """Why this user's programs see none of the daemon's GPUs. The software driver makes GPUs for each user."""
+    """Why this user's programs do not see the daemon's GPUs: the software driver makes GPUs for each user."""
     if node.driver != "sim" or node.starter is not None or "pool=" in environ.get("GPUSHARE_SIM", ""):
         return None
     try:
@@ -189,7 +189,7 @@ def _version(runtime: Runtime) -> Version:
 
 
 def _bring_up(starter: Starter) -> None:
-    """Return when this user's daemon answers; start it if need be."""
+    """Start this user's daemon if need be, and return when it answers."""
     deadline, pause = time.monotonic() + START_WITHIN, 0.01
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Whether gpushare is in this process, and in which way. Asked of the loader, not of the environment.
+"""Whether gpushare is in this process, and how. Asks the loader, not the environment.
 
-A variable says what was wished when the process began, or since; only the list of mapped files says what is there.
+An environment variable only says what somebody wanted. The list of mapped files says what is loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpushare.paths import library
 
-__all__ = ["Presence", "is_initialised", "late_library", "loaded_driver", "mapped", "presence"]
+__all__ = ["Presence", "attach_library", "is_initialised", "loaded_driver", "mapped", "presence"]
 
 CUDA_ERROR_NOT_INITIALIZED = 3
 
@@ -23,8 +23,8 @@ class Presence(Enum):
     LATE = "late"  # by gpushare.enable()
 
 
-def late_library() -> Path:
-    """What gpushare.enable() opens: the shim under the driver's name."""
+def attach_library() -> Path:
+    """The library that gpushare.enable() opens under the driver's name."""
     return library().with_name("libgpushare-late.so")
 
 
@@ -35,7 +35,7 @@ def presence() -> Presence:
 
 
 def _late_is_enabled() -> bool:
-    """The driver of this process is the shim, and was found to be in everybody's way."""
+    """Whether the driver of this process is the library, and its checks have passed."""
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         return bool(ctypes.c_int.in_dll(driver, "gpushare_late_enabled"))
@@ -44,12 +44,12 @@ def _late_is_enabled() -> bool:
 
 
 def mapped(beginning: str, maps: str | None = None) -> str | None:
-    """The first file that this process has loaded whose name begins so; `maps` is another process's list."""
+    """The first loaded file whose name begins with this; `maps`: the list of another process."""
     return next((path for path in _mapped(maps) if Path(path).name.startswith(beginning)), None)
 
 
 def loaded_driver() -> ctypes.CDLL | None:
-    """The CUDA driver of this process, if one is loaded: under its name, or from a file of that name."""
+    """The CUDA driver that this process has loaded, by its name or by its file's name; None if there is none."""
     for name in ("libcuda.so.1", mapped("libcuda.so")):
         try:
             if name is not None:
@@ -60,7 +60,7 @@ def loaded_driver() -> ctypes.CDLL | None:
 
 
 def is_initialised(driver: ctypes.CDLL) -> bool:
-    """Whether CUDA has been started in it, by whomever."""
+    """Whether CUDA has been started in this process."""
     count = ctypes.c_int()
     return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != CUDA_ERROR_NOT_INITIALIZED)
 

@@ -18,12 +18,12 @@ DRIVER_LINKS = {
     "libnvidia-ml.so": "libnvidia-ml.so.1",
     "libnvidia-ml.so.1": "libnvidia-ml.so.1",
 }
-# Python ignores these two, and an ignored signal stays ignored through exec.
+# Python ignores these two. A signal that is ignored stays ignored after exec.
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """The path that exec would take: looked for before a job is admitted, so that a typing error registers nothing."""
+    """The path that exec would take. Looked up before the job is registered, so that a typing error leaves no job."""
     if "/" in name or name in (".", ".."):
         return _executable(Path(name), name)
     refused = None
@@ -71,7 +71,7 @@ def preload(environ: Mapping[str, str]) -> str:
 
 
 def without_preload(environ: Mapping[str, str]) -> dict[str, str]:
-    """For a program that gpushare keeps out of."""
+    """For a program that runs without gpushare."""
     path = str(library())
     others = [one for one in environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if one and one != path]
     kept = {name: value for name, value in environ.items() if name not in ("LD_PRELOAD", "GPUSHARE_MODE")}
@@ -84,9 +84,9 @@ def prepend(item: str, items: str) -> str:
 
 
 def make_driver_links(directory: Path, source: Path) -> None:
-    """Links to the software driver under every name a program may look for, in a directory that holds nothing else.
+    """A directory with links to the software driver under every name that a program may look for, and nothing else.
 
-    The links may be made by several wrappers at once and be in use by running programs: each appears whole.
+    Several wrappers may make the links at once while programs use them, so each link is put in place in one step.
     """
     make_private(directory)
     for name, target in DRIVER_LINKS.items():
@@ -100,7 +100,7 @@ def make_driver_links(directory: Path, source: Path) -> None:
 
 
 def spawn_program(path: str, command: list[str], environ: Mapping[str, str], mask: set[signal.Signals]) -> int:
-    """Start it in our process group, so that the keyboard's signals and the terminal reach it by themselves."""
+    """Start the program in our process group, so that the terminal and its signals reach it directly."""
     try:
         return os.posix_spawn(path, command, environ, setsigmask=mask, setsigdef=RESTORED)
     except (OSError, ValueError) as error:
@@ -108,7 +108,7 @@ def spawn_program(path: str, command: list[str], environ: Mapping[str, str], mas
 
 
 def exec_program(path: str, command: list[str], environ: Mapping[str, str]) -> GpushareError:
-    """Become the program. Returns only to say why that failed."""
+    """Become the program. Returns only if that fails, with the reason."""
     for number in RESTORED:
         signal.signal(number, signal.SIG_DFL)
     try:

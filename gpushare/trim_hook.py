@@ -30,10 +30,10 @@ def trim(wanted: "Callable[[], int]", gpu: "tuple[str, int, int]", seconds: floa
     uuid, index, primary = gpu
     if primary:
         empty_caches(wanted, problems)
-    relief = sys.modules.get("gpushare.relief")  # what the program itself has said that it can do
-    if relief is not None and wanted():
+    hooks = sys.modules.get("gpushare.pressure_hooks")  # what the program itself has said that it can do
+    if hooks is not None and wanted():
         attempt(
-            lambda: problems.extend(relief.relieve(wanted, uuid, index, until - time.monotonic(), reason)),
+            lambda: problems.extend(hooks.run_hooks(wanted, uuid, index, until - time.monotonic(), reason)),
             "gpushare",
             problems,
         )

@@ -68,7 +68,7 @@ def profiles(_: click.Context, __: click.Parameter, incomplete: str) -> list[Com
 
 def subjects(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Of `explain`: a code is offered when some of it is typed, for there are many."""
-    from gpushare.meaning import meanings
+    from gpushare.message_catalog import meanings
 
     codes = [(code, "") for code in meanings()] if incomplete else [("-", "messages on standard input")]
     return [*jobs(context, parameter, incomplete), *_items(incomplete, codes)]

@@ -21,7 +21,7 @@ from gpushare.config import load_settings
 from gpushare.env import Setting
 from gpushare.errors import DaemonUnreachable, UsageError
 from gpushare.locate import find
-from gpushare.past import Past, ask
+from gpushare.offline_history import OfflineHistory, ask
 
 
 @click.command(short_help="List what has happened on this node, or follow it.")
@@ -80,7 +80,7 @@ def command(
     raise DaemonUnreachable("the daemon has ended this stream", hint="has it been restarted? follow it again")
 
 
-def _records(source: Client | Past, since: float | None) -> list[Record]:
+def _records(source: Client | OfflineHistory, since: float | None) -> list[Record]:
     return source.records() if since is None else source.records(since)
 
 

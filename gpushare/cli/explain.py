@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpushare import closing
+from gpushare import exit_message
 from gpushare.api import Explanation, GpuPressure, Outcome, Record, Story, Waiting
 from gpushare.cli import complete
 from gpushare.cli import output as _output
@@ -16,11 +16,11 @@ from gpushare.cli.status import ailments
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 from gpushare.locate import find
-from gpushare.past import ask
+from gpushare.offline_history import ask
 from gpushare.quantity import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from gpushare.meaning import Found, Meaning
+    from gpushare.message_catalog import Found, Meaning
 
 READABLE = 100
 """Columns of a text, at most."""
@@ -57,7 +57,7 @@ def command(subject: str | None, output: str) -> None:
 
 def _explain(subject: str, output: str) -> None:
     """A job comes first, so that one whose name is a code is not lost."""
-    from gpushare.meaning import meanings
+    from gpushare.message_catalog import meanings
 
     try:
         story = ask(load_settings(), lambda source: source.story(source.find_job(subject)["id"]), _output.note)
@@ -77,7 +77,7 @@ def _explain(subject: str, output: str) -> None:
 
 
 def _explain_input(output: str) -> None:
-    from gpushare.meaning import messages_in
+    from gpushare.message_catalog import messages_in
 
     if sys.stdin.isatty():
         _output.echo("paste the messages, then Ctrl-D", err=True)
@@ -227,7 +227,7 @@ def _how_it_ended(outcome: Outcome) -> str:
     if killed is not None and killed["code"] == "breach":
         return f"stopped after {lasted}: {killed['reason']}"
     if killed is not None:
-        owner = closing.owner(killed)
+        owner = exit_message.owner(killed)
         owed, got = format_bytes(killed["asked"]), format_bytes(killed["got"])
         return f"stopped after {lasted} to return borrowed memory: {owed} owed to {owner}, {got} returned"
     if outcome["signal"] is not None:

@@ -14,11 +14,11 @@ from gpushare.api import Gpu, Job, Outcome, Reservation, UnmanagedProcess
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
-from gpushare.closing import owner
 from gpushare.config import load_settings
 from gpushare.errors import UsageError
+from gpushare.exit_message import owner
 from gpushare.locate import find
-from gpushare.past import Past, ask
+from gpushare.offline_history import OfflineHistory, ask
 from gpushare.quantity import format_bytes
 
 COLUMNS = [
@@ -65,7 +65,7 @@ def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> N
     settings = load_settings()
     client = ask(settings, lambda source: source, _output.note) if ended else find(settings).client()
     jobs = [job for job in client.jobs(ended=ended) if user is None or user in (job["user"], str(job["uid"]))]
-    kept = [] if isinstance(client, Past) else client.reservations()
+    kept = [] if isinstance(client, OfflineHistory) else client.reservations()
     kept = [one for one in kept if user is None or user in (one["user"], str(one["uid"]))]
     if gpu is not None:
         jobs = [_only_on(job, gpu) for job in jobs]
@@ -77,10 +77,10 @@ def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> N
     elif output == "jsonl":
         _output.jsonl("ps", jobs)
     elif jobs or kept or output == "wide":
-        outsiders = [] if output != "wide" or isinstance(client, Past) else client.status()["gpus"]
+        outsiders = [] if output != "wide" or isinstance(client, OfflineHistory) else client.status()["gpus"]
         _print(jobs, kept, _outsiders(outsiders, gpu, user), wide=output == "wide", ended=ended)
     else:
-        gpus = [] if gpu is None or isinstance(client, Past) else client.status()["gpus"]
+        gpus = [] if gpu is None or isinstance(client, OfflineHistory) else client.status()["gpus"]
         if gpus and gpu is not None and not any(_is(gpu, one["index"], one["uuid"]) for one in gpus):
             numbers = ", ".join(str(one["index"]) for one in gpus)
             raise UsageError(f"this node has no GPU {gpu!r}", hint=f"there are: {numbers}; see `gpushare status`")

@@ -11,7 +11,7 @@ import ctypes
 import uuid
 from collections.abc import Callable, Iterator
 
-from gpushare import relief, trim_hook
+from gpushare import pressure_hooks, trim_hook
 from gpushare.presence import is_initialised, loaded_driver
 
 __all__ = ["release"]
@@ -34,7 +34,7 @@ def release(gpu: str, wanted: Callable[[], int], seconds: float, reason: str) ->
     with _primary_context(driver, index) as current:
         if current:
             trim_hook.empty_caches(wanted, problems)
-        return problems + relief.relieve(wanted, gpu, index, seconds, reason, last=True)
+        return problems + pressure_hooks.run_hooks(wanted, gpu, index, seconds, reason, last=True)
 
 
 def _number(driver: ctypes.CDLL, gpu: str) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gpushare.notebook.earlier import earlier_end
 from gpushare.notebook.magic import magic
+from gpushare.notebook.previous_kernel import previous_end
 from gpushare.notebook.sigterm import Handler
 from gpushare.notebook.watch import Watch
 from gpushare.presence import Presence, presence
@@ -22,7 +22,7 @@ class Session:
         self.shell = shell
         self.watch: Watch | None = None
         self.handler: Handler | None = None
-        self.news = earlier_end()
+        self.news = previous_end()
 
     def open(self) -> None:
         self.shell.register_magic_function(magic, magic_kind="line", magic_name="gpushare")

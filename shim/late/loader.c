@@ -9,7 +9,7 @@
  *                           libnvidia-ml.so.1, ...           an empty library that depends on this one and the real
  * NVML
  *
- * gpushare/late.py makes that directory, opens us, and asks the two questions below.
+ * gpushare/attach.py makes that directory, opens us, and asks the two questions below.
  */
 #define _GNU_SOURCE
 #include "preload/loader.h"

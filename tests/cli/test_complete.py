@@ -15,7 +15,7 @@ from fake_api import UUID, make_job
 from gpushare.cli import cli
 from gpushare.cli import completion as script
 from gpushare.env import BY_NAME
-from gpushare.meaning import meanings
+from gpushare.message_catalog import meanings
 
 
 def offered(line: str) -> list[str]:

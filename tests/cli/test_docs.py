@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.meaning import meanings
+from gpushare.message_catalog import meanings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MESSAGE = """epoch 1

@@ -17,7 +17,7 @@ from gpushare.cli import main
 from gpushare.config import load_settings
 from gpushare.env import Settings
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushare.starter import last_error
+from gpushare.start_daemon import last_error
 
 AT_SYSTEM = """
 import sys
@@ -279,7 +279,7 @@ def test_the_last_thing_that_a_log_says(log, found):
 
 def test_a_daemon_that_is_away_for_long_is_told_once(start, fake, monkeypatch, tmp_path):
     """The program runs on and gets no more memory: after a while that is worth a word."""
-    code = "import sys; from gpushare import cli, link; link.AWAY = 0.3; sys.exit(cli.main(sys.argv[1:]))"
+    code = "import sys; from gpushare import cli, daemon_link; daemon_link.AWAY = 0.3; sys.exit(cli.main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "run", "sh", "-c", "sleep 4; exit 6"], stderr=subprocess.PIPE, text=True
     )

@@ -22,7 +22,7 @@ import pytest
 import gpushared
 from core.tale import spec, start
 from gpushare import reasons
-from gpushare.closing import Ending, closing_words
+from gpushare.exit_message import Ending, exit_message
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code, Reason
 from gpushared import config
@@ -829,11 +829,11 @@ def _(tale: Tale) -> None:
         replace(killed, by_kernel=True),
         killed,
     ):
-        words = closing_words(ending)
+        words = exit_message(ending)
         assert words is not None
         tale.show(words, "")
-    assert closing_words(replace(killed, status=0)) is None, "nothing to say"
-    assert closing_words(replace(killed, status=signal.SIGTERM)) is None, "it has said so itself"
+    assert exit_message(replace(killed, status=0)) is None, "nothing to say"
+    assert exit_message(replace(killed, status=signal.SIGTERM)) is None, "it has said so itself"
 
 
 # ---- the tests -------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any
 
 from daemon_harness import GIB, GPU, GPU2, ROOT
 
-from gpushare import whose
+from gpushare import process_owner
 from gpushared import config
 from gpushared.core import node as core
 from gpushared.core.events import Event
@@ -189,5 +189,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    whose.ROOT = -1  # run by root, too, a job's processes are signalled only while they are its user's
+    process_owner.ROOT = -1  # run by root, too, a job's processes are signalled only while they are its user's
     main()

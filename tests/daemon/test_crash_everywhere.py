@@ -31,7 +31,7 @@ from crash_daemon import NO_REBUILD, SETTINGS, Blown, Fuse, fail, gpus, harmless
 from daemon_harness import GIB, GPU, GPU2, HERE, PYTHONPATH, InProcess, Program, until
 from shim_client import ShimClient
 
-from gpushare import whose
+from gpushare import process_owner
 from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
@@ -550,7 +550,7 @@ def dying(directory: Path) -> Iterator[DyingNode]:
 
 @pytest.fixture
 def failing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingNode]:
-    monkeypatch.setattr(whose, "ROOT", -1)  # as in crash_daemon.py
+    monkeypatch.setattr(process_owner, "ROOT", -1)  # as in crash_daemon.py
     node = FailingNode(directory, monkeypatch)
     yield node
     node.close()

@@ -17,8 +17,8 @@ from daemon_harness import until
 from other_user import ALICE, CAROL, as_user, needs_root
 
 from gpushare import stop as from_the_command_line
+from gpushare.process_owner import may_signal, users_of
 from gpushare.reasons import Code, Reason
-from gpushare.whose import may_signal, users_of
 from gpushared.core.instructions import Kill, Terminate
 from gpushared.jobs.registry import stop
 from gpushared.system.processes import Process, Sent

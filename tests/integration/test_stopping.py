@@ -6,7 +6,7 @@ import signal
 import time
 
 from gpushare.client import Client
-from gpushare.meaning import messages_in
+from gpushare.message_catalog import messages_in
 from gpushare.stop import ask_to_stop
 from integration.node import GIB, Node, wait_for
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import gpushare.late
-from gpushare.presence import late_library, loaded_driver
+import gpushare.attach
+from gpushare.presence import attach_library, loaded_driver
 from integration.node import MIB, ROOT, Node
 
 SIM = ROOT / "gpushare" / "sim"
@@ -280,13 +280,13 @@ def test_the_private_directory(node: Node, tmp_path: Path) -> None:
     farm = node.runtime / "late"
     (directory,) = farm.iterdir()
     assert [path.stat().st_mode & 0o777 for path in (farm, directory)] == [0o700, 0o700]
-    assert (directory / "libcuda.so.1").readlink() == late_library()
+    assert (directory / "libcuda.so.1").readlink() == attach_library()
     assert (directory / "libgpushare-real-cuda.so.1").readlink() == SIM / "libcuda.so.1"
 
 
 def test_the_library_finds_its_neighbours_before_all_others() -> None:
     """RPATH, because RUNPATH would come after LD_LIBRARY_PATH."""
-    read = subprocess.run(["readelf", "-d", str(late_library())], capture_output=True, text=True, check=True).stdout
+    read = subprocess.run(["readelf", "-d", str(attach_library())], capture_output=True, text=True, check=True).stdout
     assert "(RPATH)" in read and "[$ORIGIN]" in read and "RUNPATH" not in read
     assert "SONAME" in read and "[libcuda.so.1]" in read
     assert "[libgpushare-real-cuda.so.1]" in read
@@ -294,7 +294,7 @@ def test_the_library_finds_its_neighbours_before_all_others() -> None:
 
 def test_the_driver_is_looked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a child: here it would be loaded by looking."""
-    monkeypatch.setattr(gpushare.late, "FIND_DRIVER", f"import ctypes\nctypes.CDLL('{SIM}/libcuda.so.1')\n" + TELL)
-    found = gpushare.late._search(os.environ)
+    monkeypatch.setattr(gpushare.attach, "FIND_DRIVER", f"import ctypes\nctypes.CDLL('{SIM}/libcuda.so.1')\n" + TELL)
+    found = gpushare.attach._search(os.environ)
     assert found == {"cuda": str(SIM / "libcuda.so.1")}
     assert loaded_driver() is None

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.notebook.earlier import ending, predecessor
 from gpushare.notebook.name import connection_file, notebook_name
+from gpushare.notebook.previous_kernel import ending, predecessor
 
 ID = "4c81d8fc-6c67-4fc2-9a4e-7e1e58b60a02"
 LAUNCHED = ["python", "-m", "ipykernel_launcher", "-f", f"/run/user/1000/jupyter/kernel-{ID}.json"]

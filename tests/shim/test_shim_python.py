@@ -413,7 +413,7 @@ def test_a_callback_that_takes_long_outlives_the_trim(program, daemon):
         + """
 def slow(pressure):
     time.sleep(1); seen.append("slow")
-gpushare.relief._registrations[:] = []
+gpushare.pressure_hooks._registrations[:] = []
 gpushare.on_pressure(slow)
 say(1); hear(); say(seen)
 """

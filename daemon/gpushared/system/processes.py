@@ -2,7 +2,7 @@
 
 A pid alone names nobody: it is used again. A process is its pid with its start time (field 22 of /proc/PID/stat),
 held by a pidfd from the moment that we meet it. Signals go through the pidfd only, and only to what is still the job's
-user's: exec may change that (gpushare/whose.py). A pidfd becomes readable when
+user's: exec may change that (gpushare/process_owner.py). A pidfd becomes readable when
 the whole process has ended, a zombie included; /proc calls a process a zombie already when its first thread has
 left, so it is never asked about that.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
-from gpushare.whose import ROOT, may_signal, users_of
+from gpushare.process_owner import ROOT, may_signal, users_of
 from gpushared.system.epoll import Epoll
 
 HEAD = 8192

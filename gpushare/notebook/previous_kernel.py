@@ -6,24 +6,24 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 
-from gpushare import past
+from gpushare import offline_history
 from gpushare.api import Job
-from gpushare.closing import owner
 from gpushare.config import load_settings
 from gpushare.errors import GpushareError, render
+from gpushare.exit_message import owner
 from gpushare.notebook.name import connection_file, notebook_name
 from gpushare.quantity import format_bytes
 
-__all__ = ["earlier_end", "ending", "predecessor"]
+__all__ = ["ending", "predecessor", "previous_end"]
 
 
-def earlier_end() -> str | None:
+def previous_end() -> str | None:
     """In words, if the kernel that this one follows was stopped to give memory back. None where nothing is known."""
     file, name = connection_file(), notebook_name(os.environ)
     if file is None:
         return None
     try:
-        jobs = past.ask(load_settings(), lambda daemon: daemon.jobs(ended=True), lambda _note: None)
+        jobs = offline_history.ask(load_settings(), lambda daemon: daemon.jobs(ended=True), lambda _note: None)
     except GpushareError:
         return None
     found = predecessor(jobs, file, name, os.getuid())

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from gpushare.api import Job
 from gpushare.quantity import format_bytes, format_duration
 
-__all__ = ["cautions"]
+__all__ = ["start_warnings"]
 
 
-def cautions(job: Job) -> Iterator[str]:
+def start_warnings(job: Job) -> Iterator[str]:
     """One line each, of a job that the daemon has just admitted."""
     grace, longest = job["grace"], job.get("longest_grace")
     if grace is not None and longest is not None and grace > longest:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import errors, meaning, reasons
-from gpushare.meaning import meanings, messages_in
+from gpushare import errors, message_catalog, reasons
+from gpushare.message_catalog import meanings, messages_in
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = (ROOT / "tests" / "core" / "messages.txt").read_text().splitlines()
@@ -78,7 +78,7 @@ def test_what_the_sources_raise_is_recognised(place: str, code: str, message: st
 def test_every_code_has_its_meaning_and_no_other_has() -> None:
     codes = {code.value for code in reasons.Code} | set(CLASSES.values()) | {code for _, code, _ in raised()}
     assert len(raised()) > 50
-    assert set(meanings()) == codes | {meaning.FRAMEWORKS}
+    assert set(meanings()) == codes | {message_catalog.FRAMEWORKS}
 
 
 @pytest.mark.parametrize("code", sorted(meanings()))

@@ -10,7 +10,7 @@
 
 All of it is safe in a program that is not under gpushare: then nobody calls, and nobody listens.
 
-The library in the process calls relieve(), on a thread of its own, when the driver's pools and the frameworks' caches
+The library in the process calls run_hooks(), on a thread of its own, when the driver's pools and the frameworks' caches
 were not enough (trim_hook.py).
 """
 
@@ -33,7 +33,7 @@ __all__ = [
     "checkpointed",
     "on_pressure",
     "pressure",
-    "relieve",
+    "run_hooks",
 ]
 
 SIGNAL_PAUSE = 60.0
@@ -109,7 +109,7 @@ def checkpoint_signal(signum: int | None) -> None:
 # ---- called by the library
 
 
-def relieve(
+def run_hooks(
     wanted: Callable[[], int], gpu: str, index: int, seconds: float, reason: str, *, last: bool = False
 ) -> list[str]:
     """Let the program give back memory until `wanted` says 0. Returns what went wrong; raises nothing of the program's.

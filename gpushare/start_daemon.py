@@ -1,7 +1,7 @@
 """Starting this user's daemon, and saying why it did not start.
 
-Several wrappers may start one at the same moment: the daemon locks its directory and the losers end at once, so all
-that a wrapper does is start, and connect until somebody answers.
+Several wrappers may start one at the same moment. The first daemon locks its directory and the others end at once, so a
+wrapper only starts a daemon and then connects until one answers.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ NEVER_TOLD = (
 )
 MOST_LOG = 256 * 1024
 SAID = "gpushared: "
-"""Begins what a daemon says when it cannot start."""
+"""The beginning of a daemon's message when it cannot start."""
 SHOWN = 6
-"""Lines of that, at most."""
+"""Most lines of that message."""
 
 
 class Starter:
-    """Starts this user's daemon, one at a time, without ever blocking."""
+    """Starts this user's daemon, one at a time. Never blocks."""
 
     def __init__(self, runtime: Runtime, driver: str, environ: Mapping[str, str]) -> None:
         self.runtime = runtime
         self.driver = driver
         self._environ = {name: value for name, value in environ.items() if name not in NEVER_TOLD}
         self._pid: int | None = None
-        self._log_began: int | None = None  # bytes of the log that are of earlier daemons
+        self._log_began: int | None = None  # bytes of the log that earlier daemons wrote
         self.failures = 0
 
     def start(self) -> None:
-        """Unless the one we started last is still coming up."""
+        """Start a daemon, unless the last one is still starting."""
         self.reap()
         if self._pid is None:
             self.runtime.make()
             self._pid = self._spawn()
 
     def reap(self) -> None:
-        """Forget ours when it has ended: it lost the race for the directory, or failed."""
+        """Forget our daemon if it has ended: another one had the directory, or it failed."""
         if self._pid is not None:
             ended, status = os.waitpid(self._pid, os.WNOHANG)
             if ended:
                 self._pid = None
-                self.failures += status != 0  # the loser of a race exits with 0
+                self.failures += status != 0  # a daemon that finds the directory locked exits with 0
 
     @property
     def coming_up(self) -> bool:
@@ -64,7 +64,7 @@ class Starter:
         return self._pid is not None
 
     def last_error(self) -> list[str]:
-        """What the daemons that this one started have said at their end: lines of the log, none if it is empty."""
+        """The last log lines of the daemons that this object started; empty if there are none."""
         try:
             with self.runtime.log.open("rb") as log:
                 log.seek(self._log_began or 0)
@@ -76,16 +76,16 @@ class Starter:
     def _spawn(self) -> int:
         command = [
             sys.executable,
-            "-P",  # a user's directory may hold a queue.py or a types.py
+            "-P",  # the current directory may have a queue.py or a types.py
             *("-m", "gpushared", "--user", "--driver", self.driver, "--dir", str(self.runtime.directory)),
         ]
         history = history_dir(self.driver, self._environ)
         if history is not None:
             command += ["--history", str(history)]
-        # O_APPEND: a loser of the race must not wipe the winner's log.
+        # O_APPEND: a daemon that finds the directory locked must not overwrite the other one's log.
         log = os.open(self.runtime.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.fchmod(log, 0o600)  # a umask may have taken our own rights
+            os.fchmod(log, 0o600)  # a umask may have removed our own rights
             if self._log_began is None:
                 self._log_began = os.fstat(log).st_size
             return os.posix_spawn(
@@ -107,7 +107,7 @@ class Starter:
 
 
 def _inheritable_fds() -> list[int]:
-    """What a shell or a build tool left open for its children: the daemon outlives them and must not hold it."""
+    """Descriptors that a shell or a build tool left open. The daemon lives longer and must not keep them open."""
     found = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
     return [fd for fd in found if fd > 2 and _is_inheritable(fd)]
 
@@ -120,7 +120,7 @@ def _is_inheritable(fd: int) -> bool:
 
 
 def did_not_start(starter: Starter, within: float) -> DaemonUnreachable:
-    """The error for `run`: what the daemon said at its end, and where its log is."""
+    """The error for `run`: the daemon's last message, and where its log is."""
     said = starter.last_error()
     why = f"no answer within {within:g} s" if starter.coming_up else "it ended at once"
     return DaemonUnreachable(
@@ -132,7 +132,7 @@ def did_not_start(starter: Starter, within: float) -> DaemonUnreachable:
 
 
 def last_error(log: str) -> list[str]:
-    """The last thing said in a log: a message of gpushared with its facts and hint, else one line."""
+    """The last message in a log: gpushared's, with its facts and hint, else one line."""
     lines = [line.rstrip() for line in log.splitlines() if line.strip()]
     first = len(lines) - 1
     while first > 0 and lines[first].startswith(("  ", "hint: ")):

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from gpushare import past
+from gpushare import offline_history
 from gpushare.cli import events
 from gpushare.errors import UsageError
 from gpushare.history import EVENTS, JOBS
@@ -63,7 +63,7 @@ def write(directory: Path, kind: str, *lines: dict[str, Any]) -> None:
 @pytest.fixture
 def history(environ) -> Path:
     """No daemon, and what one has left behind."""
-    if SYSTEM_DIR.exists() or past.SYSTEM_HISTORY.exists():
+    if SYSTEM_DIR.exists() or offline_history.SYSTEM_HISTORY.exists():
         pytest.skip("this machine has a daemon of its own")
     directory = history_dir("sim", environ)
     assert directory is not None
@@ -211,7 +211,7 @@ def test_a_history_that_is_closed_is_named(gpushare, environ, tmp_path, monkeypa
     """As another user than root finds it when the node's daemon is not running."""
     closed = tmp_path / "closed"
     closed.mkdir()
-    monkeypatch.setattr(past, "SYSTEM_HISTORY", closed)
+    monkeypatch.setattr(offline_history, "SYSTEM_HISTORY", closed)
     if SYSTEM_DIR.exists():
         pytest.skip("this machine has a daemon of its own")
     listed = Path.iterdir

@@ -1,10 +1,10 @@
 """The job's connection to the daemon while its program runs, and the one place where the wrapper waits.
 
-Why `sigtimedwait` and not a poll over a wake-up descriptor: Ctrl-C reaches the program from the terminal already, while
-`kill -INT` of the wrapper does not, and only the signal's own record tells one from the other.
+Why `sigtimedwait` and not a poll over a wake-up descriptor: the terminal sends Ctrl-C to the program, too, but `kill
+-INT` of the wrapper reaches only the wrapper. Only the signal's own record tells them apart.
 
-The daemon may die at any time. The stream ends; the wrapper starts this user's daemon again (the system's is the
-system's business), and registers the same job under the same id. The program runs on.
+The daemon may die at any time. Then the stream ends. The wrapper starts this user's daemon again (never the system's)
+and registers the same job under the same id. The program runs on.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ FOREVER = float(10 * 365 * 86400)
 
 RETRY_FIRST = 0.05
 RETRY_LAST = 5.0
-AWAY = 15.0  # seconds for which a job that queues waits for a daemon that has gone
-LAST_WORDS = 0.5  # seconds for them
+AWAY = 15.0  # seconds that a queued job waits for a daemon that has ended
+LAST_WORDS = 0.5  # seconds
 # Of the notices; the shim prints the others in the program itself.
 ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost"}
 
@@ -82,7 +82,7 @@ class Link:
             self._retry_later()
 
     def read(self) -> None:
-        """Take what the daemon says; when the stream has ended, plan to open it again."""
+        """Read the daemon's notices. If the stream has ended, plan to open it again."""
         if self._events is None:
             return
         try:
@@ -97,7 +97,7 @@ class Link:
             self._retry_later()
 
     def retry(self) -> None:
-        """Reach the daemon again: start it if it is ours to start, register the job under its id."""
+        """Reach the daemon again: start this user's daemon if need be, and register the job under its id."""
         self.retry_at = None
         try:
             self._open(register=True)
@@ -114,7 +114,7 @@ class Link:
             self._away_since = None
 
     def end(self, status: int) -> Outcome | None:
-        """Tell the daemon how it ended, and hear whether that was its own doing."""
+        """Tell the daemon how the program ended, and learn whether the daemon ended it."""
         self.read()
         outcome = self._tell_end(status)
         if (
@@ -135,11 +135,11 @@ class Link:
             )
         except GpushareError:
             return None
-        self.job = ended["job"]  # with what `gpushare set` has changed since
+        self.job = ended["job"]  # includes what `gpushare set` has changed
         return ended["outcome"]
 
     def _read_last(self) -> None:
-        """The notice of `gpushare stop` may come after the end that it announces. The daemon ends the stream then."""
+        """Wait for the notice of `gpushare stop`, which may come after the end of the program. Then the stream ends."""
         deadline = time.monotonic() + LAST_WORDS
         while self._events is not None:
             left = deadline - time.monotonic()
@@ -156,13 +156,13 @@ class Link:
         if register:
             state = self._state(client)
             if state == "ended":
-                return  # it was ended on purpose, and the program is about to follow
+                return  # the daemon was ended on purpose, and the program will follow
             if state is None:
                 client.register({**self._registration(), "job": self.job["id"]})
         self._set_main(client)
         self._events = client.events(self.job["id"])
         watch(self._events)
-        self.read()  # what came before the first SIGIO could
+        self.read()  # notices that came before SIGIO was set up
 
     def _state(self, client: Client) -> str | None:
         try:
@@ -187,7 +187,7 @@ class Link:
                 self._say_once(f"cannot start the daemon again: {error}", level=0)
 
     def _say_away(self, error: DaemonUnreachable) -> None:
-        """Once, when it has been away for long: meanwhile nothing protects the job's request."""
+        """Warn once when the daemon has been away for long: nothing protects the job's request meanwhile."""
         now = time.monotonic()
         self._away_since = self._away_since or now
         if now - self._away_since >= AWAY:
@@ -200,7 +200,7 @@ class Link:
 
     def _retry_later(self) -> None:
         if self.killed_notice is not None:
-            return  # a process that is being killed may take its time, and is no job any more
+            return  # a process that is being killed may take long to end, and belongs to no job any more
         self.retry_at = time.monotonic() + self._delay
         self._delay = min(self._delay * 2, RETRY_LAST)
 
@@ -218,7 +218,7 @@ class Link:
             self.stopped = True
             self._say_once(notice["text"], level=0)
             return
-        # One a second of each kind, then a count: a job that is asked often must not drown its own output.
+        # At most one a second of each kind, then a count: many notices must not hide the program's own output.
         now = time.monotonic()
         if now - self._printed.get(kind, -1.0) < 1.0:
             self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
@@ -237,7 +237,7 @@ def watch(events: Events[Notice]) -> None:
 
 
 def wait_for(child: int, link: Link | None) -> int:
-    """Until the program ends: its status, as waitpid gives it."""
+    """Wait until the program ends. Returns its status as waitpid gives it."""
     while True:
         timeout = FOREVER
         if link is not None and link.retry_at is not None:
@@ -261,23 +261,23 @@ def status_signal(status: int) -> int | None:
 
 
 def has_ended(child: int) -> bool:
-    """Without taking its status, which the wait loop needs."""
+    """Leaves the status in place: the wait loop needs it."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def forward(child: int, caught: signal.struct_siginfo) -> None:
     if caught.si_code != SI_KERNEL:
-        with contextlib.suppress(PermissionError):  # it has executed a setuid program, and is not ours to signal
+        with contextlib.suppress(PermissionError):  # it has executed a setuid program: we may not signal it
             os.kill(child, caught.si_signo)
     if caught.si_signo == signal.SIGTSTP:
         stop_too()
 
 
 def stop_too() -> None:
-    """The shell waits for us, not for the program: stop as well, or it never gives the prompt back.
+    """Stop as well: the shell waits for us, not for the program, and would never show its prompt.
 
-    By the same signal and its default action, not by SIGSTOP: where no shell is there to continue us (the first
-    process of a container), the kernel lets neither of us stop.
+    We use the same signal with its default action, not SIGSTOP. Where no shell could continue us (the first process of
+    a container), the kernel then stops neither of us.
     """
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})

@@ -1,4 +1,4 @@
-"""gpushare.relief: the program's callbacks and signals, and what they do where there is no gpushare."""
+"""gpushare.pressure_hooks: the program's callbacks and signals, and what they do where there is no gpushare."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import gpushare
-from gpushare import relief
-from gpushare.relief import Pressure, relieve
+from gpushare import pressure_hooks
+from gpushare.pressure_hooks import Pressure, run_hooks
 
 ME = ("GPU-1", 0)
 
@@ -26,7 +26,7 @@ class Gpu:
     def __call__(self) -> int:
         return max(0, self.wanted)
 
-    def gives(self, name: str, size: int, says: int | None = None) -> relief.Registration:
+    def gives(self, name: str, size: int, says: int | None = None) -> pressure_hooks.Registration:
         def give(pressure: Pressure) -> int | None:
             self.seen.append((name, pressure))
             self.wanted -= size
@@ -41,15 +41,15 @@ class Gpu:
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(relief, "_registrations", [])
-    monkeypatch.setattr(relief, "_signal", relief._Signal())
+    monkeypatch.setattr(pressure_hooks, "_registrations", [])
+    monkeypatch.setattr(pressure_hooks, "_signal", pressure_hooks._Signal())
     yield
 
 
 def test_callbacks_in_order_until_it_is_enough():
     gpu = Gpu(100)
     gpu.gives("a", 60), gpu.gives("b", 40), gpu.gives("c", 1)
-    assert relieve(gpu, *ME, 2.0, "why") == []
+    assert run_hooks(gpu, *ME, 2.0, "why") == []
     assert gpu.called == ["a", "b"]
     assert [pressure.wanted for _, pressure in gpu.seen] == [100, 40]
     (first, second) = (pressure for _, pressure in gpu.seen)
@@ -60,7 +60,7 @@ def test_callbacks_in_order_until_it_is_enough():
 def test_what_is_promised_for_later_counts():
     gpu = Gpu(100)
     gpu.gives("slow", 0, says=70), gpu.gives("b", 30, says=30), gpu.gives("c", 1)
-    assert relieve(gpu, *ME, 2.0, "why") == []
+    assert run_hooks(gpu, *ME, 2.0, "why") == []
     assert gpu.called == ["slow", "b"]
     assert gpu.seen[1][1].wanted == 30
 
@@ -68,7 +68,7 @@ def test_what_is_promised_for_later_counts():
 def test_what_is_free_already_does_not_count_twice():
     gpu = Gpu(100)
     gpu.gives("a", 50, says=50), gpu.gives("b", 50, says=50), gpu.gives("c", 0)
-    relieve(gpu, *ME, 2.0, "why")
+    run_hooks(gpu, *ME, 2.0, "why")
     assert gpu.called == ["a", "b"]
 
 
@@ -81,7 +81,7 @@ def test_an_exception_is_a_text_and_the_next_has_its_turn(error):
         raise error
 
     gpu.gives("b", 10)
-    (problem,) = relieve(gpu, *ME, 2.0, "why")
+    (problem,) = run_hooks(gpu, *ME, 2.0, "why")
     assert "broken" in problem and type(error).__name__ in problem
     assert gpu.called == ["b"]
 
@@ -95,7 +95,7 @@ def test_a_registration_is_the_function_still_and_can_be_taken_back():
         pressure.wanted = 0  # type: ignore[misc]
     one.cancel()
     one.cancel()
-    relieve(gpu, *ME, 1.0, "why")
+    run_hooks(gpu, *ME, 1.0, "why")
     assert gpu.called == ["a"], "by our own call"
 
 
@@ -103,7 +103,7 @@ def test_the_same_callback_twice_is_two_registrations():
     gpu = Gpu(10)
     first, second = (gpushare.on_pressure(lambda _: gpu.seen.append(("x", _))) for _ in range(2))
     first.cancel()
-    relieve(gpu, *ME, 1.0, "why")
+    run_hooks(gpu, *ME, 1.0, "why")
     assert len(gpu.seen) == 1
     second.cancel()
 
@@ -120,22 +120,22 @@ def test_the_signal_comes_last_and_once_a_minute(received, monkeypatch):
     gpu = Gpu(10)
     gpu.gives("a", 10)
     gpushare.checkpoint_signal(signal.SIGUSR1)
-    relieve(gpu, *ME, 1.0, "why")
+    run_hooks(gpu, *ME, 1.0, "why")
     assert received == [], "the callback was enough"
     gpu.wanted = 100
-    assert relieve(gpu, *ME, 1.0, "why") == [] and relieve(gpu, *ME, 1.0, "why") == []
+    assert run_hooks(gpu, *ME, 1.0, "why") == [] and run_hooks(gpu, *ME, 1.0, "why") == []
     assert received == [signal.SIGUSR1]
-    monkeypatch.setattr(relief, "SIGNAL_PAUSE", 0.0)
-    relieve(gpu, *ME, 1.0, "why")
+    monkeypatch.setattr(pressure_hooks, "SIGNAL_PAUSE", 0.0)
+    run_hooks(gpu, *ME, 1.0, "why")
     gpushare.checkpoint_signal(None)
-    relieve(Gpu(5), *ME, 1.0, "why")
+    run_hooks(Gpu(5), *ME, 1.0, "why")
     assert len(received) == 2
 
 
 def test_a_signal_without_a_handler_is_not_sent():
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
     gpushare.checkpoint_signal(signal.SIGUSR2)
-    (problem,) = relieve(Gpu(5), *ME, 1.0, "why")
+    (problem,) = run_hooks(Gpu(5), *ME, 1.0, "why")
     assert "handler" in problem
 
 

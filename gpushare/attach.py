@@ -1,15 +1,15 @@
-"""gpushare.enable(): the budget for a process that runs already, such as a notebook's kernel.
+"""gpushare.enable(): a budget for a process that runs already, such as a notebook's kernel.
 
-It is too late to be preloaded, but not to be the driver: before CUDA starts, nobody has asked for libcuda.so.1 yet. So
-a private directory is made in which that name is the shim, built to depend on the real driver under an alias, and the
-shim is opened from there. From then on the loader answers every request for the driver with what is there already.
+The process runs, so the library cannot be preloaded any more. But before CUDA starts, nothing has opened libcuda.so.1.
+So gpushare makes a private directory where that name is the library itself, built to depend on the real driver under an
+alias, and opens it from there. From then on the loader answers every request for the driver with the open library.
 
-    look      is gpushare here, is the driver? Too late is said plainly, before anything is changed
-    admit     the daemon is found or started and the job registered, as `gpushare run` does it
-    open      the directory, the shim, the names
-    check     that the loader and the driver answer with the shim; else everything is taken back
+    look      are gpushare or the driver loaded? If it is too late, say so before anything is changed
+    admit     find or start the daemon and register the job, as `gpushare run` does
+    open      the directory, the library, the names
+    check     that the loader and the driver answer with the library; else undo everything
 
-A program that opens the driver by its absolute path, or an NVML that was loaded before, goes past it.
+It does not cover a program that opens the driver by its absolute path, nor an NVML that was loaded before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpushare.errors import GpushareError, QuantityError, UsageError
 from gpushare.launch import Launch, Options, write_stderr
 from gpushare.notebook.name import notebook_name
 from gpushare.paths import Runtime, software_driver_dir, user_dir
-from gpushare.presence import Presence, is_initialised, late_library, loaded_driver, mapped, presence
+from gpushare.presence import Presence, attach_library, is_initialised, loaded_driver, mapped, presence
 from gpushare.quantity import Amount, Quantity, format_bytes
 
 __all__ = ["Enabled", "enable"]
@@ -40,7 +40,7 @@ RESTART = "restart the kernel (or program), and call gpushare.enable() first thi
 CUDA_12 = 12000
 FIND_WITHIN = 30.0
 
-# In a child, because a driver that has been looked up in this process has been loaded into it.
+# Run in a child: looking the driver up in this process would load it here.
 FIND_DRIVER = """
 import ctypes
 for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -72,7 +72,7 @@ def enable(
     gpus: int = 1,
     name: str | None = None,
 ) -> Enabled:
-    """Make this process a job; gpushare.enable says more."""
+    """Make this process a job. See gpushare.enable."""
     if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
         raise UsageError(f"gpushare.enable(gpus={gpus!r}): not a number of GPUs", hint="write gpus=1, or leave it out")
     here = presence()
@@ -97,7 +97,7 @@ def enable(
 
 
 class LateLaunch(Launch):
-    """`gpushare run --exec` without the exec: wrapper and program are this process."""
+    """As `gpushare run --exec` without the exec: this process is wrapper and program."""
 
     def enable(self, driver: str) -> Enabled:
         drivers = _software_drivers() if driver == "sim" else _find_drivers(self.environ)
@@ -109,7 +109,7 @@ class LateLaunch(Launch):
         try:
             if self.node is not None and self.job is not None:
                 self.node.client().set_main(self.job["id"], os.getpid())
-            _replace_environ(self._child_environ())  # the shim reads it when it is first asked
+            _replace_environ(self._child_environ())  # the library reads it at the first call
             _check(_open(_make_farm(user_dir(driver, self.environ), drivers)))
         except BaseException:
             _replace_environ(before)
@@ -136,7 +136,7 @@ class LateLaunch(Launch):
 
 
 def _tell_session() -> None:
-    """In a notebook: its user should hear when memory is wanted back."""
+    """In a notebook, tell its user when memory is wanted back."""
     if "IPython" in sys.modules:
         from gpushare.notebook.session import enabled
 
@@ -144,12 +144,12 @@ def _tell_session() -> None:
 
 
 def _name(environ: Mapping[str, str]) -> str | None:
-    """The notebook's, where nothing else is said."""
+    """The notebook's name, unless another is given."""
     return None if environ.get("GPUSHARE_NAME") else notebook_name(environ)
 
 
 def _text(argument: str, amount: Amount | None) -> str | None:
-    """What was handed in, in the words of the command line; an error names the argument."""
+    """The argument as the command line would write it. Errors name the argument."""
     if amount is None:
         return None
     try:
@@ -194,7 +194,7 @@ def _refuse_if_late() -> None:
 
 
 def _choose_driver(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[str, bool]:
-    """nvidia or sim, and whether to say that it is sim. locate.detect_driver() would load the driver to see."""
+    """nvidia or sim, and whether to say that it is sim. (locate.detect_driver() would load the driver.)"""
     settings = load_settings(flags, environ)
     driver = settings.choice("GPUSHARE_DRIVER")
     if driver != "auto":
@@ -223,9 +223,9 @@ def _find_drivers(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _search(environ: Mapping[str, str]) -> dict[str, str]:
-    """The files that this process would get, by asking the loader of a process like it.
+    """The driver files that this process would get, found out in a child process.
 
-    Like it: the same program with the search path that the loader has read, which is that of our start.
+    The child runs the same program with the library path that our loader read when this process started.
     """
     environ = {name: value for name, value in environ.items() if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
     for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
@@ -244,8 +244,8 @@ def _search(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _make_farm(runtime: Path, drivers: Mapping[str, str]) -> Path:
-    """The private directory for these drivers. Others of the same kind may be in use: it is made once, and stays."""
-    shim, nvml = late_library(), late_library().with_name("libgpushare-late-nvml.so")
+    """The private directory for these drivers. Several processes may use it: it is made once, and stays."""
+    shim, nvml = attach_library(), attach_library().with_name("libgpushare-late-nvml.so")
     if not shim.exists() or not nvml.exists():
         raise GpushareError(
             f"{shim} is not there",
@@ -270,7 +270,7 @@ def _make_farm(runtime: Path, drivers: Mapping[str, str]) -> Path:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Whole at every moment: another process may be opening it."""
+    """Put the link in place in one step: another process may be opening it."""
     if link.is_symlink() and link.readlink() == target:
         return
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
@@ -302,7 +302,7 @@ def _open(farm: Path) -> Any:
 
 
 def _check(late: Any) -> None:
-    """As the program will ask: by name, by symbol, and by cuGetProcAddress."""
+    """Ask as programs do: by name, by symbol, by cuGetProcAddress. Raises GpushareError if one fails."""
     problems = []
     for name in ("libcuda.so.1", "libcuda.so"):
         try:
@@ -331,7 +331,7 @@ def _check(late: Any) -> None:
 
 
 def _replace_environ(environ: Mapping[str, str]) -> None:
-    """In place, so that the C library's copy follows: the shim reads that one, and children inherit it."""
+    """Set them in os.environ, which also sets the C library's copy: the library reads that, and children inherit it."""
     for name in set(os.environ) - set(environ):
         del os.environ[name]
     for name, value in environ.items():

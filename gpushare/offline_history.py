@@ -1,6 +1,6 @@
-"""What is known of this node while no daemon runs: what the last ones have left behind (history.py).
+"""The history of this node while no daemon runs, from the files that earlier daemons wrote (history.py).
 
-It answers the questions that a Client answers about what is over. Histories that this user may not open are named.
+It answers the questions of a Client about ended jobs. It names histories that this user may not open.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gpushare.locate import find
 from gpushare.nearest import did_you_mean
 from gpushare.paths import SYSTEM_HISTORY, Runtime, history_dir
 
-__all__ = ["Past", "ask"]
+__all__ = ["OfflineHistory", "ask"]
 
 Answer = TypeVar("Answer")
 
 
-class Past:
-    """Ended jobs and records, of several directories."""
+class OfflineHistory:
+    """Ended jobs and records from several directories."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
         self.closed: list[Path] = []
-        """There is something, but not for us."""
+        """Directories that exist but that this user may not open."""
         self._histories = [History(one) for one in directories if self._is_open(one)]
 
     def __bool__(self) -> bool:
         return any(history.jobs() or history.records().records for history in self._histories)
 
     def jobs(self, *, ended: bool = True) -> list[api.Job]:
-        """In the order in which they were last heard of. None lives, as far as anybody knows."""
+        """Jobs in the order of their last record. All of them have ended, as far as is known."""
         found = [told(job) for history in self._histories for job in history.jobs()] if ended else []
         return cast("list[api.Job]", found)
 
@@ -45,7 +45,7 @@ class Past:
         return sorted(found, key=lambda one: one["time"])
 
     def find_job(self, name: str) -> api.Job:
-        """By id, by name (the latest), or by the beginning of an id. NoSuchJob, or UsageError for several."""
+        """By id, by name (the latest), or by the beginning of an id. Raises NoSuchJob, or UsageError if several fit."""
         jobs = self.jobs()
         found = [job for job in jobs if job["id"] == name] or [job for job in jobs if job["name"] == name][-1:]
         if not found and len(name) >= api.LEAST_OF_AN_ID:
@@ -75,10 +75,12 @@ class Past:
         return False
 
 
-def ask(settings: Settings, question: Callable[[Client | Past], Answer], note: Callable[[str], None]) -> Answer:
-    """The daemon's answer; while there is no daemon, that of the history, which `note` is told.
+def ask(
+    settings: Settings, question: Callable[[Client | OfflineHistory], Answer], note: Callable[[str], None]
+) -> Answer:
+    """The daemon's answer; without a daemon, the history's, after a call of `note`.
 
-    DaemonUnreachable where there is neither, with what is closed to this user.
+    Raises DaemonUnreachable if there is neither; its hint names histories that are closed to this user.
     """
     try:
         client = find(settings).client()
@@ -96,17 +98,17 @@ def ask(settings: Settings, question: Callable[[Client | Past], Answer], note: C
     return question(client)
 
 
-def _past(settings: Settings) -> Past:
+def _past(settings: Settings) -> OfflineHistory:
     named = settings.find("GPUSHARE_SOCKET")
     if named:
-        return Past([Runtime.of_socket(named.text).history])
+        return OfflineHistory([Runtime.of_socket(named.text).history])
     driver = settings.choice("GPUSHARE_DRIVER")
     drivers = ("nvidia", "sim") if driver == "auto" else (driver,)
     own = (history_dir(one, settings.environ) for one in drivers)
-    return Past([SYSTEM_HISTORY, *(one for one in own if one is not None)])
+    return OfflineHistory([SYSTEM_HISTORY, *(one for one in own if one is not None)])
 
 
-def _closed(past: Past) -> str | None:
+def _closed(past: OfflineHistory) -> str | None:
     if not past.closed:
         return None
     where = ", ".join(map(str, past.closed))

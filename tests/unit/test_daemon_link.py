@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare import link
+from gpushare import daemon_link
+from gpushare.daemon_link import Link
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushare.link import Link
 
 
 class Absent:
@@ -22,7 +22,7 @@ class Absent:
         self.asked: list[float] = []
 
     def client(self, _timeout: float):
-        self.asked.append(link.time.monotonic())
+        self.asked.append(daemon_link.time.monotonic())
         raise DaemonUnreachable("no daemon answers")
 
 
@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(link, "time", clock)
+    monkeypatch.setattr(daemon_link, "time", clock)
     return clock
 
 
@@ -144,6 +144,6 @@ class Refusing(Absent):
 def test_a_program_that_the_daemon_cannot_see_is_told_with_v_unless_it_has_ended(
     clock, said, monkeypatch, ended
 ) -> None:
-    monkeypatch.setattr(link, "has_ended", lambda _child: ended)
+    monkeypatch.setattr(daemon_link, "has_ended", lambda _child: ended)
     linked(Refusing(), said)
     assert said == ([] if ended else [(1, "the daemon cannot see the program: no process 7")])

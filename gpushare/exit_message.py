@@ -1,7 +1,7 @@
-"""How a job ended: the wrapper's exit code, its closing words and its report.
+"""How a job ended: the wrapper's exit code, its last message and its report.
 
-A process that was stopped to give memory back looks like any other that died of a signal. Nobody should have to guess
-which kill it was, so the wrapper says it: reclaimed by the daemon, the kernel's memory killer, or somebody else.
+A process that was stopped to give memory back looks like any other that a signal ended. So the wrapper says which it
+was: reclaimed by the daemon, killed by the kernel for host memory, or killed by somebody else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpushare.api import Job, JobGpu, Killed, Outcome
 from gpushare.errors import render
 from gpushare.quantity import format_bytes, format_duration
 
-__all__ = ["Ending", "closing_words", "memory_kills", "write_report"]
+__all__ = ["Ending", "exit_message", "memory_kills", "write_report"]
 
 READ_WITHIN = 5.0
 """Seconds for a report that goes into a pipe."""
@@ -30,12 +30,12 @@ REPORTED = ("uuid", "index", "name", "total", "request", "limit")  # of each GPU
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What became of the child, and what the daemon knows about it."""
+    """How the child ended, and what the daemon knows about it."""
 
     status: int  # as waitpid gives it
     program: str  # name[pid]
     outcome: Outcome | None = None
-    killed_notice: str | None = None  # the daemon's last words, where it did not live to give the outcome
+    killed_notice: str | None = None  # the daemon's last notice, if it ended before it gave the outcome
     by_kernel: bool = False
     stopped: bool = False  # by `gpushare stop`: its notice has been shown
 
@@ -53,13 +53,13 @@ class Ending:
 
     @property
     def exit_code(self) -> int:
-        # A child that takes SIGTERM, saves its work and exits 0 has still not done what it was started for.
+        # A child that handles SIGTERM, saves its work and exits 0 has still not finished.
         if self.reclaimed:
             return KILLED
         return 128 + self.signal if self.signal is not None else self.child_exit_code or 0
 
 
-def closing_words(ending: Ending) -> str | None:
+def exit_message(ending: Ending) -> str | None:
     killed = ending.outcome["killed"] if ending.outcome else None
     if killed and killed["code"] == "breach":
         return _breached(ending.program, killed)
@@ -79,7 +79,7 @@ def closing_words(ending: Ending) -> str | None:
 
 
 def owner(killed: Killed) -> str:
-    """Whose memory it was, as far as one may know."""
+    """The owner of the memory, as far as this user may know it."""
     name, user = killed["owner"], killed["owner_user"]
     return f"{name} ({user})" if name and user else name or user or "its owner"
 
@@ -115,7 +115,7 @@ def _breached(program: str, killed: Killed) -> str:
 
 
 def memory_kills() -> int:
-    """How often the kernel has killed for memory in our cgroup; 0 where it cannot be known."""
+    """How often the kernel has killed for host memory in our cgroup; 0 if that is not known."""
     try:
         group = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
         events = Path("/sys/fs/cgroup", group[3:].lstrip("/"), "memory.events").read_text()
@@ -148,7 +148,7 @@ def write_report(
     if path.exists() and not path.is_file():  # a pipe, /dev/stderr
         _write_to_reader(path, text.encode())
         return
-    # Whole or not at all: a scheduler may be reading it.
+    # Replace the file in one step: a scheduler may be reading it.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_text(text)
@@ -159,7 +159,7 @@ def write_report(
 
 
 def _write_to_reader(path: Path, data: bytes) -> None:
-    """Write where somebody must read: no longer than READ_WITHIN, and a signal ends it."""
+    """Write to a pipe. Waits at most READ_WITHIN for a reader; a signal ends the wait."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     deadline = time.monotonic() + READ_WITHIN
@@ -176,7 +176,7 @@ def _write_to_reader(path: Path, data: bytes) -> None:
 
 
 def _open_for_reader(path: Path, deadline: float) -> int:
-    """Without waiting in open(): that ends only when a reader comes, if ever."""
+    """Open without waiting in open(), which returns only when a reader comes."""
     while True:
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
