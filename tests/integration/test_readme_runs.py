@@ -1,4 +1,4 @@
-"""Every command that the README shows is run as it is shown, and answers in the words that are shown there."""
+"""The commands that the README and its first pages show are run as shown, and answer in the words shown there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from integration.node import ROOT, Node, wait_for
 
-README = (ROOT / "README.md").read_text()
+PAGES = ("README.md", "docs/running.md", "docs/notebooks.md")
+README = "\n".join((ROOT / page).read_text() for page in PAGES)
 BLOCKS = re.findall(r"```[a-z]*\n(.*?)```", README, re.DOTALL)
 STORY = BLOCKS[0]
 SPOKEN = set(re.findall(r"`(gpushare [^`]+)`", README))
@@ -21,6 +22,7 @@ ELSEWHERE = {
     "gpushare cluster": "a family of commands: below",
     "gpushare run": "with a command, in every other test here",
     "gpushare run --exec": "what a kernel starts as: tests/notebook",
+    "gpushare kernel install": "needs a name and a limit: test_the_kernel",
     "gpushare kernel install -h": "its help: tests/unit/test_readme.py",
     "gpushare profiles": "there are none to list here: tests/cli/test_profiles.py",
 }
@@ -109,7 +111,7 @@ def test_the_cluster(at_home: Node) -> None:
 
 def test_the_kernel(at_home: Node, tmp_path: Path) -> None:
     pytest.importorskip("ipykernel")
-    (line,) = [line for one in BLOCKS for line in commands(one) if line.startswith("gpushare kernel")]
+    (line,) = {line for one in BLOCKS for line in commands(one) if line.startswith("gpushare kernel")}
     done = run(at_home, line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "torch-8g" in run(at_home, "gpushare kernel list", tmp_path).stdout

@@ -1,4 +1,4 @@
-"""The README cannot rot: its set-up commands are make targets, and every command it shows exists."""
+"""The README and its first pages cannot rot: set-up commands are make targets, and every command shown exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from gpushare.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = "\n".join((ROOT / page).read_text() for page in ("README.md", "docs/running.md", "docs/notebooks.md"))
 
 
 def blocks() -> list[str]:
@@ -60,9 +61,10 @@ def test_options_exist() -> None:
         assert option in known, option
 
 
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text()):
+        assert (page.resolve().parent / target).exists(), target
 
 
 def test_the_ci_script_calls_the_readmes_command() -> None:
