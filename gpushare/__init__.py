@@ -56,7 +56,7 @@ def status() -> Status:
 def set_limit(job: str, limit: Amount) -> Change:
     """Change the limit of a running job (id, beginning of the id, name, or pid of a process).
 
-    The limit is text as on the command line ("12Gi"), a number of bytes, or a share (0.25).
+    The limit is text as on the command line ("12Gi"), a number of bytes, or a fraction of the GPU (0.25).
     """
     from gpushare.config import load_settings
     from gpushare.errors import told_in_full
@@ -76,12 +76,12 @@ def enable(
     gpus: int = 1,
     name: str | None = None,
 ) -> Enabled:
-    """Make this running process a job with a budget of GPU memory, as `gpushare run` would have: before CUDA starts.
+    """Make this running process a job with a budget of GPU memory, as under `gpushare run`. Call it before CUDA starts.
 
-    A budget given here wins over the environment. Where the driver is loaded already that is refused with an
-    errors.GpushareError of the code "too_late". Children of this process belong to the job too.
+    A budget given here overrides the environment. Raises errors.GpushareError with the code "too_late" if the driver is
+    already loaded. Children of this process belong to the job, too.
 
-    Amounts are text as on the command line ("8Gi", "25%"), a number of bytes (8 * 2**30), or a share of the GPU (0.25).
+    Amounts are text as on the command line ("8Gi", "25%"), a number of bytes (8 * 2**30), or a fraction (0.25).
     """
     from gpushare.attach import enable as attach
     from gpushare.errors import told_in_full
@@ -91,16 +91,16 @@ def enable(
 
 
 def on_pressure(callback: Callback) -> Registration:
-    """Have `callback(pressure)` called when memory that this job has borrowed is wanted back. Also a decorator.
+    """Call `callback(pressure)` when memory that this job has borrowed is wanted back. Also a decorator.
 
-    It is called on a thread of gpushare's, with a context of the GPU current, while the program runs on: as from any
-    other thread, what both touch needs a lock. The frameworks' caches (PyTorch, CuPy, Numba) are empty by then, so
-    what counts is memory that the program itself can do without. `pressure` is a pressure_hooks.Pressure: `gpu` (UUID),
-    `index` (CUDA's number of it), `wanted` (bytes), `seconds` (how long that is waited for), `reason` (a text).
+    gpushare calls it on a thread of its own, with a context of the GPU current, while the program runs on: data that
+    both use need a lock. The frameworks' caches (PyTorch, CuPy, Numba) are already empty by then, so free memory that
+    the program itself keeps. `pressure` is a pressure_hooks.Pressure: `gpu` (UUID), `index` (its number in CUDA),
+    `wanted` (bytes), `seconds` (how long gpushare waits), `reason` (a text).
 
-    It may return how many bytes it gives back; needed only if they become free later. An exception becomes one line
-    on stderr. Callbacks are called in the order of their registration until enough is free. The answer's `cancel()`
-    takes a callback back. Where gpushare is not in the process, nobody calls.
+    The callback may return how many bytes it gives back; that is needed only if they become free later. An exception
+    becomes one line on stderr. Callbacks are called in the order of registration until enough is free. `cancel()` of
+    the result removes the callback. Without gpushare in the process nothing is called.
     """
     from gpushare.pressure_hooks import on_pressure as register
 
@@ -108,11 +108,11 @@ def on_pressure(callback: Callback) -> Registration:
 
 
 def checkpoint_signal(signum: int | None) -> None:
-    """Have this process sent a signal when it should save its work: memory is wanted back and all else was not enough.
+    """Send this process a signal when it should save its work: memory is wanted back, and caches were not enough.
 
-    For frameworks that write a checkpoint on SIGUSR1 or the like. Sent at most once a minute, and not at all while
-    the signal has no handler, which would end the program. None: no signal, as it is at first. ValueError for what
-    is no signal or cannot be handled. Where gpushare is not in the process, nothing is sent.
+    For frameworks that write a checkpoint on SIGUSR1 or the like. It is sent at most once a minute, and never while the
+    signal has no handler, because that would end the program. None, the default: no signal. Raises ValueError for a
+    number that is no signal or cannot be handled. Without gpushare in the process nothing is sent.
     """
     from gpushare.pressure_hooks import checkpoint_signal as register
 
@@ -120,11 +120,11 @@ def checkpoint_signal(signum: int | None) -> None:
 
 
 def checkpointed() -> bool:
-    """Say that the work of this job is saved now, so that stopping it would lose little. After each checkpoint.
+    """Tell the daemon that this job's work is saved. Call it after each checkpoint.
 
-    When borrowed memory must be had back and several jobs could give it, the one that loses least is asked first.
-    True: the daemon has noted it. False: it could not be told (gpushare is not in the process, or there is no
-    daemon, or an older one), which is no error.
+    If several jobs could give borrowed memory back, the daemon first stops the one that loses the least work. Returns
+    True if the daemon has noted it, False if not (gpushare is not in the process, or there is no daemon, or an older
+    one). False is no error.
     """
     from gpushare.pressure_hooks import checkpointed as tell
 
@@ -132,11 +132,11 @@ def checkpointed() -> bool:
 
 
 def pressure() -> tuple[GpuPressure, ...]:
-    """How much of the time jobs have waited for memory, for each GPU of this node; () where there is no daemon.
+    """How much of the time jobs waited for memory, for each GPU of this node; () without a daemon.
 
-    Like Linux's pressure stall information: `some` is the time in which at least one job waited, `full` that in which
-    all on the GPU did; each with `avg10`, `avg60`, `avg300` (shares of the last so many seconds, 0 to 1) and `total`
-    (seconds).
+    Like Linux's pressure stall information: `some` is the time in which at least one job waited, `full` the time in
+    which all jobs on the GPU did. Each has `avg10`, `avg60`, `avg300` (fraction of the last 10, 60, 300 seconds) and
+    `total` (seconds).
     """
     from gpushare.pressure_hooks import pressure as ask
 

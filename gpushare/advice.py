@@ -1,4 +1,4 @@
-"""What to ask for, by what a program was seen to use (`--mode observe`)."""
+"""What to ask for, from the use that `--mode observe` has seen."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def limit_for(peak: int, total: int) -> str:
     return f"{limit // GIB}Gi" if limit % GIB == 0 else f"{limit // MIB}Mi"
 
 
-NOTHING_SEEN = "no GPU memory was seen in use: what a program holds for a second or less may not be seen"
+NOTHING_SEEN = "no GPU memory was seen in use: memory held for a second or less may be missed"
 
 
 def of_peaks(peaks: list[tuple[int, int, int]]) -> tuple[str, str | None]:
-    """From (GPU, peak, total) of each GPU in bytes: a sentence, and the limit; no limit where nothing was seen.
+    """A sentence and a limit, from (GPU, peak, total) of each GPU in bytes. None if nothing was seen.
 
     One limit holds on each GPU, so the largest peak decides.
     """

@@ -1,8 +1,8 @@
-"""The daemon's HTTP+JSON API, as types: what client.py reads and what gpushared answers.
+"""The daemon's HTTP+JSON API as types: what client.py reads and gpushared answers.
 
-All amounts are bytes. Texts of quantities are as the user wrote them. Fields are added, never removed or renamed;
-a reader ignores what it does not know. `check` compares an answer with these types, so that an answer from something
-that is no gpushare daemon becomes a clear error and not a KeyError three calls later.
+All amounts are in bytes. Texts of quantities are as the user wrote them. New versions add fields and never remove or
+rename one; readers ignore unknown fields. `check` compares an answer with these types, so that an answer from another
+program becomes a clear error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 PROTOCOL = 1
 LEAST_OF_AN_ID = 4
-"""Letters that name a job: who types 0 means a GPU, or nothing that is there."""
+"""Fewest characters of an id that name a job: somebody who types 0 means a GPU."""
 
 
 class Version(TypedDict):
@@ -44,7 +44,7 @@ class Version(TypedDict):
 class _JobGpuLater(TypedDict, total=False):
     """What an older daemon does not say."""
 
-    context: int  # bytes that the first call to CUDA takes: learned, else the least that is usual
+    context: int  # bytes that a context takes: measured, else the usual minimum
 
 
 class JobGpu(_JobGpuLater):
@@ -67,7 +67,7 @@ class JobGpu(_JobGpuLater):
 class _ProcessLater(TypedDict, total=False):
     """What an older daemon does not say."""
 
-    driver_copies: int  # copies of the driver in it, beside the one on which it is counted
+    driver_copies: int  # further copies of the driver in the process; only one is counted
 
 
 class JobProcess(_ProcessLater):
@@ -136,8 +136,8 @@ class UnmanagedProcess(TypedDict):
     command: str
     user: str
     uid: int
-    job: str | None  # under which it was started, and from which it has escaped
-    reason: str  # not_preloaded, static, setuid, past_the_shim, unknown; observed: by its user's wish
+    job: str | None  # the job that started it; gpushare does not see its allocations
+    reason: str  # not_preloaded, static, setuid, past_the_shim, unknown; observed: with `--mode observe`
 
 
 class Ailment(TypedDict):
@@ -149,8 +149,8 @@ class Ailment(TypedDict):
 
 
 class Health(TypedDict):
-    state: str  # ok, or that of the worst ailment
-    shortfall: int  # by how much the requests exceed what can be had of the GPU
+    state: str  # ok, or the severity of the worst health issue
+    shortfall: int  # by how much the requests exceed the GPU's usable memory
     ailments: list[Ailment]
 
 
@@ -205,13 +205,13 @@ class Status(TypedDict):
 
 
 class Waiting(TypedDict):
-    """A claim that is not met yet, or a job in the queue: an error's shape, for what may become one."""
+    """A claim that waits, or a job in the queue. It has the shape of an error, because it may become one."""
 
     job: str
     name: str
-    gpu: str | None  # None: queues for any
+    gpu: str | None  # None: waits for any GPU
     since: float
-    until: float  # then it is refused
+    until: float  # when it is refused
     code: str  # claim_waits, not_admitted
     message: str
     facts: list[list[str]]
@@ -222,7 +222,7 @@ class Waiting(TypedDict):
 class Stopped(TypedDict):
     job: Job
     processes: int  # that were signalled
-    spared: int  # that belong to another user by now
+    spared: int  # that now belong to another user
 
 
 class Story(TypedDict):

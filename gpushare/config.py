@@ -4,8 +4,8 @@
     visible = "limit"      driver = "auto"     log = "warning"     socket = "/run/gpushare/api.sock"
     require_daemon = true  [profiles.NAME], see profiles.py
 
-The keys are those of the variables in gpushare/env.py. Unknown keys are refused: a misspelt limit must not become
-no limit. The node daemon has a file of its own.
+The keys are those of the variables in gpushare/env.py. Unknown keys are errors: a misspelt limit must not become no
+limit. The node daemon has its own file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SYSTEM_FILE = Path("/etc/gpushare/config.toml")
 
 
 def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """A profile counts only for who takes it as a flag, which is `run`: its own, or that of GPUSHARE_PROFILE."""
+    """The settings. Only `run` uses a profile: from its flag, or from GPUSHARE_PROFILE."""
     environ = os.environ if environ is None else environ
     files = [(str(path), read_file(path)) for path in _files(environ)]
     settings = Settings(flags or {}, environ, tuple(files))
@@ -39,7 +39,7 @@ def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mappin
 
 
 def load_profiles(environ: Mapping[str, str] | None = None) -> dict[str, Profile]:
-    """By name; the user's come before the system's of the same name."""
+    """The profiles by name; the user's replace the system's of the same name."""
     from gpushare.profiles import TABLE, parse_profiles
 
     environ = os.environ if environ is None else environ
@@ -80,7 +80,7 @@ def read_file(path: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a file, and what it says."""
+    """The text of a file, and its parsed content."""
     import tomllib
 
     try:

@@ -1,12 +1,12 @@
-"""The demo: one GPU, a borrower and an owner, told as it happens. Runs the two scripts of examples/, unchanged.
+"""The demo: a borrower and an owner share one GPU. Runs the two scripts of examples/, unchanged.
 
     act 1   the borrower takes three quarters of the GPU; a quarter of it is guaranteed, the rest is on loan
-    act 2   the owner comes and takes an eighth: there is room, nobody notices
-    act 3   the owner takes more than is free: the borrower is asked (SIGTERM), gives back and works on
-    act 4   the same again with a borrower that does nothing: it is killed when its grace is over
+    act 2   the owner starts and takes an eighth: there is room, and nothing else happens
+    act 3   the owner takes more than is free: the borrower gets SIGTERM, gives memory back and works on
+    act 4   the same with a borrower that ignores SIGTERM: it is killed after its grace
 
-Without a GPU it runs on the software driver, as every `gpushare run` does. It keeps to a directory of its own, so
-that it meets no other job of the same user. With --sim it also starts a daemon of its own, which no policy limits.
+Without a GPU it runs on the software driver, like every `gpushare run`. It has its own directory, so that it meets no
+other job of the same user. With --sim it also starts its own daemon, which has no policy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpushare.start_daemon import Starter, did_not_start
 
 GIB = 2**30
 REFUSED = 125
-"""The exit status of `gpushare run` that has not started the program."""
+"""The exit status of `gpushare run` if it has not started the program."""
 DAEMON_WITHIN = 20.0
 NARROW = 8
 COLOURS = {"train": "36", "serve": "33", "late": "33", "stubborn": "35"}
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def examples() -> Path:
-    """Where the scripts are: installed beside the package, or in the source tree."""
+    """The directory of the scripts: installed beside the package, or in the source tree."""
     spec = importlib.util.find_spec("gpushare_examples")
     places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
     for place in [*places, Path(__file__).resolve().parent.parent / "examples"]:
@@ -59,7 +59,7 @@ def examples() -> Path:
 
 
 class Stage:
-    """Starts programs, prints what they print, and waits for what they are to say."""
+    """Starts programs, prints their output, and waits for expected lines."""
 
     def __init__(self, directory: Path, driver: str) -> None:
         self.directory = directory
@@ -82,15 +82,15 @@ class Stage:
         train = self.run("train", "25%", "90%", "borrower.py", 12 * unit, "--block", unit, "--keep", 3 * unit)
         train.hears("working with")
         self.show("ps")
-        self.say("Act 2: serve is guaranteed half of it, and takes an eighth. There is room: nobody notices.")
+        self.say("Act 2: serve is guaranteed half of the GPU and takes an eighth. There is room for both.")
         serve = self.run("serve", "50%", "50%", "owner.py", 2 * unit, 4.5 * unit, "--pause", 3)
         serve.hears("took")
-        self.say("Act 3: serve takes more than is free. It is its own: train is asked to give back, and does.")
+        self.say("Act 3: serve takes more than is free, within its guarantee: train is asked to give back, and does.")
         serve.hears("took", times=2)
         train.hears("working on with")
         self.show("ps")
         ended = serve.ends() or train.stops()
-        self.say("Act 4: the same again, with a borrower that does nothing when it is asked.")
+        self.say("Act 4: the same again, with a borrower that ignores the question.")
         stubborn = self.run(
             "stubborn", "25%", "90%", "borrower.py", 12 * unit, "--block", unit, "--stubborn", grace="2s"
         )
@@ -109,7 +109,7 @@ class Stage:
     # ---- programs ------------------------------------------------------------------------------
 
     def start_daemon(self) -> None:
-        """A daemon for software GPUs that only these programs use, whatever else runs on this node."""
+        """Start a daemon for software GPUs that only these programs use."""
         starter = Starter(Runtime(self.directory / "own"), "sim", self.environment)
         self.environment["GPUSHARE_SOCKET"] = str(starter.runtime.api_socket)
         starter.start()
@@ -125,7 +125,7 @@ class Stage:
                 return
 
     def gpu_size(self) -> float:
-        """In GiB, as a program under gpushare with the whole GPU sees it."""
+        """The size in GiB that a program with the whole GPU sees."""
         probe = "from gpu import *; print(open_gpu().memory()[1])"
         line = [*self.gpushare("run"), "-q", "--limit", "max", sys.executable, "-c", probe]
         done = subprocess.run(
@@ -144,7 +144,7 @@ class Stage:
 
     def gpushare(self, *words: str) -> list[str]:
         driver = ["--driver", self.driver] if words[0] == "run" else []
-        # -P: in a source tree that is not built, the installed package is meant.
+        # -P: use the installed package, even in a source tree that is not built.
         return [sys.executable, "-P", "-m", "gpushare", *words, *driver]
 
     def run(self, name: str, request: str, limit: str, script: str, *arguments: object, grace: str = "5s") -> Program:
@@ -175,11 +175,11 @@ class Stage:
     def print(self, text: str, colour: str | None) -> None:
         plain = colour is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR")
         line = text if plain else f"\033[{colour}m{text}\033[0m"
-        print(f"{line}\n", end="", flush=True)  # in one piece: threads print side by side
+        print(f"{line}\n", end="", flush=True)  # in one call: several threads print
 
 
 class Program:
-    """One `gpushare run`; a thread prints its lines as they come."""
+    """One `gpushare run`; a thread prints its lines."""
 
     def __init__(self, stage: Stage, name: str, line: list[str]) -> None:
         self.stage, self.name = stage, name
@@ -209,7 +209,7 @@ class Program:
             self.news.notify_all()
 
     def hears(self, text: str, times: int = 1, patience: float = 60.0) -> None:
-        """Wait until the program has said it that often."""
+        """Wait until the program has printed the text that often."""
 
         def said() -> bool:
             return sum(text in line for line in self.lines) >= times or self.lines[-1:] == [""]
@@ -225,7 +225,7 @@ class Program:
         return status
 
     def stops(self) -> int:
-        """End it if it still runs: SIGINT, as Ctrl-C would; 0, because that is how it was meant to end."""
+        """End the program with SIGINT, like Ctrl-C, if it still runs. Returns 0: this end is expected."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:

@@ -1,8 +1,8 @@
 """Checks of an installation: a list of data, no printing.
 
-Each check asks the real thing (the loader, the socket, NVML) instead of guessing from its surroundings. `ok` and
-`skip` need nothing; `warn` works, but not as well as it could; `fail` does not work, and is what the exit code tells.
-A finding has the commands that mend it where commands can: for this machine, to be read and then typed.
+Each check tries the real thing (the loader, the socket, NVML). `ok` and `skip` need no action. `warn`: it works, but
+not as well as it could. `fail`: it does not work; then the exit status is 1. A finding has the commands that mend it on
+this machine, if there are any: for the user to read and type.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass
 class Surroundings:
-    """What the checks look at; asked once."""
+    """What the checks look at, collected once."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
@@ -82,7 +82,7 @@ class Check:
 
 
 def examine(surroundings: Surroundings) -> Iterator[tuple[Check, Finding]]:
-    """Each check with what it found. No check can end the others: an error that it did not expect is a finding."""
+    """Each check with its finding. An unexpected error in a check becomes its finding, and the others go on."""
     for check in CHECKS:
         try:
             finding = check.probe(surroundings)
@@ -155,7 +155,7 @@ def check_runtime_dir(surroundings: Surroundings) -> Finding:
 
 
 def check_layout(_: Surroundings) -> Finding:
-    """In a process of its own: loading a library that was cut short can end a process."""
+    """Run in a child process: loading a truncated library can end a process."""
     code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import gpushare.doctor as d; d.print_layout()"
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False)
@@ -167,7 +167,7 @@ def check_layout(_: Surroundings) -> Finding:
 
 
 def print_layout() -> None:
-    """Print the versions of the shared layouts, or exit with a text that says what is wrong with their sizes."""
+    """Print the versions of the shared layouts, or exit with a text about a wrong size."""
     from gpushare._layout import ffi, lib
 
     expected = {"struct gs_page": lib.GS_PAGE_BYTES, "struct gs_frame": lib.GS_FRAME_BYTES, "struct gs_line": 128}
@@ -227,7 +227,7 @@ REASONS = {
 
 
 def check_escaped(surroundings: Surroundings) -> Finding:
-    """Programs that were started under a job and use a GPU without its budget."""
+    """Programs that a job started and that use a GPU without its budget."""
     found = [
         f"pid {process['pid']} ({process['command']}) of job {process['job']}: {REASONS[process['reason']]}"
         for gpu in surroundings.client.status()["gpus"]
@@ -238,7 +238,7 @@ def check_escaped(surroundings: Surroundings) -> Finding:
 
 
 def check_copies(surroundings: Surroundings) -> Finding:
-    """Second copies of the driver: in the jobs' processes, and among the libraries that the loader knows."""
+    """Second copies of the driver, in the jobs' processes and among the loader's libraries."""
     found = [
         f"pid {process['pid']} ({process['command']}) of job {job['id']} has {count} beside the one that is counted"
         for job in surroundings.client.jobs()
@@ -254,7 +254,7 @@ def check_copies(surroundings: Surroundings) -> Finding:
 
 
 def driver_files(cache: str) -> list[str]:
-    """Of what `ldconfig -p` prints, the paths of 64-bit drivers that are different files; one path for each file."""
+    """The 64-bit drivers in the output of `ldconfig -p`: one path for each file."""
     paths = re.findall(r"^\s*libcuda\.so\S* \([^)]*64[^)]*\) => (\S+)$", cache, re.MULTILINE)
     files: dict[tuple[int, int], str] = {}
     for path in paths:
@@ -265,7 +265,7 @@ def driver_files(cache: str) -> list[str]:
 
 
 def check_health(surroundings: Surroundings) -> Finding:
-    """What the daemon knows of the GPUs' health: the worst decides."""
+    """The GPUs' health as the daemon sees it: the worst decides."""
     gpus = surroundings.client.status()["gpus"]
     found = [(gpu["index"], one) for gpu in gpus for one in gpu["health"]["ailments"]]
     if not found:
@@ -305,7 +305,7 @@ def check_container(surroundings: Surroundings) -> Finding:
 
 
 def check_glibc(_: Surroundings) -> Finding:
-    """The preloaded library and the software driver must load; without the late ones only notebooks lose something."""
+    """The preloaded library and the software driver must load. The other libraries are for gpushare.enable() only."""
     here = glibc.here()
     if here is None:
         return Finding(
@@ -399,11 +399,11 @@ CHECKS = (
 # ---- what mends it ---------------------------------------------------------------------------------
 
 RESET = "--gpu-reset"
-"""In the hint of an ailment that ends with a reset."""
+"""In the hint of a health issue that a reset ends."""
 
 
 def _restart(scope: str) -> tuple[str, ...]:
-    """A user's own is started again by the next `gpushare run`."""
+    """Commands that restart the daemon. The next `gpushare run` starts a user's own daemon again."""
     return ("sudo systemctl restart gpushared",) if scope == "system" else ("gpushare daemon stop",)
 
 
@@ -439,7 +439,7 @@ def _pids(processes: Sequence[UnmanagedProcess]) -> str:
 
 
 def _ask_nvml() -> tuple[str, int]:
-    """Driver version and number of GPUs; OSError when NVML does not answer."""
+    """Driver version and number of GPUs. Raises OSError if NVML does not answer."""
     import pynvml
 
     try:
@@ -454,7 +454,7 @@ def _ask_nvml() -> tuple[str, int]:
 
 
 def _preload_problem(command: list[str], environ: Mapping[str, str]) -> str | None:
-    # The loader says on stderr that a library could not be preloaded, and starts the program all the same.
+    # If a library cannot be preloaded, the loader says so on stderr and starts the program anyway.
     result = subprocess.run(
         command,
         env={**environ, "LD_PRELOAD": str(library()), "LD_BIND_NOW": "1"},
@@ -477,7 +477,7 @@ def _loader_cache() -> str:
 
 
 def _is_there(path: Path) -> bool:
-    """Also where its directory is closed to us: then something is there."""
+    """Whether it exists. True also if its directory is closed to us."""
     try:
         return path.exists()
     except OSError:

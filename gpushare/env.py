@@ -1,12 +1,12 @@
-"""The environment variables of gpushare: one table, and how a setting is looked up.
+"""The environment variables of gpushare in one table, and how a setting is found.
 
 A setting comes from the first of: the command line, the profile that `run` was given, its variable, the variable's
-aliases in order, the user's file, the system's file, the default. Each answer remembers where it came from, so that
-every message can say so.
+aliases in order, the user's file, the system's file, the default. Each value keeps its source, so that messages can
+name it.
 
-Aliases are variables of other products (Run:ai, NVIDIA, HAMi), each in the dialect of its product, so that a job
-that was written for them runs here unchanged. Two set variables that disagree are worth one warning: the first wins.
-shim/preload has the same table in C; a test compares them.
+Aliases are variables of other products (Run:ai, NVIDIA, HAMi), each in the dialect of its product, so that jobs written
+for them run unchanged. If two set variables disagree, the first counts and there is one warning. shim/preload has the
+same table in C; a test compares them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Variable(NamedTuple):
     default: str | None = None
     aliases: tuple[Alias, ...] = ()
     choices: tuple[str, ...] = ()
-    in_file: bool = True  # may stand in a configuration file too
+    in_file: bool = True  # may also be in a configuration file
     kind: str = "text"
 
     @property
@@ -60,7 +60,7 @@ VARIABLES = (
     ),
     Variable(
         "GPUSHARE_LIMIT",
-        "ceiling of memory on each GPU: 14Gi, 0.5, max",
+        "the most memory on each GPU: 14Gi, 0.5, max",
         aliases=(
             Alias("RUNAI_GPU_MEMORY_LIMIT", Dialect.RUNAI),
             Alias("NVIDIA_GPU_MEMORY_LIMIT", Dialect.MIB),
@@ -78,12 +78,12 @@ VARIABLES = (
     ),
     Variable(
         "GPUSHARE_MIN_RUN_TIME",
-        "time after its start in which the job is not stopped for others",
+        "the job is not stopped for others before it has run this long",
         kind="duration",
     ),
     Variable(
         "GPUSHARE_MODE",
-        "enforce; observe: only see what the program uses; off: run it as if gpushare were not there",
+        "enforce; observe: only watch what the program uses; off: run it without gpushare",
         "enforce",
         choices=("enforce", "observe", "off"),
         kind="choice",
@@ -104,14 +104,14 @@ VARIABLES = (
     ),
     Variable(
         "GPUSHARE_LOG",
-        "how much the shim says on stderr",
+        "how much the preload library writes to stderr",
         "warning",
         choices=("error", "warning", "info", "debug"),
         kind="choice",
     ),
     Variable(
         "GPUSHARE_REQUIRE_DAEMON",
-        "1: `gpushare run` fails rather than start a program without a daemon",
+        "1: `gpushare run` fails instead of starting a program without a daemon",
         "0",
         kind="flag",
     ),
@@ -151,7 +151,7 @@ class Setting(NamedTuple):
 
 
 class _naming:
-    """Say in an error whose value it was that we could not accept."""
+    """Name the setting's source in an error about its value."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -168,7 +168,7 @@ class _naming:
 
 @dataclass
 class Settings:
-    """All settings of one command: flags, environment and files, with what is worth a warning."""
+    """All settings of one command, from flags, environment and files, and the warnings about them."""
 
     flags: Mapping[str, str | None] = field(default_factory=dict)  # by the variable's name
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -243,9 +243,9 @@ class Settings:
         return budget, request, limit
 
     def overruled_aliases(self, name: str, winner: Quantity) -> list[str]:
-        """Variables of other products that say something else than what was decided.
+        """Variables of other products that disagree with the chosen value.
 
-        `run` takes them out of its child's environment: the shim reads them too, and would warn in each process.
+        `run` removes them from its child's environment: the library reads them, too, and would warn in each process.
         """
         found = self._in_environment(BY_NAME[name])
         return [setting.name for setting in found if setting.name != name and _value(setting) != winner]
@@ -256,14 +256,14 @@ class Settings:
             yield Setting(text, f"{variable.name}={text}", variable.name)
         for alias in variable.aliases:
             for setting in self._alias_settings(alias):
-                # HAMi's 0 sets no limit: the same as not being set.
+                # HAMi's 0 means no limit, as if it were not set.
                 if alias.dialect is not Dialect.HAMI or not _is_none(setting):
                     yield setting
 
     def _alias_settings(self, alias: Alias) -> Iterator[Setting]:
         found = [(alias.name, self._value_of(alias.name))]
         if alias.per_device:
-            # One limit holds on each GPU of a job, so of several the lowest: it breaks nobody's promise.
+            # A job has one limit for each of its GPUs. Of several values take the lowest.
             found += sorted(
                 ((name, self._value_of(name)) for name in self.environ if _is_per_device(name, alias.name)),
                 key=lambda item: _sort_key(item[1], alias.dialect),
@@ -273,7 +273,7 @@ class Settings:
                 yield Setting(text, f"{name}={text}", name, alias.dialect)
 
     def _value_of(self, name: str) -> str | None:
-        return self.environ.get(name, "").strip(BLANKS) or None  # set but empty is how scripts unset a variable
+        return self.environ.get(name, "").strip(BLANKS) or None  # scripts unset a variable by an empty value
 
     def _in_files(self, variable: Variable) -> Setting | None:
         for path, values in self.files:
@@ -291,14 +291,14 @@ class Settings:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A warning for each variable that looks like ours and is not, with the nearest name that is."""
+    """A warning for each unknown variable that looks like ours, with the nearest known name."""
     return [_unknown(name) for name in sorted(environ) if name.startswith(PREFIX) and name not in BY_NAME]
 
 
 def _unknown(name: str) -> str:
     from gpushare.nearest import nearest
 
-    # Without the prefix, which would make every name near to every other.
+    # Compare without the prefix, which would make all names similar.
     known = [variable.name.removeprefix(PREFIX) for variable in VARIABLES]
     near = nearest(name.removeprefix(PREFIX), known)
     return f"there is no variable {name}" + (f": did you mean {PREFIX}{near[0]}?" if near else "")
@@ -323,7 +323,7 @@ def _sort_key(text: str | None, dialect: Dialect) -> tuple[int, int]:
     try:
         quantity = Quantity.parse(text or "", dialect)
     except UsageError:
-        return (0, 0)  # first, so that it is refused and not skipped
+        return (0, 0)  # first, so that a wrong value is refused and not skipped
     return (2, 0) if quantity.kind is Kind.NONE else (1, quantity.value)
 
 

@@ -1,20 +1,19 @@
 """The errors of gpushare.
 
     GpushareError                    1   something failed
-    ├── UsageError                   2   the command line, a variable or a file says something we do not accept
-    │   └── QuantityError            2   an amount of memory or a duration that we do not accept
-    ├── DaemonUnreachable            3   no daemon answers, or what answers is not a daemon
-    ├── NotPermitted                 4   somebody else's job, or a path that is not ours
+    ├── UsageError                   2   the command line, a variable or a file is wrong
+    │   └── QuantityError            2   an amount of memory or a duration is wrong
+    ├── DaemonUnreachable            3   no daemon answers, or something else answers
+    ├── NotPermitted                 4   another user's job or path
     ├── NoSuchJob                    5   no job by that name
-    ├── Refused                      1   the daemon understood and said no: not admitted, does not fit, ...
-    ├── NotNoted                     1   the daemon cannot write down what it should promise, and has changed nothing
-    ├── CommandNotExecutable       126   what `run` should start is there, but cannot be started
-    └── CommandNotFound            127   what `run` should start is not there
+    ├── Refused                      1   the daemon refused: not admitted, does not fit, ...
+    ├── NotNoted                     1   the daemon cannot write its state to disk, so it has changed nothing
+    ├── CommandNotExecutable       126   the program that `run` should start cannot be executed
+    └── CommandNotFound            127   the program that `run` should start does not exist
 
-An error says what happened in one line without a full stop (`message`), then the numbers behind it as pairs
-(`facts`), then the way out (`hint`). `code` names the reason for programs. Errors become text and an exit code
-in one place only, gpushare/cli/__init__.py; there `run` turns every code of its own below 126 into 125, because
-the small numbers belong to the command that it runs.
+An error has a `message` (what happened, one line without a full stop), `facts` (pairs of label and value), a `hint`
+(what to do) and a `code` for programs. Only gpushare/cli/__init__.py turns errors into text and an exit status. There
+`run` changes every status of its own below 126 to 125, because the small numbers belong to the program that it runs.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class CommandNotFound(GpushareError):
 
 @contextmanager
 def told_in_full() -> Iterator[None]:
-    """Python shows an exception's message alone: the numbers and the hint are added to it as a note."""
+    """Add facts and hint as a note: Python shows only an exception's message."""
     try:
         yield
     except GpushareError as error:
@@ -124,7 +123,7 @@ def told_in_full() -> Iterator[None]:
 
 
 def render(message: str, facts: Facts = (), hint: str | None = None) -> str:
-    """The shape of every message: what happened, the numbers in aligned pairs, then the way out."""
+    """The text of a message: what happened, the facts in aligned pairs, then the hint."""
     lines = [f"gpushare: {one_line(message)}"]
     facts = [(one_line(label), printable(text)) for label, text in facts]
     width = max((len(label) for label, _ in facts), default=0)

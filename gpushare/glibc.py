@@ -1,8 +1,7 @@
-"""Which C library a compiled library needs, and which one is here.
+"""The version of glibc that a compiled library needs, and the one that is here.
 
-A library of glibc names the version of each function it uses; the loader of an older system refuses it for that. What
-is named is read from the file itself (the ELF section of needed versions), so the answer holds for however it was
-built.
+A library names the glibc version of each function that it uses, and the loader of an older system refuses it. The
+versions are read from the file (the ELF section of needed versions), so the answer is right however it was built.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _VERSION = struct.Struct("<IHHII")
 
 
 def here() -> Version | None:
-    """Of this process. None: not glibc."""
+    """The version in this process; None: not glibc."""
     try:
         name = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
@@ -35,7 +34,7 @@ def here() -> Version | None:
 
 
 def needed(path: Path) -> Version:
-    """The newest version of glibc that the library names; () if it names none. ValueError: not such a library."""
+    """The newest version of glibc that the library names; () if none. Raises ValueError for another kind of file."""
     data = path.read_bytes()
     try:
         versions = [_parse(name.removeprefix("GLIBC_")) for name in _named(data) if name.startswith("GLIBC_")]
@@ -54,7 +53,7 @@ def _parse(number: str) -> Version | None:
 
 
 def _named(data: bytes) -> list[str]:
-    """All versions that are needed, of whatever library."""
+    """All needed versions, of all libraries."""
     magic, bits, order, _, _, _, _, at, _, _, _, size, count, *_ = _HEADER.unpack_from(data)
     if magic != b"\x7fELF" or bits != 2 or order != 1:
         raise ValueError("not a 64-bit little-endian ELF file")
@@ -77,7 +76,7 @@ def _named(data: bytes) -> list[str]:
             names.append(data[start : data.index(b"\0", start)].decode("ascii", "replace"))
             version += step
             if not step:
-                break  # it was the last, whatever their number says
+                break  # this was the last one, whatever the count says
         place += following
         if not following:
             break
@@ -85,7 +84,7 @@ def _named(data: bytes) -> list[str]:
 
 
 def _offset(segments: list[tuple[int, ...]], address: int) -> int:
-    """Where in the file an address is."""
+    """The position of an address in the file."""
     for kind, _, offset, base, _, size, *_ in segments:
         if kind == _PT_LOAD and base <= address < base + size:
             return offset + address - base

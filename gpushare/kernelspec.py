@@ -1,11 +1,11 @@
-"""Jupyter kernels that start as jobs: kernelspecs around kernels that know nothing of us.
+"""Jupyter kernels that start as jobs: kernelspecs around unchanged kernels.
 
     gpushare kernel install --name torch-8g --limit 8Gi      ->  <data>/kernels/torch-8g/kernel.json
 
-A kernelspec is a directory with a file of JSON, so this needs no Jupyter. Its argv begins with `gpushare run --exec`:
-the wrapper becomes the kernel, because Jupyter interrupts, kills and waits for the process that it has started. Each
-start of the kernel, a restart too, is a job of its own. What is ours is known by a key in `metadata`; other people's
-kernels are neither listed, nor replaced, nor removed.
+A kernelspec is a directory with a JSON file, so this needs no Jupyter. Its argv begins with `gpushare run --exec`: the
+wrapper becomes the kernel, because Jupyter interrupts, kills and waits for the process that it starts. Each start and
+restart of the kernel is a job of its own. A key in `metadata` marks our kernels. Other kernels are never listed,
+replaced or removed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MARK = "gpushare"  # our key in metadata
 FILE = "kernel.json"
 NAME = re.compile(r"[a-z0-9._-]+", re.ASCII)
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-# -P: a kernel starts in the notebook's directory, which may hold a module of any name.
+# -P: a kernel starts in the notebook's directory, which may have modules of any name.
 WRAPPER = (sys.executable, "-P", "-m", "gpushare", "run", "--exec")
 EXTENSION = "--InteractiveShellApp.extra_extensions=gpushare"
 """Beside those that the user's own configuration names."""
@@ -51,7 +51,7 @@ SYSTEM_DATA = (Path("/usr/local") / SHARE, Path("/usr") / SHARE)
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernelspec as it lies there."""
+    """An installed kernelspec."""
 
     name: str
     directory: Path
@@ -59,7 +59,7 @@ class Kernel:
 
     @property
     def mark(self) -> Mapping[str, Any] | None:
-        """What we wrote into its metadata, if it is one of ours."""
+        """Our entry in its metadata, if it is one of ours."""
         metadata = self.content.get("metadata")
         mark = metadata.get(MARK) if isinstance(metadata, dict) else None
         return mark if isinstance(mark, dict) else None
@@ -71,7 +71,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A kernelspec to be: a kernel, and the options of `gpushare run` for it."""
+    """A kernelspec to write: a kernel, and the options of `gpushare run` for it."""
 
     name: str
     base: Kernel
@@ -111,7 +111,7 @@ def user_data(environ: Mapping[str, str]) -> Path:
 
 
 def data_dirs(environ: Mapping[str, str]) -> list[Path]:
-    """Where Jupyter looks, first come first; the environment that we are in before the user's, as Jupyter has it."""
+    """Jupyter's directories in its order: our environment's before the user's."""
     own = [Path(sys.prefix) / SHARE]
     user = [user_data(environ)]
     named = [Path(path) for path in environ.get("JUPYTER_PATH", "").split(os.pathsep) if path]
@@ -120,7 +120,7 @@ def data_dirs(environ: Mapping[str, str]) -> list[Path]:
 
 
 def read(directory: Path) -> Kernel | None:
-    """None where there is no kernelspec, or none that Jupyter could start."""
+    """The kernelspec there; None if there is none that Jupyter could start."""
     try:
         content = json.loads((directory / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -136,7 +136,7 @@ def find(name: str, places: Sequence[Path]) -> Kernel | None:
 
 
 def installed(places: Sequence[Path]) -> list[Kernel]:
-    """Ours, by name; a kernel that another of that name hides from Jupyter is not there."""
+    """Our kernels by name, without those that another kernel of the same name hides from Jupyter."""
     seen: dict[str, Kernel] = {}
     for kernel in _all(places):
         seen.setdefault(kernel.name, kernel)
@@ -156,7 +156,7 @@ def _all(places: Sequence[Path]) -> Iterator[Kernel]:
 
 
 def own_kernel() -> Kernel:
-    """IPython's kernel in the Python that we are installed in."""
+    """IPython's kernel in the Python where gpushare is installed."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     content = {
         "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
@@ -182,7 +182,7 @@ def can_tell(kernel: Kernel) -> bool | None:
 
 
 def base_kernel(name: str, places: Sequence[Path]) -> Kernel:
-    """A kernel that Jupyter knows, with its program named so that we find it too."""
+    """A kernel that Jupyter knows, with a program that we can find."""
     kernel = find(name, places)
     if kernel is None:
         known = ", ".join(sorted({kernel.name for kernel in _all(places)})) or "none"
@@ -198,7 +198,7 @@ def base_kernel(name: str, places: Sequence[Path]) -> Kernel:
 
 
 def _python(program: str, kernel: Kernel) -> str:
-    """A bare `python` means the server's own to Jupyter, but only as the first word, which now is ours."""
+    """Replace a bare `python`: Jupyter takes it for the server's own, but only as the first word, which is now ours."""
     if not PYTHON.fullmatch(program):
         return program
     of_prefix = kernel.directory.parent.parent.parent.parent / "bin" / program  # PREFIX/share/jupyter/kernels/NAME
@@ -206,7 +206,7 @@ def _python(program: str, kernel: Kernel) -> str:
 
 
 def install(plan: Plan, data: Path, version: str) -> tuple[Kernel, bool]:
-    """Write it, whole or not at all: the kernel, and whether it replaced one of ours."""
+    """Write the kernelspec in one step. Returns the kernel, and whether it replaced one of ours."""
     target = data / "kernels" / check_name(plan.name)
     replaces = target.is_symlink() or target.exists()
     if replaces:
@@ -230,7 +230,7 @@ def install(plan: Plan, data: Path, version: str) -> tuple[Kernel, bool]:
 
 
 def remove(name: str, places: Sequence[Path]) -> Path:
-    """The one of that name that Jupyter would start."""
+    """The kernel that Jupyter starts for that name."""
     kernel = find(name, places)
     if kernel is None:
         ours = ", ".join(kernel.name for kernel in installed(places)) or "none"

@@ -17,7 +17,7 @@ def topics() -> list[str]:
 
 
 def read(topic: str) -> str:
-    """Its text, in Markdown. Any beginning of its name will do, if it is no other's."""
+    """The topic's text in Markdown. `topic` may be the beginning of a name, if it fits only one. Raises UsageError."""
     known = topics()
     found = [topic] if topic in known else [name for name in known if name.startswith(topic)]
     if len(found) != 1:
@@ -33,7 +33,7 @@ def title(text: str) -> str:
 
 
 def _directory() -> Path:
-    """Installed beside the package, or in the source tree."""
+    """The docs: installed beside the package, or in the source tree."""
     spec = importlib.util.find_spec("gpushare_docs")
     places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
     for place in [*places, Path(__file__).resolve().parent.parent / "docs"]:

@@ -1,4 +1,4 @@
-"""What messages mean: docs/reasons.md as data, and its messages found again in whatever a program has written.
+"""The catalog of messages: docs/reasons.md as data, and a search for its messages in any text.
 
 ### over_limit                                          the code
                                                         its messages, … for what differs; one that begins with
@@ -22,9 +22,9 @@ __all__ = ["Found", "Meaning", "meanings", "messages_in"]
 
 GAP, OURS, REMEDY = "…", "gpushare: ", "What to do: "
 FRAMEWORKS = "out_of_memory"
-"""What a program says after the fact: worth a word only where gpushare has said nothing itself."""
+"""The code of the frameworks' own errors. Shown only if the text has no message of gpushare."""
 LONGEST = 1000
-"""Characters of a line in which a message is looked for: a line of millions must not keep us busy."""
+"""Characters of a line that are searched. A line may have millions."""
 CODE = re.compile(r"""(?:\bcode=|"code": *")([a-z_]+)\b""")
 """In a log and in JSON."""
 FACT = re.compile(r"  (?P<label>\S.*?)(?:  +|$)(?P<text>.*)")
@@ -42,10 +42,10 @@ class Meaning:
 
 @dataclass
 class Found:
-    """A message, with the numbers below it; of several of one code the last.
+    """A message with its facts; of several messages with one code the last.
 
-    One event may have several messages: of its notice, its end and the last word on it. So `count` is how often the
-    most frequent of them came.
+    One event may have several messages: a notice, the end, the exit message. So `count` is how often the most frequent
+    of them occurred.
     """
 
     meaning: Meaning
@@ -61,7 +61,7 @@ def meanings() -> dict[str, Meaning]:
 
 
 def messages_in(lines: Iterable[str]) -> list[Found]:
-    """In the order in which they came first."""
+    """The messages in the text, in the order of their first occurrence."""
     found: dict[str, Found] = {}
     came: Counter[tuple[str, str]] = Counter()
     last, margin = None, 0
@@ -82,7 +82,7 @@ def messages_in(lines: Iterable[str]) -> list[Found]:
 
 
 def _goes_on(message: Found, line: str) -> bool:
-    """Whether the line is one of the numbers of the message, or its hint, or empty before that."""
+    """Whether the line belongs to the message: a fact, the hint, or an empty line before them."""
     if line.startswith(HINT):
         message.hint = line.removeprefix(HINT)
         return False
@@ -97,7 +97,7 @@ def _goes_on(message: Found, line: str) -> bool:
 
 
 def _recognise(line: str) -> tuple[str, str] | None:
-    """The code and which of its messages: the one with the longest part in the line, else a code that it names."""
+    """The code of a line, and which of its messages: the longest match, else a code that the line names."""
     matching = [(len(part), code, part) for part, pattern, code in _patterns() if part in line and pattern.search(line)]
     if matching:
         _, code, part = max(matching)
@@ -108,7 +108,7 @@ def _recognise(line: str) -> tuple[str, str] | None:
 
 @cache
 def _patterns() -> list[tuple[str, re.Pattern[str], str]]:
-    """With the longest part of each, which is looked for first: a log may have a million lines that are not ours."""
+    """The patterns with their longest fixed part, which is searched first: a log may have a million other lines."""
     found = [(text, one.code) for one in meanings().values() for text in one.messages]
     return [(max(text.removeprefix(OURS).split(GAP), key=len), _pattern(text), code) for text, code in found]
 

@@ -1,4 +1,4 @@
-"""Names that are close to what was typed: the one rule by which every message here guesses."""
+"""Known names that are close to a typed one, for the hints of all messages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 __all__ = ["did_you_mean", "nearest"]
 
 ALIKE = 0.6
-"""How much of two names must agree, 0 to 1, as difflib counts it."""
+"""The least similarity of two names, 0 to 1, as difflib counts it."""
 MOST = 3
 
 
 def nearest(word: str, known: Iterable[str], *, alike: float = ALIKE) -> list[str]:
-    """At most three of the known names, the closest first. Names that begin with the word come before all others."""
-    from difflib import get_close_matches  # 5 ms that only a mistake costs
+    """At most three known names, the closest first. Names that begin with the word come first."""
+    from difflib import get_close_matches  # imported late: 5 ms, and only needed after a mistake
 
     names = {name.lower(): name for name in known}
     typed = word.lower()
@@ -23,7 +23,7 @@ def nearest(word: str, known: Iterable[str], *, alike: float = ALIKE) -> list[st
 
 
 def did_you_mean(word: str, known: Iterable[str], *, alike: float = ALIKE) -> str | None:
-    """`did you mean a, b or c?`, or None where nothing is close."""
+    """`did you mean a, b or c?`, or None if nothing is close."""
     *others, last = nearest(word, known, alike=alike) or [""]
     if not last:
         return None

@@ -1,22 +1,22 @@
-"""Where the daemons' sockets are, and whether a directory may be trusted with one.
+"""Where the daemons' sockets are, and whether a directory is safe for one.
 
     system daemon     /run/gpushare/
     per-user daemon   $XDG_RUNTIME_DIR/gpushare/, or /tmp/gpushare-UID/ where there is no XDG_RUNTIME_DIR
                       (with the software driver the name ends in -sim: the two never share a daemon)
 
-Another user can make /tmp/gpushare-UID first. Then the directory is /run/user/UID/gpushare/ where the system has made
-/run/user/UID, else one with a random name in /tmp, which is written down in ~/.local/state/gpushare/.
+Another user can make /tmp/gpushare-UID first. Then the directory is /run/user/UID/gpushare/ if the system has made
+/run/user/UID, else one with a random name in /tmp; ~/.local/state/gpushare/ keeps the name.
 
 In each: api.sock (HTTP+JSON), shim.sock (frames), pages/, and for a per-user daemon lock, daemon.log and drivers/.
-What has happened is kept elsewhere, because it should survive a logout and a reboot (gpushare/history.py):
+The history is kept elsewhere, so that it survives a logout and a reboot (gpushare/history.py):
 
     system daemon     /var/lib/gpushare/history/
     per-user daemon   $XDG_STATE_HOME/gpushare/history/HOST/ or ~/.local/state/gpushare/history/HOST/
                       (history-sim/ with the software driver): a home may be shared by several hosts
 
 A daemon that was started with --dir DIR keeps it in DIR/history/ if --history does not name another place.
-GPUSHARE_SOCKET names an api.sock; the rest lies beside it. A directory in /tmp has a name that anybody can guess, so
-it is used only if it is ours and closed to others: else somebody could lend us a socket of theirs.
+GPUSHARE_SOCKET names an api.sock; the other files are beside it. Anybody can guess the name of a directory in /tmp, so
+it is used only if it belongs to us and is closed to others. Otherwise another user could put a socket there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 SYSTEM_DIR = Path("/run/gpushare")
 SYSTEM_HISTORY = Path("/var/lib/gpushare/history")
 SYSTEM_UNITS = tuple(Path(place, "systemd/system/gpushared.service") for place in ("/etc", "/usr/lib", "/lib"))
-"""Where the unit of a system daemon lies, if it is installed."""
+"""Where a system daemon's unit file is, if it is installed."""
 TMP = Path("/tmp")
 RUN_USER = Path("/run/user")
 PACKAGE = Path(__file__).resolve().parent
@@ -76,7 +76,7 @@ class Runtime:
 
     @property
     def history(self) -> Path:
-        """Of a daemon that was told no other place."""
+        """The history directory, if the daemon was given no other."""
         return self.directory / "history"
 
     @property
@@ -85,7 +85,7 @@ class Runtime:
         return self.directory / "drivers"
 
     def make(self) -> None:
-        """Make the directory, or see that it is ours alone."""
+        """Make the directory, or check that it belongs to us and is closed to others. Raises GpushareError."""
         try:
             make_private(self.directory)
         except OSError as error:
@@ -120,7 +120,7 @@ class Runtime:
 
 
 class _Named(Runtime):
-    """A socket under a name of its own, as an administrator or a container may give it."""
+    """The runtime directory around a socket that an administrator or a container has named."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.parent)
@@ -132,7 +132,7 @@ class _Named(Runtime):
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that is ours alone, if there is none. A umask may not take our own rights to it."""
+    """Make a directory for us alone, if there is none. Keeps our own rights whatever the umask."""
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
@@ -141,7 +141,7 @@ def make_private(directory: Path) -> None:
 
 
 def user_dir(driver: str, environ: Mapping[str, str]) -> Path:
-    """The directory of this user's daemon, there or not. Makes nothing."""
+    """The directory of this user's daemon, whether it exists or not. Makes nothing."""
     usual = _usual_dir(driver, environ)
     if not _is_anothers(usual):
         return usual
@@ -149,9 +149,9 @@ def user_dir(driver: str, environ: Mapping[str, str]) -> Path:
 
 
 def own_dir(driver: str, environ: Mapping[str, str]) -> tuple[Path, str | None]:
-    """Make the directory of this user's daemon: its path, and why it is not at its usual place.
+    """Make the directory of this user's daemon. Returns its path, and why it is not in its usual place.
 
-    NotPermitted where none can be made that is ours alone.
+    Raises NotPermitted if no private directory can be made.
     """
     usual, directory = _usual_dir(driver, environ), user_dir(driver, environ)
     if directory == usual:
@@ -179,7 +179,7 @@ def _suffix(driver: str) -> str:
 
 
 def _is_anothers(directory: Path) -> bool:
-    """Another user has taken a name in /tmp, where everybody may."""
+    """Another user has made the directory in /tmp."""
     try:
         return directory.parent == TMP and directory.lstat().st_uid != os.getuid()
     except OSError:
@@ -197,13 +197,13 @@ def _in_run_user(driver: str) -> Path | None:
 
 
 def _record(usual: Path, environ: Mapping[str, str]) -> Path:
-    """The file that names the directory with a random name. A home may be that of many hosts."""
+    """The file that keeps the name of the random directory. Several hosts may share a home."""
     state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/")) / ".local" / "state"
     return Path(state) / "gpushare" / f"{usual.name}@{os.uname().nodename}"
 
 
 def _recorded(record: Path) -> Path | None:
-    """The directory that is written down there, if it is still there and ours alone."""
+    """The directory that the file names, if it still exists and is ours alone."""
     try:
         directory = Path(record.read_text())
         if not directory.is_absolute():
@@ -215,12 +215,12 @@ def _recorded(record: Path) -> Path | None:
 
 
 def _make_elsewhere(usual: Path, environ: Mapping[str, str]) -> Path:
-    """A directory in /tmp with a name that nobody can guess, written down for the commands that come later."""
+    """Make a directory in /tmp with a random name, and keep the name for later commands."""
     record = _record(usual, environ)
     try:
         record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with record.open("a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # wrappers that start together use one directory
+            fcntl.flock(file, fcntl.LOCK_EX)  # wrappers that start at the same time use one directory
             directory = _recorded(record)
             if directory is None:
                 directory = TMP / f"{usual.name}-{os.urandom(8).hex()}"
@@ -237,7 +237,7 @@ def _make_elsewhere(usual: Path, environ: Mapping[str, str]) -> Path:
 
 
 def history_dir(driver: str, environ: Mapping[str, str]) -> Path | None:
-    """Of this user's daemon on this host; None: there is no home for it."""
+    """The history directory of this user's daemon on this host; None if the user has no home."""
     base = Path(environ.get("XDG_STATE_HOME") or "")
     if not base.is_absolute():
         home = Path(environ.get("HOME") or "")
@@ -258,8 +258,8 @@ def software_driver_dir() -> Path:
 
 
 def example(path: Path) -> Path | None:
-    """The file that documents call examples/...: in the source tree, or under the prefix of an installation."""
-    import sysconfig  # slow, and only a mistake needs it
+    """The file that documents name as examples/...: in the source tree or in an installation."""
+    import sysconfig  # imported late: slow, and only needed after a mistake
 
     if "examples" not in path.parts:
         return None

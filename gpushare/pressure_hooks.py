@@ -1,4 +1,4 @@
-"""What a program can do about pressure: give back borrowed memory by itself, save its work, see how tight it is.
+"""What a program can do when owners wait: give back borrowed memory, save its work, see how long they wait.
 
     @gpushare.on_pressure
     def shrink(pressure):                # memory that this job has borrowed is wanted back
@@ -8,7 +8,7 @@
     gpushare.checkpointed()              # from now on little is lost if this job must be stopped
     gpushare.pressure()                  # what fraction of the time anybody has waited for memory
 
-All of it is safe in a program that is not under gpushare: then nobody calls, and nobody listens.
+All of it is safe in a program without gpushare: it does nothing there.
 
 The library in the process calls run_hooks(), on a thread of its own, when the driver's pools and the frameworks' caches
 were not enough (trim_hook.py).
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 SIGNAL_PAUSE = 60.0
-"""A checkpoint takes its time: the signal for it is not sent again sooner."""
+"""Seconds before the checkpoint signal is sent again: a checkpoint may take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class Pressure:
     wanted: int
     """Bytes that are still wanted back; less helps too."""
     seconds: float
-    """How long that is waited for. Memory that comes later helps too, if the job has not been stopped by then."""
+    """How long gpushare waits for it. Later memory helps too, if the job has not been stopped by then."""
     reason: str
     """One line for a log."""
     last: bool = False
-    """The process has been told to stop: what is not free within `seconds` ends it. Time to save. Notebooks only."""
+    """The process has been told to stop, and ends if the memory is not free within `seconds`. Notebooks only."""
 
 
 Callback = Callable[[Pressure], int | None]
 
 
 class Registration:
-    """A callback that is registered. Calling it calls the callback; cancel() takes it back."""
+    """A registered callback. Calling it calls the callback; cancel() removes it."""
 
     def __init__(self, callback: Callback) -> None:
         self.callback = callback
@@ -77,7 +77,7 @@ class Registration:
 
 
 _registrations: list[Registration] = []
-"""Changed and copied in single steps, which need no lock: one could be held when the process forks."""
+"""Changed and copied in single steps, without a lock, because a lock could be held when the process forks."""
 
 
 @dataclass
@@ -90,14 +90,14 @@ _signal = _Signal()
 
 
 def on_pressure(callback: Callback) -> Registration:
-    """Register what gives back memory of this process; gpushare.on_pressure says more."""
+    """Register a callback that gives memory back. See gpushare.on_pressure."""
     registration = Registration(callback)
     _registrations.append(registration)
     return registration
 
 
 def checkpoint_signal(signum: int | None) -> None:
-    """Send this process a signal at pressure; gpushare.checkpoint_signal says more."""
+    """Send this process a signal at pressure. See gpushare.checkpoint_signal."""
     if signum is not None:
         import signal
 
@@ -112,9 +112,9 @@ def checkpoint_signal(signum: int | None) -> None:
 def run_hooks(
     wanted: Callable[[], int], gpu: str, index: int, seconds: float, reason: str, *, last: bool = False
 ) -> list[str]:
-    """Let the program give back memory until `wanted` says 0. Returns what went wrong; raises nothing of the program's.
+    """Call the callbacks until `wanted` returns 0. Returns problems as texts; raises no exception of the program.
 
-    What a callback says that it gives counts as given, even if it is not free yet.
+    Bytes that a callback reports count as given, even if they are not free yet.
     """
     problems: list[str] = []
     until, promised = time.monotonic() + seconds, 0
@@ -155,7 +155,7 @@ def _send_signal() -> list[str]:
 
 
 def checkpointed() -> bool:
-    """Say that the work is saved; gpushare.checkpointed says more."""
+    """Tell the daemon that the work is saved. See gpushare.checkpointed."""
     from gpushare.config import load_settings
     from gpushare.locate import find
     from gpushare.presence import Presence, presence
@@ -165,17 +165,17 @@ def checkpointed() -> bool:
     try:
         client = find(load_settings()).client()
         client.checkpointed(os.environ.get("GPUSHARE_JOB") or client.find_job(str(os.getpid()))["id"])
-    except GpushareError:  # no daemon, an older one, a job that it does not know: saving is worth it all the same
+    except GpushareError:  # no daemon, an older one, or an unknown job: no error for a program that has saved its work
         return False
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class StallTime:
-    """How much of the time somebody waited."""
+    """The part of the time in which jobs waited."""
 
     avg10: float
-    """Share of the last 10 seconds, 0 to 1."""
+    """Of the last 10 seconds, 0 to 1."""
     avg60: float
     avg300: float
     total: float
@@ -186,7 +186,7 @@ class StallTime:
 class GpuPressure:
     uuid: str
     index: int
-    """As the daemon counts: NVML's order."""
+    """The daemon's number, in NVML's order."""
     some: StallTime
     """At least one allocation within its job's request waited for memory that others held."""
     full: StallTime
@@ -194,7 +194,7 @@ class GpuPressure:
 
 
 def pressure() -> tuple[GpuPressure, ...]:
-    """How tight memory is on each GPU; gpushare.pressure says more."""
+    """The pressure on each GPU. See gpushare.pressure."""
     from gpushare.config import load_settings
     from gpushare.locate import find
 

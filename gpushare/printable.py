@@ -1,7 +1,7 @@
-"""Text of others, made fit for a terminal.
+"""Make text of other users safe for a terminal.
 
-Names, commands and paths belong to other users, and a terminal obeys control characters: a job's command could repaint
-an administrator's screen. Each exit to a terminal passes its text through `printable`; JSON keeps the data as they are.
+Other users choose names, commands and paths, and a terminal obeys control characters: a job's command could repaint an
+administrator's screen. All text for a terminal passes through `printable`; JSON keeps the data as they are.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ __all__ = ["one_line", "printable", "shortened"]
 
 
 def one_line(text: str) -> str:
-    """The text with each character that is not for reading written as its escape: \\x1b, \\n, \\u202e, \\ud800.
+    """The text with each unsafe character replaced by its escape: \\x1b, \\n, \\u202e, \\ud800.
 
-    Those are control characters, marks of direction, blanks other than the space, private and unassigned code points,
+    Unsafe are control characters, marks of direction, blanks other than the space, private and unassigned code points,
     and lone surrogates.
     """
     if text.isprintable():
@@ -21,14 +21,14 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same for a text of several lines: line ends and tabs stay."""
+    """The same for text of several lines: line ends and tabs stay."""
     if text.isprintable():
         return text
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
 
 
 def shortened(command: list[str], most: int) -> list[str]:
-    """At most so many characters of a command line, which may have megabytes."""
+    """At most `limit` characters of a command line, which may have megabytes."""
     words, left = [], most
     for word in command:
         if left <= 0:

@@ -1,8 +1,8 @@
-"""Whose a process is at this moment, for those who signal it with more rights than its user has (root, the daemon).
+"""The user of a process, asked before root or the daemon sends it a signal.
 
-A process changes hands: a setuid program that it executes is another user's process under the same pid, and a pidfd
-stays valid through that. The rule is the kernel's own for users without privileges: a user may signal the processes
-whose real or saved user it is. So nobody ends by way of gpushare what it could not end itself.
+A process that executes a setuid program belongs to another user from then on, with the same pid and a valid pidfd. The
+rule is the kernel's own: a user may signal a process if it is the process's real or saved user. So no user can end with
+gpushare a process that it could not end itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = 0
 
 
 def users_of(pid: int) -> tuple[int, int] | None:
-    """The real and the saved user id; None: no such process, or it is not shown to us."""
+    """The real and the saved user id; None: no such process, or we may not see it."""
     try:
         status = Path(f"/proc/{pid}/status").read_bytes()
     except OSError:
@@ -28,5 +28,5 @@ def users_of(pid: int) -> tuple[int, int] | None:
 
 
 def may_signal(uid: int, users: tuple[int, int]) -> bool:
-    """Whether this user could signal a process of these users itself."""
+    """Whether this user may signal a process with these real and saved users."""
     return uid == ROOT or uid in users

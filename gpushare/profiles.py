@@ -4,8 +4,8 @@
     request = "1Gi"
     limit = "2Gi"
 
-The keys are those of the file itself. What is on the command line comes first, then the profile, then the environment
-and the rest of the files. Of two profiles of one name the user's is taken whole, never mixed with the system's.
+The keys are those of the file itself. The command line comes first, then the profile, then the environment and the rest
+of the files. If the user and the system have a profile of the same name, the user's replaces the system's whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["TABLE", "Profile", "find_profile", "parse_profiles"]
 
 TABLE = "profiles"
 OF_FILES_ONLY = ("socket",)
-"""Keys that say where the daemon is: not a program's wish."""
+"""Keys that say where the daemon is. A profile may not have them."""
 KNOWN = tuple(sorted(key for key in BY_KEY if key not in OF_FILES_ONLY))
 
 
@@ -34,7 +34,7 @@ class Profile(NamedTuple):
     options: Mapping[str, str]  # text by key
 
     def settings(self) -> dict[str, Setting]:
-        """By the variable's name."""
+        """Its settings, by the variable's name."""
         return {
             BY_KEY[key].name: Setting(text, f"{self.path}: {TABLE}.{self.name}.{key}")
             for key, text in self.options.items()
@@ -42,7 +42,7 @@ class Profile(NamedTuple):
 
 
 def find_profile(name: str, profiles: Mapping[str, Profile]) -> Profile:
-    """UsageError where there is none of that name."""
+    """The profile of that name. Raises UsageError."""
     found = profiles.get(name)
     if found is None:
         hint = did_you_mean(name, profiles) or (
@@ -55,9 +55,9 @@ def find_profile(name: str, profiles: Mapping[str, Profile]) -> Profile:
 def parse_profiles(
     path: Path, text: str, tables: object, to_text: Callable[[str, object], str | None]
 ) -> dict[str, Profile]:
-    """From the [profiles] of a file, whose text tells the lines. UsageError with the line of what is wrong.
+    """The profiles of a file. Raises UsageError with the line of the mistake, found in the file's `text`.
 
-    to_text: a value as an option's text; None where it is neither text nor number.
+    to_text: a value as an option's text; None if it is neither text nor a number.
     """
     lines = Lines(text)
 

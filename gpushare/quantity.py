@@ -1,17 +1,16 @@
 """Amounts of GPU memory and durations, as people write them. Pure: text in, numbers out.
 
-Everybody else's tools disagree about what `4g`, `4G` and `4096` mean (docker and systemd: 2^30; Kubernetes: 10^9;
-NVIDIA: MiB), and seven per cent is enough to kill a job. So the native dialect takes only what can be read in one
-way, and says for everything else what to write instead. Variables of other products are read in the dialect of
-their product.
+Tools disagree about `4g`, `4G` and `4096` (docker and systemd: 2^30; Kubernetes: 10^9; NVIDIA: MiB), and seven per cent
+less can stop a job. So the native dialect takes only unambiguous amounts, and suggests one for everything else.
+Variables of other products are read in the dialect of their product.
 
     native  0.25  25%  4Gi  4096Mi  4G  4096M  1e9  8589934592  max  none
     runai   0.25  4Gi  4G  2500M  500000000         (a fraction up to 1, else a Kubernetes quantity)
     mib     4096                                    (whole MiB)
     hami    4g  3000m  8589934592  0                (k, m, g are powers of 1024; 0 is no limit)
 
-The shim reads the same dialects in C. Both parsers are tested on tests/vectors/quantities.json, so the arithmetic
-here is exact and is that of integers: at most 18 digits, rounded down.
+The library reads the same dialects in C. Both parsers are tested on tests/vectors/quantities.json. The arithmetic is
+exact, with integers: at most 18 digits, rounded down.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ SHARE_PARTS = 10**9
 MIN_BYTES = 2**20
 MAX_BYTES = 2**50
 MOST_GIB = 256
-"""A bare number up to here is taken for GiB, the size of GPUs; a larger one for MiB, as nvidia-smi shows them."""
+"""Hints take a bare number up to this for GiB, as GPUs are sold, and a larger one for MiB, as nvidia-smi shows them."""
 MAX_DIGITS = 18
 MAX_EXPONENT = 30
 
@@ -57,7 +56,7 @@ _INTEGER = re.compile(r"[0-9]+", re.ASCII)
 _HAMI = re.compile(r"([0-9]+)([kKmMgG]?)", re.ASCII)
 
 ALL = ("all", "full", "whole", "half", "unlimited", "infinite", "inf")
-"""Words that people try; `max` is the one that is taken."""
+"""Words that people try for `max`."""
 FROM_PYTHON = 'write "4Gi", 4 * 2**30 (bytes), or a share of the GPU: 0.25, "25%"'
 WHAT_TO_WRITE = "write a share (0.25, 25%), bytes with a unit (4Gi, 4096Mi, 4G), or max"
 
@@ -86,7 +85,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: str, dialect: Dialect | str = Dialect.NATIVE) -> Quantity:
-        """4Gi, 4096Mi, 4G (10^9), 0.25, 25%, max or none; in another dialect what that takes. Else QuantityError."""
+        """Parse 4Gi, 4096Mi, 4G (10^9), 0.25, 25%, max or none, or what another dialect takes. Raises QuantityError."""
         dialect = Dialect(dialect)
         trimmed = text.strip(BLANKS)
         if not trimmed:
@@ -100,7 +99,7 @@ class Quantity:
 
     @classmethod
     def of(cls, amount: str | int | float | Quantity) -> Quantity:
-        """The same from Python: text as parse() takes it, a number of bytes (2 * 2**30), or a share (0.25)."""
+        """From Python: text as parse() takes it, a number of bytes (2 * 2**30), or a fraction (0.25)."""
         if isinstance(amount, Quantity):
             return amount
         if isinstance(amount, bool) or not isinstance(amount, str | int | float):
@@ -114,7 +113,7 @@ class Quantity:
             raise QuantityError(error.message, hint=hint, code=error.code) from None
 
     def resolve(self, total: int) -> int:
-        """In bytes, on a GPU that has `total`, rounded down to what the credit word counts in."""
+        """The amount in bytes on a GPU with `total` bytes, rounded down to the unit of the credit word."""
         match self.kind:
             case Kind.BYTES:
                 amount = self.value
@@ -127,7 +126,7 @@ class Quantity:
         return amount // UNIT_BYTES * UNIT_BYTES
 
     def canonical(self) -> str:
-        """The same amount in the native dialect, whatever dialect it was written in."""
+        """The same amount in the native dialect."""
         match self.kind:
             case Kind.BYTES:
                 return _shortest_bytes(self.value)
@@ -150,7 +149,7 @@ class Quantity:
 
 
 Amount = str | int | float | Quantity
-"""What Quantity.of() takes."""
+"""The types that Quantity.of() takes."""
 
 MAX = Quantity(Kind.MAX, 0, "max")
 NOTHING = Quantity(Kind.NONE, 0, "none")
@@ -164,11 +163,11 @@ class Budget(NamedTuple):
 
     @classmethod
     def of(cls, request: Quantity | None, limit: Quantity | None, *, limit_is_burst_only: bool = False) -> Budget:
-        """Fill in what was left out.
+        """Fill in a missing request or limit.
 
-        A limit alone is also the request, so that one option gives what people expect of it: a smaller card. Not
-        so where the limit comes from RUNAI_GPU_MEMORY_LIMIT, which in Run:ai says how far a job may burst and
-        guarantees nothing; nor where there is no ceiling: no limit is not a wish for the whole GPU.
+        A limit alone is also the request, so that one option gives what people expect: a smaller card. There are two
+        exceptions. RUNAI_GPU_MEMORY_LIMIT guarantees nothing, because in Run:ai it only says how far a job may burst.
+        And a limit of `none` does not ask for the whole GPU.
         """
         if limit is not None and limit.kind is Kind.NONE:
             limit = MAX
@@ -182,7 +181,7 @@ class Budget(NamedTuple):
         return budget
 
     def _check_order(self) -> None:
-        """Refuse what is wrong on every GPU. A share against bytes is compared where the GPU is known."""
+        """Refuse what is wrong on every GPU. A fraction and bytes are compared later, when the GPU is known."""
         request, limit = self.request, self.limit
         same = request.kind is limit.kind and request.value > limit.value
         whole = request.kind is Kind.MAX and limit.kind is Kind.SHARE and limit.value < SHARE_PARTS
@@ -343,18 +342,18 @@ def _shortest_bytes(value: int) -> str:
 
 
 def format_bytes(amount: int) -> str:
-    """For people: GiB with one decimal, the way all tables here show it; smaller amounts in smaller units."""
+    """For people: GiB with one decimal; smaller amounts in smaller units."""
     if amount < 0:
         return f"-{format_bytes(-amount)}"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        # A hair under a unit would else be shown as 1024.0 of the one below.
+        # Otherwise an amount just below a unit would show as 1024.0 of the smaller unit.
         if amount >= size - size // 20480:
             return f"{amount / size:.1f} {unit}"
     return f"{amount} B"
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """1 job, 2 jobs; `many` where an s at the end will not do: count(2, "job is", "jobs are")."""
+    """1 job, 2 jobs; `many` if the plural is not just an s: count(2, "job is", "jobs are")."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 

@@ -1,13 +1,11 @@
-"""Reasons: why something was refused, taken or changed, as data first and as a sentence last.
+"""Reasons: why something was refused, taken or changed. Data first, text last.
 
-The node daemon decides with a Reason; the same object becomes the line on a user's terminal, the `error` of
-the HTTP API, the text in a frame to the shim and the record behind `gpushare explain`, so that all of them say
-the same. The shape of a message is fixed: one line what happened, in the user's terms; facts in aligned pairs;
-then a `hint:` with the way out.
+The node daemon decides with a Reason. The same object becomes the line on a terminal, the `error` of the HTTP API, the
+text in a frame to the library and the record behind `gpushare explain`, so all of them say the same. A message has
+one line that says what happened, facts in aligned pairs, and a `hint:` that says what to do.
 
-A Reason may speak of jobs that are not its reader's. Whom it names stays data in it, as a Mention, until it is told
-to somebody (gpushared/core/visibility.py): what comes out, a Told, has plain text only, and nothing else can be
-rendered.
+A Reason may name other users' jobs. It keeps such a name as a Mention until it knows its reader
+(gpushared/core/visibility.py). The result, a Told, has only plain text. Only a Told can be shown.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from gpushare.printable import one_line
 
 
 class Code(StrEnum):
-    """What kind of reason it is. Stable: scripts read it in JSON."""
+    """The kind of reason. Stable: scripts read it in JSON."""
 
     OVER_LIMIT = "over_limit"
-    """The job's limit: more would not be granted whatever is free."""
+    """Above the job's limit, whatever is free."""
     NOT_FREE = "not_free"
-    """Above the job's request, and not to be lent now."""
+    """Above the job's request, and nothing can be lent now."""
     CLAIM_TIMED_OUT = "claim_timed_out"
     """Within the request, but it could not be freed in time: a guarantee violation."""
     NOT_ADMITTED = "not_admitted"
@@ -34,42 +32,42 @@ class Code(StrEnum):
     """No GPU of this node is that large."""
     NO_SUCH_GPU = "no_such_gpu"
     GPU_UNHEALTHY = "gpu_unhealthy"
-    """The GPU is sick or lost: nothing is admitted on it, and nothing lent."""
+    """The GPU is sick or lost: it takes no jobs and lends nothing."""
     NO_SUCH_JOB = "no_such_job"
     BAD_BUDGET = "bad_budget"
     """request > limit, or an amount that makes no sense."""
     POLICY = "policy"
-    """The administrator's settings do not allow it to this user."""
+    """The administrator's policy does not allow it to this user."""
     DRIVER_FAILED = "driver_failed"
-    """There is room by the account and by NVML, and the driver still says out-of-memory."""
+    """By the account and by NVML there is room, but the driver says out-of-memory."""
     RECLAIM = "reclaim"
-    """Borrowed memory is wanted back by its owner."""
+    """The owner wants borrowed memory back."""
     BREACH = "breach"
-    """The job uses memory past its account, more than its limit."""
+    """Overuse: the job uses memory past its account, more than its limit."""
     CLAIM_WAITS = "claim_waits"
-    """Within the request, and waited for: borrowers have it, or it is on its way back."""
+    """Within the request, and it waits: borrowers have the memory, or it is coming back."""
     BUDGET_CHANGED = "budget_changed"
-    """Of a running job, by its user or an administrator."""
+    """The job's user or an administrator stopped it."""
     WAIT_OVER = "wait_over"
-    """No room within the time that was given with --wait."""
+    """No room within the time of --wait."""
 
 
-@dataclass(slots=True)  # not frozen: that takes three times as long, and a refusal may name many
+@dataclass(slots=True)  # not frozen: that would take three times as long, and a refusal may name many
 class Mention:
-    """Something of a user's that is named in a text: how it is called for each kind of reader."""
+    """A user's job (or the like) that a text names, with its name for each kind of reader."""
 
     uid: int
     own: str
     """For this user and for administrators."""
     by_name: str | None
-    """For others where names of jobs may be seen; and so on. None: a value in `data` that is withheld."""
+    """For readers who may see names of jobs; the next for readers who may see users. None: withheld."""
     by_user: str | None
     by_none: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text with mentions. It is no string, so that it cannot become one by accident: an f-string refuses it."""
+    """A text with mentions. Not a string, so that it cannot be shown by accident: an f-string refuses it."""
 
     parts: tuple[str | Mention, ...]
 
@@ -84,7 +82,7 @@ Words = str | Text
 
 
 def words(*parts: Words | Mention) -> Words:
-    """The parts, one after the other; a plain string if nobody is mentioned."""
+    """The parts joined; a plain string if there is no mention."""
     flat: list[str | Mention] = []
     for part in parts:
         if isinstance(part, Text):
@@ -105,7 +103,7 @@ def joined(separator: str, items: Iterable[Words | Mention]) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """code and data for programs; message, facts and hint for people. Not yet told to anybody."""
+    """code and data for programs; message, facts and hint for people. Its reader is not known yet."""
 
     code: Code
     message: Words
@@ -114,12 +112,12 @@ class Reason:
     """(label, text) pairs, in order."""
     hint: Words | None = None
     data: Mapping[str, object] = field(default_factory=dict)
-    """The numbers, in bytes and seconds, by stable names. A name of somebody's is a Mention here, too."""
+    """The numbers, in bytes and seconds, by stable names. Names of jobs are Mentions here, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A Reason as one reader may have it."""
+    """A Reason as one reader may see it."""
 
     code: Code
     message: str

@@ -1,4 +1,4 @@
-"""What is admitted and will still not go as it was asked: told at the start, when it can be put right."""
+"""Warnings when a job starts: it was admitted, but something will not go as asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["start_warnings"]
 
 
 def start_warnings(job: Job) -> Iterator[str]:
-    """One line each, of a job that the daemon has just admitted."""
+    """The warnings for a job that was just admitted, one line each."""
     grace, longest = job["grace"], job.get("longest_grace")
     if grace is not None and longest is not None and grace > longest:
         yield (

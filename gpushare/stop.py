@@ -1,7 +1,7 @@
-"""Stopping a job, as `gpushare stop` and the k key of `gpushare top` do: the daemon signals its processes.
+"""Stop a job, for `gpushare stop` and the k key of `gpushare top`: the daemon signals its processes.
 
-The daemon knows which processes are the job's and holds each by a descriptor, so no other process can be hit; it also
-decides who may stop whose job. How long to wait between SIGTERM and SIGKILL is the caller's business.
+The daemon knows the job's processes and holds each by a descriptor, so it cannot signal another process. It also
+decides who may stop the job. The caller decides how long to wait between SIGTERM and SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POLL = 0.1
 
 
 def ask_to_stop(client: Client, identity: str) -> str:
-    """SIGTERM to its processes: what was done, in a line. A job that still queues leaves the queue."""
+    """Send SIGTERM to the job's processes. Returns a line that says what was done. A queued job leaves the queue."""
     stopped = client.stop(identity, now=False)
     name, reached = stopped["job"]["name"], stopped["processes"]
     if stopped["job"]["state"] == "queued":
@@ -29,7 +29,7 @@ def ask_to_stop(client: Client, identity: str) -> str:
 
 
 def left_alone(stopped: Stopped) -> str:
-    """A process that belongs to another user by now, as after sudo, is not the job's to end."""
+    """A text about processes that now belong to another user, as after sudo: they are not signalled."""
     if not stopped["spared"]:
         return ""
     return f"; {count(stopped['spared'], 'process', 'processes')} left alone: another user's by now"
@@ -53,9 +53,9 @@ def wait_for_end(client: Client, identity: str, seconds: float) -> bool:
 
 
 def stop(client: Client, identity: str, grace: float, insist: float) -> bool:
-    """SIGKILL for a job that does not end within `grace` seconds of its SIGTERM: whether that was needed.
+    """Send SIGKILL if the job does not end within `grace` seconds of its SIGTERM. Returns whether that was needed.
 
-    GpushareError where it has not ended `insist` seconds later either.
+    Raises GpushareError if it has not ended `insist` seconds later.
     """
     if wait_for_end(client, identity, grace):
         return False

@@ -1,6 +1,6 @@
-"""Where in a TOML file each key stands: tomllib gives values without lines, and an administrator needs the line.
+"""The line of each key in a TOML file: tomllib gives values without lines, and error messages name the line.
 
-Only for text that tomllib has accepted: what is wrong with TOML itself, tomllib says with its own line.
+Only for text that tomllib has accepted; tomllib names the line of its own errors.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Lines:
             self._found[path] = line
 
     def of(self, path: Path) -> int:
-        """Of the key, or of what it stands in (the keys of an inline table are on its line); else the first."""
+        """The line of the key, or of the table that contains it; else the first line."""
         while path and path not in self._found:
             path = path[:-1]
         return self._found.get(path, 1)
 
 
 class _Scanner:
-    """One pass over the text: headers and keys are read, values are only stepped over."""
+    """Reads the text once: headers and keys, but skips values."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -63,7 +63,7 @@ class _Scanner:
         return self._text[self._at : self._at + length]
 
     def _step(self) -> None:
-        """Over one character."""
+        """Skip one character."""
         self._line += self._text[self._at] == "\n"
         self._at += 1
 
@@ -86,7 +86,7 @@ class _Scanner:
         return keys
 
     def _key(self) -> list[str]:
-        """A dotted key, up to its = or ]."""
+        """Read a dotted key, up to its = or ]."""
         parts: list[str] = []
         while True:
             character = self._peek()
@@ -103,7 +103,7 @@ class _Scanner:
                 parts.append(self._text[start : self._at])
 
     def _value(self) -> None:
-        """From the = to the end of the statement."""
+        """Skip from the = to the end of the statement."""
         depth = 0
         while self._at < len(self._text):
             character = self._peek()
@@ -119,7 +119,7 @@ class _Scanner:
                 self._step()
 
     def _string(self) -> str:
-        """Over a string of any of the four kinds; its text as far as a key may have it."""
+        """Skip a string of any of the four kinds. Returns its text, as far as a key may have it."""
         quote = self._peek()
         mark = quote * 3 if self._peek(3) == quote * 3 else quote
         self._at += len(mark)
@@ -131,7 +131,7 @@ class _Scanner:
                 text += self._peek()
                 self._step()
         self._at += len(mark)
-        while len(mark) == 3 and self._peek() == quote:  # a string may end with quotes of its own
+        while len(mark) == 3 and self._peek() == quote:  # the string itself may end with quotes
             self._at += 1
         return text
 

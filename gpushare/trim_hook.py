@@ -1,9 +1,9 @@
-"""What Python frameworks keep of a GPU's memory and do not use, given back.
+"""Give back GPU memory that Python frameworks keep and do not use.
 
-This text is compiled into the library (shim/preload/python.c) and run in the program's own interpreter, whichever
-that is: Python 3.6 or later, with or without its site packages. It imports nothing but what every interpreter has,
-least of all a framework: what the program has not loaded keeps no memory. It runs on a thread of ours, on which a
-context of the GPU is current, so that a framework has no reason to open one somewhere else.
+The library contains this text (shim/preload/python.c) and runs it in the program's own interpreter: Python 3.6 or
+later, with or without site packages. So it imports only the standard library, and no framework: one that the program
+has not loaded keeps no memory. It runs on a thread of ours with a context of the GPU current, so that no framework
+opens another.
 """
 
 import gc
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def trim(wanted: "Callable[[], int]", gpu: "tuple[str, int, int]", seconds: float, reason: str) -> "list[str]":
-    """Give back what is kept on one GPU, from the gentlest means on, until nothing more is wanted.
+    """Give back what is kept on one GPU, the cheapest first, until nothing more is wanted.
 
     wanted()   how many bytes are still wanted on this GPU
-    gpu        its UUID, its number in CUDA's order, and whether the context that is current is its primary one, on
-               which the CUDA runtime works
-    seconds    the time there is for all of it
-    Returns what went wrong, as a list of texts. Raises nothing.
+    gpu        its UUID, its number in CUDA's order, and whether the current context is its primary one, which the CUDA
+               runtime uses
+    seconds    the time for all of it
+    Returns problems as a list of texts. Raises nothing.
     """
     until = time.monotonic() + seconds
     problems = []  # type: list[str]
     uuid, index, primary = gpu
     if primary:
         empty_caches(wanted, problems)
-    hooks = sys.modules.get("gpushare.pressure_hooks")  # what the program itself has said that it can do
+    hooks = sys.modules.get("gpushare.pressure_hooks")  # callbacks that the program has registered
     if hooks is not None and wanted():
         attempt(
             lambda: problems.extend(hooks.run_hooks(wanted, uuid, index, until - time.monotonic(), reason)),
@@ -41,11 +41,11 @@ def trim(wanted: "Callable[[], int]", gpu: "tuple[str, int, int]", seconds: floa
 
 
 def empty_caches(wanted: "Callable[[], int]", problems: "list[str]") -> None:
-    """Of the frameworks that are loaded, on the GPU whose primary context is current."""
+    """Empty the caches of the loaded frameworks, on the GPU whose primary context is current."""
     caches = [torch_cache, cupy_pools, numba_deallocations]
     empty(caches, wanted, problems)
     if wanted() and any(name in sys.modules for name in ("torch", "cupy", "numba.cuda")):
-        gc.collect()  # late, because a large program stands still for it; tensors in cycles are seldom
+        gc.collect()  # last, because a large program stops for it, and tensors in cycles are rare
         empty(caches, wanted, problems)
 
 
@@ -59,7 +59,7 @@ def empty(caches: "list[Any]", wanted: "Callable[[], int]", problems: "list[str]
 def attempt(action: "Callable[[], object]", name: str, problems: "list[str]") -> None:
     try:
         action()
-    except BaseException as error:  # not even the end of the program is decided here
+    except BaseException as error:  # not even SystemExit may end the program here
         problems.append(f"{name}: {type(error).__name__}: {error}")
 
 
@@ -77,7 +77,7 @@ def torch_cache() -> None:
 
 
 def cupy_pools() -> None:
-    """The default pool, and the one that the program has put in its place. Pinned memory is the host's: left alone."""
+    """The default pool, and the one that the program may have set instead. Pinned memory is on the host: left alone."""
     cupy = sys.modules.get("cupy")
     pools = []
     default = getattr(cupy, "get_default_memory_pool", None)
@@ -96,12 +96,12 @@ def cupy_pools() -> None:
 
 
 def numba_deallocations() -> None:
-    """Memory that Numba has put off to free. Its list is not made for two threads that empty it at once."""
+    """Memory that Numba frees later. Two threads may not empty its list at the same time."""
     module = sys.modules.get("numba.cuda.cudadrv.driver")
     if module is None or sys.version_info < (3, 10) or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return
     driver = getattr(module, "driver", None)
-    devices = getattr(driver, "__dict__", {}).get("devices") or {}  # not by its own door: that would start CUDA
+    devices = getattr(driver, "__dict__", {}).get("devices") or {}  # not by Numba's own function: that would start CUDA
     for device in list(devices.values()):
         context = getattr(device, "primary_context", None)
         pending = getattr(getattr(context, "memory_manager", None), "deallocations", None)
@@ -110,7 +110,7 @@ def numba_deallocations() -> None:
 
 
 def drain(pending: "Any") -> None:
-    """As its clear(), while nobody else is in there: who comes finds it disabled, who is in already we leave alone."""
+    """Like its clear(), but alone: other threads find it disabled. If one is already in it, do nothing."""
     with pending.disable():
         clear = type(pending).clear.__code__
         for top in sys._current_frames().values():

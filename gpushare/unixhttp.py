@@ -1,8 +1,8 @@
-"""HTTP/1.1 over a Unix socket, as much of it as gpushare's own daemon speaks.
+"""HTTP/1.1 over a Unix socket: the part that gpushare's daemon speaks.
 
-Why not http.client: it imports the email package, 12 ms of the 60 that `gpushare run` may add to a program, and its
-buffered reader cannot be watched beside a child process. `Parser` takes bytes as they come and knows no socket, so
-blocking requests and the stream of events share it.
+Why not http.client: it imports the email package, which takes 12 ms of the 60 that `gpushare run` may add to a program,
+and one cannot wait for its buffered reader and a child process together. `Parser` takes bytes and knows no socket, so
+requests and the stream of events share it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READ = 64 * 1024
 
 
 class Parser:
-    """One answer: feed it bytes, take `status`, and the body as it comes."""
+    """One answer: feed it bytes, read `status` and the body."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -33,14 +33,14 @@ class Parser:
         self._left: int | None = None  # of the body, or of this chunk; None: until the connection ends
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived; return what it adds to the body."""
+        """Take the bytes that arrived. Returns what they add to the body."""
         self._pending += data
         if not self._in_body and not self._read_head():
             return b""
         return self._read_chunks() if self._chunked else self._read_plain()
 
     def end(self) -> None:
-        """The connection ended: right only for a body without a length."""
+        """The connection ended. That is correct only for a body without a length."""
         if self._in_body and self._left is None and not self._chunked:
             self.complete = True
 
@@ -89,7 +89,7 @@ class Parser:
             if self._left is None and not self._read_chunk_size():
                 break
             if self._left == 0:
-                self.complete = True  # trailers are never sent, and the connection is not used again
+                self.complete = True  # the daemon sends no trailers, and the connection is not used again
                 break
             assert self._left is not None
             taken = self._pending[: self._left]
@@ -102,7 +102,7 @@ class Parser:
         return bytes(body)
 
     def _read_chunk_size(self) -> bool:
-        if self._pending.startswith(b"\r\n"):  # the end of the chunk before
+        if self._pending.startswith(b"\r\n"):  # the end of the previous chunk
             del self._pending[:2]
         end = self._pending.find(b"\r\n")
         if end < 0:
@@ -119,7 +119,7 @@ class Parser:
 
 def connect(path: Path, timeout: float | None) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    # Not settimeout() yet: that makes a connect fail at once where many queue for the daemon. It waits, so long.
+    # No settimeout() yet: with it, connect fails at once if the daemon's queue is full. SO_SNDTIMEO waits.
     limit = struct.pack("ll", *divmod(int(min(timeout or 0.0, 3600.0) * 1e6), 10**6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     try:
@@ -139,11 +139,11 @@ def request_bytes(method: str, target: str, body: bytes | None) -> bytes:
 
 
 def exchange(path: Path, method: str, target: str, body: bytes | None, timeout: float | None) -> tuple[int, bytes]:
-    """One request, one connection, one answer: its status and body."""
+    """Send one request on a new connection. Returns the answer's status and body."""
     with connect(path, timeout) as connection:
         parser, answer = Parser(), bytearray()
         try:
-            with contextlib.suppress(BrokenPipeError):  # it may refuse before it was asked: what it says is there
+            with contextlib.suppress(BrokenPipeError):  # it may answer before it has read all
                 connection.sendall(request_bytes(method, target, body))
             while not parser.complete:
                 data = connection.recv(READ)

@@ -1,10 +1,10 @@
-"""The command line: which commands there are, and the one place where an error becomes text and an exit code.
+"""The command line: its commands, and the one place where an error becomes text and an exit status.
 
     0 ok · 1 failed · 2 usage · 3 daemon unreachable · 4 not permitted · 5 no such job
-    run: the program's own code · 128+n it died of signal n (137 with the cause) · 125 gpushare failed, bad options
+    run: the program's own status · 128+n signal n ended it (137 with the cause) · 125 gpushare failed, bad options
          included · 126 not executable · 127 not found
 
-Each command is a module, imported when it is used: `gpushare run` may add 60 ms to a program.
+Each command is a module that is imported when it is used, because `gpushare run` may add only 60 ms to a program.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ CLICKS_WORDS = (
     (r"is not a valid float( range)?", "is not a number"),
     (r"is not in the range x>=(\S+?)\.?$", r"is less than \1"),
 )
-"""What click says, and what people say."""
+"""Click's words, and plainer ones."""
 
 
 class Group(click.Group):
-    """Commands, and what is meant by a word that is none of them."""
+    """A group of commands that suggests one for an unknown word."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -90,8 +90,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
 def cli() -> None:
-    """Share NVIDIA GPUs between programs: each has a guaranteed part of the memory, may borrow what others leave
-    idle, and gives it back when they need it.
+    """Share NVIDIA GPUs between programs. Each has a guaranteed part of the memory, may borrow what others leave idle,
+    and gives it back when they need it.
 
     \b
     gpushare run --request 4Gi --limit 14Gi python train.py
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a locale may lack a character
     code = _main(sys.argv[1:])
     if sys.argv[1:2] == ["run"]:
-        # Nothing is left to clean up, and Python's own clearing away takes a tenth of the time `run` may add.
+        # Nothing is left to clean up, and Python's own cleaning takes a tenth of the time that `run` may add.
         os._exit(code)
     return code
 
@@ -124,7 +124,7 @@ def _main(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports an error at exit
         code = 1
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or arguments[:1] == ["run"]:
@@ -134,7 +134,7 @@ def _main(arguments: list[str]) -> int:
     except Exception:
         if arguments[:1] != ["run"]:
             raise
-        # A bug of ours. Its traceback is shown, but 1 would be the program's exit code.
+        # A bug of ours: show its traceback, but do not exit with 1, which would be the program's status.
         sys.excepthook(*sys.exc_info())
         code = FAILED_BEFORE_START
     return code
@@ -144,7 +144,7 @@ def _in_our_words(error: click.ClickException, arguments: list[str]) -> str:
     from gpushare.cli.mistakes import hint, option_as_typed
 
     message = error.format_message()
-    if isinstance(error, click.NoSuchOption):  # click would guess: it takes --memory for --report
+    if isinstance(error, click.NoSuchOption):  # click's own guesses are poor: it takes --memory for --report
         message = f"No such option {option_as_typed(error.option_name, arguments)!r}"
     if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2 and later
         return message
@@ -158,7 +158,7 @@ def _in_our_words(error: click.ClickException, arguments: list[str]) -> str:
 
 
 def _path(arguments: list[str]) -> str:
-    """The command of a line, where click does not say it: of an option that lacks its value."""
+    """The command of a line, for errors where click does not tell it: an option without its value."""
     words = [word for word in arguments[:2] if not word.startswith("-")]
     group = bool(words) and isinstance(cli.get_command(click.Context(cli), words[0]), click.Group)
     return " ".join(["gpushare", *words[: 2 if group else 1]])

@@ -1,15 +1,15 @@
-"""gpushare cluster: queues with quotas over many nodes - who may run where, why, and what would be if.
+"""gpushare cluster: queues with quotas over many nodes: who may run where, why, and what-if.
 
     apply     make a cluster from a file of nodes and queues, or change it
-    queues, nodes, jobs     how it stands
-    submit, end, cancel     what happens to jobs
-    change    anything else that happens, in the words of --what-if
-    plan      what runs where and who waits for what; with --what-if, what would follow
+    queues, nodes, jobs     list them
+    submit, end, cancel     add jobs, report their end, take them back
+    change    any other change, in the words of --what-if
+    plan      what runs where and what waits for what; with --what-if, what would follow
     explain   why a job waits or runs, and the smallest change that would start it
-    simulate  play a scenario or a trace on a clock of its own
-    compact   forget the past of the cluster's file
+    simulate  play a scenario or a trace on a simulated clock
+    compact   shorten the cluster's file
 
-The state is a file (store.py). Nothing is started on any machine: these commands plan, and whoever carries a plan out
+The state is a file (store.py). These commands plan and start nothing on any machine. The system that carries a plan out
 reports back with `end`.
 """
 
@@ -69,7 +69,7 @@ def _open(store: Path | None, *, read_only: bool = True) -> Store:
 
 
 class InOrder(Group):
-    """Commands in the order in which they are used, not of the alphabet."""
+    """Lists commands in the order of use, not alphabetically."""
 
     def list_commands(self, _: click.Context) -> list[str]:
         now = ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "change", "plan", "explain"]
@@ -82,7 +82,7 @@ class InOrder(Group):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def command() -> None:
-    """Share the GPUs of many nodes between queues with quotas: what runs where, who waits for what, and what if.
+    """Share the GPUs of many nodes between queues with quotas: what runs where, what waits for what, and what if.
 
     \b
     gpushare cluster apply cluster.yaml
@@ -99,8 +99,8 @@ def command() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @_stored
 def apply(file: Path, store: Path | None) -> None:
-    """Make the cluster that FILE describes, or bring a known one up to it: nodes and queues are added or changed.
-    What FILE does not name stays as it is.
+    """Make the cluster that FILE describes, or change an existing one: nodes and queues of FILE are added or changed,
+    all others stay as they are.
 
     \b
     nodes:
@@ -118,7 +118,7 @@ def apply(file: Path, store: Path | None) -> None:
     if new:
         events = _differences(wanted, Allocator(wanted.policy))
         with _said_in(file):
-            Allocator(wanted.policy).handle(events, time.time())  # refused before there is a file
+            Allocator(wanted.policy).handle(events, time.time())  # refuse before the file is made
         cluster = Store.create(path, wanted.policy)
     else:
         cluster = _open(store, read_only=False)
@@ -147,7 +147,7 @@ def apply(file: Path, store: Path | None) -> None:
 
 @contextlib.contextmanager
 def _said_in(file: Path) -> Iterator[None]:
-    """What the allocator refuses is said in this file."""
+    """Name this file in the allocator's errors."""
     try:
         yield
     except UsageError as error:
@@ -169,14 +169,14 @@ def _differences(wanted: scenario.Given, allocator: Allocator) -> list[Event]:
     return events
 
 
-@command.command(short_help="List queues: what each may have, has, and borrows.")
+@command.command(short_help="List queues: quota, fair share, use and loans.")
 @_output.option("table", "wide", "json")
 @_stored
 def queues(output: str, store: Path | None) -> None:
-    """List the queues: quota, what each holds, its fair share, and how many of its jobs run and wait.
+    """List the queues: quota, GPUs in use, fair share, and how many jobs run and wait.
 
-    SHARE is what the queue could hold now if everybody got what is theirs; -o wide says how it comes about, and who
-    has borrowed from whom.
+    SHARE is the fair share: what the queue could have now if each queue got its part. -o wide shows how it is computed,
+    and which queue has borrowed from which.
     """
     with _open(store) as cluster:
         allocator = cluster.allocator
@@ -186,11 +186,11 @@ def queues(output: str, store: Path | None) -> None:
         views.print_queues(allocator, wide=output == "wide")
 
 
-@command.command(short_help="List nodes and what is free on them.")
+@command.command(short_help="List nodes and their free GPUs.")
 @_output.option("table", "json")
 @_stored
 def nodes(output: str, store: Path | None) -> None:
-    """List the nodes: their GPUs, how many are wholly free, and the largest free part of another."""
+    """List the nodes: their GPUs, how many are free, and the largest free part of a used one."""
     with _open(store) as cluster:
         if output == "json":
             _output.print_json("cluster.nodes", {"nodes": [plain(view) for view in cluster.allocator.nodes.values()]})
@@ -198,12 +198,12 @@ def nodes(output: str, store: Path | None) -> None:
         views.print_nodes(cluster.allocator)
 
 
-@command.command(short_help="List jobs: running, and waiting for what.")
+@command.command(short_help="List jobs: what runs, and what the others wait for.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Only this queue's.")
 @_output.option("table", "json", "jsonl")
 @_stored
 def jobs(output: str, queue: str | None, store: Path | None) -> None:
-    """List the jobs: what they hold and where, or why they wait."""
+    """List the jobs: what they have and where, or why they wait."""
     with _open(store) as cluster:
         allocator = cluster.allocator
         if queue is not None and queue not in allocator.queues:
@@ -223,40 +223,38 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
 # ---- what happens -------------------------------------------------------------------------------------
 
 
-@command.command(short_help="Submit a job, or those of a file.")
+@command.command(short_help="Submit a job, or the jobs of a file.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--name", metavar="NAME", help="By default the queue's name and a number.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Whose quota it is charged to.")
+@click.option("--name", metavar="NAME", help="Name of the job.  [default: the queue's name and a number]")
+@click.option("-q", "--queue", metavar="QUEUE", help="The queue whose quota the job uses.")
 @click.option("--gpus", metavar="N", help="Whole GPUs of one node, or a part of one: 2, 0.25.  [default: 1]")
 @click.option("--share", metavar="PART", help="A part of each of the --gpus: 0.5.")
 @click.option("--memory", metavar="AMOUNT", help="Memory of each of the --gpus: 40Gi.")
-@click.option(
-    "--limit", metavar="AMOUNT", help="What it may use on each GPU when others leave it idle; at least the request."
-)
-@click.option("--ladder", metavar="PARTS", help="Parts of a GPU that will do, falling: 1.0,0.7,0.4.")
-@click.option("--tasks", metavar="N", help="So many tasks of this size, all at once.")
-@click.option("--min", metavar="N", help="So many of the tasks are enough to begin.")
-@click.option("--priority", metavar="N", help="Within its queue; more is higher.  [default: 50]")
-@click.option("--min-runtime", metavar="TIME", help="Leave it alone for so long once it runs: 10m.")
-@click.option("--not-preemptible", is_flag=True, help="Never stop it; it must fit into the quota.")
-@click.option("--backfill", is_flag=True, help="May run on GPUs reserved for a gang until that is complete.")
-@click.option("--no-wait", is_flag=True, help="Refuse it if there is no room now.")
+@click.option("--limit", metavar="AMOUNT", help="The most on each GPU, if others leave it idle; at least the request.")
+@click.option("--ladder", metavar="PARTS", help="Parts of a GPU that the job can work with, falling: 1.0,0.7,0.4.")
+@click.option("--tasks", metavar="N", help="Number of tasks of this size. All start together.")
+@click.option("--min", metavar="N", help="Number of tasks that are enough to start.")
+@click.option("--priority", metavar="N", help="Priority within its queue; more is higher.  [default: 50]")
+@click.option("--min-runtime", metavar="TIME", help="Do not stop it before it has run this long: 10m.")
+@click.option("--not-preemptible", is_flag=True, help="Never stop it for others. It must fit into the quota.")
+@click.option("--backfill", is_flag=True, help="It may run on GPUs reserved for a gang that is not complete yet.")
+@click.option("--no-wait", is_flag=True, help="Refuse the job if there is no room now.")
 @click.option("--pool", metavar="POOL", multiple=True, help="Only on nodes of this pool.")
 @click.option("--type", "type_", metavar="TYPE", multiple=True, help="Only on GPUs of this type.")
 @click.option("--node", metavar="NODE", multiple=True, help="Only on this node.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only on nodes with this label.")
-@click.option("--dry-run", is_flag=True, help="Say what would follow; submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would follow; submit nothing.")
 @_output.option("table", "json")
 @_stored
 def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **options: Any) -> None:
-    """Submit a job and say what follows: where it starts and whom it displaces, or what it waits for.
+    """Submit a job and say what follows: where it starts and which jobs it evicts, or what it waits for.
 
     \b
     gpushare cluster submit --queue research --gpus 2 --name train
     gpushare cluster submit --queue research --gpus 8 --tasks 4 --min 2 --type H100
     gpushare cluster submit --queue students --gpus 0.25 --limit 0.5
 
-    FILE is a list of jobs in the same words, alone or under `jobs:`
+    FILE is a list of jobs with the same keys, alone or under `jobs:`
 
     \b
     - {name: train, queue: research, gpus: 2}
@@ -301,7 +299,7 @@ def _submit(cluster: Store, jobs: list[Job], dry_run: bool) -> Sequence[Action]:
 
 
 def _submit_one(cluster: Store, options: dict[str, Any], dry_run: bool) -> tuple[list[Job], Sequence[Action]]:
-    """A name that nobody has chosen may be taken by another gpushare in the meantime: then it is the next."""
+    """Submit under a generated name. If another gpushare takes the name meanwhile, use the next one."""
     while True:
         wanted = [_from_options(options, cluster.allocator)]
         try:
@@ -327,7 +325,7 @@ def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
 
 
 def _from_options(options: dict[str, Any], allocator: Allocator) -> Job:
-    """The options as the words that a file has, so that both are read and refused alike."""
+    """The options as the keys of a file, so that both are read and refused in the same way."""
     queue = options["queue"]
     if not queue:
         names = [name for name in allocator.queues if not views.children(allocator, name)]
@@ -370,11 +368,11 @@ def _item(value: Any, option: str = "the command line") -> Item:
     return Item(value, option)
 
 
-@command.command(short_help="Say that jobs have finished.")
+@command.command(short_help="Report that jobs have finished.")
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @_stored
 def end(names: tuple[str, ...], store: Path | None) -> None:
-    """Say that jobs have finished by themselves and hold nothing any more."""
+    """Report that jobs have finished and their GPUs are free."""
     _about(names, store, JobEnded)
 
 
@@ -382,7 +380,7 @@ def end(names: tuple[str, ...], store: Path | None) -> None:
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @_stored
 def cancel(names: tuple[str, ...], store: Path | None) -> None:
-    """Take jobs back: what waits is forgotten, what runs is to be stopped."""
+    """Take jobs back: a waiting job is removed, a running job is to be stopped."""
     _about(names, store, JobWithdrawn)
 
 
@@ -408,7 +406,7 @@ def _print_actions(actions: Sequence[Action]) -> None:
 @click.argument("changes", metavar="CHANGE...", nargs=-1, required=True)
 @_stored
 def change(changes: tuple[str, ...], store: Path | None) -> None:
-    """Make changes to the cluster, all together: what `plan --what-if` would show happens.
+    """Make changes to the cluster, all together. `plan --what-if` shows their effect first.
 
     \b
     gpushare cluster change 'lose: dgx-1'
@@ -440,18 +438,18 @@ def _read_changes(changes: Sequence[str], allocator: Allocator) -> list[Event]:
 # ---- why, and what if ---------------------------------------------------------------------------------
 
 
-@command.command(short_help="What runs where, who waits for what; and what would be if.")
+@command.command(short_help="Show what runs where, what waits for what, and what-if.")
 @click.option(
     "--what-if",
     "changes",
     multiple=True,
     metavar="CHANGE",
-    help="A change, in the words of a scenario's `when`: 'lose: dgx-1'. May be repeated; all come together.",
+    help="A change, in the words of a scenario's `when`: 'lose: dgx-1'. Several are applied together.",
 )
 @_output.option("table", "json")
 @_stored
 def plan(changes: tuple[str, ...], output: str, store: Path | None) -> None:
-    """Show what runs where and who waits for what. With --what-if: what would follow from changes; nothing changes.
+    """Show what runs where and what waits for what. With --what-if: show the effect of changes without making them.
 
     \b
     gpushare cluster plan --what-if 'submit: {name: big, queue: research, gpus: 8}'
@@ -473,12 +471,12 @@ def plan(changes: tuple[str, ...], output: str, store: Path | None) -> None:
             views.print_what_if(allocator, outcome)
 
 
-@command.command(short_help="Why a job waits or runs, and what would start it.")
+@command.command(short_help="Say why a job waits or runs, and what would start it.")
 @click.argument("job")
 @_output.option("table", "json")
 @_stored
 def explain(job: str, output: str, store: Path | None) -> None:
-    """Say why a job waits or runs: the constraint that binds, its numbers, and the smallest change that helps."""
+    """Say why a job waits or runs: the constraint, its numbers, and the smallest change that would start it."""
     with _open(store) as cluster:
         allocator = cluster.allocator
         _known(job, allocator)
@@ -493,26 +491,30 @@ def explain(job: str, output: str, store: Path | None) -> None:
 # ---- simulations --------------------------------------------------------------------------------------
 
 
-@command.command(short_help="Play a scenario or a trace, and check what it says must follow.")
+@command.command(short_help="Play a scenario or a trace, and check its expectations.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--cluster", type=click.Path(path_type=Path), help="The nodes and queues for a trace.")
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw GPUs per queue to this .png or .svg."
 )
 @click.option(
-    "--most", type=click.IntRange(0), default=200, show_default=True, help="Show so many decisions of a trace."
+    "--most",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="At most this many decisions of a trace.",
 )
 @_output.option("text", "json")
 def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, output: str) -> int:
-    """Play a scenario (.yaml, .json) or a trace (.jsonl, .csv) on a clock of its own: what is decided when, GPUs per
-    queue over time, and whether everything followed that the scenario says must follow (exit code 1 if not).
+    """Play a scenario (.yaml, .json) or a trace (.jsonl, .csv) on a simulated clock: what is decided when, GPUs per
+    queue over time, and whether all expectations of the scenario hold (exit status 1 if not).
 
     \b
     gpushare cluster simulate examples/cluster/university.yaml
     gpushare cluster simulate trace.csv --cluster examples/cluster/cluster.yaml --plot trace.png
 
-    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}. What else it
-    and a scenario may say: `gpushare docs cluster`.
+    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}. For all keys see
+    `gpushare docs cluster`.
     """
     if plot is not None:
         from gpushare.cluster import plot as drawing
@@ -546,14 +548,14 @@ def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, out
     return 0
 
 
-@command.command(short_help="Forget the past of the cluster's file.")
+@command.command(short_help="Shorten the cluster's file.")
 @_stored
 def compact(store: Path | None) -> None:
-    """Replace the log of past decisions by the state that they led to, and give the room in the file back.
+    """Replace the log of past decisions by the present state, and shrink the file.
 
-    Nothing that other commands show is lost. It happens by itself as the log grows, but for the room; by hand it is of
-    use before an upgrade: a newer gpushare that decides otherwise takes a state, and refuses a log. A file that was
-    compacted needs this version or a later one.
+    Other commands show the same as before. gpushare does this by itself as the log grows, but does not shrink the file.
+    Do it by hand before an upgrade: a newer gpushare that decides differently reads a state, but refuses a log. A
+    compacted file needs this version or a later one.
     """
     path = store or default_path()
     with Store.open(path) as cluster:

@@ -86,7 +86,7 @@ def print_queues(allocator: Allocator, *, wide: bool) -> None:
 
 
 def broken_promises(allocator: Allocator) -> Iterator[str]:
-    """Quotas that cannot all be met at once: allowed, but perhaps a slip."""
+    """Warnings about quotas that cannot all be met at once: allowed, but perhaps a mistake."""
     if not allocator.nodes:
         return
     limits: dict[str | None, tuple[str, int | None]] = {None: ("there are", _capacity(allocator))}
@@ -100,7 +100,7 @@ def broken_promises(allocator: Allocator) -> Iterator[str]:
 
 
 def lacking(allocator: Allocator) -> Iterator[str]:
-    """What a cluster needs before any job can run in it."""
+    """Warnings about what a cluster lacks before any job can run."""
     if not allocator.nodes:
         yield "no nodes: nothing can run; add `nodes: [{name: node-1, gpus: 8}]` to the file"
     if not allocator.queues:
@@ -108,7 +108,7 @@ def lacking(allocator: Allocator) -> Iterator[str]:
 
 
 def print_never(reasons: Mapping[str, Reason]) -> None:
-    """Jobs that wait for something that will not come by itself."""
+    """Warnings about jobs that can never start by themselves."""
     for name, reason in reasons.items():
         _output.echo(
             render(
@@ -158,7 +158,7 @@ def _job_row(name: str, view: JobView, now: float) -> list[str]:
 
 
 def asked(view: JobView) -> str:
-    """What a job that holds nothing asks for: 2, 0.25, 8 x 40.0 GiB."""
+    """What a waiting job asks for: 2, 0.25, 8 x 40.0 GiB."""
     return " + ".join(dict.fromkeys(_tasks_text(tasks) for tasks in view.job.tasks))
 
 
@@ -243,7 +243,7 @@ def what_if_json(allocator: Allocator, outcome: WhatIf) -> dict[str, Any]:
 
 
 def action_lines(actions: Sequence[Action]) -> Iterator[str]:
-    """Decisions, one a line; long runs of the same for the same are counted."""
+    """Decisions, one a line. Many equal ones are counted in one line."""
     shown = [(VERBS[type(action)], action.job, describe(action)) for action in actions]
     width = max((len(job) for _, job, _ in shown), default=0)
     for verb, job, text in shown:
@@ -289,7 +289,7 @@ class Played:
 
 @dataclass(slots=True)
 class StepPrinter:
-    """Prints the decisions of each step of a scenario when it is over."""
+    """Prints the decisions of each step of a scenario when the step is over."""
 
     shown: int = 0
 
@@ -360,7 +360,7 @@ def _gpus(amount: str) -> str:
 
 
 def _says(message: str, text: str) -> bool:
-    """Whether a sentence has this number or name in it."""
+    """Whether a sentence contains this number or name."""
     return re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", message) is not None
 
 

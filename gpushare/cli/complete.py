@@ -1,6 +1,6 @@
-"""What may stand on the command line, for shells that ask: names of jobs, GPUs, documents.
+"""Shell completion: names of jobs, GPUs, documents.
 
-A shell waits for the answer with the cursor blinking, and shows nothing else: no message, and no long wait.
+The user's shell waits for the answer, so there are no messages and no long waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def words(*known: str) -> Complete:
 
 
 def choices(variable: str) -> Complete:
-    """Of an option that is a variable too, and is checked where that is."""
+    """For an option that is also a variable, which is checked elsewhere."""
     from gpushare.env import BY_NAME
 
     return words(*BY_NAME[variable].choices)
@@ -44,7 +44,7 @@ def topics(_: click.Context, __: click.Parameter, incomplete: str) -> list[Compl
 
 
 def jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """By name, where it is no other's too; the id always works."""
+    """Jobs by name if the name is unique, else by id."""
     found = _ask(lambda client: client.jobs())
     names = [job["name"] for job in found or ()]
     return _items(
@@ -67,7 +67,7 @@ def profiles(_: click.Context, __: click.Parameter, incomplete: str) -> list[Com
 
 
 def subjects(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Of `explain`: a code is offered when some of it is typed, for there are many."""
+    """For `explain`: jobs, and codes once some letters are typed, because there are many."""
     from gpushare.message_catalog import meanings
 
     codes = [(code, "") for code in meanings()] if incomplete else [("-", "messages on standard input")]
@@ -87,7 +87,7 @@ def gpus(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
 
 
 def kernels(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Those that gpushare has made."""
+    """Kernels that gpushare has made."""
     from gpushare import kernelspec
 
     found = kernelspec.installed(kernelspec.data_dirs(os.environ))
@@ -95,7 +95,7 @@ def kernels(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comp
 
 
 def program(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """A command: what is in PATH, or a path; then what it takes, which are files for all that we know."""
+    """A program from PATH or a path; then its arguments, for which files are offered."""
     if context.params.get(parameter.name or "") or not incomplete or "/" in incomplete:
         return _files(incomplete)
     places = (Path(place) for place in os.environ.get("PATH", "").split(":") if place)
@@ -106,7 +106,7 @@ def program(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def _files(incomplete: str) -> list[CompletionItem]:
-    """The shell knows them better."""
+    """Leave files to the shell."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]

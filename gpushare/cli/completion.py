@@ -1,4 +1,4 @@
-"""gpushare completion: the script that teaches a shell our options."""
+"""gpushare completion: the script for a shell's completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpushare daemon: run the node daemon here, or ask about it, or end it."""
+"""gpushare daemon: run the node daemon in the foreground, show it, or stop it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def command(arguments: tuple[str, ...], output: str) -> None:
     """Run the node daemon in the foreground; ARGUMENTS are those of gpushared.
 
     \b
-    gpushare daemon --help-daemon   what gpushared takes
+    gpushare daemon --help-daemon   the options of gpushared
     gpushare daemon status          which daemon answers here
-    gpushare daemon stop            end it; jobs run on, and `gpushare run` starts another within seconds for its own
+    gpushare daemon stop            end it; jobs run on, and their `gpushare run` starts another within seconds
 
-    What it has to say stands in daemon.log beside its socket; `gpushare daemon status` names both.
+    Its messages are in daemon.log beside its socket; `gpushare daemon status` names both.
     """
     if arguments == ("status",):
         _status(output)

@@ -1,4 +1,4 @@
-"""gpushare demo: the story of a borrower and an owner, on this machine."""
+"""gpushare demo: a borrower and an owner share a GPU on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpushare.errors import GpushareError
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> int:
-    """Watch a borrower use an owner's idle memory and give it back. Needs no GPU: the software driver stands in."""
+    """Watch a borrower use an owner's idle memory and give it back. Without a GPU it uses the software driver."""
     try:
         demo = importlib.import_module("gpushare.demo")
     except ModuleNotFoundError as error:

@@ -12,15 +12,15 @@ from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 
 READABLE = 100
-"""Columns of a text, at most."""
+"""Most columns of a text."""
 
 
-@click.command(short_help="Read the documentation, without a network.")
+@click.command(short_help="Read the documentation, also without a network.")
 @click.argument("topic", required=False, shell_complete=complete.topics)
 def command(topic: str | None) -> None:
-    """Read the documentation of this version. Without TOPIC: list the topics; any beginning of one's name will do.
+    """Read the documentation of this version. Without TOPIC: list the topics. TOPIC may be the beginning of a name.
 
-    In a terminal it is paged (PAGER), else plain Markdown.
+    In a terminal it uses the pager (PAGER), else it prints Markdown.
     """
     if topic is None:
         rows = [[name, manual.title(manual.read(name))] for name in manual.topics()]

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from gpushare.doctor import Check, Finding
 
 
-@click.command(short_help="Check this installation and say what to mend.")
-@click.option("--fix-hints", is_flag=True, help="Print the commands that mend what was found, for you to type.")
+@click.command(short_help="Check this installation and say what to repair.")
+@click.option("--fix-hints", is_flag=True, help="Print the commands that repair what was found, for you to type.")
 @_output.option("table", "json")
 def command(fix_hints: bool, output: str) -> int:
-    """Check the driver, the shim, the daemon and the environment. Exits 1 if something does not work."""
+    """Check the driver, the library, the daemon and the environment. Exits 1 if something does not work."""
     from gpushare.doctor import Surroundings, examine
 
     found = list(examine(Surroundings()))
@@ -52,7 +52,7 @@ def _print_hints(hints: list[tuple[str, str]]) -> None:
 
 
 def _print_fixes(found: list[tuple[Check, Finding]]) -> None:
-    """Commands for a shell, with what they are for as comments."""
+    """Commands for a shell, with comments that say what they are for."""
     if not found:
         _output.echo("nothing to mend", err=True)
     for check, finding in found:

@@ -1,4 +1,4 @@
-"""gpushare events: what the daemon does, as it does it."""
+"""gpushare events: what the daemon has done, and does."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from gpushare.offline_history import OfflineHistory, ask
 
 
 @click.command(short_help="List what has happened on this node, or follow it.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on, until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Show new events as they happen, until interrupted.")
 @click.option(
     "-n", "--last", metavar="N", type=click.IntRange(0), default=20, show_default=True, help="How many before."
 )
-@click.option("--since", metavar="TIME", help="All from then on: 8h, 2d (ago), 22:30, 2026-11-21 or 2026-11-21 22:30.")
-@click.option("--job", metavar="JOB", shell_complete=complete.jobs, help="Only of this job: its name or id.")
+@click.option("--since", metavar="TIME", help="Since then: 8h, 2d (ago), 22:30, 2026-11-21 or 2026-11-21 22:30.")
+@click.option("--job", metavar="JOB", shell_complete=complete.jobs, help="Only events of this job: its name or id.")
 @_output.option("table", "json", "jsonl")
 @click.pass_context
 def command(
     context: click.Context, *, follow: bool, last: int, since: str | None, job: str | None, output: str
 ) -> None:
-    """What has happened on this node: who was admitted, who waited, who was asked to give back, by which rung.
+    """What has happened on this node: which jobs were admitted, waited, or were asked to give memory back, and how.
 
-    Of other users' jobs you read what the administrator lets you. While no daemon runs, this is what the last one has
-    written down.
+    The administrator decides what you see of other users' jobs. While no daemon runs, you see the history that the last
+    one has written.
     """
     moment = None if since is None else _moment(since, time.time())
     if moment is not None and context.get_parameter_source("last") is not ParameterSource.COMMANDLINE:
@@ -85,7 +85,7 @@ def _records(source: Client | OfflineHistory, since: float | None) -> list[Recor
 
 
 def _moment(text: str, now: float) -> float:
-    """Of time.time(). UsageError for what is no time."""
+    """The time in seconds, as time.time() gives it. Raises UsageError."""
     with contextlib.suppress(UsageError):
         return now - Setting(text, "--since").seconds()
     with contextlib.suppress(ValueError):

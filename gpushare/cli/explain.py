@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gpushare.message_catalog import Found, Meaning
 
 READABLE = 100
-"""Columns of a text, at most."""
+"""Most columns of a text."""
 LAST = 20
-"""Records beside what is so now."""
+"""Records that are shown below the present state."""
 
 
 @click.command(short_help="Say why memory is short, what happened to a job, or what a message means.")
@@ -34,9 +34,9 @@ LAST = 20
 def command(subject: str | None, output: str) -> None:
     """Without an argument: why memory is short right now.
 
-    With JOB (its id, the beginning of it, its name, or a pid): its story. With CODE, as in -o json: what that reason
-    means, and what to do. With -: the messages of gpushare in what comes on standard input, each with its numbers,
-    what it means, and what to do.
+    With JOB (its id, the beginning of it, its name, or a pid): its story. With CODE, as in -o json: what the code
+    means, and what to do. With -: find gpushare's messages in standard input, and show each with its numbers, what it
+    means, and what to do.
 
     \b
     gpushare explain train
@@ -56,7 +56,7 @@ def command(subject: str | None, output: str) -> None:
 
 
 def _explain(subject: str, output: str) -> None:
-    """A job comes first, so that one whose name is a code is not lost."""
+    """Look for a job first: a job may have a code as its name."""
     from gpushare.message_catalog import meanings
 
     try:
@@ -157,7 +157,7 @@ def _print_now(explanation: Explanation) -> None:
 
 
 def _stalls(one: GpuPressure) -> str:
-    """Linux' pressure stall information, in a sentence: `some` is the time in which anybody waited."""
+    """Pressure in a sentence, as Linux' pressure stall information: `some` is the time in which any owner waited."""
     some, full = one["some"], one["full"]
     lately = f"{some['avg10']:.0%} of the last 10 s, {some['avg300']:.0%} of the last 5 min"
     text = f"owners have waited {format_duration(round(some['total'], 2))} for it in all: {lately}"

@@ -17,11 +17,11 @@ from gpushare.env import Settings
 from gpushare.errors import render
 from gpushare.quantity import Kind
 
-PASSED_ON = ("priority", "grace", "visible", "driver")  # options of `run` that stand in argv as they were given
+PASSED_ON = ("priority", "grace", "visible", "driver")  # options of `run` that go into argv as given
 
 
 def _places(prefix: Path | None, sys_prefix: bool) -> list[Path]:
-    """The data directories that a command is about."""
+    """The data directories of a command."""
     if prefix is not None and sys_prefix:
         raise click.UsageError("--prefix and --sys-prefix contradict each other")
     if prefix is not None or sys_prefix:
@@ -34,9 +34,9 @@ def _target(prefix: Path | None, sys_prefix: bool) -> Path:
 
 
 prefix_option = click.option(
-    "--prefix", metavar="DIR", type=click.Path(path_type=Path), help="In DIR/share/jupyter, as of an environment."
+    "--prefix", metavar="DIR", type=click.Path(path_type=Path), help="Use DIR/share/jupyter, as for an environment."
 )
-sys_prefix_option = click.option("--sys-prefix", is_flag=True, help="In the environment that gpushare is in.")
+sys_prefix_option = click.option("--sys-prefix", is_flag=True, help="Use the environment where gpushare is installed.")
 
 
 @click.group("kernel", cls=Group, short_help="Jupyter kernels with a part of a GPU: install, list, remove.")
@@ -49,8 +49,8 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--name", default="gpushare", show_default=True, metavar="NAME", help="Of the kernel, and of its jobs.")
-@click.option("--display-name", metavar="TEXT", help="What notebooks show.  [default: the base's, with the budget]")
+@click.option("--name", default="gpushare", show_default=True, metavar="NAME", help="Name of the kernel and its jobs.")
+@click.option("--display-name", metavar="TEXT", help="Name in notebooks.  [default: the base's, with the budget]")
 @click.option(
     "--base",
     metavar="KERNEL",
@@ -58,13 +58,13 @@ def command() -> None:
     help="An installed kernel to wrap.  [default: ipykernel of this Python]",
 )
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
-@click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
+@click.option("--limit", metavar="AMOUNT", help="The most on each GPU. What it uses above its request is borrowed.")
 @click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
 @click.option("--priority", metavar="N", help=PRIORITY)
-@click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when memory is asked back.")
+@click.option("--grace", metavar="TIME", help="Time from SIGTERM to SIGKILL when memory is asked back.")
 @click.option("--visible", metavar="WHAT", help="What the kernel sees as the GPU's size: limit or request.")
 @click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.")
-@click.option("--no-lend", is_flag=True, help="Keep the kernel's unused memory for itself.")
+@click.option("--no-lend", is_flag=True, help="Never lend the kernel's unused memory.")
 @prefix_option
 @sys_prefix_option
 def install(
@@ -82,8 +82,8 @@ def install(
 ) -> None:
     """Install a kernel that runs under `gpushare run --exec` with these options.
 
-    It appears in notebooks beside the others. Each start of it is a job of its own; interrupt and restart work as
-    they do without gpushare.
+    Notebooks list it beside the others. Each start of it is a job of its own. Interrupt and restart work as without
+    gpushare.
     """
     flags = {"GPUSHARE_REQUEST": request, "GPUSHARE_LIMIT": limit}
     flags |= {f"GPUSHARE_{key.upper()}": text for key, text in passed_on.items()}
@@ -105,9 +105,9 @@ def install(
 
 
 def _check(flags: dict[str, str | None]) -> str:
-    """Refuse now what each start would refuse. The budget in words, for the display name.
+    """Check the options as each start would. Returns the budget as text for the display name.
 
-    The environment and the files count when the kernel starts, not now.
+    The environment and the files are read when the kernel starts, not now.
     """
     settings = Settings(flags, {}, ())
     budget, _, _ = settings.budget()
@@ -153,7 +153,7 @@ def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel, *, cannot_tell: bool
 @sys_prefix_option
 @_output.option("table", "json")
 def list_kernels(*, prefix: Path | None, sys_prefix: bool, output: str) -> None:
-    """The kernels that `gpushare kernel install` has made, where Jupyter looks for them."""
+    """List the kernels that `gpushare kernel install` has made, where Jupyter looks for them."""
     kernels = kernelspec.installed(_places(prefix, sys_prefix))
     if output == "json":
         _output.print_json("kernels", {"kernels": [_as_json(kernel) for kernel in kernels]})

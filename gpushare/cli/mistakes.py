@@ -1,8 +1,8 @@
-"""Known mistakes on a command line, and what was meant by them: habits of docker, kubectl, Slurm and nvidia-smi.
+"""Known mistakes on a command line, and the right lines: habits from docker, kubectl, Slurm and nvidia-smi.
 
-The tables are data. In a line that is meant a word in capitals stands for the next word that was typed, COMMAND for
-all that are left; [WORD] goes when there is none. Whatever no table has is looked for among close names (nearest.py).
-Nothing here runs before a command has failed, but for `misplaced`, which `run` asks about its program's options.
+The tables are data. In a right line a word in capitals stands for the next typed word, COMMAND for all that are left;
+[WORD] is left out if there is none. What no table has is compared with close names (nearest.py). All of this runs only
+after a command has failed, except `misplaced`, which `run` calls with its program's options.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "install --name NAME": "add create new",
     },
 }
-"""By group: the rest of the line that is meant, and for what is typed; {} is the typed word itself."""
+"""By group: the rest of the right line, and the typed words that it replaces; {} is the typed word itself."""
 
 OPTIONS: Mapping[str, str] = {
     "--memory": "--mem -m --vram --gpu-memory",
@@ -85,7 +85,7 @@ OPTIONS: Mapping[str, str] = {
     "--now": "--force -f -9 --kill",
     "--version": "-V -v",
 }
-"""The option that is meant, and for what is typed. The first that the command has counts."""
+"""The right option, and the typed ones that it replaces. The first one that the command has counts."""
 
 INSTEAD: Mapping[str, str] = {
     "a job is no container: leave it out": "--rm -it -ti --network --volume",
@@ -96,7 +96,7 @@ INSTEAD: Mapping[str, str] = {
     "a program is ended after a time by `timeout 1h gpushare run ...`": "--time -t --time-limit",
     "the shell does that: end the line with &": "--detach -d --background",
 }
-"""What serves where no command has such an option."""
+"""Advice for options that no command has."""
 
 NAMED: Mapping[str, str] = {
     "gpushare ps": "explain JOB",
@@ -106,7 +106,7 @@ NAMED: Mapping[str, str] = {
     "gpushare cluster jobs": "cluster explain JOB",
     "gpushare cluster queues": "cluster jobs --queue QUEUE",
 }
-"""Commands that take no name, and the line that is meant where one is given."""
+"""Commands that take no name, and the right line if one is given."""
 
 EXAMPLES: Mapping[str, str] = {
     "gpushare completion": 'eval "$(gpushare completion bash)"',
@@ -124,7 +124,7 @@ EXAMPLES: Mapping[str, str] = {
     "gpushare cluster change": "gpushare cluster change 'lose: dgx-1'",
     "gpushare cluster simulate": "gpushare cluster simulate scenario.yaml",
 }
-"""A line that works, for those who have left out what a command needs."""
+"""A line that works, for commands whose arguments are missing."""
 
 VALUES: Mapping[str, str] = {
     "--gpus": "how many: --gpus 2; which ones: --gpu 0 --gpu 1",
@@ -138,33 +138,33 @@ VALUES: Mapping[str, str] = {
     "--since": "a time: --since 8h",
     "--what-if": "a change: --what-if 'lose: node-1'",
 }
-"""What a value is, where an option has none, or one that it does not take."""
+"""An example value, for options with a missing or wrong value."""
 
 OUR_OWN = ("--grace", "--min-run-time", "--on-reclaim", "--reservation")
 FLAGS = ("--no-lend", "--require-daemon")
 AMOUNTS = ("--request", "--limit")
-"""Options that a program is not likely to have itself; the amounts only with an amount behind them."""
+"""Options that programs seldom have; those of amounts count only if an amount follows."""
 
 BUILTINS = frozenset(("cd", "source", ".", "export", "ulimit", "alias", "set", "eval", "conda", "module"))
 INTERPRETERS = {".py": "python", ".sh": "bash"}
-"""What starts a script, by the end of its name."""
+"""The interpreter of a script, by the end of its name."""
 UNITS = re.compile(r"([mgt])i?b?", re.IGNORECASE)
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 CLEAR = 0.75
-"""How close a name must be where a wrong guess would do harm: an option, a program."""
+"""How close a name must be if a wrong guess does harm: an option, a program."""
 LONGEST = 160
-"""Characters of a line that is offered."""
+"""Most characters of a suggested line."""
 
 
 def unknown_command(group: str, typed: Sequence[str], known: Collection[str]) -> UsageError:
-    """The error for a word that is no command of this group, with the line that is meant if there is one."""
+    """The error for a word that is no command of this group, with the right line if it is known."""
     meant = _line(_command_meant(group, typed[0], typed[1:], known))
     listed = f"`{group} --help` lists the commands"
     return UsageError(f"no such command {typed[0]!r}", hint=meant or listed)
 
 
 def hint(error: Exception, arguments: Sequence[str]) -> str | None:
-    """The way out of a mistake, as far as it is known here; else what the error says itself."""
+    """The hint for a mistake if it is known here, else the error's own."""
     known: str | None = None
     if isinstance(error, QuantityError | CommandNotFound | click.UsageError):
         known = _in_one_word(arguments)
@@ -209,12 +209,12 @@ def _command_meant(group: str, word: str, rest: Sequence[str], known: Collection
 
 
 def _looked_up(word: str, table: Mapping[str, str]) -> list[str]:
-    """All that is meant by a word, in the order of the table."""
+    """All right lines for a word, in the order of the table."""
     return [meant for meant, typed in table.items() if word in typed.split()]
 
 
 def _filled(meant: str, rest: Sequence[str]) -> list[str]:
-    """The line that is meant with what was typed in the places of its capitals."""
+    """The right line with the typed words in place of its capitals."""
     left, line = list(rest), []
     for word in shlex.split(meant):
         place = re.search(r"\[?\b[A-Z]{2,}\]?$", word)
@@ -231,7 +231,7 @@ def _filled(meant: str, rest: Sequence[str]) -> list[str]:
 
 
 def _line(words: Sequence[str] | None) -> str | None:
-    """`did you mean ...?` with a line that can be pasted."""
+    """`did you mean ...?` with a line to paste."""
     if words is None:
         return None
     shown = shlex.join(words)
@@ -242,13 +242,13 @@ def _line(words: Sequence[str] | None) -> str | None:
 
 
 def option_as_typed(name: str, arguments: Sequence[str]) -> str:
-    """-limit where click has read -l and more."""
+    """-limit, where click has read -l and more."""
     words = [word.partition("=")[0] for word in arguments]
     return next((word for word in words if word.startswith(name) and not name.startswith("--")), name)
 
 
 def _option_meant(typed: str, command: click.Command, arguments: Sequence[str]) -> str | None:
-    """The same line with the option that is meant, else nothing: a wrong guess is worse than none."""
+    """The same line with the right option; none if unsure, because a wrong guess is worse than none."""
     known = [name for param in command.params if isinstance(param, click.Option) for name in param.opts]
     typed = option_as_typed(typed, arguments)
     if re.match(r"-\.?[0-9]", typed):
@@ -267,7 +267,7 @@ def _option_meant(typed: str, command: click.Command, arguments: Sequence[str]) 
 
 
 def _of_run(typed: str, context: click.Context, arguments: Sequence[str]) -> str | None:
-    """An option of `run` in front of `run`, or where `run` was left out."""
+    """An option of `run` before `run`, or without `run`."""
     assert isinstance(context.command, click.Group)
     run = context.command.get_command(context, "run")
     if run is None or not any(typed in param.opts for param in run.params) or len(arguments) < 2:
@@ -279,7 +279,7 @@ def _of_run(typed: str, context: click.Context, arguments: Sequence[str]) -> str
 
 
 def _extra_meant(context: click.Context, extra: list[str], arguments: Sequence[str]) -> str | None:
-    """More words than the command takes: an amount without its option, or the name of a job."""
+    """The hint for too many words: an amount without its option, or the name of a job."""
     takes_limit = any("--limit" in param.opts for param in context.command.params)
     at = list(arguments).index(extra[0])
     if at and arguments[at - 1].endswith(":"):  # 'lose: node-1' without its quotes
@@ -302,7 +302,7 @@ def _is_amount(text: str) -> bool:
 
 
 def _in_one_word(arguments: Sequence[str]) -> str | None:
-    """`--limit 4 GB` is two words for the shell, and the second is taken for something else."""
+    """The hint for `--limit 4 GB`, which the shell splits into two words."""
     words = [part for word in arguments for part in (word.split("=") if word.startswith("--") else [word])]
     for before, number, unit in zip(words, words[1:], words[2:], strict=False):
         match = UNITS.fullmatch(unit)
@@ -312,7 +312,7 @@ def _in_one_word(arguments: Sequence[str]) -> str | None:
 
 
 def not_one_gpu(text: str) -> str | None:
-    """The way out where --gpu has got something that names no single GPU; None where it may name one."""
+    """The hint for a --gpu that names no single GPU; None if it may name one."""
     numbers = re.findall(r"[0-9]+", text)
     if text.isdigit() or text.upper().startswith(("GPU-", "MIG-")):
         return None
@@ -327,9 +327,9 @@ def not_one_gpu(text: str) -> str | None:
 
 
 def misplaced(before: Sequence[str], command: Sequence[str]) -> str | None:
-    """A warning where options of ours stand behind the program, which gets them; None where there are none.
+    """A warning about options of ours after the program, which gets them; None if there are none.
 
-    before: what stands in front of the program. An option that is there already is the program's own behind it.
+    before: the words before the program. An option among them is the program's own if it comes again after it.
     """
     ours: list[str] = []
     rest = list(command[:1])
@@ -359,7 +359,7 @@ def misplaced(before: Sequence[str], command: Sequence[str]) -> str | None:
 
 
 def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
-    """What was meant by a program that is not there."""
+    """The hint for a program that does not exist."""
     at = list(arguments).index(name) if name in arguments else None
     if at is None:
         return None
@@ -388,7 +388,7 @@ def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
 
 
 def _script_meant(message: str, arguments: Sequence[str]) -> str | None:
-    """A script that nobody has made executable is started by its interpreter."""
+    """The hint for a script that is not executable: start it with its interpreter."""
     for at, word in enumerate(arguments):
         path = Path(word)
         if path.suffix in INTERPRETERS and path.is_file() and message.startswith(f"cannot execute {path}:"):
@@ -397,7 +397,7 @@ def _script_meant(message: str, arguments: Sequence[str]) -> str | None:
 
 
 def _runnable(word: str) -> list[str] | None:
-    """The words that start a program or a script that is there."""
+    """The words that start an existing program or script."""
     path = Path(word)
     if path.is_file() and not (os.access(path, os.X_OK) and "/" in word):
         interpreter = INTERPRETERS.get(path.suffix)

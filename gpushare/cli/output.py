@@ -1,8 +1,8 @@
-"""How results look: tables for people, JSON for programs. The only module that imports rich.
+"""The form of results: tables for people, JSON for programs. The only module that imports rich.
 
-Data goes to stdout and everything else to stderr. A table has no frame, so that it can be read, grepped and cut;
-it is fitted to a terminal's width, by leaving out what matters least and never by cutting at the edge, and is whole
-when piped. Colour only repeats what the words say.
+Data goes to stdout, everything else to stderr. A table has no frame, so that it can be read, grepped and cut. In a
+terminal it fits the width: the least important columns are left out, and nothing is cut at the edge. In a pipe it is
+whole. Colours only repeat what the words say.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 PIPED_WIDTH = 10_000
 GAP = 2
 SHRUNK = 10
-"""So much of a column that may be cut is left at least, if it does not say otherwise."""
+"""The least width of a column that may be cut, unless the column gives another."""
 STYLES = {
     "borrowing": "yellow",
     "stopped": "magenta",
@@ -70,7 +70,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Column:
     title: str
     right: bool = False
-    shrink: bool = False  # may be cut to fit a terminal
+    shrink: bool = False  # may be cut in a narrow terminal
     wrap: bool = False  # goes on in the next line where it does not fit
     spare: int = 0  # may be left out to fit a terminal: the largest first; 0 never
     least: int = SHRUNK  # so much is left of it where it is cut or goes on

@@ -42,7 +42,7 @@ WIDE = [
     Column("GPU HEALTH"),
 ]
 ENDED = [Column("ID", spare=4), Column("ENDED"), Column("WHY", shrink=True)]
-"""With --all, of jobs that are over."""
+"""With --all: for ended jobs."""
 COMMAND = Column("COMMAND", shrink=True, spare=7)
 
 
@@ -52,15 +52,15 @@ COMMAND = Column("COMMAND", shrink=True, spare=7)
     "--gpu",
     metavar="GPU",
     shell_complete=complete.gpus,
-    help="Only on this GPU: its number, or its UUID or the beginning of that.",
+    help="Only this GPU: its number, its UUID, or the beginning of its UUID.",
 )
-@click.option("--user", metavar="USER", help="Only of this user: name or uid.")
+@click.option("--user", metavar="USER", help="Only this user's jobs: name or uid.")
 @_output.option("table", "wide", "json", "jsonl")
 def command(*, ended: bool, gpu: str | None, user: str | None, output: str) -> None:
     """List the jobs of this node: for each of their GPUs what they use, what is guaranteed, and what is on loan.
 
-    A reservation has a line of its own, with what is kept as its REQUEST. For a job that has ended, AGE is how long it
-    lasted and USAGE the most that it used; while no daemon runs, -a lists the jobs that the last one has written down.
+    A reservation has its own line; its REQUEST is the reserved amount. For an ended job, AGE is how long it ran and
+    USAGE the most that it used. While no daemon runs, -a lists the jobs of the history that the last one has written.
     """
     settings = load_settings()
     client = ask(settings, lambda source: source, _output.note) if ended else find(settings).client()
@@ -132,7 +132,7 @@ def _print(
 
 
 def _kept(one: Reservation, *, wide: bool, ended: bool) -> list[list[str]]:
-    """A line for each GPU on which memory is kept."""
+    """A line for each GPU with reserved memory."""
     found = []
     for gpu in one["gpus"]:
         start = [str(gpu["index"]), one["name"], one["user"], "-", _output.age(one["since"]), "-"]
@@ -146,7 +146,7 @@ def _kept(one: Reservation, *, wide: bool, ended: bool) -> list[list[str]]:
 
 
 def _outsider(gpu: Gpu, process: UnmanagedProcess, more: int = 0) -> list[str]:
-    """A program with memory on the GPU and no budget; `escaped` if it was started under a job all the same."""
+    """The line of a program with memory on the GPU and no budget; `escaped` if a job started it."""
     state = "escaped" if process["job"] else "unmanaged"
     if process["reason"] == "observed":
         state = "observed"
@@ -174,7 +174,7 @@ def rows(job: Job, *, wide: bool = False, ended: bool = False) -> list[list[str]
             row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu["uuid"]]
             row += [job["limit_source"] or "-", gpu["health"]]
         found.append([*row, command])
-    if not found:  # it is queued, or was never on one
+    if not found:  # it is queued, or never had a GPU
         row = ["-", *start, "-", "-", "-", "-", state, *past]
         if wide:
             row += [job["id"], str(job["priority"]), "-", "-", job["limit_source"] or "-", "-"]
@@ -204,7 +204,7 @@ def _why(outcome: Outcome) -> str:
 
 
 def _ending(outcome: Outcome) -> str:
-    """Short; `gpushare explain JOB` has the whole of it."""
+    """How it ended, in short; `gpushare explain JOB` has the details."""
     if not outcome.get("seen", True):
         return "not seen"
     if outcome["killed"] is not None:

@@ -14,7 +14,7 @@ from gpushare.quantity import format_bytes
 @click.command(short_help="End a reservation.")
 @click.argument("name", shell_complete=complete.reservations)
 def command(name: str) -> None:
-    """End the reservation NAME (or its id). Jobs that run in it keep what they have requested."""
+    """End the reservation NAME (or its id). Jobs that run in it keep their request."""
     gone = find(load_settings()).client().release(name)
     where = ", ".join(f"{format_bytes(gpu['remainder'])} on GPU {gpu['index']}" for gpu in gone["gpus"])
     jobs = len(gone["jobs"])

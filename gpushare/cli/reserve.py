@@ -1,4 +1,4 @@
-"""gpushare reserve: keep memory for jobs to come."""
+"""gpushare reserve: keep memory for later jobs."""
 
 from __future__ import annotations
 
@@ -28,24 +28,22 @@ COLUMNS = [
 ]
 
 
-@click.command(short_help="Keep memory for jobs to come.")
+@click.command(short_help="Keep memory for later jobs.")
 @click.argument("amount", metavar="[AMOUNT]", required=False)
-@click.option(
-    "--name", metavar="NAME", default="reserved", show_default=True, help="What `run --reservation` calls it."
-)
-@click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="On how many GPUs.")
+@click.option("--name", metavar="NAME", default="reserved", show_default=True, help="The name for `run --reservation`.")
+@click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
 @click.option("--for", "lasting", metavar="TIME", help="How long: 30m, 8h.  [default: until it is released]")
 @click.option("--list", "list_", is_flag=True, help="List all reservations instead.")
 @_output.option("table", "json")
 def command(*, amount: str | None, name: str, gpus: int, lasting: str | None, list_: bool, output: str) -> None:
-    """Keep AMOUNT of memory (4Gi, 0.25) on a GPU, so that it is there for the jobs that are started in it:
+    """Keep AMOUNT of memory (4Gi, 0.25) on a GPU for jobs that start in the reservation:
 
     \b
     gpushare reserve 8Gi --name mine --for 8h
     gpushare run --reservation mine --request 8Gi python train.py
     gpushare release mine
 
-    As long as no job has requested it, it is lent, as an owner's idle memory is, and asked back when one does.
+    Until a job requests the memory, it is lent like any idle memory, and taken back when a job needs it.
     """
     if list_:
         found = find(load_settings()).client().reservations()

@@ -14,14 +14,14 @@ from gpushare.quantity import parse_duration
 FOREVER = "forever"
 
 PRIORITY = (
-    "Jobs of lower priority are stopped first: one of a higher only if all loans below it are not enough; "
-    "of each priority as few as possible, the longest idle first, then those with the least work to lose."
+    "Whole number. Jobs of the lowest priority are stopped first, a higher one only if the loans of all lower ones "
+    "are not enough."
 )
-"""The order of gpushared.core.planner, as users read it."""
+"""The order of the daemon's planner, in users' words."""
 
 
 class RunCommand(click.Command):
-    """Two things click does not do: `--wait` may stand without its value, and the program's options are its own."""
+    """Adds to click: `--wait` may come without a value, and options after the program belong to the program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         left = super().parse_args(ctx, self._complete_wait(list(args)))
@@ -30,7 +30,7 @@ class RunCommand(click.Command):
         return left
 
     def _warn_of_misplaced(self, args: list[str], command: tuple[str, ...]) -> None:
-        """Not where -- says that all behind it is the program's."""
+        """Stops at --, after which all words belong to the program."""
         before = args[: len(args) - len(command)]
         if before[-1:] != ["--"] and any(word.startswith("--") for word in command):
             from gpushare.cli import output as _output
@@ -41,7 +41,7 @@ class RunCommand(click.Command):
                 _output.echo(warning, err=True)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Behind the program's name nothing is an option of ours: a shell that asks is told so."""
+        """For completion: after the program's name there are no options of ours."""
         params = super().get_params(ctx)
         if ctx.resilient_parsing and ctx.params.get("command_line"):
             return [param for param in params if isinstance(param, click.Argument)]
@@ -102,10 +102,10 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     "--profile",
     metavar="NAME",
     shell_complete=complete.profiles,
-    help="Start from a named set of options; `gpushare profiles` lists them. Options here come first.",
+    help="Start with a named set of options; `gpushare profiles` lists them. Options on this line come first.",
 )
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
-@click.option("--limit", metavar="AMOUNT", help="Ceiling on each GPU. Above the request, memory is borrowed.")
+@click.option("--limit", metavar="AMOUNT", help="The most on each GPU. What it uses above its request is borrowed.")
 @click.option("--gpus", metavar="N", type=click.IntRange(1), help="How many GPUs.  [default: 1, or those of --gpu]")
 @click.option(
     "--gpu",
@@ -114,32 +114,35 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     multiple=True,
     callback=_one_gpu_each,
     shell_complete=complete.gpus,
-    help="On this one: its number in `gpushare status`, or its UUID. For several GPUs give it several times.",
+    help="The GPU: its number in `gpushare status`, or its UUID. Give the option several times for several GPUs.",
 )
 @click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's]")
 @click.option("--priority", metavar="N", help=f"{PRIORITY}  [default: 0]")
 @click.option(
     "--grace",
     metavar="TIME",
-    help="From SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m; cut to what claims can wait (28s).",
+    help="Time from SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m. At most 28s, because owners wait 30s.",
 )
 @click.option(
     "--on-reclaim",
     metavar="RUNGS",
     help="How memory may be asked back: some of trim,term,kill, gentlest first.  [default: all]",
 )
-@click.option("--min-run-time", metavar="TIME", help="Not stopped for others until it has run so long.")
+@click.option("--min-run-time", metavar="TIME", help="The job is not stopped for others before it has run this long.")
 @click.option(
-    "--wait", metavar="[TIME]", callback=_wait, help="Wait for room when the request does not fit now, forever or TIME."
+    "--wait",
+    metavar="[TIME]",
+    callback=_wait,
+    help="If the request does not fit now, wait: forever, or at most TIME.",
 )
-@click.option("--no-wait", is_flag=True, help="Fail at once when the request does not fit (the default).")
+@click.option("--no-wait", is_flag=True, help="Fail at once if the request does not fit now (the default).")
 @click.option(
     "--reservation",
     metavar="NAME",
     shell_complete=complete.reservations,
-    help="Start in memory that `gpushare reserve` has kept.",
+    help="Use memory that `gpushare reserve` has kept.",
 )
-@click.option("--no-lend", is_flag=True, help="Keep this job's unused memory for itself.")
+@click.option("--no-lend", is_flag=True, help="Never lend this job's unused memory.")
 @click.option(
     "--driver",
     metavar="NAME",
@@ -156,17 +159,17 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     "--mode",
     metavar="MODE",
     shell_complete=complete.choices("GPUSHARE_MODE"),
-    help="enforce; observe: no budget, only see what it uses (ps, --report); off: as if gpushare were not there.",
+    help="enforce; observe: no budget, only watch what it uses (ps, --report); off: run it without gpushare.",
 )
-@click.option("--exec", "replace", is_flag=True, help="Become the program instead of staying as its parent.")
-@click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write how it ended as JSON.")
+@click.option("--exec", "replace", is_flag=True, help="Become the program, do not stay as its parent.")
+@click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write how the program ended, as JSON.")
 @click.option(
     "--require-daemon/--no-require-daemon",
     default=None,
-    help="Fail rather than run without a daemon.  [default: what GPUSHARE_REQUIRE_DAEMON or a configuration file says]",
+    help="Fail instead of running without a daemon.  [default: GPUSHARE_REQUIRE_DAEMON or a configuration file]",
 )
-@click.option("-v", "--verbose", count=True, help="Say where the budget comes from, and what the daemon does.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("-v", "--verbose", count=True, help="Show where the budget comes from, and what the daemon does.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only errors.")
 @click.argument(
     "command_line",
     metavar="COMMAND [ARG]...",
@@ -204,15 +207,15 @@ def command(
     """Start COMMAND as a job with a budget of GPU memory. The first word that is no option begins the command.
 
     With --limit alone the job has that much for itself, and never more. With --request below --limit it may borrow
-    what others leave idle; when they need it, it is asked back, and the job is stopped if that takes longer than its
-    grace. With neither, everything is borrowed.
+    what others leave idle. When they need it, the job is asked to give it back, and stopped if that takes longer than
+    its grace. With neither option, everything is borrowed.
 
-    The exit code is the program's own; 128+n if it died of signal n; 137 with the cause if it was stopped to return
+    The exit status is the program's own; 128+n if signal n ended it; 137 with the cause if it was stopped to return
     borrowed memory; 125 if gpushare failed before the start, 126 if the program cannot be executed, 127 if it does
     not exist.
 
-    With --exec there is no parent, so signals and job control are the program's alone; lost are the messages when
-    memory is asked back, the cause behind exit code 137, --report, and the restart of this user's daemon.
+    With --exec gpushare does not stay as the parent, so signals and job control go to the program alone. Then there are
+    no messages when memory is asked back, no cause behind exit status 137, no --report, and no restart of your daemon.
     """
     from gpushare.launch import Options, run
 

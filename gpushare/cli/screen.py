@@ -1,4 +1,4 @@
-"""The terminal as a canvas: whatever ends the program, it is left as it was found."""
+"""The terminal as a canvas. It is restored however the program ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOME, END_OF_LINE, BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 ESCAPE = b"\x1b"
 REST_WITHIN = 0.05
-"""Seconds in which the rest of a key's sequence comes after its ESC, else it was the ESC key."""
+"""Seconds to wait after ESC for the rest of a key's sequence; without it, it was the ESC key."""
 KEYS = {
     b"\x1b[A": "up",
     b"\x1bOA": "up",
@@ -28,12 +28,12 @@ KEYS = {
     b"\x04": "end",
     b"": "gone",
 }
-"""Those with a name; others are called by their character."""
+"""Keys with a name; others have their character."""
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def size() -> os.terminal_size:
-    """At this moment; COLUMNS and LINES of the environment do not follow a window that is drawn larger."""
+    """The present size. COLUMNS and LINES of the environment do not follow a resized window."""
     found = os.get_terminal_size(sys.stdout.fileno())
     return found if all(found) else os.terminal_size((80, 24))
 
@@ -41,15 +41,15 @@ def size() -> os.terminal_size:
 def draw(lines: list[str], room: os.terminal_size) -> None:
     text = f"{END_OF_LINE}\r\n".join(lines[-room.lines :])
     data = f"{HOME}{text}{END_OF_LINE}{BELOW}".encode(sys.stdout.encoding, "replace")
-    while data:  # past Python's buffer: what a signal left in there would be drawn after the screen was given back
+    while data:  # not through Python's buffer: after a signal its rest would be drawn on the restored screen
         data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 @contextlib.contextmanager
 def screen() -> Iterator[Callable[[float], str]]:
-    """The canvas, and a function that waits: for a key, for another size, or as long as it is told.
+    """The canvas, and a function that waits for a key, for a new size, or for a time in seconds.
 
-    Ctrl-Z and fg work, and so does a SIGSTOP from elsewhere: who continues us may have changed the terminal.
+    Ctrl-Z, fg and a SIGSTOP from elsewhere work: after each the terminal is set up again.
     """
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
     before = termios.tcgetattr(keys) if keys is not None else None
@@ -79,7 +79,7 @@ def screen() -> Iterator[Callable[[float], str]]:
 
     def end(number: int, _frame: object) -> None:
         for one in ENDING:
-            signal.signal(one, signal.SIG_IGN)  # a second one must not keep us from leaving
+            signal.signal(one, signal.SIG_IGN)  # a second signal must not stop the clean-up
         raise SystemExit(128 + number)
 
     read, write = os.pipe()
@@ -90,7 +90,7 @@ def screen() -> Iterator[Callable[[float], str]]:
     earlier_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def wait(seconds: float) -> str:
-        """The key; nothing when the time is over, or after a signal; "gone" when the terminal is."""
+        """The key; nothing after the time or a signal; "gone" if the terminal is gone."""
         ready, _, _ = select.select([read, *([keys] if keys is not None else [])], [], [], seconds)
         if read in ready:
             os.read(read, 4096)
@@ -113,7 +113,7 @@ def screen() -> Iterator[Callable[[float], str]]:
 
 
 def _key(keys: int) -> str:
-    """One press, however much of a held key has come."""
+    """One key press. A held key may have sent many."""
     try:
         data = os.read(keys, 64)
         if data == ESCAPE and select.select([keys], [], [], REST_WITHIN)[0]:

@@ -17,7 +17,7 @@ from gpushare.quantity import format_bytes
 @click.command(short_help="Change a job's request, limit or priority while it runs.")
 @click.argument("job", shell_complete=complete.jobs)
 @click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each of its GPUs.")
-@click.option("--limit", metavar="AMOUNT", help="Ceiling on each of its GPUs.")
+@click.option("--limit", metavar="AMOUNT", help="The most on each of its GPUs.")
 @click.option("--priority", type=int, metavar="N", help=PRIORITY)
 @click.option("--dry-run", is_flag=True, help="Only show what would happen.")
 @_output.option("table", "json")
@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """Change the budget of JOB (its id, the beginning of it, its name, or the pid of one of its processes).
 
-    Lowering a limit below what is in use stops nobody: the job cannot grow, and gives back first, whatever its
+    A limit below what is in use stops no job: the job cannot grow, and is the first to give back, whatever its
     priority.
     """
     changes: dict[str, object] = {}

@@ -11,7 +11,7 @@ from gpushare.paths import library
 
 @click.command("shim-path", short_help="Print the path of the preload library.")
 def command() -> None:
-    """Print the path of the preload library, for LD_PRELOAD by hand.
+    """Print the path of the preload library, to set LD_PRELOAD by hand.
 
     \b
     LD_PRELOAD=$(gpushare shim-path) GPUSHARE_LIMIT=4Gi python train.py

@@ -1,4 +1,4 @@
-"""gpushare status: the GPUs of this node, and how their memory is divided."""
+"""gpushare status: the GPUs of this node, and who has their memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEGEND = "# guaranteed  + borrowed  ! outside gpushare  . free"
 DRIVERS = {"sim": "software driver", "nvidia": "NVIDIA driver"}
 
 
-@click.command(short_help="Show the GPUs and how their memory is divided.")
+@click.command(short_help="Show the GPUs and who has their memory.")
 @_output.option("table", "wide", "json")
 def command(output: str) -> None:
     """Show each GPU of this node: what is guaranteed to jobs, in use, lent, free, and used outside gpushare."""
@@ -84,7 +84,7 @@ def _row(gpu: Gpu, *, wide: bool) -> list[str]:
 
 
 def ailments(gpu: Gpu, *, hints: bool) -> list[str]:
-    """What is wrong with the GPU, a sentence each."""
+    """The GPU's health issues, a sentence each."""
     lines = []
     for one in gpu["health"]["ailments"]:
         lines.append(f"GPU {gpu['index']} is {one['state']}: {one['text']}")
@@ -94,7 +94,7 @@ def ailments(gpu: Gpu, *, hints: bool) -> list[str]:
 
 
 def bar(gpu: Gpu, width: int = BAR) -> str:
-    """The GPU's memory as a strip; whatever is there shows as at least one mark."""
+    """The GPU's memory as a bar. Each part that is not zero has at least one mark."""
     parts = (("#", gpu["usage"] - gpu["lent"]), ("+", gpu["lent"]), ("!", gpu["unmanaged"]))
     strip = ""
     for mark, amount in parts:

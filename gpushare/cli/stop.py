@@ -14,23 +14,23 @@ from gpushare.locate import find
 from gpushare.quantity import format_duration
 
 GRACE = 10.0
-"""Seconds from SIGTERM to SIGKILL, for a job that has no grace of its own."""
+"""Seconds from SIGTERM to SIGKILL for a job without its own grace."""
 INSIST = 5.0
 
 
-@click.command(short_help="Stop jobs: SIGTERM, and SIGKILL to those that do not end.")
+@click.command(short_help="Stop jobs: SIGTERM, then SIGKILL if they do not end.")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=complete.jobs)
 @click.option("--now", is_flag=True, help="SIGKILL at once.")
 @click.option(
-    "--grace", metavar="TIME", help="From SIGTERM to SIGKILL: 5s, 2m.  [default: the job's own --grace, else 10s]"
+    "--grace", metavar="TIME", help="Time from SIGTERM to SIGKILL: 5s, 2m.  [default: the job's own --grace, else 10s]"
 )
 def command(*, jobs: tuple[str, ...], now: bool, grace: str | None) -> None:
     """Stop each JOB (its id, the beginning of it, its name, or the pid of one of its processes) and wait for its end.
 
-    Its program gets SIGTERM and may save its work; SIGKILL follows after the grace. A job that queues leaves the queue.
+    Its program gets SIGTERM and may save its work. SIGKILL follows after the grace. A queued job leaves the queue.
     Only a job's user and the node's administrators may stop it.
 
-    The exit code is 0 when all have ended, 5 if there is no such job, 4 if one is not yours, 1 if one does not end.
+    The exit status is 0 if all have ended, 5 if there is no such job, 4 if one is not yours, 1 if one does not end.
     """
     from gpushare import stop
 

@@ -1,6 +1,6 @@
 """gpushare top: the GPUs and their jobs, live.
 
-`frame` makes a picture of an answer, `press` says what a key does to what is seen; the rest is the terminal.
+`frame` draws an answer, `press` handles a key; the rest is the terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpushare.quantity import format_bytes
 
 BAR, NARROW = 30, 8
 BESIDE = 80
-"""Columns beside a bar; on a wide terminal it takes the rest."""
+"""Columns beside a bar; the bar takes the rest of a wide terminal."""
 LEGEND = "# guaranteed  + borrowed  ! outside gpushare  . free  | requested"
 COLOURS = {"#": "green", "+": "yellow", "!": "magenta", ".": "dim", "|": "bold"}
 PIPED = os.terminal_size((100, 10_000))
@@ -49,8 +49,8 @@ SORTS: dict[str, Callable[[Job], object]] = {
 BY_LETTER = {name[0]: name for name in SORTS}
 STOP = "k"
 HELP = {
-    "up, down": "select a job; Esc selects none",
-    STOP: "ask the selected job to stop, with SIGTERM, after a question",
+    "up, down": "select a job (Esc: none)",
+    STOP: "stop the selected job with SIGTERM; asks first",
     "s": "sort the jobs by something else",
     ", ".join(BY_LETTER): f"sort by {', '.join(SORTS)}",
     "h, ?": "this list; any key ends it",
@@ -60,7 +60,7 @@ HELP = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How it is shown."""
+    """The columns, widths and sort order."""
 
     size: os.terminal_size
     sort: str = "usage"
@@ -73,17 +73,17 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What its user looks at, and is asked."""
+    """What is shown, selected and asked."""
 
     sort: str = "usage"
     selected: str | None = None
     """The id of a job."""
     asking: Job | None = None
-    """The job of the question that waits for an answer."""
+    """The job that an open question is about."""
     stop: Job | None = None
     """The answer was yes."""
     note: str = ""
-    """Of the last key; the next one ends it."""
+    """The message of the last key; the next key removes it."""
     help: bool = False
     over: bool = False
 
@@ -92,9 +92,9 @@ class View:
 @click.option(
     "-i", "--interval", metavar="SECONDS", type=click.FloatRange(0.1), default=2.0, show_default=True, help="How often."
 )
-@click.option("-1", "--once", is_flag=True, help="Show one picture and end, as when piped.")
+@click.option("-1", "--once", is_flag=True, help="Show the jobs once and end, as when piped.")
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="usage", show_default=True, help="Jobs by.")
-@click.option("--readonly", is_flag=True, help="Only watch: no key changes anything.")
+@click.option("--readonly", is_flag=True, help="Only watch: no key stops a job.")
 def command(interval: float, once: bool, sort: str, readonly: bool) -> None:
     """Watch how the memory of each GPU is divided, and its jobs. q ends it, h lists the other keys."""
     node = find(load_settings())
@@ -118,7 +118,7 @@ def command(interval: float, once: bool, sort: str, readonly: bool) -> None:
 
 
 def _ask() -> tuple[Node, Status] | DaemonUnreachable:
-    """A daemon that is restarted meanwhile is waited for: its user wants to see it come back."""
+    """Ask the daemon. If it restarts meanwhile, wait for it."""
     try:
         node = find(load_settings())
         return node, node.client(ANSWERS_WITHIN).status()
@@ -148,7 +148,7 @@ def _stop(job: Job) -> str:
 
 
 def press(view: View, key: str, jobs: list[Job], *, readonly: bool = False) -> View:
-    """What is seen after the key; "" is none, and changes only what has become of the jobs."""
+    """The view after a key; "" is no key: only the jobs may have changed."""
     if key in ("end", "gone"):
         return replace(view, over=True)
     if view.selected not in {job["id"] for job in jobs}:
@@ -213,7 +213,7 @@ def _help(*, readonly: bool) -> list[str]:
 
 
 def frame(title: str, status: Status, look: Look) -> list[str]:
-    """The lines of one picture: no more than there is room for, each no longer."""
+    """The lines of one picture, cut to the room."""
     title = one_line(title)
     width = look.size.columns
     clock = time.strftime("%H:%M:%S")
@@ -227,7 +227,7 @@ def frame(title: str, status: Status, look: Look) -> list[str]:
 
 
 def legend(width: int) -> list[str]:
-    """In one line where that fits, else in as many as it takes."""
+    """The parts in one line if they fit, else in several."""
     lines = [""]
     for part in LEGEND.split("  "):
         joined = f"{lines[-1]}  {part}" if lines[-1] else part
@@ -243,7 +243,7 @@ def _bottom(lines: list[str], look: Look) -> list[str]:
 
 
 def _gpu(gpu: Gpu, look: Look, *, tall: bool) -> list[str]:
-    """One line, and another with the numbers where there is room for it."""
+    """One line, and a second with the numbers if there is room."""
     label = f"GPU {gpu['index']} "
     of = f" {format_bytes(gpu['usage']):>9} used {format_bytes(gpu['free']):>9} free"
     if len(label) + NARROW + 2 + len(of) > look.size.columns:
@@ -265,7 +265,7 @@ def _gpu(gpu: Gpu, look: Look, *, tall: bool) -> list[str]:
 
 
 def _strip(gpu: Gpu, width: int) -> str:
-    """status' bar, with a mark where the requests end: left of it is promised, right of it can only be lent."""
+    """The bar of `status`, with a mark where the requests end: memory right of it can only be lent."""
     strip = bar(gpu, width)
     if gpu["total"] <= 0:
         return strip
@@ -295,7 +295,7 @@ def _in_order(jobs: list[Job], sort: str) -> list[Job]:
 
 
 def _around(rows: list[tuple[Job, list[str]]], selected: str | None, count: int) -> list[tuple[Job, list[str]]]:
-    """As many from the top, or as far down as it takes to see the selected job."""
+    """The rows that fit, scrolled so that the selected job is among them."""
     last = max((index for index, (job, _) in enumerate(rows) if job["id"] == selected), default=0)
     first = max(0, last + 1 - count)
     return rows[first : first + count]

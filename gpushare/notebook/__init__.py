@@ -2,12 +2,12 @@
 
     magic        %gpushare
     view         what %gpushare shows, as text and as HTML
-    session      what is in one shell, from load to unload
-    watch        the thread that hears when borrowed memory is wanted back
+    session      everything in one IPython shell, from load to unload
+    watch        the thread that waits for notices that borrowed memory is wanted back
     sigterm      the handler that makes the grace usable
-    release      giving back what this process keeps and does not use
-    earlier      how the kernel before this one ended
-    name         what the notebook is called
+    release      gives back memory that this process keeps and does not use
+    previous_kernel  how the kernel before this one ended
+    name         the notebook's name
 
-Only a session that the user has chosen gets any of this: a kernel of `gpushare kernel install`, %load_ext, or enable().
+A session gets this only if its user asks for it: by a kernel of `gpushare kernel install`, %load_ext, or enable().
 """

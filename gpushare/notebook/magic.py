@@ -1,7 +1,7 @@
-"""%gpushare: the budget of this notebook, looked at and changed from a cell.
+"""%gpushare: show and change the budget of this notebook from a cell.
 
-`set` and `explain` are the commands of the same names; what is said here and not there is whether gpushare is in this
-process at all. A notebook that shows a limit which nobody keeps would be worse than none.
+`set` and `explain` are the commands of the same names. The magic also says whether gpushare is in this process: a
+notebook must not show a limit that is not enforced.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _status() -> View | str:
 
 
 def _absent() -> GpushareError:
-    """Plainly: whatever the environment says, nobody counts in here."""
+    """The text if gpushare is not in this process, whatever the environment says."""
     early = loaded_driver() is None
     return GpushareError(
         "not in this process: what it allocates is neither limited nor guaranteed",
@@ -118,12 +118,12 @@ def _client() -> Client:
 
 
 def _job(client: Client) -> Job:
-    """This process's job: the one it was started as, or the one it has become by using a GPU."""
+    """This process's job: it was started as one, or became one when it used a GPU."""
     return client.find_job(os.environ.get("GPUSHARE_JOB") or str(os.getpid()))
 
 
 def _command(*words: str) -> None:
-    """A command of the command line; it prints, and raises what went wrong."""
+    """Run a command of the command line. It prints, and raises its errors."""
     from gpushare.cli import cli
 
     cli.main(list(words), prog_name="gpushare", standalone_mode=False)

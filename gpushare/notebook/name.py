@@ -1,4 +1,4 @@
-"""What the notebook of this kernel is called. A kernel's command line does not say it; those who start kernels do."""
+"""The name of this kernel's notebook, which Jupyter and VS Code pass in variables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 __all__ = ["connection_file", "notebook_name"]
 
 ENOUGH = 8
-"""Letters of a kernel's id, which has 36."""
+"""Characters of a kernel's id that are shown; it has 36."""
 
 
 def notebook_name(environ: Mapping[str, str], argv: Sequence[str] = sys.orig_argv) -> str | None:
-    """Its file without the directory and .ipynb; else a short name of its kernel; None: this is no kernel.
+    """The notebook's file without directory and .ipynb; else a short name of its kernel; None: this is no kernel.
 
-    Jupyter's server says the file in a variable, VS Code in a variable of the session.
+    Jupyter's server gives the file in an environment variable, VS Code in a variable of the session.
     """
     for said in (environ.get("JPY_SESSION_NAME"), _of_session("__vsc_ipynb_file__")):
         if said and Path(said).stem:
@@ -29,7 +29,7 @@ def notebook_name(environ: Mapping[str, str], argv: Sequence[str] = sys.orig_arg
 
 
 def connection_file(argv: Sequence[str] = sys.orig_argv) -> str | None:
-    """kernel-ID.json, without the directory: the same for a kernel that is started again. None: this is no kernel."""
+    """kernel-ID.json without the directory. A restarted kernel has the same. None: this is no kernel."""
     if not any(word.startswith("ipykernel") for word in argv):
         return None
     return next((Path(word.rpartition("=")[2]).name for word in argv if word.endswith(".json")), None)

@@ -18,7 +18,7 @@ __all__ = ["ending", "predecessor", "previous_end"]
 
 
 def previous_end() -> str | None:
-    """In words, if the kernel that this one follows was stopped to give memory back. None where nothing is known."""
+    """A text, if the kernel before this one was stopped to give memory back; else None."""
     file, name = connection_file(), notebook_name(os.environ)
     if file is None:
         return None
@@ -31,14 +31,14 @@ def previous_end() -> str | None:
 
 
 def predecessor(jobs: Iterable[Job], file: str, name: str | None, uid: int) -> Job | None:
-    """The latest ended job of this user with this connection file, or with this notebook's name."""
+    """This user's latest ended job with this connection file, or with this notebook's name."""
     ended = [job for job in jobs if job["uid"] == uid and job["outcome"] is not None]
     mine = [job for job in ended if _has_file(job["command"], file) or job["name"] == name]
     return max(mine, key=lambda job: job["since"], default=None)
 
 
 def ending(job: Job) -> str | None:
-    """None: it was not stopped for others."""
+    """How the job ended; None if it was not stopped for others."""
     killed = job["outcome"]["killed"] if job["outcome"] else None
     if killed is None:
         return None

@@ -1,7 +1,7 @@
-"""Giving back what this process keeps on a GPU and does not use, on the thread that calls.
+"""Give back memory that this process keeps on a GPU and does not use, on the calling thread.
 
-The library asks for the same before anybody is told to stop (trim_hook.py). This is the second and last time: what the
-program has freed since then can still go back, and what the program itself can do, it is asked to do now.
+The library asks for the same before a job is told to stop (trim_hook.py). This is the second and last time: memory that
+the program has freed since then can still go back, and its callbacks are called again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ RELAXED = 2
 
 
 def release(gpu: str, wanted: Callable[[], int], seconds: float, reason: str) -> list[str]:
-    """Empty the frameworks' caches on the GPU of this UUID, then call what gpushare.on_pressure has registered.
+    """Empty the frameworks' caches on the GPU of this UUID, then call the callbacks of gpushare.on_pressure.
 
-    Ends as soon as `wanted` (bytes) says 0. Nothing is done where this process does not use the GPU. Returns what went
-    wrong; raises nothing of the program's.
+    Ends as soon as `wanted` returns 0 bytes. Does nothing if this process does not use the GPU. Returns problems as
+    texts, and raises no exception of the program.
     """
     driver = loaded_driver()
     index = None if driver is None or not is_initialised(driver) else _number(driver, gpu)
@@ -38,7 +38,7 @@ def release(gpu: str, wanted: Callable[[], int], seconds: float, reason: str) ->
 
 
 def _number(driver: ctypes.CDLL, gpu: str) -> int | None:
-    """As CUDA counts in this process."""
+    """The GPU's number as CUDA counts in this process."""
     count, name = ctypes.c_int(), (ctypes.c_ubyte * 16)()
     driver.cuDeviceGetCount(ctypes.byref(count))
     for index in range(count.value):
@@ -51,7 +51,7 @@ def _number(driver: ctypes.CDLL, gpu: str) -> int | None:
 
 @contextlib.contextmanager
 def _primary_context(driver: ctypes.CDLL, index: int) -> Iterator[bool]:
-    """Have it current on this thread, if it is open: the frameworks free in it. One that is not is not opened."""
+    """Make the GPU's primary context current on this thread if it is open; do not open one. Frameworks free in it."""
     device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     context, mode = ctypes.c_void_p(), ctypes.c_int(RELAXED)
     driver.cuDeviceGet(ctypes.byref(device), index)

@@ -1,4 +1,4 @@
-"""gpushare in one IPython shell, from %load_ext to %unload_ext: the watch, the handler of SIGTERM, and what is told."""
+"""gpushare in one IPython shell, from %load_ext to %unload_ext: the watch, the handler of SIGTERM, the messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["enabled", "load", "unload"]
 
 
 class Session:
-    """What is in one shell."""
+    """gpushare in one IPython shell."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -26,7 +26,7 @@ class Session:
 
     def open(self) -> None:
         self.shell.register_magic_function(magic, magic_kind="line", magic_name="gpushare")
-        # Nothing that is written before the first cell reaches a frontend.
+        # Output before the first cell reaches no frontend.
         self.shell.events.register("pre_run_cell", self.before_cell)
         self.shell.events.register("post_run_cell", self.after_cell)
         self.attach()
@@ -40,7 +40,7 @@ class Session:
             self.watch.stop()
 
     def attach(self) -> None:
-        """Where gpushare is in this process, and from then on: a kernel that is no job is left as it is."""
+        """Start the watch and the handler if gpushare is in this process. Does nothing in a kernel that is no job."""
         if self.watch is not None or presence() is Presence.ABSENT:
             return
         self.watch = Watch(say)
@@ -58,28 +58,28 @@ class Session:
         if self.watch is None:
             self.attach()
         else:
-            self.watch.wake()  # the cell may have made this process a job, by its first use of a GPU
+            self.watch.wake()  # the cell may have made this process a job by its first use of a GPU
 
 
 _sessions: list[Session] = []
-"""At most one: a process has one shell that runs cells."""
+"""The session. There is at most one, because a process has one shell that runs cells."""
 
 
 def load(shell: Any) -> None:
-    """What IPython calls for `%load_ext gpushare`."""
+    """IPython calls this for `%load_ext gpushare`."""
     if not _sessions:
         _sessions.append(Session(shell))
         _sessions[0].open()
 
 
 def unload(_shell: Any) -> None:
-    """What IPython calls for `%unload_ext gpushare`."""
+    """IPython calls this for `%unload_ext gpushare`."""
     if _sessions:
         _sessions.pop().close()
 
 
 def enabled() -> None:
-    """gpushare.enable() has succeeded: if that was in a cell, its notebook gets what %load_ext brings."""
+    """Called after gpushare.enable(). In a notebook's cell it does the same as %load_ext."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
         return
@@ -89,6 +89,6 @@ def enabled() -> None:
 
 
 def say(text: str) -> None:
-    """To the cell that runs, or that ran last, whichever thread says it."""
+    """Write to the running cell, or to the last one, from any thread."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""A handler of SIGTERM for a notebook's kernel: the one SIGTERM that asks for borrowed memory does not end it.
+"""A handler of SIGTERM for a notebook's kernel: the SIGTERM that asks for borrowed memory does not end the kernel.
 
-Python's default ends a kernel within milliseconds, and the grace that it has would never be used. Every other SIGTERM
-does what it did before: it goes to the handler that was there, or ends the process.
+By Python's default SIGTERM ends a kernel within milliseconds, so it could not use its grace. Every other SIGTERM works
+as before: it goes to the previous handler, or ends the process.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ __all__ = ["Handler"]
 
 
 class Handler:
-    """Installed by install(), which only the main thread can; taken back by remove()."""
+    """A handler. install() works only in the main thread; remove() restores the previous handler."""
 
     def __init__(self, excuses: Callable[[], bool]) -> None:
-        """`excuses` is called in the main thread when SIGTERM comes: whether the process may live on."""
+        """`excuses` is called in the main thread when SIGTERM comes. It returns whether the process may live on."""
         self._excuses = excuses
         self._previous: signal._HANDLER = signal.SIG_DFL
         self._installed = False
 
     def install(self) -> bool:
-        """False: not from this thread, or the handler that is there is not Python's, and could not be called."""
+        """Returns False outside of the main thread, or if the present handler is not Python's and cannot be called."""
         previous: signal._HANDLER = signal.getsignal(signal.SIGTERM)
         if previous is None:
             return False
@@ -39,7 +39,7 @@ class Handler:
         return True
 
     def remove(self) -> None:
-        """Put back what was there. Where another handler has been put on top of this one, it only passes on."""
+        """Restore the previous handler. If another was installed meanwhile, this one only passes signals on."""
         if not self._installed:
             return
         self._installed = False

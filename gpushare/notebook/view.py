@@ -1,4 +1,4 @@
-"""What %gpushare shows of a job: lines that fit 80 columns, and a small table for notebooks that show HTML."""
+"""What %gpushare shows of a job: text of 80 columns, and a small table for notebooks that show HTML."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["View", "bar"]
 
 COLUMNS = 80
 WIDTH = 36
-"""Cells of a bar; with its frame and its mark three more."""
+"""Width of a bar, without its frame and its mark."""
 INDENT = " " * 7
 NAME = 40
-"""Letters of a name that are shown."""
+"""Characters of a name that are shown."""
 
 BAR = "display:inline-block;position:relative;width:16em;height:1em;border:1px solid #888;vertical-align:middle"
 PART = "position:absolute;top:0;height:100%"
@@ -29,7 +29,7 @@ TITLES = ("GPU", "", "used", "on loan", "request", "limit")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class View:
-    """A job, and who waits for memory of its GPUs."""
+    """A job, and the jobs that wait for memory of its GPUs."""
 
     job: Job
     waiting: Sequence[Waiting] = ()
@@ -67,7 +67,7 @@ class View:
 
 
 def bar(gpu: JobGpu, width: int = WIDTH) -> str:
-    """[#####...|.......]: all of it is the limit, # is used, | is where the request ends and loans begin."""
+    """[#####...|.......]: the whole bar is the limit, # is used, | is where the request ends and the loan begins."""
     limit = max(gpu["limit"], 1)
     used = min(width, -(-gpu["usage"] * width // limit))
     cells = ["#"] * used + ["."] * (width - used)
@@ -84,7 +84,7 @@ def _row(gpu: JobGpu) -> str:
 
 
 def _bar_html(gpu: JobGpu) -> str:
-    """As the bar of text: the guaranteed part in one colour, the borrowed one in another."""
+    """The bar in HTML: the guaranteed part in one colour, the borrowed part in another."""
     limit = max(gpu["limit"], 1)
     used, request = (min(100.0, 100 * amount / limit) for amount in (gpu["usage"], gpu["request"]))
     parts = [_part(0, min(used, request), OWN), _part(request, used - request, BORROWED)]

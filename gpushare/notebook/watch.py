@@ -1,7 +1,7 @@
-"""The thread that hears when borrowed memory of this process is wanted back, tells the user, and gives back some.
+"""A thread that waits for the notice that borrowed memory is wanted back, tells the user, and gives memory back.
 
-A thread, because the cell may compute for minutes without a look at signals. It reads the job's notices, as the wrapper
-of `gpushare run` does elsewhere, and sleeps in between. It ends with the process, which never waits for it.
+It is a thread because a cell may compute for minutes without handling signals. It reads the job's notices, like the
+wrapper of `gpushare run`, and sleeps between them. It ends with the process, which never waits for it.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ RETRY_FIRST, RETRY_LAST = 0.1, 5.0
 ANSWER_WITHIN = 2.0
 """Seconds that a signal handler may wait for the daemon."""
 SAME = 0.1
-"""Seconds by which two answers of the daemon may differ about the time of one record."""
+"""Seconds by which the daemon's answers may differ about the time of one record."""
 SHOWN_AS_THEY_ARE = {"gpu_sick", "gpu_lost"}
 WAYS_OUT = "free it in a cell (del x; torch.cuda.empty_cache()), or save your work now"
 
 
 class Watch:
-    """start() once. `say` is called on the thread with what the user should read."""
+    """Call start() once. The thread calls `say` with texts for the user."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._stopped = False
-        self._asked = False  # told to stop, and not relieved yet
+        self._asked = False  # told to stop, and the loan is not given back yet
         self._seen = 0.0  # the time of the last notice that was read
-        self._excused = 0.0  # the time of the last record for which a SIGTERM was not the end
+        self._excused = 0.0  # the time of the last record whose SIGTERM did not end the kernel
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __del__(self) -> None:  # the thread keeps it alive
         os.close(self._bell)
 
     def start(self) -> None:
-        # In a context of its own, and unknown to `threading`: ipykernel would send what it writes to the cell that
-        # started it, and not to the one that runs now.
+        # With a new context, and not by `threading`: otherwise ipykernel sends its output to the cell that started
+        # the thread, not to the running one.
         _thread.start_new_thread(contextvars.Context().run, (self._follow,))
 
     def stop(self) -> None:
-        """The thread ends soon."""
+        """Make the thread end soon."""
         self._stopped = True
         self.wake()
 
     def wake(self) -> None:
-        """Look for the job now: it may have come into being."""
+        """Look for the job now: it may exist since the last cell."""
         os.eventfd_write(self._bell, 1)
 
     def excuses(self) -> bool:
-        """Whether a SIGTERM that has just come is the daemon's, which wants memory back: true once for each demand."""
+        """Whether a SIGTERM that has just come is the daemon's demand for memory. True once for each demand."""
         try:
             client, job = _find(ANSWER_WITHIN)
             steps = [one for one in client.story(job)["story"] if one["event"] in ("term", "relieved", "kill")]
@@ -86,7 +86,7 @@ class Watch:
                 with contextlib.closing(client.events(job)) as events:
                     self._read(client, job, events)
             except (GpushareError, OSError):
-                pass  # no daemon, or no job of ours: as long as that is so there is nothing to hear
+                pass  # no daemon, or this process is no job: there are no notices
             pause = min(pause * 2, RETRY_LAST) if time.monotonic() - begun < RETRY_LAST else RETRY_FIRST
             self._sleep(pause)
 
@@ -101,13 +101,13 @@ class Watch:
                 self._sleep(None, events)
 
     def _sleep(self, seconds: float | None, events: Events[Notice] | None = None) -> None:
-        """Until that is over, somebody wakes us, or there are notices to read."""
+        """Wait for the time, for a wake-up, or for notices."""
         waited_for = [self._bell, *([events.fileno()] if events is not None else [])]
         if self._bell in select.select(waited_for, [], [], seconds)[0]:
             os.eventfd_read(self._bell)
 
     def _news(self, notices: Iterable[Notice]) -> Notice | None:
-        """Tell the user; the demand that stands at the end, if one is new. All of a job's notices come at first."""
+        """Tell the user. Returns the last open demand if it is new. The first answer has all notices of the job."""
         demand = None
         for notice in notices:
             if notice["time"] <= self._seen:
@@ -162,6 +162,6 @@ class Watch:
 
 
 def _find(timeout: float = 10.0) -> tuple[Client, str]:
-    """The daemon, and this process's job: the one it was started as, or the one it has become by using a GPU."""
+    """The daemon and this process's job: it was started as one, or became one when it used a GPU."""
     client = locate.find(load_settings()).client(timeout)
     return client, client.find_job(os.environ.get("GPUSHARE_JOB") or str(os.getpid()))["id"]

@@ -173,7 +173,7 @@ def test_a_reservation_without_a_request_asks_for_its_amount(fake, run, options,
 def test_what_was_observed_is_told_at_the_end(start, fake, tmp_path):
     report = tmp_path / "report"
     peak_seen = "gpushare: peak 3.3 GiB on GPU 0: ask for it with --limit 4Gi\n"
-    nothing = "gpushare: no GPU memory was seen in use: what a program holds for a second or less may not be seen\n"
+    nothing = "gpushare: no GPU memory was seen in use: memory held for a second or less may be missed\n"
     cases = (("observe", 33 * GIB // 10, peak_seen), ("observe", 0, nothing), ("enforce", GIB, ""))
     for mode, peak, says in cases:
         process = start("run", "--mode", mode, "--report", report, "sleep", "1")
