@@ -12,7 +12,7 @@ SAMPLE ?= 100
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos audit conformance switches differential fuzz mutants bench bench-cluster bench-time gpu-day gpu-day-bundle man build dist dist-try clean
+.PHONY: help demo test check pytest property crash chaos audit conformance switches differential fuzz mutants bench bench-cluster bench-time web test-browser gpu-day gpu-day-bundle man build dist dist-try clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -91,6 +91,13 @@ dist: $(VENV)/bin/python ## the source archive, and wheels for x86-64 and 64-bit
 
 dist-try: dist ## install each wheel in a bare Debian without a compiler, and run it there (root, network)
 	$(BIN)/python tests/packaging/try_wheels.py dist
+
+web: ## build the dashboard's page again from web/ (needs node and npm): gpushare/dashboard/static
+	cd web && npm ci --ignore-scripts --no-progress && npm run --silent check && npm run --silent build
+
+test-browser: $(VENV)/installed-test ## the dashboard's page in a headless Chromium (needs it, node and npm)
+	cd web && npm ci --ignore-scripts --no-progress
+	$(BIN)/pytest tests/browser -q
 
 man: $(VENV)/installed-test ## write the man pages again, from the parsers that print --help
 	$(BIN)/python docs/man/generate.py

@@ -30,6 +30,7 @@ COMMANDS = {
     "ps": "gpushare.cli.ps",
     "status": "gpushare.cli.status",
     "top": "gpushare.cli.top",
+    "dashboard": "gpushare.cli.dashboard",
     "set": "gpushare.cli.set",
     "stop": "gpushare.cli.stop",
     "reserve": "gpushare.cli.reserve",

@@ -1,0 +1,147 @@
+"""What a page is told of the node while it is visible."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+from daemon_harness import GIB, GPU, until
+
+from dashboard.conftest import told
+from gpushare.dashboard import live
+from gpushare.dashboard.live import Page, difference, event
+
+JOB = {"name": "train", "command": ["train.py"], "request": "4Gi", "limit": "14Gi"}
+
+
+@pytest.fixture
+def page(make_dashboard, node):
+    return make_dashboard(node.directory / "api.sock").log_in()
+
+
+def test_the_whole_state_comes_first_and_then_what_changes(page, node):
+    messages = page.live()
+    state = told(messages, lambda kind, _: kind == "state")
+    assert state["gpus"][0]["uuid"] == GPU
+    assert state["jobs"] == [] and state["reservations"] == [] and len(state["pressure"]) == 2
+    job = node.client.register(JOB)["id"]
+    record = told(messages, lambda kind, _: kind == "record")
+    assert (record["event"], record["job"]) == ("admitted", job)
+    change = told(messages, lambda kind, data: kind == "change" and "jobs" in data)
+    assert [one["id"] for one in change["jobs"]] == [job]
+    assert [gpu["requested"] for gpu in change["gpus"]] == [4 * GIB], "the other GPU has not changed"
+    node.client.end(job, 0, None)
+    assert told(messages, lambda kind, data: kind == "change" and "gone" in data)["gone"] == [job]
+    node.client.reserve({"name": "mine", "request": "2Gi"})
+    kept = told(messages, lambda kind, data: kind == "change" and "reservations" in data)
+    assert [one["name"] for one in kept["reservations"]] == ["mine"]
+
+
+def test_two_pages_are_told_the_same(page, node):
+    first, second = page.live(), page.live()
+    told(first, lambda kind, _: kind == "state")
+    told(second, lambda kind, _: kind == "state")
+    job = node.client.register(JOB)["id"]
+    for messages in (first, second):
+        assert told(messages, lambda kind, data: kind == "change" and "jobs" in data)["jobs"][0]["id"] == job
+
+
+def test_a_daemon_that_dies_is_told_once_and_its_successor_is_found(page, node):
+    messages = page.live()
+    told(messages, lambda kind, _: kind == "state")
+    node.kill()
+    away = told(messages, lambda kind, _: kind == "away")
+    assert away["message"]
+    (node.directory / "api.sock").unlink(missing_ok=True)
+    assert told(messages, lambda kind, _: kind == "away")["hint"] == "start one"
+    node.start()
+    assert told(messages, lambda kind, _: kind in ("away", "state"))["gpus"], "nothing is said in between"
+
+
+def test_a_daemon_that_starts_again_is_asked_without_another_word(page, node):
+    first = page.ask("GET", "/v1/version").json["pid"]
+    node.kill()
+    assert page.ask("GET", "/v1/version").status == 503
+    node.start()
+    assert page.ask("GET", "/v1/version").json["pid"] != first
+
+
+def test_a_page_that_comes_while_the_daemon_is_away_is_told_so(dashboard):
+    dashboard.log_in()
+    first = dashboard.live()
+    assert next(first)[0] == "away"
+    assert next(dashboard.live())[0] == "away"
+
+
+def test_the_daemon_hears_nothing_while_nobody_looks(page, node):
+    before = sockets(node)
+    messages = page.live()
+    told(messages, lambda kind, _: kind == "state")
+    until(lambda: sockets(node) > before)
+    messages.close()
+    until(lambda: sockets(node) == before)
+
+
+def sockets(node) -> int:
+    """That the daemon has open."""
+    found = Path(f"/proc/{node.process.pid}/fd").iterdir()
+    return sum(str(one.readlink()).startswith("socket:") for one in found)
+
+
+# ---- the pieces ------------------------------------------------------------------------------------
+
+
+def state(**lists):
+    return {"time": 1.0, "daemon": {}, "gpus": [], "jobs": [], "pressure": [], "reservations": []} | lists
+
+
+def test_up_time_alone_is_no_difference():
+    assert difference(state(daemon={"uptime": 1}), state(time=2.0, daemon={"uptime": 2})) is None
+
+
+def test_only_what_differs_is_told():
+    before = state(jobs=[{"id": "a", "x": 1}, {"id": "b", "x": 1}, {"id": "c"}], pressure=[{"uuid": "g", "x": 0}])
+    after = state(
+        time=2.0, jobs=[{"id": "a", "x": 1}, {"id": "b", "x": 2}, {"id": "d"}], pressure=[{"uuid": "g", "x": 1}]
+    )
+    assert difference(before, after) == {
+        "time": 2.0,
+        "jobs": [{"id": "b", "x": 2}, {"id": "d"}],
+        "pressure": [{"uuid": "g", "x": 1}],
+        "gone": ["c"],
+    }
+    assert difference(state(gpus=[{"uuid": "g", "x": 0}]), state(time=3.0, gpus=[{"uuid": "g", "x": 1}])) == {
+        "time": 3.0,
+        "gpus": [{"uuid": "g", "x": 1}],
+    }
+
+
+def test_an_event_is_one_line_of_data():
+    text = event("record", {"text": "two\nlines\r"}).decode()
+    assert text.startswith("event: record\ndata: ") and text.endswith("\n\n") and text.count("\n") == 3
+    assert json.loads(text.split("data: ")[1]) == {"text": "two\nlines\r"}
+
+
+def test_a_page_that_does_not_read_costs_little_and_gets_the_whole_state_later():
+    async def story():
+        page = Page()
+        for _ in range(live.UNREAD):
+            page.put(b"x")
+        assert not page.behind
+        page.put(b"y")
+        assert page.behind
+        assert await page.take(1.0) == b"y"
+
+    asyncio.run(story())
+
+
+def test_a_page_that_waits_in_vain_is_told_nothing():
+    async def story():
+        started = time.monotonic()
+        assert await Page().take(0.05) == b""
+        assert time.monotonic() - started >= 0.04
+
+    asyncio.run(story())

@@ -1,0 +1,89 @@
+// What has happened on the node, newest first.
+
+import { useState } from "preact/hooks";
+import { moment } from "./format";
+import { Empty, Panel } from "./panel";
+import { store, useStore } from "./store";
+
+/** The colour of what happens; what is not named is quiet. */
+export const TONES: Record<string, string> = {
+  admitted: "good",
+  claim_met: "good",
+  relieved: "good",
+  claim_waits: "warn",
+  trim: "warn",
+  trimmed: "warn",
+  term: "warn",
+  queued: "warn",
+  kill: "bad",
+  denied: "bad",
+  refused: "bad",
+  breach: "bad",
+  stray: "bad",
+  unkillable: "bad",
+  xid: "bad",
+};
+
+const SHOWN = 200;
+
+export function EventsView() {
+  return (
+    <Panel name="events">
+      <Events />
+    </Panel>
+  );
+}
+
+function Events() {
+  useStore();
+  const [kind, setKind] = useState("");
+  const [word, setWord] = useState("");
+  const [most, setMost] = useState(SHOWN);
+  const kinds = [...new Set(store.happenings.map((one) => one.event))].sort();
+  const sought = word.trim().toLowerCase();
+  const found = store.happenings
+    .filter((one) => kind === "" || one.event === kind)
+    .filter((one) => [one.text, one.name ?? "", one.job ?? ""].some((text) => text.toLowerCase().includes(sought)))
+    .toReversed();
+  return (
+    <section class="panel" aria-labelledby="events">
+      <header class="row">
+        <h1 id="events">Events</h1>
+        <label class="field">
+          <span class="hidden">search the events</span>
+          <input type="search" placeholder="job or text" value={word} onInput={(event) => setWord(event.currentTarget.value)} />
+        </label>
+        <label class="field">
+          kind{" "}
+          <select value={kind} onChange={(event) => setKind(event.currentTarget.value)}>
+            <option value="">all</option>
+            {kinds.map((one) => (
+              <option key={one} value={one}>
+                {one.replaceAll("_", " ")}
+              </option>
+            ))}
+          </select>
+        </label>
+      </header>
+      {found.length === 0 && (
+        <Empty>{store.happenings.length === 0 ? "Nothing has happened in the last day." : "No event fits."}</Empty>
+      )}
+      <ol class="story">
+        {found.slice(0, most).map((one, i) => (
+          <li key={`${one.time} ${found.length - i}`}>
+            <time dateTime={new Date(one.time * 1000).toISOString()}>{moment(one.time)}</time>{" "}
+            <span class={`kind ${TONES[one.event] ?? ""}`}>{one.event.replaceAll("_", " ")}</span>{" "}
+            <span class="text">
+              {one.job && one.name && <a href={`#/job/${one.job}`}>{one.name}</a>} {one.text}
+            </span>
+          </li>
+        ))}
+      </ol>
+      {found.length > most && (
+        <button type="button" onClick={() => setMost(most + SHOWN)}>
+          show more
+        </button>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,152 @@
+// What the page knows: the node's present state, what has happened, and how amounts went over time.
+
+import { useEffect, useState } from "preact/hooks";
+import type { About, Changed, Gpu, Happening, Job, Pressure, Reservation, State } from "./api";
+import { Series } from "./series";
+
+export type Phase = "loading" | "live" | "away" | "lost" | "locked";
+// live: the daemon is followed · away: no daemon answers · lost: the dashboard's server does not answer
+// locked: this tab has no session
+
+const MOST_HAPPENINGS = 1000;
+
+export interface Track {
+  job: string;
+  name: string;
+  user: string;
+  usage: Series;
+  request: Series;
+  limit: Series;
+}
+
+export class Store {
+  phase: Phase = "loading";
+  about: About | null = null;
+  message = "";
+  hint: string | null = null;
+  daemon: State["daemon"] | null = null;
+  readonly gpus = new Map<string, Gpu>();
+  readonly jobs = new Map<string, Job>();
+  readonly pressure = new Map<string, Pressure>();
+  reservations: Reservation[] = [];
+  happenings: Happening[] = [];
+  /** By GPU and job. */
+  readonly tracks = new Map<string, Map<string, Track>>();
+  /** Memory of each GPU that is outside of gpushare. */
+  readonly unmanaged = new Map<string, Series>();
+  private readonly listeners = new Set<() => void>();
+  private told = false;
+
+  /** Listeners hear of many changes at once, before the next frame. */
+  changed(): void {
+    if (this.told) return;
+    this.told = true;
+    const tell = () => {
+      this.told = false;
+      for (const listener of this.listeners) listener();
+    };
+    if (document.hidden) setTimeout(tell);
+    else requestAnimationFrame(tell);
+  }
+
+  listen(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  enter(phase: Phase, message = "", hint: string | null = null): void {
+    if (phase !== "live" && this.phase === "live") this.interrupt(Date.now() / 1000);
+    this.phase = phase;
+    this.message = message;
+    this.hint = hint;
+    this.changed();
+  }
+
+  replace(state: State): void {
+    this.gpus.clear();
+    const living = new Set(state.jobs.map((job) => job.id));
+    for (const id of [...this.jobs.keys()]) if (!living.has(id)) this.forget(id, state.time);
+    this.take(state);
+    this.enter("live");
+  }
+
+  take(found: Changed): void {
+    if (found.daemon) this.daemon = found.daemon;
+    for (const gpu of found.gpus ?? []) {
+      this.gpus.set(gpu.uuid, gpu);
+      this.seriesOf(gpu.uuid).push(found.time, gpu.unmanaged + gpu.returning);
+    }
+    for (const one of found.pressure ?? []) this.pressure.set(one.uuid, one);
+    for (const job of found.jobs ?? []) {
+      this.jobs.set(job.id, job);
+      for (const gpu of job.gpus) {
+        const track = this.track(gpu.uuid, job.id);
+        track.name = job.name;
+        track.user = job.user;
+        track.usage.push(found.time, gpu.usage);
+        track.request.push(found.time, gpu.request);
+        track.limit.push(found.time, gpu.limit);
+      }
+    }
+    for (const id of found.gone ?? []) this.forget(id, found.time);
+    if (found.reservations) this.reservations = found.reservations;
+    this.changed();
+  }
+
+  private forget(id: string, time: number): void {
+    this.jobs.delete(id);
+    for (const tracks of this.tracks.values()) {
+      const track = tracks.get(id);
+      for (const series of track ? [track.usage, track.request, track.limit] : []) series.push(time, null);
+    }
+  }
+
+  /** Nothing is known of the time until there is a state again. */
+  private interrupt(time: number): void {
+    for (const series of this.unmanaged.values()) series.push(time, null);
+    for (const tracks of this.tracks.values())
+      for (const track of tracks.values())
+        for (const series of [track.usage, track.request, track.limit]) series.push(time, null);
+  }
+
+  seriesOf(gpu: string): Series {
+    let found = this.unmanaged.get(gpu);
+    if (!found) this.unmanaged.set(gpu, (found = new Series()));
+    return found;
+  }
+
+  track(gpu: string, job: string): Track {
+    let tracks = this.tracks.get(gpu);
+    if (!tracks) this.tracks.set(gpu, (tracks = new Map()));
+    let found = tracks.get(job);
+    if (!found)
+      tracks.set(job, (found = { job, name: job, user: "", usage: new Series(), request: new Series(), limit: new Series() }));
+    return found;
+  }
+
+  happened(one: Happening): void {
+    this.happenings = [...this.happenings.slice(1 - MOST_HAPPENINGS), one];
+    this.changed();
+  }
+
+  /** All that is known to have happened from then on; what came while that was asked stays. */
+  happenedSince(since: number, found: Happening[]): void {
+    const until = found.at(-1)?.time ?? since;
+    const others = this.happenings.filter((one) => one.time < since || one.time > until);
+    this.happenings = [...found, ...others].sort((a, b) => a.time - b.time).slice(-MOST_HAPPENINGS);
+    this.changed();
+  }
+
+  get sortedGpus(): Gpu[] {
+    return [...this.gpus.values()].sort((a, b) => a.index - b.index);
+  }
+}
+
+export const store = new Store();
+
+/** Renders again when something has changed. */
+export function useStore(): Store {
+  const [, again] = useState(0);
+  useEffect(() => store.listen(() => again((n) => n + 1)), []);
+  return store;
+}

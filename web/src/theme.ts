@@ -1,0 +1,39 @@
+// Dark or light: as the system says, unless its user says otherwise here.
+
+const STORED = "gpushare.theme";
+export const THEMES = ["auto", "light", "dark"] as const;
+export type Theme = (typeof THEMES)[number];
+
+const listeners = new Set<() => void>();
+const system = matchMedia("(prefers-color-scheme: dark)");
+system.addEventListener("change", () => tell());
+
+export function chosen(): Theme {
+  const stored = localStorage.getItem(STORED);
+  return THEMES.find((one) => one === stored) ?? "auto";
+}
+
+export function choose(theme: Theme): void {
+  localStorage.setItem(STORED, theme);
+  tell();
+}
+
+export function show(): void {
+  const theme = chosen();
+  const dark = theme === "dark" || (theme === "auto" && system.matches);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+}
+
+function tell(): void {
+  show();
+  for (const listener of listeners) listener();
+}
+
+export function onTheme(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+export function colour(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
