@@ -67,5 +67,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.resolve().parent / target).exists(), target
 
 
+def test_files_named_in_the_architecture_exist() -> None:
+    places = ["", "daemon/gpushared/"]
+    named = re.findall(r"`([\w/.*-]+/[\w.*-]*)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(named) > 40
+    for path in named:
+        assert any(any(ROOT.glob(place + path.rstrip("/"))) for place in places), path
+
+
 def test_the_ci_script_calls_the_readmes_command() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
