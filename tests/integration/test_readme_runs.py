@@ -22,6 +22,7 @@ ELSEWHERE = {
     "gpushare cluster": "a family of commands: below",
     "gpushare run": "with a command, in every other test here",
     "gpushare run --exec": "what a kernel starts as: tests/notebook",
+    "gpushare dashboard": "it does not end: tests/dashboard",
     "gpushare kernel install": "needs a name and a limit: test_the_kernel",
     "gpushare kernel install -h": "its help: tests/unit/test_readme.py",
     "gpushare profiles": "there are none to list here: tests/cli/test_profiles.py",
