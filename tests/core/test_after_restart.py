@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from core.tale import start
+from core.tale import spec, start
 from gpushared.core.events import Checkpointed
 from gpushared.core.instructions import Revoke
-from gpushared.core.state import MIB, Policy
+from gpushared.core.state import MIB, Bounds, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB
@@ -87,3 +87,26 @@ def test_nobody_has_been_idle_while_no_daemon_looked() -> None:
     owner = start(world, "owner", "9Gi", "9Gi")
     world.allocate(owner, GPU, 8 * GIB + GIB // 4)
     assert [one.job for one in world.terminated] == [jobs["short"]], "it has less to lose"
+
+
+def test_gpu_that_a_job_took_after_the_last_notes_is_a_loan_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page knows of that GPU, the notes of the dead daemon do not."""
+    world = World([16 * GIB] * 2, [mib(300)] * 2, Policy(overhead_guess=mib(300)))
+    process = start(world, "one", "2Gi", "12Gi", gpus=0)
+    written = world.node.notes()
+    world.attach(process, "GPU-1")
+    world.allocate(process, "GPU-1", 10 * GIB)
+
+    def stale(_: object) -> dict[str, object]:
+        monkeypatch.undo()
+        return written
+
+    monkeypatch.setattr(type(world.node), "notes", stale)
+    world.restart()
+    job = world.node.jobs[world.programs[process].job]
+    assert job.bounds["GPU-1"] == Bounds(0, 12 * GIB)
+    owner = world.join(world.submit(spec("owner", "10Gi", "10Gi", devices=("GPU-1",))))
+    world.attach(owner, "GPU-1")
+    world.wait(1.0)
+    world.allocate(owner, "GPU-1", 9 * GIB)
+    assert [one.job for one in world.terminated] == [job.id]

@@ -396,3 +396,15 @@ def test_what_a_context_costs_is_written_down_when_it_is_learned(world: World, m
     start(world, "A", "none", "max")
     world.wait(5.0)
     assert written[-1] == {"software GPU": 300 * MIB}
+
+
+def test_a_context_that_never_opens_is_no_reason_to_look_again_and_again(world: World) -> None:
+    """The driver has refused it after the daemon had granted its memory: its charge ends, and so do the samples."""
+    world.wait(1.0)
+    idle = world.wake
+    process = start(world, "A", "none", "max")
+    assert world.wake is not None, "until it is measured"
+    world.programs[process].contexts.clear()
+    world.wait(5.0)
+    assert world.node.gpus["GPU-0"].usage == 0
+    assert world.wake == idle is None

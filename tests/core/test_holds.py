@@ -405,3 +405,25 @@ def test_nobody_is_stopped_for_a_loan_that_only_an_unmeasured_context_makes() ->
     stopped = {world.node.jobs[one.job].spec.name for one in world.terminated if one.job in world.node.jobs}
     assert "innocent" not in stopped and innocent in world.programs
     assert used(world, owner) == GIB
+
+
+def test_calls_of_one_process_that_are_answered_together_both_have_their_room() -> None:
+    """What the first is given beyond its need is not counted against the second: both are within the same limit."""
+    world = World([16 * GIB], [0], Policy(overhead_guess=0))
+    rest = world.node.gpus[GPU].capacity - 1 * GIB
+    owner = start(world, "a", "1Gi", "1Gi")
+    train, other = start(world, "t", "none", "max"), start(world, "o", "2Gi", "2Gi")
+    world.programs[train].stubborn = True
+    world.allocate(other, GPU, 1 * GIB)
+    world.allocate(train, GPU, rest - 880 * MIB)
+    world.allocate(owner, GPU, 880 * MIB)
+    world.allocate(other, GPU, 1 * GIB)
+    for size in (44 * MIB, 90 * MIB):
+        world.allocate(owner, GPU, size)
+    assert world.node.gpus[GPU].free == 0 and len(world.waiting) == 3
+    world.free(train, GPU, 200 * MIB)
+    world.wait(0.5)
+    assert len(world.waiting) == 3, "the first of them needs more"
+    world.free(other, GPU, 1 * GIB)
+    world.wait(0.5)
+    assert used(world, owner) == 1014 * MIB and not world.refusals

@@ -109,7 +109,7 @@ def posts() -> Iterator[list[Post]]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (words_of_tales, messages):
             patch.setattr(module, "spec", spec)
-        all_of = messages.waits.all_of
+        all_of = messages.wait_report.all_of
         for title, tell in messages.STORIES:
             post = Post(title)
 
@@ -119,7 +119,7 @@ def posts() -> Iterator[list[Post]]:
                 return waiting  # type: ignore[return-value]
 
             patch.setattr(messages, "listen", Listener(post))
-            patch.setattr(messages.waits, "all_of", and_keep)
+            patch.setattr(messages.wait_report, "all_of", and_keep)
             tale = messages.Tale(messages.Heard())
             tale.sections.append(messages.Section(title, []))
             tell(tale)

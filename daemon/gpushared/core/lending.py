@@ -300,7 +300,8 @@ def _revoke(tx: Transaction, gpu: Gpu, missing: int, takeable: Iterable[tuple[Sh
 def _grant(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> None:
     state = tx.state
     spare = min(tx.policy.chunk, room.in_limit - room.need, room.available - room.need)
-    spare = max(0, spare) // UNIT * UNIT if gpu.health.admits else 0
+    # While others wait, what they lack is known exactly; a chunk for one would be missing for the next.
+    spare = max(0, spare) // UNIT * UNIT if gpu.health.admits and len(gpu.asks) == 1 else 0
     state.counters.grants += 1
     share = gpu.shares.get(ask.process)
     if ask.attach:

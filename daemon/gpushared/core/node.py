@@ -445,6 +445,7 @@ def _process_restored(tx: Transaction, event: ProcessRestored) -> None:
             continue
         if seen.gpu not in job.bounds:
             state.bind(job, gpu.id, Bounds(0, min(job.spec.limit.resolve(gpu.total), gpu.capacity)))
+            tx.emit(Persist())
         credit = max(seen.credit, seen.used)
         attached = seen.overhead > 0  # a closed context is not charged; a new one will be
         share = Share(event.process, job.id, gpu.id, tx.now, credit, seen.used, seen.overhead, attached)
