@@ -14,10 +14,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpushare.errors import UsageError
+from gpushare.job_spec import OPTIONS, JobSpec, Option, default_text, variable_of
 from gpushare.quantity import BLANKS, Budget, Dialect, Kind, Quantity, format_bytes, parse_duration
+from gpushare.reclaim_steps import parse_steps
 
 __all__ = ["VARIABLES", "Alias", "Setting", "Settings", "Variable", "unknown_variables"]
 
@@ -51,36 +53,35 @@ class Variable(NamedTuple):
         return f"--{self.key.replace('_', '-')}"
 
 
+ALIASES = {
+    "request": (Alias("NVIDIA_GPU_MEMORY_REQUEST", Dialect.MIB),),
+    "limit": (
+        Alias("RUNAI_GPU_MEMORY_LIMIT", Dialect.RUNAI),
+        Alias("NVIDIA_GPU_MEMORY_LIMIT", Dialect.MIB),
+        Alias("CUDA_DEVICE_MEMORY_LIMIT", Dialect.HAMI, per_device=True),
+    ),
+}
+"""By option of a job."""
+KINDS = {"amount": "quantity", "integer": "integer", "seconds": "duration"}
+"""By kind of option; every other is a text."""
+
+
+def _of_job(name: str, option: Option) -> Variable:
+    """The variable of an option of a job (job_spec.py). A job's name is not for a file: every job would have it."""
+    return Variable(
+        variable_of(name),
+        option.variable,
+        default_text(name),
+        ALIASES.get(name, ()),
+        in_file=name != "name",
+        kind=KINDS.get(option.kind, "text"),
+    )
+
+
+_FIRST = ("request", "limit")
 VARIABLES = (
-    Variable(
-        "GPUSHARE_REQUEST",
-        "memory guaranteed on each GPU: 4Gi, 4G, 0.25, 25%, none",
-        aliases=(Alias("NVIDIA_GPU_MEMORY_REQUEST", Dialect.MIB),),
-        kind="quantity",
-    ),
-    Variable(
-        "GPUSHARE_LIMIT",
-        "the most memory on each GPU: 14Gi, 0.5, max",
-        aliases=(
-            Alias("RUNAI_GPU_MEMORY_LIMIT", Dialect.RUNAI),
-            Alias("NVIDIA_GPU_MEMORY_LIMIT", Dialect.MIB),
-            Alias("CUDA_DEVICE_MEMORY_LIMIT", Dialect.HAMI, per_device=True),
-        ),
-        kind="quantity",
-    ),
-    Variable("GPUSHARE_NAME", "name of the job in ps and in messages", in_file=False),
-    Variable("GPUSHARE_PRIORITY", "whole number; lower priorities are stopped first", "0", kind="integer"),
-    Variable("GPUSHARE_GRACE", "time between SIGTERM and SIGKILL when memory is asked back", kind="duration"),
-    Variable(
-        "GPUSHARE_ON_RECLAIM",
-        "how borrowed memory may be asked back: trim, term, kill",
-        "trim,term,kill",
-    ),
-    Variable(
-        "GPUSHARE_MIN_RUN_TIME",
-        "the job is not stopped for others before it has run this long",
-        kind="duration",
-    ),
+    *(_of_job(name, OPTIONS[name]) for name in _FIRST),
+    *(_of_job(name, option) for name, option in OPTIONS.items() if option.variable and name not in _FIRST),
     Variable(
         "GPUSHARE_MODE",
         "enforce; observe: only watch what the program uses; off: run it without gpushare",
@@ -230,6 +231,19 @@ class Settings:
             return None
         with _naming(setting):
             return parse_duration(setting.text)
+
+    def of_job(self, name: str) -> Any:
+        """The value of an option of a job, as the API takes it."""
+        variable = variable_of(name)
+        match OPTIONS[name].kind:
+            case "integer":
+                return self.integer(variable)
+            case "seconds":
+                found = self.duration(variable)
+                return JobSpec._field_defaults[name] if found is None else found
+            case "steps":
+                return ",".join(parse_steps(self.text(variable) or ""))
+        return self.text(variable)
 
     def budget(self) -> tuple[Budget, Setting | None, Setting | None]:
         """The job's budget, and the settings it came from."""

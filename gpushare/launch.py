@@ -26,10 +26,10 @@ from gpushare.daemon_link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, w
 from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
 from gpushare.exit_message import Ending, exit_message, memory_kills, write_report
+from gpushare.job_spec import plain_options
 from gpushare.paths import software_driver_dir
 from gpushare.printable import one_line, printable, shortened
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
-from gpushare.rungs import parse_rungs
 from gpushare.start_warnings import start_warnings
 
 __all__ = ["Options", "run"]
@@ -91,11 +91,8 @@ class Launch:
             self.settings.choice(name)
         if self.mode != "enforce":
             self._check_mode()
-        self.settings.integer("GPUSHARE_PRIORITY")
         self.settings.flag("GPUSHARE_REQUIRE_DAEMON")
-        self.settings.duration("GPUSHARE_GRACE")
-        self.settings.duration("GPUSHARE_MIN_RUN_TIME")
-        parse_rungs(self.settings.text("GPUSHARE_ON_RECLAIM") or "kill")
+        self._options()
         if self.options.report is not None:
             self._check_report(self.options.report)
         spawn.preload(self.environ)
@@ -225,17 +222,18 @@ class Launch:
             "limit_source": _source(self.limit or (None if self.budget.limit.kind is Kind.MAX else self.request)),
             "gpus": self.options.gpus,
             "devices": self._devices(),
-            "priority": self.settings.integer("GPUSHARE_PRIORITY"),
-            "grace": self.settings.duration("GPUSHARE_GRACE"),
             "lend": self.options.lend,
             "reservation": self.options.reservation,
-            "min_run_time": self.settings.duration("GPUSHARE_MIN_RUN_TIME") or 0.0,
-            "on_reclaim": ",".join(parse_rungs(self.settings.text("GPUSHARE_ON_RECLAIM") or "kill")),
+            **self._options(),
             "wait": None,
             **({"mode": "observe"} if self.mode == "observe" else {}),  # an older daemon knows no modes
             "job": self.job["id"] if self.job else None,
             "cwd": working_directory(),
         }
+
+    def _options(self) -> dict[str, object]:
+        """Those that need no more than their setting. Raises UsageError for one that cannot be read."""
+        return {name: self.settings.of_job(name) for name, option in plain_options().items() if option.variable}
 
     def _devices(self) -> list[str] | None:
         if self.job is not None:

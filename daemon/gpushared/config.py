@@ -12,6 +12,7 @@ from typing import Any
 
 from gpushare.errors import GpushareError, UsageError
 from gpushare.quantity import NOTHING, Budget, Kind, Quantity, format_bytes, format_duration, parse_duration
+from gpushare.reclaim_steps import ReclaimStep
 from gpushare.toml_lines import Lines
 from gpushared.core import rules
 from gpushared.core.rules import UNLIMITED, Rules, Table
@@ -19,21 +20,12 @@ from gpushared.core.state import Policy
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")
 MIB = 2**20
-RUNGS = ("revoke", "trim", "term", "kill")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """Bytes and seconds."""
+class Config(Policy):
+    """The core's numbers, which Policy declares with their defaults, and the daemon's own. Bytes and seconds."""
 
-    reserve_share: float = 0.03
-    reserve_least: int = 256 * MIB
-    chunk: int = 64 * MIB
-    claim_timeout: float = 30.0
-    trim: float = 2.0
-    grace: float = 5.0
-    last_rung: str = "kill"
-    on_breach: str = "deny"
     sample_interval: float = 1.0
     health_interval: float = 60.0
     idle_exit: float = 10.0
@@ -47,16 +39,8 @@ class Config:
     """What jobs may ask for, and of whom."""
 
     def policy(self) -> Policy:
-        return Policy(
-            reserve_share=self.reserve_share,
-            reserve_least=self.reserve_least,
-            chunk=self.chunk,
-            claim_timeout=self.claim_timeout,
-            grace=self.grace,
-            last_step=self.last_rung,
-            trim=self.trim,
-            on_breach=self.on_breach,
-        )
+        """What the core needs of it."""
+        return Policy(**{one.name: getattr(self, one.name) for one in fields(Policy)})
 
 
 def _share(value: object) -> float:
@@ -91,11 +75,11 @@ def _seconds(least: float) -> Callable[[object], float]:
     return parse
 
 
-def _choice(*allowed: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
+def _choice(*allowed: str, read: Callable[[str], Any] = str) -> Callable[[object], Any]:
+    def parse(value: object) -> Any:
         if not isinstance(value, str) or value not in allowed:
             raise UsageError(f"not one of {', '.join(allowed)}")
-        return value
+        return read(value)
 
     return parse
 
@@ -176,7 +160,7 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("reclaim", "claim_timeout"): ("claim_timeout", _seconds(0.1)),
     ("reclaim", "trim"): ("trim", _seconds(0.0)),
     ("reclaim", "grace"): ("grace", _seconds(0.0)),
-    ("reclaim", "last_rung"): ("last_rung", _choice(*RUNGS)),
+    ("reclaim", "last_rung"): ("last_step", _choice(*ReclaimStep, read=ReclaimStep)),
     ("reclaim", "on_breach"): ("on_breach", _choice("warn", "deny", "kill")),
     ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
@@ -431,7 +415,7 @@ def changes(old: Config, new: Config) -> list[str]:
     """What a reload has changed, for the log."""
     names = [one.name for one in fields(Config) if one.name != "rules"]
     changed = [
-        f"{name}: {_show(name, getattr(old, name))} -> {_show(name, getattr(new, name))}"
+        f"{_key(name)}: {_show(name, getattr(old, name))} -> {_show(name, getattr(new, name))}"
         + (" (at the next start)" if name in AT_THE_NEXT_START else "")
         for name in names
         if getattr(old, name) != getattr(new, name)
@@ -441,6 +425,11 @@ def changes(old: Config, new: Config) -> list[str]:
         if before.get(rule) != after.get(rule):
             changed.append(f"{rule}: {before.get(rule, 'not said')} -> {after.get(rule, 'not said')}")
     return changed
+
+
+def _key(field: str) -> str:
+    """As the log names a setting."""
+    return "last_rung" if field == "last_step" else field
 
 
 def _flat(said: Rules) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -12,12 +13,13 @@ import click
 from gpushare import __version__, kernelspec
 from gpushare.cli import Group, complete
 from gpushare.cli import output as _output
-from gpushare.cli.run import PRIORITY
-from gpushare.env import Settings
+from gpushare.cli.job_options import JobOptions, flags_of
+from gpushare.env import BY_NAME, Settings
 from gpushare.errors import render
+from gpushare.job_spec import plain_options
 from gpushare.quantity import Kind
 
-PASSED_ON = ("priority", "grace", "visible", "driver")  # options of `run` that go into argv as given
+own = JobOptions(for_kernels=True)
 
 
 def _places(prefix: Path | None, sys_prefix: bool) -> list[Path]:
@@ -57,14 +59,12 @@ def command() -> None:
     shell_complete=complete.kernels,
     help="An installed kernel to wrap.  [default: ipykernel of this Python]",
 )
-@click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
-@click.option("--limit", metavar="AMOUNT", help="The most on each GPU. What it uses above its request is borrowed.")
+@own.options("request", "limit")
 @click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
-@click.option("--priority", metavar="N", help=PRIORITY)
-@click.option("--grace", metavar="TIME", help="Time from SIGTERM to SIGKILL when memory is asked back.")
+@own.options("priority", "grace")
 @click.option("--visible", metavar="WHAT", help="What the kernel sees as the GPU's size: limit or request.")
 @click.option("--driver", metavar="NAME", help="auto, nvidia, or sim: the software driver.")
-@click.option("--no-lend", is_flag=True, help="Never lend the kernel's unused memory.")
+@own.others()
 @prefix_option
 @sys_prefix_option
 def install(
@@ -72,28 +72,27 @@ def install(
     name: str,
     display_name: str | None,
     base: str | None,
-    request: str | None,
-    limit: str | None,
     gpus: int,
-    no_lend: bool,
+    lend: bool,
     prefix: Path | None,
     sys_prefix: bool,
-    **passed_on: str | None,
+    visible: str | None,
+    driver: str | None,
+    **options: str | None,
 ) -> None:
     """Install a kernel that runs under `gpushare run --exec` with these options.
 
     Notebooks list it beside the others. Each start of it is a job of its own. Interrupt and restart work as without
     gpushare.
     """
-    flags = {"GPUSHARE_REQUEST": request, "GPUSHARE_LIMIT": limit}
-    flags |= {f"GPUSHARE_{key.upper()}": text for key, text in passed_on.items()}
+    flags = {**flags_of(options), "GPUSHARE_VISIBLE": visible, "GPUSHARE_DRIVER": driver}
     kernel_name = kernelspec.check_name(name)
     wrapped = kernelspec.base_kernel(base, kernelspec.data_dirs(os.environ)) if base else kernelspec.own_kernel()
     tells = kernelspec.can_tell(wrapped)
     plan = kernelspec.Plan(
         name=kernel_name,
         base=wrapped,
-        options=_options(flags, gpus, no_lend),
+        options=_options(flags, gpus, lend=lend),
         budget=_check(flags) + (f" on each of {gpus}" if gpus > 1 else ""),
         display_name=display_name,
         tells=bool(tells),
@@ -104,30 +103,31 @@ def install(
     _warn(plan, kernel, cannot_tell=tells is False)
 
 
-def _check(flags: dict[str, str | None]) -> str:
+def _check(flags: Mapping[str, str | None]) -> str:
     """Check the options as each start would. Returns the budget as text for the display name.
 
     The environment and the files are read when the kernel starts, not now.
     """
     settings = Settings(flags, {}, ())
     budget, _, _ = settings.budget()
-    settings.integer("GPUSHARE_PRIORITY")
-    settings.duration("GPUSHARE_GRACE")
+    for name, option in plain_options().items():
+        if option.variable:
+            settings.of_job(name)
     for variable in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE"):
         settings.choice(variable)
     shown = "no limit" if budget.limit.kind is Kind.MAX else f"limit {budget.limit}"
     return shown if budget.request == budget.limit else f"request {budget.request}, {shown}"
 
 
-def _options(flags: dict[str, str | None], gpus: int, no_lend: bool) -> list[str]:
+def _options(flags: Mapping[str, str | None], gpus: int, *, lend: bool) -> list[str]:
+    """As they stand in the kernel's argv."""
     options = []
-    for key in ("request", "limit", *PASSED_ON):
-        text = flags.get(f"GPUSHARE_{key.upper()}")
+    for name, text in flags.items():
         if text is not None:
-            options += [f"--{key}", text]
+            options += [BY_NAME[name].option, text]
     if gpus > 1:
         options += ["--gpus", str(gpus)]
-    return [*options, "--no-lend"] if no_lend else options
+    return options if lend else [*options, "--no-lend"]
 
 
 def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel, *, cannot_tell: bool) -> None:

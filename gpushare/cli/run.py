@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gpushare.cli import complete
+from gpushare.cli.job_options import JobOptions, flags_of
 from gpushare.env import Setting
 from gpushare.errors import QuantityError, UsageError
 from gpushare.quantity import parse_duration
 
 FOREVER = "forever"
-
-PRIORITY = (
-    "Whole number. Jobs of the lowest priority are stopped first, a higher one only if the loans of all lower ones "
-    "are not enough."
-)
-"""The order of the daemon's planner, in users' words."""
 
 
 class RunCommand(click.Command):
@@ -92,6 +88,9 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     return devices
 
 
+own = JobOptions()
+
+
 @click.command(
     cls=RunCommand,
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
@@ -104,8 +103,7 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     shell_complete=complete.profiles,
     help="Start with a named set of options; `gpushare profiles` lists them. Options on this line come first.",
 )
-@click.option("--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 4Gi, 0.25, 25%, none.")
-@click.option("--limit", metavar="AMOUNT", help="The most on each GPU. What it uses above its request is borrowed.")
+@own.options("request", "limit")
 @click.option("--gpus", metavar="N", type=click.IntRange(1), help="How many GPUs.  [default: 1, or those of --gpu]")
 @click.option(
     "--gpu",
@@ -116,19 +114,7 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     shell_complete=complete.gpus,
     help="The GPU: its number in `gpushare status`, or its UUID. Give the option several times for several GPUs.",
 )
-@click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's]")
-@click.option("--priority", metavar="N", help=f"{PRIORITY}  [default: 0]")
-@click.option(
-    "--grace",
-    metavar="TIME",
-    help="Time from SIGTERM to SIGKILL when memory is asked back: 5s, 500ms, 2m. At most 28s, because owners wait 30s.",
-)
-@click.option(
-    "--on-reclaim",
-    metavar="RUNGS",
-    help="How memory may be asked back: some of trim,term,kill, gentlest first.  [default: all]",
-)
-@click.option("--min-run-time", metavar="TIME", help="The job is not stopped for others before it has run this long.")
+@own.options("name", "priority", "grace", "on_reclaim", "min_run_time")
 @click.option(
     "--wait",
     metavar="[TIME]",
@@ -136,13 +122,8 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
     help="If the request does not fit now, wait: forever, or at most TIME.",
 )
 @click.option("--no-wait", is_flag=True, help="Fail at once if the request does not fit now (the default).")
-@click.option(
-    "--reservation",
-    metavar="NAME",
-    shell_complete=complete.reservations,
-    help="Use memory that `gpushare reserve` has kept.",
-)
-@click.option("--no-lend", is_flag=True, help="Never lend this job's unused memory.")
+@own.options("reservation", "lend")
+@own.others()
 @click.option(
     "--driver",
     metavar="NAME",
@@ -182,19 +163,10 @@ def command(
     *,
     command_line: tuple[str, ...],
     profile: str | None,
-    request: str | None,
-    limit: str | None,
     gpus: int | None,
     devices: tuple[str, ...],
-    name: str | None,
-    priority: str | None,
-    grace: str | None,
-    on_reclaim: str | None,
-    min_run_time: str | None,
     wait: float | None,
     no_wait: bool,
-    no_lend: bool,
-    reservation: str | None,
     driver: str | None,
     visible: str | None,
     mode: str | None,
@@ -203,6 +175,7 @@ def command(
     require_daemon: bool | None,
     verbose: int,
     quiet: bool,
+    **options: Any,
 ) -> int:
     """Start COMMAND as a job with a budget of GPU memory. The first word that is no option begins the command.
 
@@ -223,13 +196,7 @@ def command(
         raise click.UsageError("--wait and --no-wait contradict each other")
     flags = {
         "GPUSHARE_PROFILE": profile,
-        "GPUSHARE_REQUEST": request,
-        "GPUSHARE_LIMIT": limit,
-        "GPUSHARE_NAME": name,
-        "GPUSHARE_PRIORITY": priority,
-        "GPUSHARE_GRACE": grace,
-        "GPUSHARE_ON_RECLAIM": on_reclaim,
-        "GPUSHARE_MIN_RUN_TIME": min_run_time,
+        **flags_of(options),
         "GPUSHARE_DRIVER": driver,
         "GPUSHARE_VISIBLE": visible,
         "GPUSHARE_MODE": mode,
@@ -242,8 +209,8 @@ def command(
             gpus=gpus or len(devices) or 1,
             devices=devices,
             wait=wait,
-            lend=not no_lend,
-            reservation=reservation,
+            lend=options["lend"],
+            reservation=options["reservation"],
             replace=replace,
             report=report,
             verbosity=-1 if quiet else verbose,

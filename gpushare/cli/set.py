@@ -7,9 +7,9 @@ import click
 from gpushare.api import Change, JobGpu
 from gpushare.cli import complete
 from gpushare.cli import output as _output
-from gpushare.cli.run import PRIORITY
 from gpushare.config import load_settings
 from gpushare.env import Setting
+from gpushare.job_spec import PRIORITY
 from gpushare.locate import find
 from gpushare.quantity import format_bytes
 

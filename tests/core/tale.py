@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
-from gpushared.core.events import JobSpec
 from property.world import World
 
 

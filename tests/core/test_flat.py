@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
 from gpushared.core.events import (
     AttachAsked,
@@ -19,7 +20,6 @@ from gpushared.core.events import (
     Event,
     GpuFound,
     JobEnded,
-    JobSpec,
     JobSubmitted,
     MemorySampled,
     ProcessGone,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from core.tale import spec, start, used
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
 from gpushared.core import persistence
-from gpushared.core.events import BudgetChanged, GpuFound, JobSpec, ReservationEnded
+from gpushared.core.events import BudgetChanged, GpuFound, ReservationEnded
 from gpushared.core.instructions import JobRefused
 from gpushared.core.node import NodeState
 from gpushared.core.state import MIB, Policy

@@ -20,10 +20,11 @@ import pytest
 import gpushared
 from core import tale as words_of_tales
 from core import test_messages as messages
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
 from gpushare.reasons import Mention, Reason, Text, joined, words
 from gpushared.core import visibility
-from gpushared.core.events import JobSpec, JobSubmitted, ProcessJoined, ReservationAsked
+from gpushared.core.events import JobSubmitted, ProcessJoined, ReservationAsked
 from gpushared.core.instructions import Instruction, Log, Record
 from gpushared.core.visibility import OPERATOR, Viewer
 from gpushared.jobs.registry import killed_facts
@@ -204,7 +205,6 @@ MAY_READ_NAMES = {
     ("visibility.py", "reserved"): "makes mentions",
     ("visibility.py", "bare_name"): "makes mentions",
     ("visibility.py", "bare_user"): "makes mentions",
-    ("views.py", "job"): "veiled at its end",
     ("views.py", "reservation"): "asks the viewer in the same line",
     ("wait_report.py", "each_of"): "a field of its own: who may not see the name does not see the wait",
     ("transaction.py", "_keep"): "likewise",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare.errors import UsageError
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import MAX, NOTHING, Quantity
 from gpushare.reasons import Code, Reason
 from gpushared import config
 from gpushared.core import rules
-from gpushared.core.events import JobSpec
 from gpushared.core.rules import Who
 from gpushared.core.visibility import OPERATOR
 
@@ -62,7 +61,7 @@ def who(user: str, *groups: str, uid: int = 1000) -> Who:
 
 
 def spec(request: str = "1Gi", limit: str = "2Gi", **more: object) -> JobSpec:
-    return replace(JobSpec("train", 1000, "x", ("x",), q(request), q(limit)), **more)
+    return JobSpec("train", 1000, "x", ("x",), q(request), q(limit))._replace(**more)
 
 
 def refused(answer: JobSpec | Reason) -> list[str]:
@@ -188,15 +187,15 @@ def test_defaults_go_together():
 def test_a_change_is_measured_by_what_it_raises(said):
     old = spec("1Gi", "14Gi", priority=3)  # from before the rules
     carol = who("carol")
-    smaller = replace(old, limit=q("13Gi"), priority=2)
+    smaller = old._replace(limit=q("13Gi"), priority=2)
     assert rules.change(said, carol, old, smaller, TOTALS) == smaller
-    assert refused(rules.change(said, carol, old, replace(old, limit=q("15Gi")), TOTALS)) == ["$.policy.max_limit"]
-    assert rules.change(said, carol, old, replace(old, limit=MAX), TOTALS).limit == q("12Gi")
+    assert refused(rules.change(said, carol, old, old._replace(limit=q("15Gi")), TOTALS)) == ["$.policy.max_limit"]
+    assert rules.change(said, carol, old, old._replace(limit=MAX), TOTALS).limit == q("12Gi")
     bob = who("bob")
-    assert refused(rules.change(said, bob, old, replace(old, priority=6), TOTALS)) == [
+    assert refused(rules.change(said, bob, old, old._replace(priority=6), TOTALS)) == [
         "$.policy.projects.vision.max_priority"
     ]
-    assert not isinstance(rules.change(said, bob, old, replace(old, priority=5), TOTALS), Reason)
+    assert not isinstance(rules.change(said, bob, old, old._replace(priority=5), TOTALS), Reason)
 
 
 @pytest.mark.parametrize(

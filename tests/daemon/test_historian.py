@@ -523,8 +523,8 @@ def test_others_read_of_it_what_they_may_read_of_the_present(tmp_path, reveal, s
 
 
 def test_of_ended_jobs_in_memory_the_user_with_most_loses_first(monkeypatch):
+    from gpushare.job_spec import JobSpec
     from gpushare.quantity import MAX, NOTHING
-    from gpushared.core.events import JobSpec
     from gpushared.jobs import registry
 
     monkeypatch.setattr(registry, "ENDED_KEPT", 5)

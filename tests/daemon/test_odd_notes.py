@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 from daemon_harness import GIB, GPU, GPU2
 
+from gpushare import job_spec
+from gpushare.job_spec import JobSpec
+from gpushare.quantity import MAX
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import persistence
-from gpushared.core.events import GpuFound, JobSpec
+from gpushared.core.events import GpuFound
 from gpushared.core.node import NodeState
 from gpushared.system.processes import start_time
 
@@ -222,11 +226,27 @@ def test_any_field_may_be_anything(make_daemon, directory):
     daemon.stop()
 
 
-def test_every_field_of_a_job_is_read():
-    """None is forgotten when one is added."""
-    from dataclasses import fields
+def test_every_field_of_a_job_is_declared():
+    """None is forgotten when one is added: what OPTIONS lists is written down, read, shown and offered."""
+    assert set(job_spec.OPTIONS) == set(JobSpec._fields)
+    plain = job_spec.plain_options()
+    assert all(name in JobSpec._field_defaults for name in plain), "a body need not name it"
+    assert all(len(row) == len(job_spec.Option._fields) for row in plain.values())
 
-    assert set(persistence._SPEC) == {field.name for field in fields(JobSpec)}
+
+@pytest.mark.parametrize("name", job_spec.OPTIONS)
+def test_each_option_is_read_by_its_type(name):
+    """A value of another type is odd, whatever the option."""
+    one = JobSpec("n", 7, "u", ("a",), MAX, MAX)
+    note = persistence.spec_to_note(one)
+    with pytest.raises(persistence.OddNote):
+        persistence.spec_from_note({**note, name: {"an": "object"}})
+    nothing = JobSpec._field_defaults.get(name, MAX) is None
+    if nothing:
+        assert persistence.spec_from_note({**note, name: None}) == one
+    else:
+        with pytest.raises(persistence.OddNote):
+            persistence.spec_from_note({**note, name: None})
 
 
 def test_a_spec_is_read_as_it_was_written():
@@ -234,7 +254,7 @@ def test_a_spec_is_read_as_it_was_written():
 
     one = JobSpec(
         *("n", 7, "u", ("a", "b"), Quantity.parse("25%"), Quantity.parse("max"), 2, ("x", "y"), -3, 1.5, False, 2.5),
-        *(("kill",), "r", "l", "reserved", True),
+        *((ReclaimStep.KILL,), "r", "l", "reserved", True),
     )
     assert persistence.spec_from_note(json.loads(json.dumps(persistence.spec_to_note(one)))) == one
     assert persistence.spec_from_note(persistence.spec_to_note(one)) == one, "and without JSON between"

@@ -45,12 +45,12 @@ def accounts(monkeypatch):
     class Accounts:
         def __init__(self):
             self.groups = {ALICE: frozenset({"gpu-people", "gpu-admins"})}
-            self.access = threading.Event()
+            self.gate = threading.Event()
             self.asked = []
 
         def look_up(self, uid):
             self.asked.append(uid)
-            assert self.access.wait(10)
+            assert self.gate.wait(10)
             return Who(uid, f"user{uid}", self.groups.get(uid, frozenset()))
 
     accounts = Accounts()

@@ -13,8 +13,8 @@ from daemon_harness import GIB, GPU, GPU2, until
 
 from gpushare._layout import lib
 from gpushare.errors import DaemonUnreachable
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import MAX, NOTHING
-from gpushared.core.events import JobSpec
 from gpushared.jobs.registry import JobRegistry
 
 

@@ -109,9 +109,8 @@ def test_a_dry_run_on_a_node_with_a_thousand_jobs(daemon):
     spec = daemon.shell.registry.get(job).spec
 
     def fill() -> None:
-        from dataclasses import replace
 
-        small = replace(spec, request=Quantity.parse("1Mi"), limit=Quantity.parse("1Mi"))
+        small = spec._replace(request=Quantity.parse("1Mi"), limit=Quantity.parse("1Mi"))
         for number in range(1000):
             daemon.shell.core.handle(JobSubmitted(f"{number + 1:016x}", small), time.monotonic())
 

@@ -19,8 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity
-from gpushared.core.events import AskCancelled, BudgetChanged, Checkpointed, JobSpec, ReservationEnded
+from gpushared.core.events import AskCancelled, BudgetChanged, Checkpointed, ReservationEnded
 from gpushared.core.state import Policy
 from property.world import World, mib
 

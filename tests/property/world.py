@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from unittest import mock
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import lending, persistence
 from gpushared.core.events import (
     AttachAsked,
@@ -25,7 +27,6 @@ from gpushared.core.events import (
     GpuFound,
     JobEnded,
     JobRestored,
-    JobSpec,
     JobSubmitted,
     LeftAlone,
     MemorySampled,
@@ -66,7 +67,7 @@ from gpushared.core.instructions import (
     WakeAt,
 )
 from gpushared.core.node import NodeState
-from gpushared.core.state import MIB, Bounds, Policy, ReclaimStep
+from gpushared.core.state import MIB, Bounds, Policy
 from gpushared.core.xid_catalog import of_xid
 
 UNIT = 512

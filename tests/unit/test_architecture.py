@@ -19,8 +19,10 @@ ALLOWED_IN_CORE = {
     "itertools",
     "math",
     "typing",
+    "gpushare.job_spec",
     "gpushare.quantity",
     "gpushare.reasons",
+    "gpushare.reclaim_steps",
 }
 
 CLUSTER = [
@@ -110,10 +112,10 @@ def test_the_allocator_is_named_completely() -> None:
     assert seen <= set(CLUSTER)
 
 
-@pytest.mark.parametrize("module", ["nearest", "printable", "quantity", "reasons"])
+@pytest.mark.parametrize("module", ["job_spec", "nearest", "printable", "quantity", "reasons", "reclaim_steps"])
 def test_what_the_core_imports_is_pure_too(module: str) -> None:
     allowed = {"__future__", "re", "dataclasses", "difflib", "enum", "typing", "collections.abc", "gpushare.errors"}
-    allowed.add("gpushare.printable")
+    allowed |= {"gpushare.printable", "gpushare.quantity", "gpushare.reclaim_steps"}
     assert imports(ROOT / "gpushare" / f"{module}.py") <= allowed
 
 

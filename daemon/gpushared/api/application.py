@@ -21,9 +21,9 @@ from aiohttp import web
 
 from gpushare import __version__, api
 from gpushare.errors import GpushareError, NoSuchJob, NotNoted, NotPermitted, QuantityError, UsageError
+from gpushare.job_spec import FOREVER, OPTIONS, JobSpec, plain_options
 from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Reason, words
-from gpushare.rungs import LADDER, parse_rungs
 from gpushared.api import event_stream
 from gpushared.api.answers import MAX_BODY, Pieces, Rejected, document, error_response, http_error, status_of
 from gpushared.api.http_listener import NOBODY, HttpListener
@@ -36,7 +36,6 @@ from gpushared.core.events import (
     BudgetChanged,
     Checkpointed,
     JobEnded,
-    JobSpec,
     JobSubmitted,
     JobWithdrawn,
     ReservationAsked,
@@ -59,7 +58,6 @@ LONGEST_SOURCE = 256
 """Characters of where a budget comes from."""
 MOST_LAST = 10**9
 """Records that a follower may ask for: there are never so many."""
-FOREVER = 10 * 365 * 24 * 3600.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -371,15 +369,11 @@ class Api:
             limit=budget.limit,
             gpus=_or(body.integer("gpus", 1, 64), 1),
             devices=None if devices is None else self._devices(devices),
-            priority=_or(body.integer("priority", -(2**31), 2**31 - 1), 0),
-            grace=body.seconds("grace", 24 * 3600.0),
-            lend=body.flag("lend", True),
             observe=observe,
-            min_run_time=body.seconds("min_run_time", FOREVER) or 0.0,
-            on_reclaim=_rungs(body.text("on_reclaim")),
             request_source=sources[0] or place,
             limit_source=sources[1] or place,
             reservation=self._reservation(body.text("reservation", longest=64), caller),
+            **{name: body.option(name) for name in plain_options()},
         )
         body.text("cwd")
         body.finish(JOB_FIELDS)
@@ -637,10 +631,9 @@ class Api:
         )
 
 
-JOB_FIELDS = (
-    *("name", "command", "request", "limit", "request_source", "limit_source", "gpus", "devices", "priority"),
-    *("grace", "lend", "min_run_time", "on_reclaim", "reservation", "wait", "job", "cwd", "mode"),
-)
+OF_THE_CALLER = ("uid", "user", "observe")
+"""Options that the body does not give: the kernel says who calls, and `mode` says the third."""
+JOB_FIELDS = (*(name for name in OPTIONS if name not in OF_THE_CALLER), "wait", "job", "cwd", "mode")
 RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
 
 
@@ -702,11 +695,6 @@ def _observes(mode: str | None) -> bool:
     if mode not in (None, "enforce", "observe"):
         raise UsageError(f"mode {printable(mode, 20)!r} is neither enforce nor observe", code="bad_request")
     return mode == "observe"
-
-
-def _rungs(text: str | None) -> tuple[str, ...]:
-    """The part of the ladder that the job wants; kill is always its end."""
-    return LADDER if text is None else parse_rungs(text)
 
 
 def _job_id(known: str | None) -> str:

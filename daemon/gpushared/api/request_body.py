@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpushare.errors import UsageError
+from gpushare.job_spec import OPTIONS, JobSpec
+from gpushare.quantity import Quantity
+from gpushare.reclaim_steps import parse_steps
 from gpushared.system.processes import printable
 
 MAX_TEXT = 4096
@@ -64,6 +67,29 @@ class RequestBody:
         if not isinstance(value, bool):
             raise _bad(f"{name} is neither true nor false")
         return value
+
+    def option(self, name: str) -> Any:
+        """A plain option of a job, as job_spec.py declares it; its default where the body does not name it."""
+        option, default = OPTIONS[name], JobSpec._field_defaults[name]
+        value: Any = None
+        match option.kind:
+            case "integer":
+                value = self.integer(name, option.least, int(option.most))
+            case "seconds":
+                value = self.seconds(name, option.most)
+            case "flag":
+                value = self.flag(name, default)
+            case "text":
+                value = self.text(name, longest=int(option.most))
+            case "texts":
+                value = self.texts(name, most=64, longest=MAX_TEXT)
+            case "steps":
+                text = self.text(name)
+                value = None if text is None else parse_steps(text)
+            case "amount":
+                text = self.text(name, longest=64)
+                value = None if text is None else Quantity.parse(text)
+        return default if value is None else value
 
     def has(self, name: str) -> bool:
         return self._left.get(name) is not None

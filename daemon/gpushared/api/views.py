@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from gpushare import api
+from gpushare import api, job_spec
 from gpushare.printable import shortened
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import health, wait_report
 from gpushared.core.instructions import Record
 from gpushared.core.node import NodeState
-from gpushared.core.state import Gpu, Job, ReclaimStep, Reservation, Share, Submission
+from gpushared.core.state import Gpu, Job, Reservation, Share, Submission
 from gpushared.core.visibility import OPERATOR, Viewer
 from gpushared.gpus.foreign_processes import outsiders
 from gpushared.jobs.registry import JobRecord
@@ -46,19 +47,10 @@ class Views:
         spec = job.spec if job is not None else record.spec
         shown: api.Job = {
             "id": record.id,
-            "name": spec.name,
-            "user": spec.user,
-            "uid": spec.uid,
-            "command": list(spec.command),
+            **job_spec.view(spec),  # type: ignore[typeddict-item]
             "state": self._state(record, job),
             "since": record.started,
-            "priority": spec.priority,
-            "lend": spec.lend,
-            "grace": spec.grace,
             "longest_grace": self.shell.core.state.policy.longest_grace,
-            "on_reclaim": list(spec.on_reclaim),
-            "request_source": spec.request_source,
-            "limit_source": spec.limit_source,
             "gpus": [],
             "processes": [],
             "outcome": self.outcome(record, viewer) if record.state == "ended" else None,

@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare._layout import lib
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity
-from gpushare.rungs import LADDER
-from gpushared.core.events import JobSpec
+from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
 
 LINES = int(lib.GS_PAGE_LINES)
 _HEADER = struct.Struct("<QQQIIiI48s")  # page, job, start time, pid, uid, priority, grace, name
 _LINE = struct.Struct("<16sII")  # uuid, credit and overhead in units
 _AMOUNTS = struct.Struct("<II")
 _PAGE_ID = struct.Struct("<Q")
-_TERMS = struct.Struct("<BBHIQQ")  # kinds of request and limit, rungs, least run time in ms, request, limit
+_TERMS = struct.Struct("<BBHIQQ")  # kinds of request and limit, reclaim steps, least run time in ms, request, limit
 LINES_AT = 96
 TERMS_AT = LINES_AT + LINES * _LINE.size
 AMOUNTS_AT = 16
@@ -52,7 +52,7 @@ class Terms:
 
     request: Quantity
     limit: Quantity
-    on_reclaim: tuple[str, ...]
+    on_reclaim: tuple[ReclaimStep, ...]
     min_run_time: float
 
     @classmethod
@@ -98,13 +98,13 @@ class Account:
     def set_terms(self, terms: Terms) -> None:
         """Those of its job, from now on."""
         self.terms = terms
-        rungs = sum(1 << number for number, rung in enumerate(LADDER) if rung in terms.on_reclaim)
+        steps = sum(1 << number for number, step in enumerate(JOB_STEPS) if step in terms.on_reclaim)
         _TERMS.pack_into(
             self.ledger.map,
             self.number * RECORD_BYTES + TERMS_AT,
             KINDS.index(terms.request.kind),
             KINDS.index(terms.limit.kind),
-            rungs,
+            steps,
             min(int(terms.min_run_time * 1000), 2**32 - 1),
             terms.request.value,
             terms.limit.value,
@@ -216,12 +216,12 @@ class Ledger:
 
 
 def _read_terms(found: tuple[int, ...]) -> Terms | None:
-    request, limit, rungs, min_run_ms, request_value, limit_value = found
+    request, limit, steps, min_run_ms, request_value, limit_value = found
     amounts = _quantity(request, request_value), _quantity(limit, limit_value)
     if amounts[0] is None or amounts[1] is None:
         return None
-    ladder = tuple(rung for number, rung in enumerate(LADDER) if rungs & 1 << number)
-    return Terms(amounts[0], amounts[1], ladder or LADDER, min_run_ms / 1000)
+    on_reclaim = tuple(step for number, step in enumerate(JOB_STEPS) if steps & 1 << number)
+    return Terms(amounts[0], amounts[1], on_reclaim or JOB_STEPS, min_run_ms / 1000)
 
 
 def _quantity(number: int, value: int) -> Quantity | None:

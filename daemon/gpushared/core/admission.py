@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
 from gpushared.core import blockers, health, visibility
-from gpushared.core.events import JobSpec
 from gpushared.core.state import Bounds, Gpu, Job, Reservation, State
 
 

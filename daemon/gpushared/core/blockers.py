@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Words, joined, words
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import health, visibility
 from gpushared.core.state import Ask, Gpu, State
 
@@ -31,9 +32,9 @@ WAY_OUT = {
 
 
 NO_FURTHER = {
-    "revoke": "borrowers are not asked to give back",
-    "trim": "borrowers are asked to trim their caches, and nothing more",
-    "term": "borrowers are asked with SIGTERM, and never killed",
+    ReclaimStep.REVOKE: "borrowers are not asked to give back",
+    ReclaimStep.TRIM: "borrowers are asked to trim their caches, and nothing more",
+    ReclaimStep.TERM: "borrowers are asked with SIGTERM, and never killed",
 }
 """By the last rung that the settings allow."""
 
@@ -92,6 +93,6 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, Words]:
         return "protected", words(
             f"{loan} on loan to ", names, f", protected by its minimum run time for another {over}"
         )
-    if state.policy.last_step != "kill":
+    if state.policy.last_step != ReclaimStep.KILL:
         return "policy", f"this node's settings: {NO_FURTHER[state.policy.last_step]}"
     return "late", "borrowers that could not be asked any sooner"

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity, format_bytes
 from gpushare.reasons import Code, Reason
 from gpushared.core import admission, health, lending, measure
-from gpushared.core.events import BudgetChanged, JobSpec
+from gpushared.core.events import BudgetChanged
 from gpushared.core.instructions import BudgetSet, Persist, Publish
 from gpushared.core.state import Bounds, Job, State
 from gpushared.core.transaction import Transaction
@@ -42,8 +43,7 @@ def find(state: State, event: BudgetChanged) -> Found | Reason:
         if isinstance(found, Reason):
             return found
         changed[id] = found
-    spec = replace(
-        job.spec,
+    spec = job.spec._replace(
         request=request,
         limit=limit,
         request_source=event.request_source if event.request else job.spec.request_source,
@@ -63,7 +63,7 @@ def _bounds_on(state: State, job: Job, id: str, request: Quantity, limit: Quanti
     inside = state.reservations.get(job.spec.reservation)
     room = admission.unrequested(state, gpu, but=job, inside=inside)
     if found.request > room:
-        wanted = replace(job.spec, request=request, gpus=1)
+        wanted = job.spec._replace(request=request, gpus=1)
         refusal = admission.no_room(state, wanted, [gpu], but=job, inside=inside)
         return replace(refusal, hint=f"raise it to at most {max(0, room) // 2**20}Mi, or when one of these ends")
     return found

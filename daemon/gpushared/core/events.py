@@ -11,39 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
 from gpushared.core.health_issues import HealthIssue
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """What a user asked for, per GPU, with the amounts as they were written down."""
-
-    name: str
-    uid: int
-    user: str
-    command: tuple[str, ...]
-    request: Quantity
-    limit: Quantity
-    gpus: int = 1
-    """How many GPUs the daemon is to choose; 0: none now, the budget holds on each GPU the job opens."""
-    devices: tuple[str, ...] | None = None
-    """The only GPUs to choose from, in the user's order; None: any."""
-    priority: int = 0
-    grace: float | None = None
-    """Seconds between SIGTERM and SIGKILL; None: the daemon's default."""
-    lend: bool = True
-    """False: the job's unused request is not lent to others."""
-    min_run_time: float = 0.0
-    """Seconds after its start in which the job is nobody's victim."""
-    on_reclaim: tuple[str, ...] = ("trim", "term", "kill")
-    """The rungs that its loan is asked back by, gentlest first; kill is always the last."""
-    request_source: str = ""
-    limit_source: str = ""
-    reservation: str = ""
-    """The reservation that it starts in, by id."""
-    observe: bool = False
-    """Its programs run without the library: what NVML shows of them is shown, and nothing else is done about them."""
 
 
 class Event:

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import blockers, health, reclaim, unconfirmed, visibility
 from gpushared.core.events import CreditAsked
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
-from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, ReclaimStep, Share, State, whole_units
+from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, Share, State, whole_units
 from gpushared.core.transaction import Transaction
 
 

@@ -523,7 +523,7 @@ def _bounds_for(tx: Transaction, job: Job, gpu: Gpu) -> Reason | None:
         mine = tuple((f"GPU {tx.state.gpus[id].index}", id) for id in job.bounds)
         message = f"this job was not admitted on GPU {gpu.index}"
         return Reason(Code.NOT_ADMITTED, message, mine, "keep CUDA_VISIBLE_DEVICES as `gpushare run` sets it")
-    found = admission.place(tx.state, replace(job.spec, gpus=1, devices=(gpu.id,)))
+    found = admission.place(tx.state, job.spec._replace(gpus=1, devices=(gpu.id,)))
     if isinstance(found, Reason):
         return found
     for id, bounds in found.items():

@@ -8,12 +8,13 @@ once: a node may have a thousand jobs, and is not to write them all down anew wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
 
+from gpushare.job_spec import OPTIONS, JobSpec, Option
 from gpushare.quantity import Kind, Quantity
-from gpushared.core.events import JobRestored, JobSpec, ReservationRestored
-from gpushared.core.state import Job, ReclaimStep, Reservation, State
+from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
+from gpushared.core.events import JobRestored, ReservationRestored
+from gpushared.core.state import Job, Reservation, State
 
 VERSION = 2
 
@@ -53,7 +54,7 @@ def take_job(job: Job) -> dict[str, Any]:
 
 
 def spec_to_note(spec: JobSpec) -> dict[str, Any]:
-    note = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    note = spec._asdict()
     note["request"], note["limit"] = _quantity_to_note(spec.request), _quantity_to_note(spec.limit)
     return note
 
@@ -159,19 +160,39 @@ def _each(found: Iterable[object], what: str, read: Callable[[dict[str, Any]], R
 
 
 def spec_from_note(note: object) -> JobSpec:
-    """What a newer daemon has written beside what is known here is left out; what an older one has not has its default.
-    OddNote for anything else."""
+    """A field that a newer daemon wrote and that is not known here is left out; one that an older daemon did not write
+    has its default. Raises OddNote for anything else."""
     found = mapping(note)
-    values = {name: read(found[name]) for name, read in _SPEC.items() if name in found}
-    missing = [name for name in ("name", "uid", "user", "command", "request", "limit") if name not in values]
+    values = {name: _value(name, option, found[name]) for name, option in OPTIONS.items() if name in found}
+    missing = [name for name in JobSpec._fields if name not in values and name not in JobSpec._field_defaults]
     if missing:
         raise OddNote(f"no {missing[0]}")
     return JobSpec(**values)
 
 
+def _value(name: str, option: Option, value: object) -> Any:
+    """A field of a specification, by the type that job_spec.py declares."""
+    if value is None and JobSpec._field_defaults.get(name, "") is None:
+        return None
+    match option.kind:
+        case "integer":
+            return integer(value, option.least, int(option.most))
+        case "text":
+            return text(value)
+        case "texts":
+            return texts(value)
+        case "seconds":
+            return seconds(value)
+        case "flag":
+            return flag(value)
+        case "amount":
+            return _quantity(value)
+        case "steps":
+            return _steps(value)
+
+
 # ---- values ----------------------------------------------------------------------------------------
 
-RUNGS = {str(rung) for rung in ReclaimStep if rung is not ReclaimStep.REVOKE}
 MOST = 2.0**60
 """No number of ours is larger: bytes, seconds."""
 
@@ -239,30 +260,8 @@ def _quantity(value: object) -> Quantity:
     return Quantity(kind, count(note.get("value")), text(note.get("text")))
 
 
-def _rungs(value: object) -> tuple[str, ...]:
+def _steps(value: object) -> tuple[ReclaimStep, ...]:
     found = texts(value)
-    if not set(found) <= RUNGS:
-        raise OddNote(f"{str(value)[:40]} are no rungs")
-    return found
-
-
-_SPEC: Mapping[str, Callable[[object], Any]] = {
-    "name": text,
-    "uid": lambda value: integer(value, 0, 2**32 - 1),
-    "user": text,
-    "command": texts,
-    "request": _quantity,
-    "limit": _quantity,
-    "gpus": lambda value: integer(value, 0, 64),
-    "devices": lambda value: None if value is None else texts(value),
-    "priority": lambda value: integer(value, -(2**31), 2**31 - 1),
-    "grace": lambda value: None if value is None else seconds(value),
-    "lend": flag,
-    "min_run_time": seconds,
-    "on_reclaim": _rungs,
-    "request_source": text,
-    "limit_source": text,
-    "reservation": text,
-    "observe": flag,
-}
-"""Every field of a spec, and how it is read."""
+    if not set(found) <= set(JOB_STEPS):
+        raise OddNote(f"{str(value)[:40]} are no reclaim steps")
+    return tuple(map(ReclaimStep, found))

@@ -29,9 +29,10 @@ from collections.abc import Sequence
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import blockers, planner, reclaim_steps, unconfirmed
 from gpushared.core.events import LeftAlone
-from gpushared.core.state import Ask, Gpu, Job, ReclaimStep, Share
+from gpushared.core.state import Ask, Gpu, Job, Share
 from gpushared.core.transaction import Transaction
 
 
@@ -70,14 +71,14 @@ def _climb(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, short
     due = any(tx.now >= job.reclaims[gpu.id].deadline for job in told_to_stop)
     if due and _is_stale(tx, gpu):
         return
-    if tx.policy.last_step == "kill":
+    if tx.policy.last_step == ReclaimStep.KILL:
         _kill_due(tx, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(tx.state.loan(job, gpu.id) for job in told_to_stop)
-    if missing <= 0 or tx.policy.last_step == "revoke":
+    if missing <= 0 or tx.policy.last_step == ReclaimStep.REVOKE:
         return
     if _trimming(tx, gpu, claims, pursued, missing) or _is_stale(tx, gpu):
         return
-    if tx.policy.last_step == "trim":
+    if tx.policy.last_step == ReclaimStep.TRIM:
         return
     needed_by = _first_to_fail(tx, gpu, claims[: claims.index(pursued) + 1])
     for victim in planner.plan(missing, _borrowers(tx, gpu, _stoppable(tx, gpu, claims))):
@@ -164,7 +165,7 @@ def _trimmable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
         return []
 
     def may(job: Job) -> bool:
-        if "trim" not in job.spec.on_reclaim or not _listeners(tx, gpu, job):
+        if ReclaimStep.TRIM not in job.spec.on_reclaim or not _listeners(tx, gpu, job):
             return False
         reclaim = job.reclaims.get(gpu.id)
         free_to = reclaim is None or (reclaim.step is ReclaimStep.TRIM and reclaim.trimmed)

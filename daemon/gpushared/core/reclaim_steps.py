@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Mention, Reason, words
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import visibility
 from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Kill, Notify, Terminate, Trim
-from gpushared.core.state import Ask, Gpu, Job, Reclaim, ReclaimStep
+from gpushared.core.state import Ask, Gpu, Job, Reclaim
 from gpushared.core.transaction import Transaction
 
 
@@ -57,7 +58,7 @@ def trim_over(tx: Transaction, gpu: Gpu, job: Job, *, answered: bool) -> None:
 def stop(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
     """Take its loan by ending it: with notice and grace, unless it wants none and may be killed. The grace is cut so
     that the memory is back at `needed_by`."""
-    if "term" in victim.spec.on_reclaim or tx.policy.last_step == "term":
+    if ReclaimStep.TERM in victim.spec.on_reclaim or tx.policy.last_step == ReclaimStep.TERM:
         _terminate(tx, gpu, victim, claim, needed_by)
     else:
         _step_on(tx, gpu, victim, claim, _Step(ReclaimStep.KILL, tx.now, _why(tx, gpu, victim, claim, 0.0)))
@@ -78,7 +79,7 @@ def _terminate(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: fl
     what = f"{format_bytes(claim.wanted)} of GPU {gpu.index}"
     loan = format_bytes(tx.state.loan(victim, gpu.id))
     otherwise = f"; it is stopped in {format_duration(max(0.0, deadline - tx.now))} otherwise"
-    if tx.policy.last_step == "term":
+    if tx.policy.last_step == ReclaimStep.TERM:
         otherwise = ""
     wants = f" wants {what}, and this job has {loan} there on loan{otherwise}"
     text = words("asked with SIGTERM to give back: ", owner, wants)

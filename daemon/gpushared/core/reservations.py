@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity, format_bytes, format_duration
 from gpushare.reasons import Code, Reason, words
 from gpushared.core import admission, visibility
-from gpushared.core.events import JobSpec, ReservationAsked, ReservationEnded, ReservationRestored
+from gpushared.core.events import ReservationAsked, ReservationEnded, ReservationRestored
 from gpushared.core.instructions import Persist, ReservationMade, ReservationRefused
 from gpushared.core.state import Reservation
 from gpushared.core.transaction import Transaction
@@ -26,7 +27,7 @@ def ask(tx: Transaction, event: ReservationAsked) -> None:
     """Make it now or refuse it: a reservation does not queue."""
     state, spec = tx.state, event.spec
     reason = _objection(tx, event)
-    found = reason or admission.place(state, replace(spec, limit=Quantity(Kind.MAX, 0, "max")))
+    found = reason or admission.place(state, spec._replace(limit=Quantity(Kind.MAX, 0, "max")))
     if isinstance(found, Reason):
         if found.code is Code.NOT_ADMITTED:
             found = replace(found, hint="reserve less, or when one of these ends")

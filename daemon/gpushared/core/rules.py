@@ -18,12 +18,12 @@ submitted, and when its user raises something. A job that is there already keeps
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity, format_bytes, format_duration
 from gpushare.reasons import Code, Reason
-from gpushared.core.events import JobSpec
 
 UNLIMITED = "unlimited"
 DEFAULTS: Mapping[str, Any] = {
@@ -160,11 +160,11 @@ def within(rules: Rules, who: Who, spec: JobSpec) -> JobSpec:
     """`max` means all that this user may have."""
     ceiling, guarantee = rules.find(who, "max_limit"), rules.find(who, "max_request")
     if spec.limit.kind is Kind.MAX and ceiling.value is not None:
-        spec = replace(spec, limit=ceiling.value, limit_source=ceiling.place)
+        spec = spec._replace(limit=ceiling.value, limit_source=ceiling.place)
     if spec.request.kind is Kind.MAX and guarantee.value is not None:
-        spec = replace(spec, request=guarantee.value, request_source=guarantee.place)
+        spec = spec._replace(request=guarantee.value, request_source=guarantee.place)
     elif spec.request.kind is Kind.MAX and ceiling.value is not None:
-        spec = replace(spec, request=ceiling.value, request_source=ceiling.place)
+        spec = spec._replace(request=ceiling.value, request_source=ceiling.place)
     return spec
 
 

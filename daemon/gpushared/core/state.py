@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from enum import IntEnum
 
+from gpushare.job_spec import JobSpec
 from gpushare.reasons import Reason
-from gpushared.core.events import JobSpec, TrimSeen
+from gpushare.reclaim_steps import ReclaimStep
+from gpushared.core.events import TrimSeen
 from gpushared.core.health_issues import Health
 from gpushared.core.instructions import Record
 from gpushared.core.pressure import PressureClock
@@ -56,8 +57,8 @@ class Policy:
     grace: float = 5.0
     teardown: float = 2.0
     """What the driver may need to return the memory of the killed: a grace ends so long before the claim's patience."""
-    last_step: str = "kill"
-    """How far a reclaim may go: revoke, trim, term or kill."""
+    last_step: ReclaimStep = ReclaimStep.KILL
+    """How far a reclaim may go."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
     shrink: float = 0.1
@@ -93,22 +94,6 @@ class Policy:
     def guess(self, total: int) -> int:
         """Contexts are larger on larger GPUs: a thirty-second of it, at most overhead_guess."""
         return min(self.overhead_guess, total // 32)
-
-
-class ReclaimStep(IntEnum):
-    """The ladder of reclaim, gentlest first."""
-
-    REVOKE = 0
-    """Unused credit, by a compare-and-swap."""
-    TRIM = 1
-    """What allocators keep and do not use, by the program itself."""
-    TERM = 2
-    """SIGTERM, and a grace."""
-    KILL = 3
-    """SIGKILL."""
-
-    def __str__(self) -> str:
-        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpushare.job_spec import JobSpec
 from gpushare.reasons import Reason, Words
-from gpushared.core.events import JobSpec
 from gpushared.core.instructions import Instruction, Log, LookUsed, Record, SampleMemory
 from gpushared.core.state import Gpu, Job, Policy, State
 

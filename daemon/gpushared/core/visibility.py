@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpushare.job_spec import JobSpec
 from gpushare.reasons import Mention, Reason, Text, Told, Words
-from gpushared.core.events import JobSpec
 
 
 @dataclass(frozen=True, slots=True)

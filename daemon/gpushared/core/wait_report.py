@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason, Words, joined, words
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import admission, blockers, visibility
-from gpushared.core.state import A_YEAR, Ask, Gpu, Job, Policy, Reclaim, ReclaimStep, State, Submission
+from gpushared.core.state import A_YEAR, Ask, Gpu, Job, Policy, Reclaim, State, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> Words:
         left = _span(one.deadline - now)
         return words(who, f" was asked to trim its caches {ago}, and has {left} to answer")
     told = words(who, f" was asked with SIGTERM {ago}")
-    if policy.last_step != "kill":
+    if policy.last_step != ReclaimStep.KILL:
         return words(told, "; nobody is killed on this node")
     return words(told, f", and is killed in {_span(one.deadline - now)} unless it gives back")
 
@@ -116,7 +117,7 @@ def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> t
     if told:
         missing = max(0, ask.need - max(0, gpu.free))
         last = max(job.reclaims[gpu.id].deadline for job in told)
-        kill = state.policy.last_step == "kill"
+        kill = state.policy.last_step == ReclaimStep.KILL
         when = f", or has been stopped, in {_span(last - now)} at the latest" if kill else ""
         back = f" gives {format_bytes(missing)} back{when}"
         return "grace", words("it goes on when ", _names(told), back)

@@ -10,10 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpushare import api
+from gpushare import api, job_spec
 from gpushare.history import History
 from gpushare.quantity import MAX, NOTHING
-from gpushared.core.events import JobSpec
 from gpushared.core.instructions import Record
 from gpushared.core.transaction import STORY_LINES
 from gpushared.core.visibility import Viewer
@@ -82,20 +81,7 @@ def note_of_cut(records: Sequence[api.Record]) -> list[api.Record]:
 
 def _record_of(job: dict[str, Any]) -> JobRecord:
     outcome = job["outcome"]
-    spec = JobSpec(
-        name=job["name"],
-        uid=job["uid"],
-        user=job["user"],
-        command=tuple(job["command"]),
-        request=NOTHING,
-        limit=MAX,
-        priority=job["priority"],
-        grace=job["grace"],
-        lend=job["lend"],
-        on_reclaim=tuple(job["on_reclaim"]),
-        request_source=job["request_source"] or "",
-        limit_source=job["limit_source"] or "",
-    )
+    spec = job_spec.from_view(job, request=NOTHING, limit=MAX)
     record = JobRecord(job["id"], spec, started=job["since"], state="ended", of_earlier_daemon=True)
     record.exit_code, record.exit_signal = outcome["exit_code"], outcome["signal"]
     record.reclaim, record.refusals = outcome["killed"], outcome["refusals"]

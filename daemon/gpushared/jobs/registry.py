@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.api import LEAST_OF_AN_ID
+from gpushare.job_spec import JobSpec
 from gpushare.reasons import Reason
-from gpushared.core.events import JobSpec
 from gpushared.core.visibility import Viewer
 from gpushared.limits.backlog import Backlog
 from gpushared.limits.byte_budget import ByteBudget, bytes_of

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpushare.job_spec import JobSpec
 from gpushared.core import persistence
-from gpushared.core.events import JobSpec
 from gpushared.core.state import Job, State
 from gpushared.jobs.registry import JobRecord
 from gpushared.system.processes import Process

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import Budget, Quantity
 from gpushare.reasons import Code, Reason
 from gpushared.config import Config
 from gpushared.core import rules
-from gpushared.core.events import BudgetChanged, JobSpec
+from gpushared.core.events import BudgetChanged
 from gpushared.core.node import NodeState
 from gpushared.core.visibility import Viewer
 from gpushared.limits.byte_budget import MOST_OF_JOBS, bytes_of
@@ -81,7 +82,7 @@ class Access:
         """The same for a reservation."""
         own = sum(1 for one in self._core().reservations.values() if one.spec.uid == spec.uid)
         who, totals = self._identities.known(spec.uid), self._totals(spec.devices)
-        spec = replace(spec, limit=spec.request)
+        spec = spec._replace(limit=spec.request)
         return rules.reserve(self._config().rules, who, spec, totals, own, bound=self._limits.is_bound(spec.uid))
 
     def _is_full(self, spec: JobSpec, own: Sequence[int]) -> str:
@@ -99,8 +100,7 @@ class Access:
         """What a user wants to change of a job of its own. `spec`: as the job was submitted."""
         job = self._core().jobs.get(event.job)
         old = job.spec if job is not None else spec
-        new = replace(
-            old,
+        new = old._replace(
             request=event.request or old.request,
             limit=event.limit or old.limit,
             priority=old.priority if event.priority is None else event.priority,

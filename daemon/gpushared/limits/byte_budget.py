@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from gpushared.core.events import JobSpec
+from gpushare.job_spec import JobSpec
 
 MOST = 16 * 2**20
 """Bytes for one user."""

@@ -19,13 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpushare.job_spec import JobSpec
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
-from gpushare.rungs import LADDER
+from gpushare.reclaim_steps import JOB_STEPS
 from gpushared.clients.clients import Client
 from gpushared.clients.ledger import Terms
 from gpushared.clients.pages import Page, Pages
 from gpushared.core import persistence
-from gpushared.core.events import JobRestored, JobSpec
+from gpushared.core.events import JobRestored
 from gpushared.jobs import state_file
 from gpushared.jobs.registry import JobRecord
 from gpushared.limits.identities import user_name
@@ -237,7 +238,8 @@ def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
         if terms is None:  # of a daemon that wrote none
             request = max((seen.request for _, seen in lines), default=0)
             limit = max((seen.limit for _, seen in lines), default=0)
-            terms = Terms(_of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX, LADDER, 0.0)
+            amounts = _of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX
+            terms = Terms(*amounts, JOB_STEPS, 0.0)
         spec = JobSpec(
             name=header.job_name or command_of(owner.pid),
             uid=header.uid,

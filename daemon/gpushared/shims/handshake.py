@@ -18,13 +18,14 @@ from typing import Any
 
 from gpushare._layout import ffi, lib
 from gpushare.errors import GpushareError
+from gpushare.job_spec import LONGEST_GRACE, JobSpec
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
 from gpushare.reasons import Reason
-from gpushare.rungs import LADDER
+from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
 from gpushared.clients.clients import Client
 from gpushared.clients.ledger import Terms
 from gpushared.clients.pages import Pages, has_page
-from gpushared.core.events import JobSpec, JobSubmitted, ProcessJoined
+from gpushared.core.events import JobSubmitted, ProcessJoined
 from gpushared.jobs.registry import JobRecord, new_job_id
 from gpushared.limits.access import Access
 from gpushared.limits.identities import user_name
@@ -39,8 +40,8 @@ PAGES_PER_PROCESS = 64
 """A process needs one; each costs the daemon descriptors and a job."""
 ANCESTORS = 32
 """How far up a job of the environment alone is looked for."""
-MAX_GRACE = 24 * 3600.0
-RUNGS = ((int(lib.GS_RUNG_TRIM), "trim"), (int(lib.GS_RUNG_TERM), "term"), (int(lib.GS_RUNG_KILL), "kill"))
+STEP_BITS = (int(lib.GS_RUNG_TRIM), int(lib.GS_RUNG_TERM), int(lib.GS_RUNG_KILL))
+"""In HELLO, in the order of JOB_STEPS."""
 REFILL_AFTER = 0.02
 """Seconds from a newcomer to the next spare page: by then it has its context."""
 
@@ -204,7 +205,7 @@ class Handshake:
 
     def _submit(self, job: str, hello: Any, peer: Process, uid: int) -> str:
         name = printable(_text(hello.name), 63) or command_of(peer.pid)
-        grace = min(hello.grace_ms / 1000, MAX_GRACE) if hello.grace_ms else None
+        grace = min(hello.grace_ms / 1000, LONGEST_GRACE) if hello.grace_ms else None
         budget, place = self.access.budget(
             uid, _amount(hello.request.kind, hello.request.value), _amount(hello.limit.kind, hello.limit.value)
         )
@@ -219,7 +220,7 @@ class Handshake:
             priority=hello.priority,
             grace=grace,
             min_run_time=hello.min_run_ms / 1000,
-            on_reclaim=tuple(name for bit, name in RUNGS if hello.rungs & bit) or LADDER,
+            on_reclaim=_steps(hello.rungs) or JOB_STEPS,
             request_source=place or "GPUSHARE_REQUEST",
             limit_source=place or "GPUSHARE_LIMIT",
         )
@@ -268,6 +269,10 @@ def _amount(kind: int, value: int) -> Quantity | None:
 
 def _of_bytes(value: int) -> Quantity:
     return Quantity(Kind.BYTES, value, Quantity(Kind.BYTES, value, "").canonical())
+
+
+def _steps(bits: int) -> tuple[ReclaimStep, ...]:
+    return tuple(step for bit, step in zip(STEP_BITS, JOB_STEPS, strict=True) if bits & bit)
 
 
 def _text(field: Any) -> str:

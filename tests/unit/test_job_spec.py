@@ -1,0 +1,61 @@
+"""What follows from the declaration of a job's options."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpushare.env import BY_NAME, Settings
+from gpushare.errors import UsageError
+from gpushare.job_spec import OPTIONS, JobSpec, default_text, from_view, plain_options, variable_of, view
+from gpushare.quantity import MAX, NOTHING
+from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep, parse_steps
+
+
+def test_steps_are_ordered_and_are_their_names():
+    assert list(ReclaimStep) == sorted(reversed(ReclaimStep)) == ["revoke", "trim", "term", "kill"]
+    for lower, higher in zip(ReclaimStep, list(ReclaimStep)[1:], strict=False):
+        assert lower < higher and higher > lower and lower <= lower and higher >= lower and not lower > lower
+        assert not higher <= lower and not lower >= higher and not lower < lower
+    assert f"{ReclaimStep.TERM}" == "term" and max(ReclaimStep) is ReclaimStep.KILL
+
+
+def test_a_job_chooses_its_steps():
+    assert parse_steps("trim,term,kill") == JOB_STEPS
+    assert parse_steps(" Term ") == (ReclaimStep.TERM, ReclaimStep.KILL), "kill is always the last"
+    for odd in ("revoke", "kill,trim", "trim,trim", ""):
+        with pytest.raises(UsageError):
+            parse_steps(odd)
+
+
+def test_each_option_with_a_variable_can_be_set():
+    named = {variable_of(name) for name, option in OPTIONS.items() if option.variable}
+    assert named <= set(BY_NAME)
+    assert default_text("priority") == "0" and default_text("on_reclaim") == "trim,term,kill"
+    assert default_text("grace") is default_text("name") is None
+
+
+def test_options_have_their_defaults_and_their_values():
+    unset = Settings({}, {})
+    said = Settings(
+        {"GPUSHARE_PRIORITY": "-3", "GPUSHARE_GRACE": "1m", "GPUSHARE_ON_RECLAIM": "kill"},
+        {"GPUSHARE_MIN_RUN_TIME": "2s", "GPUSHARE_NAME": "train"},
+    )
+    found = {
+        name: (unset.of_job(name), said.of_job(name)) for name, option in plain_options().items() if option.variable
+    }
+    assert found == {
+        "priority": (0, -3),
+        "grace": (None, 60.0),
+        "on_reclaim": ("trim,term,kill", "kill"),
+        "min_run_time": (0.0, 2.0),
+    }
+    assert (unset.of_job("name"), said.of_job("name")) == (None, "train")
+
+
+def test_a_view_is_read_again():
+    spec = JobSpec("n", 7, "u", ("a", "b"), NOTHING, MAX, priority=2, lend=False, on_reclaim=(ReclaimStep.KILL,))
+    shown = view(spec)
+    assert shown["command"] == ["a", "b"] and shown["on_reclaim"] == ["kill"] and shown["grace"] is None
+    assert not shown.keys() & {"request", "limit", "observe", "reservation", "min_run_time"}
+    assert from_view({**shown, "state": "ended"}, request=NOTHING, limit=MAX) == spec
+    assert from_view({**shown, "limit_source": None}, request=NOTHING, limit=MAX) == spec
