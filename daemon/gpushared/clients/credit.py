@@ -1,52 +1,17 @@
-"""How the daemon's decisions are put into force: the seam between it and what holds programs to their budget.
+"""Budgets in force: the only module that writes credit, limits and requests into the words of credit pages.
 
-Today that is the shim: a word in a page shared with the process. A driver that enforces limits by itself
-(soft and hard limit per cgroup, driver r615) would be a second implementation.
+Amounts are bytes. A process is named by the id of its page. Credit is entered into the ledger with each change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from gpushare._layout import lib
 from gpushared.clients.pages import UNIT, Page, units
 from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Published
-
-
-class Enforcer(Protocol):
-    """Amounts in bytes; a process by the id of its page."""
-
-    def open_share(self, process: int, gpu: str, credit: int, overhead: int) -> int | None:
-        """Put a first budget into force on a GPU; the number of its line, None: no line is free."""
-
-    def close_share(self, process: int, gpu: str) -> None:
-        """The process's contexts on the GPU are closed. What it still uses stays."""
-
-    def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
-        """Let the process use so much more, and tell it where it stands then."""
-
-    def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
-        """Take unused credit back, up to this size: (what could be taken, what it uses)."""
-
-    def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
-        """What processes use of a GPU now. A claim looks at all of them at once."""
-
-    def stamps(self, processes: Iterable[int], gpu: str) -> dict[int, tuple[int, int]]:
-        """Process -> what it uses, and a number: where both are as before, it has used just that all the while."""
-
-    def asking(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
-        """Process -> calls that wait for an answer, or have one and are about to take what they were granted."""
-
-    def publish(self, process: int, gpu: str, figures: Published) -> None:
-        """Tell the process where it stands, so that it need not ask."""
-
-    def trim(self, process: int, gpu: str, size: int, within: float) -> None:
-        """Ask the process to free what its allocators only keep, up to this size, within so many seconds."""
-
-    def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
-        """Where those that can be asked to trim are with the last one."""
 
 
 class CreditPages:
@@ -56,6 +21,7 @@ class CreditPages:
         self.pages: dict[int, Page] = {}
 
     def open_share(self, process: int, gpu: str, credit: int, overhead: int) -> int | None:
+        """Give the process its first budget on a GPU. Returns the number of its line; None: all lines are in use."""
         page = self.pages[process]
         number = page.line_of(gpu)
         if number is None:
@@ -69,12 +35,14 @@ class CreditPages:
         return number
 
     def close_share(self, process: int, gpu: str) -> None:
+        """The process closed its contexts on the GPU. What it still uses stays."""
         line = self._line(process, gpu)
         if line is not None and lib.gs_word_load(line) >> 32 == 0:  # pools and mapped handles need no context
             line.attached = 0
             _enter(self.pages[process], gpu, 0, 0)
 
     def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
+        """Let the process use this much more, and tell it its figures then."""
         page = self.pages.get(process)
         line = page.lines.get(gpu) if page is not None else None
         if page is None or line is None:
@@ -86,6 +54,7 @@ class CreditPages:
         lib.gs_grant(line, more)
 
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
+        """Take unused credit back, up to this size. Returns what was taken and what the process uses."""
         line = self._line(process, gpu)
         if line is None:
             return 0, 0
@@ -94,6 +63,7 @@ class CreditPages:
         return taken * UNIT, (lib.gs_word_load(line) >> 32) * UNIT
 
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        """What the processes use of a GPU now. A claim looks at all of them at once."""
         load, pages = lib.gs_word_load, self.pages
         found = {}
         for process in processes:
@@ -143,17 +113,20 @@ class CreditPages:
         return sum(line.refusals for line in page.lines.values()) if page is not None else 0
 
     def publish(self, process: int, gpu: str, figures: Published) -> None:
+        """Tell the process its figures, so that it need not ask."""
         page = self.pages.get(process)
         line = page.lines.get(gpu) if page is not None else None
         if page is not None and line is not None and page.published.get(gpu) != figures:
             _tell(page, gpu, line, figures)
 
     def trim(self, process: int, gpu: str, size: int, within: float) -> None:
+        """Ask the process to free what its allocators only keep, up to this size, within so many seconds."""
         page = self.pages.get(process)
         if page is not None and gpu in page.lines:
             page.ask_trim(gpu, units(size), int(within * 1000))
 
     def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
+        """How far each process that can be asked to trim is with the last trim."""
         found = {}
         for process in processes:
             page = self.pages.get(process)
