@@ -485,7 +485,7 @@ def explain(job: str, output: str, store: Path | None) -> None:
         if output == "json":
             _output.print_json("cluster.explain", {**plain(explanation), "never": never})
         else:
-            views.print_explanation(allocator, explanation, never, time.time())
+            views.print_explanation(allocator, explanation, never, cluster.at(time.time()))
 
 
 # ---- simulations --------------------------------------------------------------------------------------

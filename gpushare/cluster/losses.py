@@ -1,0 +1,57 @@
+"""Places that jobs lose: with what was there, or because they are told to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpushare.cluster.model import Place, Reason
+from gpushare.cluster.state import JobState, State
+from gpushare.cluster.turn import Turn
+
+
+def forget_leaving(state: State, key: tuple[str, int], gone: tuple[Place, ...]) -> None:
+    """These places of an ending attempt are empty now."""
+    if not gone:
+        return
+    for place in gone:
+        state.hold(place, -1)
+    rest = tuple(place for place in state.leaving[key] if place not in gone)
+    if rest:
+        state.journal.put(state.leaving, key, rest)
+    else:
+        state.journal.drop(state.leaving, key)
+
+
+def lose_places(turn: Turn, job: JobState, lost: Sequence[Place], reason: Reason) -> None:
+    """Tasks are gone, and hold nothing. A job that has less than its least left is stopped and waits again."""
+    lost_of = [sum(place.group == index for place in lost) for index in range(len(job.cls.shape.groups))]
+    enough = all(job.count(i) - lost_of[i] >= group.least for i, group in enumerate(job.cls.shape.groups))
+    if not enough or len(lost) == len(job.places):
+        turn.stop(job, reason, again=True, gone=lost)
+        turn.state.journal.set(job, "evicted_in", -1)
+        return
+    turn.unclaim(job, lost)
+    for place in lost:
+        turn.lift(job, place)
+        turn.state.journal.drop(job.seen, (place.group, place.task))
+    turn.after_loss(job, reason)
+
+
+def give_up(turn: Turn, job: JobState, places: Sequence[Place], reason: Reason) -> None:
+    """These of its places are given up: what runs there is told to stop. With less than its least all of it is, and
+    waits again."""
+    if not places:
+        return
+    left = [place.group for place in job.places.values() if place not in places]
+    if left and all(left.count(index) >= group.least for index, group in enumerate(job.shape.groups)):
+        started = [place for place in places if (place.group, place.task) not in job.unstarted]
+        turn.unclaim(job, places)
+        for place in places:
+            turn.lift(job, place)
+        if started:
+            turn.evicted(job, started, job.job.id, reason)
+        else:
+            turn.after_loss(job, reason)
+    else:
+        turn.stop(job, reason, again=True)
+        turn.state.journal.set(job, "evicted_in", -1)
