@@ -71,7 +71,8 @@ class JobRestored(Event):
     job: str
     spec: JobSpec
     gpus: tuple[str, ...]
-    age: float = 0.0
+    age: float
+    """Seconds since it was admitted."""
     open: bool = True
     """False: its wrapper has said that it is over, and processes of its own still lived."""
     saved: float | None = None

@@ -256,7 +256,7 @@ def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
             limit_source="its credit page",
         )
         shell.registry.open(job, spec).state = "running"
-        shell.feed(JobRestored(job, spec, tuple(gpu for gpu, _ in lines)))
+        shell.feed(JobRestored(job, spec, tuple(gpu for gpu, _ in lines), age=0.0))
     client = Client(page, owner, job, header.uid)
     client.command = command_of(owner.pid)
     spec = shell.core.jobs[job].spec
