@@ -158,7 +158,7 @@ def list_kernels(*, prefix: Path | None, sys_prefix: bool, output: str) -> None:
     if output == "json":
         _output.print_json("kernels", {"kernels": [_as_json(kernel) for kernel in kernels]})
     elif not kernels:
-        _output.echo("none of gpushare's kernels is installed here", err=True)
+        _output.echo("no kernel of gpushare is installed here", err=True)
     else:
         titles = ("NAME", "BUDGET", "BASE", "DISPLAY NAME", "DIRECTORY")
         rows = [_row(kernel) for kernel in kernels]
