@@ -372,13 +372,13 @@ CHECKS = (
         "GS11",
         "C library",
         check_glibc,
-        "install gpushare from its source tree on this machine: what is installed was built for a newer C library",
+        "install gpushare from its source tree on this machine: the installed one was built for a newer C library",
     ),
     Check(
         "GS12",
         "programs without the library",
         check_escaped,
-        "link them to the driver dynamically, or reckon with them by hand",
+        "link them to the driver dynamically, or leave room for them yourself",
     ),
     Check("GS13", "health of the GPUs", check_health, "see `gpushare status`"),
     Check(
@@ -396,7 +396,7 @@ CHECKS = (
 )
 
 
-# ---- what mends it ---------------------------------------------------------------------------------
+# ---- repairs ---------------------------------------------------------------------------------------
 
 RESET = "--gpu-reset"
 """In the hint of a health issue that a reset ends."""

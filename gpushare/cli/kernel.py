@@ -120,7 +120,7 @@ def _check(flags: Mapping[str, str | None]) -> str:
 
 
 def _options(flags: Mapping[str, str | None], gpus: int, *, lend: bool) -> list[str]:
-    """As they stand in the kernel's argv."""
+    """The options as they are in the kernel's argv."""
     options = []
     for name, text in flags.items():
         if text is not None:
