@@ -22,7 +22,7 @@ from gpushared.core.visibility import Viewer
 from gpushared.limits.backlog import Backlog
 from gpushared.limits.byte_budget import ByteBudget, bytes_of
 from gpushared.system.epoll import Epoll
-from gpushared.system.processes import Process, Sent
+from gpushared.system.processes import Process, Sent, is_stopped
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256
@@ -245,11 +245,20 @@ def killed_facts(reason: Reason) -> dict[str, Any]:
 
 
 def stop(record: JobRecord, processes: list[Process], number: signal.Signals) -> dict[Process, Sent]:
-    """Signal a job as a whole, and say what became of it, process by process."""
+    """Signal a job as a whole, and say what became of it, process by process.
+
+    A program that is stopped (Ctrl-Z) is continued after SIGTERM, as systemd does it: else its grace would pass before
+    its handler runs.
+    """
     targets = list(processes)
     if number is signal.SIGKILL and record.main is not None and not any(record.main.same(one) for one in processes):
         targets.append(record.main)
-    return {target: target.send(number, record.spec.uid) for target in targets}
+    sent = {target: target.send(number, record.spec.uid) for target in targets}
+    if number is signal.SIGTERM:
+        for target, result in sent.items():
+            if result is Sent.REACHED and is_stopped(target.pid):
+                target.send(signal.SIGCONT, record.spec.uid)
+    return sent
 
 
 def new_job_id() -> str:
