@@ -22,6 +22,7 @@ from gpushared.clients.pages import Pages
 from gpushared.core.node import NodeState
 from gpushared.gpus.health_monitor import HealthMonitor
 from gpushared.gpus.inventory import Driver, Inventory
+from gpushared.history.usage import UsageHistory
 from gpushared.jobs import earlier
 from gpushared.jobs.historian import Historian
 from gpushared.limits.access import Access
@@ -42,6 +43,8 @@ CLAIM_MARGIN = 5.0
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 HOUSEKEEPING_EVERY = 1.0
+HISTORY_AGAIN_AFTER = 1.0
+"""Seconds, where the first look fails."""
 CHECK_EVERY = 10.0
 """Seconds between two looks at whether the core's sums are right."""
 
@@ -108,7 +111,11 @@ class Daemon:
             stack.callback(self.shims.close)
             self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
             self._caution()
-            await self._serve_api(stack)
+            usage = UsageHistory(self._history)
+            stack.callback(usage.close)
+            usage.start()
+            await self._serve_api(stack, usage)
+            stack.callback(usage.end_streams)
             stack.callback(shell.end_streams)
             self._handle_signals()
             self._notifier.ready(self._describe())
@@ -120,7 +127,8 @@ class Daemon:
         log.info("stopped")
 
     async def _serve(self) -> None:
-        tasks = [asyncio.create_task(one) for one in (self._sample(), self._look_after(), self._keep_house())]
+        loops = (self._sample(), self._look_after(), self._keep_house(), self._write_history())
+        tasks = [asyncio.create_task(one) for one in loops]
         await self._stop.wait()
         self.shell.closing = True
         self._notifier.stopping()
@@ -141,12 +149,13 @@ class Daemon:
 
     # ---- the API -----------------------------------------------------------------------------------
 
-    async def _serve_api(self, stack: contextlib.AsyncExitStack) -> None:
+    async def _serve_api(self, stack: contextlib.AsyncExitStack, usage: UsageHistory) -> None:
         from aiohttp import web
 
         from gpushared.api.application import Api, metrics_application
 
-        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.access)
+        scope = "system" if self.directory.system else "user"
+        self.api = Api(self.shell, lambda: self.config, scope, self.access, usage)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
         runner = web.AppRunner(
@@ -191,6 +200,16 @@ class Daemon:
             for gpu in self._gpus.infos:
                 if not self.shell.core.gpus[gpu].health.lost:
                     self.shell.sample_soon(gpu)
+
+    async def _write_history(self) -> None:
+        pause = HISTORY_AGAIN_AFTER
+        while True:
+            try:
+                pause = self.api.history.look()
+            except Exception:
+                self.shell.errors += 1
+                log.exception("the usage history took no sample")
+            await asyncio.sleep(pause)
 
     async def _look_after(self) -> None:
         """How the GPUs are, and which there are."""

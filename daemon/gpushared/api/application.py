@@ -26,6 +26,7 @@ from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Reason, words
 from gpushared.api import event_stream
 from gpushared.api.answers import MAX_BODY, Pieces, Rejected, document, error_response, http_error, status_of
+from gpushared.api.history import HistoryHandler
 from gpushared.api.http_listener import NOBODY, HttpListener
 from gpushared.api.request_body import RequestBody, number, shortened
 from gpushared.api.views import Views
@@ -42,6 +43,7 @@ from gpushared.core.events import (
     ReservationEnded,
 )
 from gpushared.core.visibility import Viewer
+from gpushared.history.usage import UsageHistory
 from gpushared.jobs import earlier
 from gpushared.jobs.registry import JobRecord, Notice, new_job_id, stop
 from gpushared.jobs.state_file import Planned
@@ -77,7 +79,9 @@ class Caller:
 class Api:
     """The handlers."""
 
-    def __init__(self, shell: Shell, config: Callable[[], Config], scope: str, access: Access) -> None:
+    def __init__(
+        self, shell: Shell, config: Callable[[], Config], scope: str, access: Access, usage: UsageHistory | None = None
+    ) -> None:
         self.shell = shell
         self.access = access
         self.views = Views(shell)
@@ -85,6 +89,7 @@ class Api:
         self._scope = scope
         self._started = time.monotonic()
         self._pieces = Pieces(shell.byte_budget, shell.fair_share)
+        self.history = HistoryHandler(shell, usage or UsageHistory(), self._viewer, self._answer)
         self._sparingly = Sparingly()
         self.listener: HttpListener | None = None
         self.active = 0
@@ -113,6 +118,7 @@ class Api:
                 web.get("/v1/events", self.get_records),
                 web.get("/v1/pressure", self.get_pressure),
                 web.get("/v1/status", self.get_status),
+                web.get("/v1/history", self.history.get),
                 web.get("/metrics", self.get_metrics),
             ]
         )
