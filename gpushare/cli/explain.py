@@ -124,7 +124,7 @@ def _print_found(found: Found) -> None:
 def _print_meaning(meaning: Meaning) -> None:
     _output.echo(meaning.code)
     for message in meaning.messages:
-        _output.echo(f"  {message}")
+        _output.echo(f"  …{message}" if message.startswith(":") else f"  {message}")  # … for the differing beginning
     _output.echo()
     _print_what(meaning)
 
