@@ -237,7 +237,8 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
             raise bad(
                 f"{where}.gpus", f"{list(place.gpus)} are not {need.gpus} GPUs of the node", "correct the indices"
             )
-        if any(node.free[gpu] < amount for gpu in place.gpus):
+        held = [node.leaving.get(gpu, 0) - node.claimed.get(gpu, 0) for gpu in place.gpus]
+        if any(node.free[gpu] - max(0, more) < amount for gpu, more in zip(place.gpus, held, strict=True)):
             raise bad(
                 f"{where}.gpus",
                 f"{list(place.gpus)} of {place.node} are taken by others",
@@ -255,6 +256,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     state.enlist(job.cls.pending, job.seq)
     length = len(turn.out)
     turn.begin(job, places, event.rung, Reason(Code.FREE))
+    turn.unclaim(job, places)  # they run already
     del turn.out[length:]
     job.attempt = event.attempt
     job.evictions = event.evictions

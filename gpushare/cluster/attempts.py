@@ -202,11 +202,8 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
         job.attempt = attempt
     else:
         turn.extend(job, places, reason)
-    del turn.out[length:]  # they run already
-    for key in list(job.unstarted):
-        state.claim(job.unstarted[key], -1)
-        state.journal.drop(job.unstarted, key)
-    state.journal.drop(state.waiting, job.seq)
+    turn.unclaim(job, places)  # they run already
+    del turn.out[length:]
     return True
 
 
