@@ -605,6 +605,7 @@ class Act:
                 **(facts or {}),
             }
             evidence += job.errors.read_text(errors="replace").splitlines()[-14:]
+        evidence += self.ground.logged(job.name if job is not None else "")
         name = job.name if job else ""
         self.result.violations.append(Violation(which, name, text, at, facts or {}, "\n".join(evidence)))
 

@@ -137,6 +137,17 @@ class Ground:
                 return connection.recv(4) == b"HTTP"
         return False
 
+    def logged(self, job: str) -> list[str]:
+        """What the daemon has logged last of this job, and what it complained of."""
+        lines = [
+            line
+            for path in (self.directory / "run").glob("*/daemon.log")
+            for line in path.read_text(errors="replace").splitlines()
+        ]
+        of_job = [line for line in lines if f" name={job} " in f"{line} "]
+        complaints = [line for line in lines if " info " not in line]
+        return [*of_job[-8:], *complaints[-8:]]
+
     def close(self) -> None:
         assert self.guardian.stdin is not None
         self.guardian.stdin.close()

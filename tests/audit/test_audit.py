@@ -202,6 +202,9 @@ class Forged(Act):
     def processes(self, gpu: int) -> dict[int, int]:
         return self.shown[gpu]
 
+    def logged(self, job: str) -> list[str]:
+        return [f"what the daemon said of {job}"]
+
     def job(self, plan: act.Plan) -> Job:
         path = self.directory / f"{len(self.jobs)}.book"
         book = Book.make(path, plan.request, plan.limit, plan.cap, 0)
@@ -251,6 +254,7 @@ def test_refused_owner_is_found_with_its_story(forged: Forged) -> None:
     assert violation.law == "refused"
     assert violation.facts["size"] == 5 * MiB
     assert "what the program said" in violation.evidence
+    assert "what the daemon said of forged-1" in violation.evidence
     assert "replay" in report.account(forged.result, violation, "replay")
 
 

@@ -235,3 +235,20 @@ def test_words_that_changed_while_they_were_read_are_read_again(world: World) ->
     assert world.waiting and not world.refusals
     world.wait(0.1)
     assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT], "now they held still"
+
+
+def test_what_the_context_itself_may_cost_less_is_no_ground_for_a_refusal() -> None:
+    """Siblings' contexts are seen to cost more than they do, because calls are under way; so this type is not measured."""
+    world = World([16 * GIB], [300 * MIB], Policy(chunk=0))
+    first, second = siblings(world, "job", "4504Mi", "4504Mi")
+    world.allocate(first, GPU, 2694 * MIB)
+    world.allocate(second, GPU, 600 * MIB)
+    for _ in range(2):
+        world.now += 0.1
+        shown = {one.pid: one.words[GPU].used + 400 * MIB for one in world._on(GPU)}
+        words = {one.id: one.words[GPU].used for one in world._on(GPU)}
+        world.send(MemorySampled(GPU, sum(shown.values()), shown, words, begun=world.now))
+    third = world.join(world.programs[first].job)
+    world.attach(third, GPU)
+    world.wait(3.0)
+    assert not world.refusals and GPU in world.programs[third].contexts

@@ -123,11 +123,17 @@ def _mark(tx: Transaction, gpu: Gpu, ask: Ask, promised: int, guessed: int) -> N
     before = state.usage(job, gpu.id) + promised
     ask.above = before + _growth(gpu, ask) - request
     # What a context costs on a type of GPU that has not been measured yet is a guess: it refuses none that may fit.
-    unmeasured = gpu.health.attributed and gpu.name not in state.overheads
-    only_guessed = ask.attach and unmeasured and before < request
-    ask.unsure = guessed + (max(0, ask.size - UNIT) if ask.attach and unmeasured else 0)
+    own = _own_guess(tx, gpu, ask)
+    only_guessed = own > 0 and before < request
+    ask.unsure = guessed + own
     # What calls beside it are about to take may leave it above the request: a moment later that is known.
     ask.claim = only_guessed or ask.above + _about_to_be_used(tx, gpu, ask) <= 0
+
+
+def _own_guess(tx: Transaction, gpu: Gpu, ask: Ask) -> int:
+    """How much less the context may cost that is asked for, in bytes: all but a unit, on a type not measured yet."""
+    unmeasured = gpu.health.attributed and gpu.name not in tx.state.overheads
+    return max(0, ask.size - UNIT) if ask.attach and unmeasured else 0
 
 
 def measure_asks(tx: Transaction, gpu: Gpu) -> None:
@@ -235,7 +241,7 @@ def _try(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
             coming = gpu.returning_of(job.id) if tx.now < ask.deadline else 0
             if missing <= idle + coming:
                 return False  # the driver still holds it for the job's dead, and shows it
-            if unconfirmed.may_cover(tx, gpu, ask, missing - idle - coming):
+            if unconfirmed.may_cover(tx, gpu, ask, missing - idle - coming - _own_guess(tx, gpu, ask)):
                 return False
             return _deny(tx, gpu, ask, _over_limit(tx, gpu, ask))
         _revoke(tx, gpu, missing, takeable)
