@@ -313,7 +313,7 @@ def test_old_files_go_and_those_of_hosts_that_are_no_more(tmp_path):
     old = time.time() - historian.KEPT - 60
     for directory in (here, there, busy):
         directory.mkdir(parents=True)
-        for name in ("1.jobs", "1.events.old", "letter"):
+        for name in ("1.jobs", "1.events.old", "usage.db", "usage.db-wal", "letter"):
             if (directory, name) != (there, "letter"):
                 (directory / name).write_text("x")
                 os.utime(directory / name, (old, old))

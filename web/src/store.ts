@@ -40,6 +40,7 @@ export class Store {
   private skew = 0;
   private readonly listeners = new Set<() => void>();
   private told = false;
+  version = 0;
 
   /** The time on the node. */
   now(): number {
@@ -48,6 +49,7 @@ export class Store {
 
   /** Listeners hear of many changes at once, before the next frame. */
   changed(): void {
+    this.version++;
     if (this.told) return;
     this.told = true;
     const tell = () => {
@@ -194,6 +196,11 @@ export const store = new Store();
 /** Renders again when something has changed. */
 export function useStore(): Store {
   const [, again] = useState(0);
-  useEffect(() => store.listen(() => again((n) => n + 1)), []);
+  const seen = store.version;
+  useEffect(() => {
+    // What has changed between the first rendering and this is not told again.
+    if (store.version !== seen) again((n) => n + 1);
+    return store.listen(() => again((n) => n + 1));
+  }, []);
   return store;
 }

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpushared.history.file import File
 
 FILE_NAME = "usage.db"
+FILES = frozenset({FILE_NAME, *(FILE_NAME + end for end in ("-wal", "-shm", ".bad"))})
+"""Names of all that there may be of it in a directory."""
 KEEP_EVERY = 900
 """Milliseconds between two samples in the file: a second, and what a timer may be early."""
 COMMIT_EVERY = 10.0

@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 from gpushare.history import EVENTS, JOBS, NAMES, OLD, History, file_name, written
 from gpushare.paths import make_private
 from gpushared.core.instructions import Record
+from gpushared.history.usage import FILES
 from gpushared.system.logs import facts, log
 
 FILE_BYTES = {EVENTS: 512 * 1024, JOBS: 256 * 1024}
@@ -309,7 +310,7 @@ def prune(*directories: Path) -> None:
     written_at: dict[Path, float] = {}
     for directory in directories:
         with contextlib.suppress(OSError):
-            found = [path for path in directory.iterdir() if NAMES.fullmatch(path.name)]
+            found = [path for path in directory.iterdir() if NAMES.fullmatch(path.name) or path.name in FILES]
             written_at |= {path: path.lstat().st_mtime for path in found}
     oldest = min(time.time(), max(written_at.values(), default=0.0)) - KEPT
     for path, at in written_at.items():
