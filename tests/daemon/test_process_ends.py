@@ -126,7 +126,7 @@ def test_a_process_with_several_asks_goes_as_a_whole(make_daemon, program, end):
         assert daemon.client.end(job["id"], 0, None)
     else:
         owner.call("disconnect")
-    until(lambda: daemon.call(lambda: not daemon.shell.core.gpus[GPU].asks and not daemon.shell.asked))
+    until(lambda: daemon.call(lambda: not daemon.shell.core.gpus[GPU].asks and not daemon.shell.core_loop.asks.open))
     daemon.validate()
 
 
