@@ -206,7 +206,7 @@ class Daemon:
             try:
                 pause = self.api.history.look()
             except Exception:
-                self.shell.errors += 1
+                self.shell.core_loop.errors += 1
                 log.exception("the usage history took no sample")
             await asyncio.sleep(pause)
 

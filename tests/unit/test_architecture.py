@@ -150,12 +150,13 @@ BELOW = {
     "core": set(),
     "system": set(),
     "limits": {"core", "system", "config"},
+    "history": {"system", "limits"},
     "jobs": {"core", "system", "limits"},
     "clients": {"core", "system"},
     "gpus": {"core", "system", "limits", "clients"},
     "runtime": {"core", "system", "limits", "jobs", "clients", "gpus"},
     "shims": {"core", "system", "limits", "jobs", "clients", "runtime"},
-    "api": {"core", "system", "limits", "jobs", "gpus", "runtime", "config"},
+    "api": {"core", "system", "limits", "history", "jobs", "gpus", "runtime", "config"},
 }
 """Folder of the daemon -> what it may import. Beside them stand only the modules that put all of it together."""
 BESIDE = {"__init__", "__main__", "cli", "config", "config_check", "daemon"}

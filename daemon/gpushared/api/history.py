@@ -88,7 +88,7 @@ class HistoryHandler:
             Backlog([self._usage.now()]),
             self._usage.followers,
             show,
-            room=partial(self._shell.byte_budget.room, viewer.uid),
+            room=partial(self._shell.limits.bytes.room, viewer.uid),
             heartbeat=event_stream.HEARTBEAT,
         )
 
