@@ -151,7 +151,7 @@ BELOW = {
     "system": set(),
     "limits": {"core", "system", "config"},
     "history": {"system", "limits"},
-    "jobs": {"core", "system", "limits"},
+    "jobs": {"core", "system", "limits", "history"},
     "clients": {"core", "system"},
     "gpus": {"core", "system", "limits", "clients"},
     "runtime": {"core", "system", "limits", "jobs", "clients", "gpus"},

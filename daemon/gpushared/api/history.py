@@ -141,7 +141,7 @@ def seen(shell: Shell) -> dict[SeriesKey, Amounts]:
             loan = 0 if job.spec.observe else max(0, usage - bounds.request)
             lent += loan
             found[SeriesKey(gpu.id, job.id)] = Amounts(usage, bounds.request, bounds.limit, loan)
-        requested = gpu.requested + shell.core.state.reserved(gpu.id)
+        requested = shell.core.requested(gpu)
         found[SeriesKey(gpu.id, TOTAL)] = Amounts(sum(by_job.values()), requested, gpu.capacity, lent)
         found[SeriesKey(gpu.id, OUTSIDE)] = Amounts(gpu.unmanaged + gpu.returning_total, 0, 0, 0)
     return found
