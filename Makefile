@@ -39,7 +39,7 @@ crash: $(VENV)/installed-test ## 1,000 programs, 100 daemons and 2,000 writers o
 	GPUSHARE_TEST_KILLS=1000 GPUSHARE_TEST_RESTARTS=100 $(BIN)/pytest \
 		tests/integration/test_crash.py tests/cluster/test_store.py -q -s --timeout 0
 
-chaos: $(VENV)/installed-test ## real programs and daemons under random attacks: make chaos ROUNDS=2000 SEED=1
+chaos: $(VENV)/installed-test ## real programs and daemons under random siege: make chaos ROUNDS=2000 SEED=1
 	PYTHONPATH=.:daemon:tests $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED)
 
 audit: $(VENV)/installed-test ## judge the promises from outside, by programs' results and NVML: make audit SECONDS=600 SEED=1

@@ -1,10 +1,10 @@
-"""The installed distribution: its name, its requirements, its damages, and how to install it again.
+"""The installed distribution: its name, what it requires, what is wrong with it, and how to install it again.
 
-On the package index `gpushare` is another project, so this distribution has its own name, and no text of ours may name
-that project for installation. No text names this distribution for an index either: no index is known to have it.
+On the package index `gpushare` is another project, so the distribution has a name of its own, and no text of ours may
+make anybody install that one. Nothing is installed again by name either: no index is known to have this distribution.
 
-The module is beside the package and uses only the standard library, because it must work if the package is damaged.
-Imports are inside the functions, because `gpushare run` loads this module each time.
+The module lies beside the package and uses only the standard library, because it has to work where the package is
+damaged. Imports are in the functions: `gpushare run` loads this module each time.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SHOWN_FILES = 3
 
 
 class Problem(NamedTuple):
-    """A problem of the installation, and the commands that repair it; () if none is known."""
+    """What is wrong with the installation, and the commands that mend it. () where no command is known."""
 
     text: str
     fix: tuple[str, ...]
 
 
 def main() -> int:
-    """The `gpushare` command. An error from a damaged installation is shown as damage, not as a traceback."""
+    """The `gpushare` command. An error that a damaged installation causes is told as damage, not as a traceback."""
     try:
         from gpushare.cli import main as command
 
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def problems() -> list[Problem]:
-    """The problems of the installation. The files of a source tree are not checked."""
+    """What is wrong with the installation. The files of a source tree are not judged."""
     found = []
     if _other_project_is_here():
         text = f"a distribution called {OTHER_PROJECT} is installed: its files have the same paths as ours"
@@ -96,7 +96,7 @@ def distribution() -> Distribution | None:
 
 
 def requirements(extra: str = "") -> list[str]:
-    """The requirements of the distribution, or of one of its extras, as pip takes them. Empty if not installed."""
+    """What the distribution, or one of its extras, requires, in the words that pip takes. Empty if not installed."""
     import re
 
     installed = distribution()
@@ -114,7 +114,7 @@ def requirements(extra: str = "") -> list[str]:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs an extra."""
+    """The command that installs what an extra requires."""
     needed = requirements(extra)
     if needed:
         return " ".join([_pip("install"), *map(_quoted, needed)])
@@ -147,7 +147,7 @@ def _in_source_tree() -> bool:
 
 
 def _other_project_is_here() -> bool:
-    """Whether a distribution of that name owns files under our paths. Ours had that name, too, before."""
+    """Whether files under our paths belong to a distribution of that name. Ours had that name, too, before."""
     from importlib import metadata
 
     records = map(_record, metadata.distributions(name=OTHER_PROJECT))
@@ -166,7 +166,7 @@ def _is_installed(requirement: str) -> bool:
 
 
 def _damaged_files() -> Iterator[str]:
-    """The installed files that differ from the packed ones, each with the difference. pip records their hashes."""
+    """The installed files that are not as they were packed, each with what is wrong. pip records their hashes."""
     import csv
     from pathlib import Path
 
@@ -182,7 +182,7 @@ def _damaged_files() -> Iterator[str]:
 
 
 def _record(installed: Distribution) -> str:
-    """The list of installed files. Empty if it cannot be read."""
+    """The list of installed files. Empty where there is none that can be read."""
     try:
         return installed.read_text("RECORD") or ""
     except (OSError, ValueError):

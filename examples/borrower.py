@@ -1,8 +1,8 @@
-"""A job that uses idle memory, and gives it back when asked: `borrower.py 12 --keep 4`.
+"""A job that uses whatever memory is idle, and gives it back when it is asked to: `borrower.py 12 --keep 4`.
 
-It takes GIB GiB, one at a time, then works. When the owner of borrowed memory wants it back, gpushare sends SIGTERM. A
-polite job saves its work, frees memory (here: all but --keep) and runs on. A job that does nothing (--stubborn) is
-killed after its grace.
+It takes GIB GiB, one at a time, then works. When the owner of borrowed memory wants it back, gpushare sends
+SIGTERM: a polite job saves its work and frees memory (here: all but --keep) and runs on; one that does nothing
+(--stubborn) is killed when its grace is over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A job that caches freed memory, like PyTorch, and gives it back under pressure: `caching.py 2 10`.
+"""A job that keeps what it has freed, as PyTorch and others do, and lets go of it under pressure: `caching.py 2 10`.
 
-It works with WORKING GiB and keeps CACHED GiB more in its cache, where other jobs cannot use them. When the owner of
-borrowed memory wants it back, gpushare calls shrink(), and no job is stopped. With --silent it registers nothing:
-gpushare knows the frameworks' caches but not this one, so the job is told to stop.
+It works with WORKING GiB and has, from an earlier phase, CACHED GiB more in its cache: free for its own next use, and
+lost to everybody else. When the owner of borrowed memory wants it back, gpushare calls shrink(), and nobody is stopped.
+With --silent nothing is registered: gpushare knows the caches of the frameworks, but not this one, so the job is asked
+to stop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ except ImportError:  # the program runs without it just as well
 
 
 class CachingAllocator:
-    """Blocks by size. A freed block is kept for the next allocation of its size."""
+    """Blocks by size: what is freed is kept for the next allocation of its size."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu

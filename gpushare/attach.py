@@ -287,7 +287,7 @@ def _open(farm: Path) -> Any:
     try:
         late = ctypes.CDLL(str(farm / "libcuda.so.1"))
     except OSError as error:
-        raise GpushareError(f"the loader refuses the library: {error}", code="cannot_load") from None
+        raise GpushareError(f"the loader refuses the shim: {error}", code="cannot_load") from None
     late.gpushare_late_claim.restype = ctypes.c_void_p
     late.gpushare_late_is_hook.restype = ctypes.c_bool
     late.gpushare_late_is_hook.argtypes = [ctypes.c_void_p]
@@ -313,16 +313,16 @@ def _check(late: Any) -> None:
         if driver._handle != late._handle:
             problems.append((name, "another library answers to this name"))
     if not late.gpushare_late_is_hook(ctypes.cast(late.cuMemAlloc_v2, ctypes.c_void_p)):
-        problems.append(("cuMemAlloc_v2", "is not the library's"))
+        problems.append(("cuMemAlloc_v2", "is not the shim's"))
     answer = ctypes.c_void_p()
     for ask, more in ((late.cuGetProcAddress_v2, [ctypes.byref(ctypes.c_int())]), (late.cuGetProcAddress, [])):
         if ask(b"cuMemAlloc", ctypes.byref(answer), CUDA_12, ctypes.c_uint64(0), *more) == 0:
             break
     if not late.gpushare_late_is_hook(answer):
-        problems.append(("cuGetProcAddress", "does not answer with the library"))
+        problems.append(("cuGetProcAddress", "does not answer with the shim"))
     if problems:
         raise GpushareError(
-            "the library is loaded, but programs would not use it: nothing is enabled",
+            "the shim is loaded, but programs would go past it: nothing is enabled",
             facts=problems,
             hint=RESTART,
             code="not_in_the_way",

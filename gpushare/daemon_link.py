@@ -245,7 +245,7 @@ def wait_for(child: int, link: Link | None) -> int:
         caught = signal.sigtimedwait(WAITED_FOR, timeout)
         if caught is not None and caught.si_signo in FORWARDED:
             forward(child, caught)
-        # Signals of one kind merge, so check everything after any signal.
+        # Signals of one kind merge, so whatever woke us, look at everything.
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status

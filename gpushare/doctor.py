@@ -214,15 +214,15 @@ def check_unmanaged(surroundings: Surroundings) -> Finding:
         for gpu in gpus
         if gpu["unmanaged"] > UNMANAGED_WORTH_A_WORD
     ]
-    return Finding("warn", ", ".join(found)) if found else Finding("ok", "none")
+    return Finding("warn", ", ".join(found)) if found else Finding("ok", "none worth a word")
 
 
 REASONS = {
     "static": "a static program, into which no library can be preloaded",
     "setuid": "a setuid program, for which the loader ignores LD_PRELOAD",
     "not_preloaded": "its environment was cleaned before it was started",
-    "past_the_shim": "it has the library but does not use it: RTLD_DEEPBIND, or its own way to the driver",
-    "unknown": "its memory cannot be read from here",
+    "past_the_shim": "it has the shim and goes past it: RTLD_DEEPBIND, or a door of its own to the driver",
+    "unknown": "its memory cannot be looked at from here",
 }
 
 
@@ -291,7 +291,7 @@ def check_variables(surroundings: Surroundings) -> Finding:
     unknown = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in BY_NAME]
     problems = [*settings.warnings, *unknown_variables(environ)]
     fix = tuple(f"unset {name}" for name in unknown)
-    return Finding("warn", "; ".join(problems), fix=fix) if problems else Finding("ok", "no conflicts")
+    return Finding("warn", "; ".join(problems), fix=fix) if problems else Finding("ok", "no contradictions")
 
 
 def check_container(surroundings: Surroundings) -> Finding:
@@ -352,10 +352,10 @@ CHECKS = (
         check_driver,
         "if this machine has a GPU, `nvidia-smi` must list it; without one, programs run on the software driver",
     ),
-    Check("GS02", "library loads", check_shim_loads, "reinstall gpushare on this machine, with this C library"),
+    Check("GS02", "shim loads", check_shim_loads, "reinstall gpushare on this machine, with this C library"),
     Check("GS03", "daemon", check_daemon, "restart the daemon after an upgrade: it is of another version"),
     Check("GS04", "memory layouts", check_layout, "reinstall gpushare: its compiled parts are of another version"),
-    Check("GS05", "other preload libraries", check_interposers, "use one at a time: two count the same memory twice"),
+    Check("GS05", "other interposers", check_interposers, "one at a time: two of them count the same memory twice"),
     Check("GS06", "runtime directory", check_runtime_dir, "remove it, or set XDG_RUNTIME_DIR"),
     Check("GS07", "limits in the driver", check_native_limits, ""),
     Check(
@@ -372,13 +372,13 @@ CHECKS = (
         "GS11",
         "C library",
         check_glibc,
-        "install gpushare from its source tree on this machine: the installed one was built for a newer C library",
+        "install gpushare from its source tree on this machine: what is installed was built for a newer C library",
     ),
     Check(
         "GS12",
-        "programs without the library",
+        "programs past the shim",
         check_escaped,
-        "link them to the driver dynamically, or leave room for them yourself",
+        "link them to the driver dynamically, or reckon with them by hand",
     ),
     Check("GS13", "health of the GPUs", check_health, "see `gpushare status`"),
     Check(
@@ -396,7 +396,7 @@ CHECKS = (
 )
 
 
-# ---- repairs ---------------------------------------------------------------------------------------
+# ---- what mends it ---------------------------------------------------------------------------------
 
 RESET = "--gpu-reset"
 """In the hint of a health issue that a reset ends."""

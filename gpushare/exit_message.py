@@ -168,7 +168,7 @@ def _write_to_reader(path: Path, data: bytes) -> None:
         while data:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([], [descriptor], [], left)[1]:
-                raise TimeoutError(errno.ETIMEDOUT, f"it was not read within {READ_WITHIN:g} s")
+                raise TimeoutError(errno.ETIMEDOUT, f"nobody has read it within {READ_WITHIN:g} s")
             with contextlib.suppress(BlockingIOError):
                 data = data[os.write(descriptor, data) :]
     finally:
@@ -184,7 +184,7 @@ def _open_for_reader(path: Path, deadline: float) -> int:
             if error.errno != errno.ENXIO:
                 raise
         if time.monotonic() >= deadline:
-            raise TimeoutError(errno.ETIMEDOUT, f"it was not opened for reading within {READ_WITHIN:g} s")
+            raise TimeoutError(errno.ETIMEDOUT, f"nobody has opened it for reading within {READ_WITHIN:g} s")
         time.sleep(0.05)
 
 

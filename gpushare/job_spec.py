@@ -1,9 +1,9 @@
 """A job's specification. Every option of a job is declared here, and only here.
 
-A declaration is a field of JobSpec with its type and default, and an entry of OPTIONS with its help and its bounds. The
-rest is derived from the two: the body of `POST /v1/jobs`, the API's view of a job, the state file, the option of
-`gpushare run`, the variable GPUSHARE_NAME, and the key of configuration files and profiles. To add an option, declare
-it, and use `job.spec.FIELD` where it takes effect.
+A declaration is a field of JobSpec with its type and default, and a line of OPTIONS with what people need to know of
+it. From the two follow its place in the body of `POST /v1/jobs`, in the API's view of a job and in the state file, the
+option of `gpushare run`, the variable GPUSHARE_NAME, and the key of configuration files and profiles. To add an option,
+declare it, and use `job.spec.FIELD` where it takes effect.
 
 JobSpec is a NamedTuple because `gpushare run` imports this file at each start: a dataclass of this size takes 1.5 ms.
 """
@@ -41,7 +41,7 @@ class JobSpec(NamedTuple):
     request: Quantity
     limit: Quantity
     gpus: int = 1
-    """How many GPUs the daemon chooses; 0: none now, the budget holds on each GPU that the job opens."""
+    """How many GPUs the daemon is to choose; 0: none now, the budget holds on each GPU the job opens."""
     devices: tuple[str, ...] | None = None
     """The only GPUs to choose from, in the user's order; None: any."""
     priority: int = 0
@@ -52,18 +52,18 @@ class JobSpec(NamedTuple):
     min_run_time: float = 0.0
     """Seconds after its start in which the job is never a victim."""
     on_reclaim: tuple[ReclaimStep, ...] = JOB_STEPS
-    """The reclaim steps that the job wants, in their order; kill is always the last."""
+    """The steps by which its loan is asked back, gentlest first; kill is always the last."""
     request_source: str = ""
     """The option, variable or file that the request comes from."""
     limit_source: str = ""
     reservation: str = ""
     """The reservation that it starts in, by id."""
     observe: bool = False
-    """Its programs run without the library. The daemon only shows what NVML shows of them."""
+    """Its programs run without the library: the daemon shows what NVML shows of them, and does nothing else."""
 
 
 class Option(NamedTuple):
-    """How users and programs give one field of JobSpec."""
+    """What JobSpec does not say of one of its fields."""
 
     kind: Kind
     least: int = 0
@@ -71,13 +71,13 @@ class Option(NamedTuple):
     most: float = 0
     """For an integer and for seconds; for a text the number of characters."""
     plain: bool = True
-    """The API takes the field as it is. False: the API's handler makes it from several fields."""
+    """The API takes the field as it is. False: the API's handler makes it, from more than this field."""
     shown: bool = True
-    """It is in the API's view of a job."""
+    """It stands in the API's view of a job."""
     variable: str = ""
     """What its variable means, for the documentation; empty: there is no variable."""
     help: str = ""
-    """The help of its option; empty: there is no option. A flag's option, --no-NAME, turns it off."""
+    """Of its option on the command line; empty: there is none. A flag's option, --no-NAME, turns it off."""
     metavar: str = ""
     for_kernels: bool = False
     """`gpushare kernel install` has the option, too."""
@@ -136,8 +136,8 @@ OPTIONS: Mapping[str, Option] = {
     "on_reclaim": Option(
         "steps",
         variable="how borrowed memory may be asked back: trim, term, kill",
-        help="The reclaim steps before its loan is taken: some of trim,term,kill, in this order.  [default: all]",
-        metavar="STEPS",
+        help="How memory may be asked back: some of trim,term,kill, gentlest first.  [default: all]",
+        metavar="RUNGS",
     ),
     "min_run_time": Option(
         "seconds",
@@ -169,7 +169,7 @@ def variable_of(name: str) -> str:
 
 
 def default_text(name: str) -> str | None:
-    """An option's default as a user would write it; None if it cannot be written."""
+    """An option's default as a user would write it; None: nothing that a user writes says the same."""
     default: Any = JobSpec._field_defaults.get(name)
     match OPTIONS[name].kind:
         case "steps":
@@ -180,7 +180,7 @@ def default_text(name: str) -> str | None:
 
 
 def plain_options() -> Mapping[str, Option]:
-    """Options that the wire, the settings and the API take as they are."""
+    """Those that the wire, the settings and the API take as they are."""
     return {name: option for name, option in OPTIONS.items() if option.plain}
 
 

@@ -22,9 +22,7 @@ def read(topic: str) -> str:
     found = [topic] if topic in known else [name for name in known if name.startswith(topic)]
     if len(found) != 1:
         hint = " ".join(filter(None, [did_you_mean(topic, known), f"topics: {', '.join(known)}"]))
-        if found:
-            raise UsageError(f"{topic!r} fits several topics", code="bad_topic", hint=hint)
-        raise UsageError(f"no topic is called {topic!r}", code="bad_topic", hint=hint)
+        raise UsageError(f"there is no one topic {topic!r}", code="bad_topic", hint=hint)
     return (_directory() / f"{found[0]}.md").read_text(encoding="utf-8")
 
 

@@ -190,7 +190,7 @@ class GpuPressure:
     some: StallTime
     """At least one allocation within its job's request waited for memory that others held."""
     full: StallTime
-    """Every job with a context there had one that waited, so no job could allocate."""
+    """Every job with a context there had one waiting, so that nobody could allocate."""
 
 
 def pressure() -> tuple[GpuPressure, ...]:

@@ -72,7 +72,7 @@ class Text:
     parts: tuple[str | Mention, ...]
 
     def __str__(self) -> str:
-        raise TypeError("a Text needs a reader: use Viewer.words()")
+        raise TypeError("a Text has to be told to somebody: Viewer.words()")
 
     def __format__(self, _: str) -> str:
         return str(self)

@@ -1,4 +1,4 @@
-"""The reclaim steps, and how users write them: `--on-reclaim trim,kill`."""
+"""The steps by which borrowed memory is asked back, and how users write them: `--on-reclaim trim,kill`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["JOB_STEPS", "ReclaimStep", "parse_steps"]
 
 
 class ReclaimStep(StrEnum):
-    """A step. Its text is its name in settings, the API, files and metrics. Earlier steps compare as less."""
+    """Its text is its name in settings, in the API, in files and in metrics. Gentler steps compare as less."""
 
     REVOKE = "revoke"
-    """The daemon takes unused credit back."""
+    """Unused credit, by a compare-and-swap."""
     TRIM = "trim"
-    """The program gives back what its allocators only keep."""
+    """What allocators keep and do not use, by the program itself."""
     TERM = "term"
     """SIGTERM, and a grace."""
     KILL = "kill"
@@ -36,7 +36,7 @@ class ReclaimStep(StrEnum):
 
 _ORDER = tuple(ReclaimStep)
 JOB_STEPS = _ORDER[1:]
-"""The steps that a job can choose: all but revoke, which costs it nothing."""
+"""What a job chooses from: all but the revoke, which costs it nothing."""
 
 
 def _position(step: str) -> int:
@@ -44,12 +44,12 @@ def _position(step: str) -> int:
 
 
 def parse_steps(text: str) -> tuple[ReclaimStep, ...]:
-    """Names separated by commas, in their order. Kill is always added as the last. Raises UsageError."""
+    """Names separated by commas, gentlest first. Kill is always the last, said or not. Raises UsageError."""
     words = [word.strip().lower() for word in text.split(",")]
     unknown = [word for word in words if word not in JOB_STEPS]
     if unknown:
         raise UsageError(
-            f"{unknown[0]!r} is no reclaim step",
+            f"{unknown[0]!r} is no way to ask memory back",
             code="bad_rungs",
             facts=[
                 ("trim", "ask the program's allocators for what they only keep"),
@@ -60,8 +60,8 @@ def parse_steps(text: str) -> tuple[ReclaimStep, ...]:
         )
     if sorted(words, key=_position) != words or len(set(words)) != len(words):
         raise UsageError(
-            f"the steps of {text!r} are not in their order",
+            f"{text!r} is not in the order of the ladder",
             code="bad_rungs",
-            hint=f"the order is {','.join(JOB_STEPS)}",
+            hint=f"gentlest first: {','.join(JOB_STEPS)}",
         )
     return tuple(step for step in JOB_STEPS if step in words or step is ReclaimStep.KILL)

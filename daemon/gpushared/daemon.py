@@ -22,12 +22,10 @@ from gpushared.clients.pages import Pages
 from gpushared.core.node import NodeState
 from gpushared.gpus.health_monitor import HealthMonitor
 from gpushared.gpus.inventory import Driver, Inventory
-from gpushared.history.usage import UsageHistory
 from gpushared.jobs import earlier
 from gpushared.jobs.historian import Historian
 from gpushared.limits.access import Access
 from gpushared.limits.identities import Identities
-from gpushared.runtime.recovery import recover
 from gpushared.runtime.shell import Shell
 from gpushared.shims.handshake import Handshake
 from gpushared.shims.server import ShimServer
@@ -43,8 +41,6 @@ CLAIM_MARGIN = 5.0
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 HOUSEKEEPING_EVERY = 1.0
-HISTORY_AGAIN_AFTER = 1.0
-"""Seconds, where the first look fails."""
 CHECK_EVERY = 10.0
 """Seconds between two looks at whether the core's sums are right."""
 
@@ -86,36 +82,32 @@ class Daemon:
             before = await earlier.read(historian)
             self.shell = shell = Shell(core, self._gpus, path / "state.json", historian)
             stack.callback(shell.close)
-            shell.picture_of = Views(shell).picture
-            shell.find_gpus()
+            shell.jobs.picture_of = Views(shell).picture
+            shell.driver.find_gpus()
             if not shell.gpus.infos:
                 log.warning("no GPU found")
             self.health_monitor = HealthMonitor(
-                shell.driver_thread, shell.gpus.driver, lambda: shell.core, shell.feed, shell.take_in_gpus
+                shell.driver.thread, shell.gpus.driver, lambda: shell.core, shell.feed, shell.driver.take_in_gpus
             )
-            shell.on_silence = self.health_monitor.suspect
+            shell.driver.on_silence = self.health_monitor.suspect
             stack.callback(self.health_monitor.close)
             self.health_monitor.start()
             pages = Pages(path / "pages", adopts=not self.directory.system)
             stack.callback(pages.close)
-            recover(shell, pages)
+            shell.recover(pages)
             shell.core.records[:0] = earlier.take_up(shell.registry, before)
             for gpu in self._gpus.infos:
-                shell.sample_soon(gpu)
-            self._identities = Identities(shell.loop)
+                shell.driver.sample_soon(gpu)
+            self._identities = Identities(asyncio.get_running_loop())
             stack.callback(self._identities.close)
-            self.access = Access(lambda: shell.core, lambda: self.config, self._identities, shell.user_limits)
-            shell.viewer_of = self.access.viewer
+            self.access = Access(lambda: shell.core, lambda: self.config, self._identities, shell.limits.users)
+            shell.jobs.viewer_of = self.access.viewer
             handshake = Handshake(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN, self.access)
             self.shims = ShimServer(shell, handshake)
             stack.callback(self.shims.close)
             self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
             self._caution()
-            usage = UsageHistory(self._history)
-            stack.callback(usage.close)
-            usage.start()
-            await self._serve_api(stack, usage)
-            stack.callback(usage.end_streams)
+            await self._serve_api(stack)
             stack.callback(shell.end_streams)
             self._handle_signals()
             self._notifier.ready(self._describe())
@@ -127,10 +119,9 @@ class Daemon:
         log.info("stopped")
 
     async def _serve(self) -> None:
-        loops = (self._sample(), self._look_after(), self._keep_house(), self._write_history())
-        tasks = [asyncio.create_task(one) for one in loops]
+        tasks = [asyncio.create_task(one) for one in (self._sample(), self._look_after(), self._keep_house())]
         await self._stop.wait()
-        self.shell.closing = True
+        self.shell.registry.closing = True
         self._notifier.stopping()
         self.directory.unbind()
         self.shims.stop()
@@ -149,13 +140,12 @@ class Daemon:
 
     # ---- the API -----------------------------------------------------------------------------------
 
-    async def _serve_api(self, stack: contextlib.AsyncExitStack, usage: UsageHistory) -> None:
+    async def _serve_api(self, stack: contextlib.AsyncExitStack) -> None:
         from aiohttp import web
 
         from gpushared.api.application import Api, metrics_application
 
-        scope = "system" if self.directory.system else "user"
-        self.api = Api(self.shell, lambda: self.config, scope, self.access, usage)
+        self.api = Api(self.shell, lambda: self.config, "system" if self.directory.system else "user", self.access)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
         runner = web.AppRunner(
@@ -199,17 +189,7 @@ class Daemon:
             sampled = now
             for gpu in self._gpus.infos:
                 if not self.shell.core.gpus[gpu].health.lost:
-                    self.shell.sample_soon(gpu)
-
-    async def _write_history(self) -> None:
-        pause = HISTORY_AGAIN_AFTER
-        while True:
-            try:
-                pause = self.api.history.look()
-            except Exception:
-                self.shell.errors += 1
-                log.exception("the usage history took no sample")
-            await asyncio.sleep(pause)
+                    self.shell.driver.sample_soon(gpu)
 
     async def _look_after(self) -> None:
         """How the GPUs are, and which there are."""
@@ -223,7 +203,7 @@ class Daemon:
             await asyncio.sleep(min(HOUSEKEEPING_EVERY, self.config.idle_exit / 4 or 0.05, watchdog or 1.0))
             if watchdog is not None:
                 self._notifier.alive()
-            self.shell.give_up_broken()
+            self.shell.processes.give_up_broken()
             self.shims.look_after_the_absent()
             self._check()
             status = self._describe()
@@ -238,21 +218,20 @@ class Daemon:
         now = time.monotonic()
         if now - self._checked_at >= CHECK_EVERY:
             self._checked_at = now
-            self.shell.check()
+            self.shell.core_loop.check()
 
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
         now = time.monotonic()
-        if self.api.active or self.shell.core.state.reservations or any(True for _ in self.shell.registry.live()):
+        if self.api.active or self.shell.core.reservations or any(True for _ in self.shell.registry.live()):
             self._busy_at = now
         return now - self._busy_at >= self.config.idle_exit
 
     def _describe(self) -> str:
         core = self.shell.core
-        lent = sum(core.state.loan(job, gpu.id) for gpu in core.gpus.values() for job in core.state.owners(gpu.id))
         out = sum(not gpu.health.admits for gpu in core.gpus.values())
         gpus = _count(len(core.gpus), "GPU") + (f" ({out} out of use)" if out else "")
-        return f"{gpus}, {_count(len(core.jobs), 'job')}, {format_bytes(lent)} lent"
+        return f"{gpus}, {_count(len(core.jobs), 'job')}, {format_bytes(core.lent)} lent"
 
     # ---- signals -----------------------------------------------------------------------------------
 
@@ -277,7 +256,7 @@ class Daemon:
             changed = configuration.changes(self.config, fresh)
             self.config = fresh
             self._identities.forget()
-            self.shell.core.state.policy = fresh.policy()
+            self.shell.core.policy = fresh.policy()
             self.health_monitor.poll()
             self._caution()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))

@@ -1,7 +1,7 @@
 """Writes gpushare.1 and gpushared.8 beside itself, from the parsers that print --help: python docs/man/generate.py
 
-The pages are kept in the source tree, because a build has none of the modules that the parsers need. A test compares
-them. One page has all of gpushare's commands, so that one can search it.
+The pages are kept in the source tree, because who builds a wheel has none of the modules that the parsers need; a test
+compares them. One page has all of gpushare's commands, as one would search it.
 """
 
 from __future__ import annotations

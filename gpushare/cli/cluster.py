@@ -329,7 +329,7 @@ def _from_options(options: dict[str, Any], allocator: Allocator) -> Job:
     queue = options["queue"]
     if not queue:
         names = [name for name in allocator.queues if not views.children(allocator, name)]
-        raise UsageError("no queue is named", hint=f"name a queue with --queue: {', '.join(names[:8])}")
+        raise UsageError("whose quota is it charged to?", hint=f"name a queue with --queue: {', '.join(names[:8])}")
     words: dict[str, Any] = {"queue": queue, "name": options["name"] or _new_name(queue, allocator)}
     words |= {name: options[name] for name in SUBMIT_OPTIONS if options[name] is not None}
     if options["ladder"]:
@@ -418,7 +418,7 @@ def change(changes: tuple[str, ...], store: Path | None) -> None:
     """
     with _open(store, read_only=False) as cluster:
         actions = cluster.append(_read_changes(changes, cluster.allocator), time.time())
-    _output.echo("\n".join(views.action_lines(actions)) if actions else "changed; no job starts, moves or stops")
+    _output.echo("\n".join(views.action_lines(actions)) if actions else "changed; nothing follows from it")
 
 
 def _read_changes(changes: Sequence[str], allocator: Allocator) -> list[Event]:
@@ -485,7 +485,7 @@ def explain(job: str, output: str, store: Path | None) -> None:
         if output == "json":
             _output.print_json("cluster.explain", {**plain(explanation), "never": never})
         else:
-            views.print_explanation(allocator, explanation, never, cluster.at(time.time()))
+            views.print_explanation(allocator, explanation, never, time.time())
 
 
 # ---- simulations --------------------------------------------------------------------------------------

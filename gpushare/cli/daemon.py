@@ -82,7 +82,7 @@ def _stop() -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        raise NotPermitted(f"the daemon (pid {pid}) belongs to another user") from None
+        raise NotPermitted(f"the daemon (pid {pid}) belongs to somebody else") from None
     deadline = time.monotonic() + STOPS_WITHIN
     while time.monotonic() < deadline:
         try:

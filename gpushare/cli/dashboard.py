@@ -26,9 +26,8 @@ from gpushare.locate import find
 def command(port: int, *, opens: bool, read_only: bool) -> None:
     """Serve a page with the GPUs, their jobs and what happens on this node, until interrupted.
 
-    It listens on 127.0.0.1 only, and asks the daemon with your rights. Everybody who has the address that it prints
-    sees and may do what you do: do not pass it on. From another machine forward the port first: ssh -L
-    PORT:127.0.0.1:PORT HOST.
+    It listens on 127.0.0.1 only, and asks the daemon with your rights. Whoever has the address that it prints sees and
+    may do what you do: do not pass it on. From another machine forward the port first: ssh -L PORT:127.0.0.1:PORT HOST.
     """
     asyncio.run(_serve(port, opens=opens, read_only=read_only))
 

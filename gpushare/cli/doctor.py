@@ -54,10 +54,10 @@ def _print_hints(hints: list[tuple[str, str]]) -> None:
 def _print_fixes(found: list[tuple[Check, Finding]]) -> None:
     """Commands for a shell, with comments that say what they are for."""
     if not found:
-        _output.echo("nothing to repair", err=True)
+        _output.echo("nothing to mend", err=True)
     for check, finding in found:
         _output.echo(f"# {check.id} {finding.state}, {check.title}: {finding.detail}".replace("\n", " "))
         for command in finding.fix:
             _output.echo(command)
         if not finding.fix:
-            _output.echo(f"#   no command repairs it: {finding.hint}".replace("\n", " "))
+            _output.echo(f"#   no command mends it: {finding.hint}".replace("\n", " "))

@@ -45,7 +45,7 @@ def command(
     if moment is not None and context.get_parameter_source("last") is not ParameterSource.COMMANDLINE:
         last = sys.maxsize
     if follow and output == "json":
-        raise UsageError("-o json is one document, but events that are followed have no end", hint="use -o jsonl")
+        raise UsageError("what is followed has no end, and -o json is one document", hint="use -o jsonl")
 
     def wanted(record: Record) -> bool:
         return job is None or job in (record["name"], record["job"]) or record["event"] == "lost"

@@ -124,7 +124,7 @@ def _print_found(found: Found) -> None:
 def _print_meaning(meaning: Meaning) -> None:
     _output.echo(meaning.code)
     for message in meaning.messages:
-        _output.echo(f"  …{message}" if message.startswith(":") else f"  {message}")  # … for the differing beginning
+        _output.echo(f"  {message}")
     _output.echo()
     _print_what(meaning)
 
@@ -150,9 +150,9 @@ def _print_now(explanation: Explanation) -> None:
             if one["uuid"] == gpu["uuid"] and one["some"]["total"]:
                 _output.echo(f"  {_stalls(one)}")
     _output.echo()
-    _print_waiting(explanation["waiting"], "no job waits for memory")
+    _print_waiting(explanation["waiting"], "nobody waits for memory")
     if explanation["records"]:
-        _output.echo("\nlatest events (`gpushare events -n 1000` lists more)")
+        _output.echo("\nthe last of what has happened (more of it: `gpushare events -n 1000`)")
         _print_records(explanation["records"][-LAST:], names=True)
 
 
@@ -161,7 +161,9 @@ def _stalls(one: GpuPressure) -> str:
     some, full = one["some"], one["full"]
     lately = f"{some['avg10']:.0%} of the last 10 s, {some['avg300']:.0%} of the last 5 min"
     text = f"owners have waited {format_duration(round(some['total'], 2))} for it in all: {lately}"
-    return text + (f"; for {format_duration(round(full['total'], 2))} all jobs waited" if full["total"] else "")
+    return text + (
+        f"; for {format_duration(round(full['total'], 2))} nobody had anything else" if full["total"] else ""
+    )
 
 
 def _print_waiting(waiting: list[Waiting], none: str | None) -> None:

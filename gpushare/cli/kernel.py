@@ -120,7 +120,7 @@ def _check(flags: Mapping[str, str | None]) -> str:
 
 
 def _options(flags: Mapping[str, str | None], gpus: int, *, lend: bool) -> list[str]:
-    """The options as they are in the kernel's argv."""
+    """As they stand in the kernel's argv."""
     options = []
     for name, text in flags.items():
         if text is not None:
@@ -158,7 +158,7 @@ def list_kernels(*, prefix: Path | None, sys_prefix: bool, output: str) -> None:
     if output == "json":
         _output.print_json("kernels", {"kernels": [_as_json(kernel) for kernel in kernels]})
     elif not kernels:
-        _output.echo("no kernel of gpushare is installed here", err=True)
+        _output.echo("none of gpushare's kernels is installed here", err=True)
     else:
         titles = ("NAME", "BUDGET", "BASE", "DISPLAY NAME", "DIRECTORY")
         rows = [_row(kernel) for kernel in kernels]

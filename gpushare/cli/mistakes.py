@@ -353,7 +353,7 @@ def misplaced(before: Sequence[str], command: Sequence[str]) -> str | None:
     first = Path(command[0]).name
     line = _line(["gpushare", "run", *before, *ours, *rest])
     return render(
-        f"these come after the command, so {first} gets them, not gpushare: {', '.join(named)}",
+        f"behind the command, so for {first} and not for gpushare: {', '.join(named)}",
         hint=f"{line} If not, write -- in front of {first}",
     )
 

@@ -73,7 +73,7 @@ class Column:
     shrink: bool = False  # may be cut in a narrow terminal
     wrap: bool = False  # goes on in the next line where it does not fit
     spare: int = 0  # may be left out to fit a terminal: the largest first; 0 never
-    least: int = SHRUNK  # the least width where it is cut or wrapped
+    least: int = SHRUNK  # so much is left of it where it is cut or goes on
 
 
 def option(*formats: str) -> Callable[[Function], Function]:
@@ -219,12 +219,12 @@ def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: list[int], room: int) -> dict[int, int]:
-    """The widths of the columns. If they are too wide together, those that may be cut shrink, the widest first."""
+    """As wide as they are, with what is too much taken from those that may be cut, the widest first."""
     widths = {index: _widest(columns, rows, index) for index in kept}
     while _total(widths.values()) > room:
         shrinkable = [index for index in kept if widths[index] > _least(columns, rows, index)]
         if not shrinkable:
-            break  # it is still too wide: wrap
+            break  # what is too wide all the same is wrapped
         widths[max(shrinkable, key=lambda index: widths[index])] -= 1
     return widths
 

@@ -14,8 +14,7 @@ from gpushare.cluster.candidates import Bounds, Candidate
 from gpushare.cluster.model import Code
 from gpushare.cluster.order import ROOM
 from gpushare.cluster.placement import forbidden, wants_of
-from gpushare.cluster.space import FOREVER
-from gpushare.cluster.state import JobClass, JobState
+from gpushare.cluster.state import FOREVER, JobClass, JobState
 from gpushare.cluster.turn import Turn
 from gpushare.cluster.victims import Search, commit
 
@@ -110,9 +109,7 @@ def choose(turn: Turn, job: JobState) -> int:
         for node in order:
             if want.need.on(node.memory) > node.memory:
                 continue
-            left = room.get(node.number)
-            if left is None:
-                left = node.fitting(want.need)
+            left = room.get(node.number, len(node.free) - len(node.spec.broken))
             if left >= want.need.gpus:
                 room[node.number] = left - want.need.gpus
                 nodes |= 1 << node.number

@@ -3,7 +3,7 @@
 This file is the door: it makes an event, or several, one transaction, has it decided, and answers questions. What is
 behind it, in the order in which a decision needs it:
 
-    apply.py       what each event means for the state     nodes.py, attempts.py, losses.py: of nodes and attempts
+    apply.py       what each event means for the state
     shares.py      fair shares: exact weighted max-min
     decide.py      in which order the ways to start jobs are tried
     order.py       whose turn it is
@@ -29,8 +29,6 @@ from typing import Any
 
 from gpushare.cluster import explain, views
 from gpushare.cluster.apply import apply, known
-from gpushare.cluster.attempts import wake
-from gpushare.cluster.checks import bad, check_policy
 from gpushare.cluster.decide import decide, learn
 from gpushare.cluster.model import (
     Action,
@@ -52,6 +50,8 @@ from gpushare.cluster.model import (
     Share,
     Wait,
     WhatIf,
+    bad,
+    check_policy,
 )
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
@@ -124,7 +124,6 @@ class Allocator:
             state.version += 1  # what has just started may move now
             state.watch.loose = True
             state.watch.publish(NEXT)
-        wake(turn)
         for event in events:
             apply(turn, event)
         decide(turn)
@@ -138,7 +137,8 @@ class Allocator:
         for job in turn.arrived:
             if job.places or job.job.id not in state.jobs:
                 continue
-            reason = views.job(job).reason
+            gate = job.cls.gate
+            reason = gate if gate is not None else job.reason
             if job.job.wait:
                 turn.out.append(Wait(job.job.id, reason))
             else:
@@ -235,11 +235,6 @@ class Allocator:
     def queues(self) -> Mapping[str, QueueView]:
         """By name, as they are when they are looked up."""
         return _View(self._state.queues, views.queue)
-
-    @property
-    def leaving(self) -> Mapping[tuple[str, int], tuple[Place, ...]]:
-        """Places that tasks told to stop still hold, by job and attempt."""
-        return dict(self._state.leaving)
 
     @property
     def nodes(self) -> Mapping[str, NodeView]:

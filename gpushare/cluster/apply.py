@@ -1,57 +1,44 @@
 """What each event means for the state. Checks come first: an event that raises has changed nothing that is not undone.
 
-Nodes and attempts have files of their own (nodes.py, attempts.py).
-
 Deciding comes later (decide.py); this only notes what is to be looked at again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpushare.cluster import ageing, attempts, nodes
-from gpushare.cluster.attempts import forget_parked, park, unpark
-from gpushare.cluster.checks import bad, check_job, check_moment, check_number, check_queue
-from gpushare.cluster.decide import open_limit
-from gpushare.cluster.losses import forget_leaving
+from gpushare.cluster import ageing
+from gpushare.cluster.decide import open_limit, open_shape
 from gpushare.cluster.model import (
     Code,
     Event,
-    ForeignUse,
     GpuHealth,
     Job,
     JobChanged,
     JobEnded,
-    JobHeld,
-    JobReleased,
     JobRestored,
     JobSubmitted,
     JobWithdrawn,
     NodeAdded,
-    NodeCordoned,
-    NodeDrained,
     NodeLost,
-    NodeUncordoned,
-    NodeUnknown,
     Place,
     QueueAdded,
     QueueChanged,
     QueueRemoved,
     Reason,
-    Started,
-    StartFailed,
     Stopped,
-    StopRefused,
-    TasksLost,
     TimePassed,
+    bad,
+    check_job,
+    check_node,
+    check_queue,
 )
-from gpushare.cluster.nodes import first
 from gpushare.cluster.order import is_open
 from gpushare.cluster.quantity import format_gpus
-from gpushare.cluster.space import FOREVER
-from gpushare.cluster.state import JobClass, JobState, QueueState, State
+from gpushare.cluster.space import BROKEN, NodeState
+from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn
 from gpushare.errors import NoSuchJob
 from gpushare.nearest import did_you_mean
@@ -63,6 +50,188 @@ def apply(turn: Turn, event: Event) -> None:
     if handler is None:
         raise bad("event", f"{type(event).__name__} is unknown", "hand in one of the events of gpushare.cluster.model")
     handler(turn, event)
+
+
+# ---- nodes -------------------------------------------------------------------------------------------
+
+
+def _node_added(turn: Turn, event: NodeAdded) -> None:
+    turn.state.watch.publish_all()
+    state, spec = turn.state, event.node
+    check_node(spec)
+    known = state.space.by_name.get(spec.name)
+    if known is not None and known.alive:
+        old = known.spec
+        if (old.gpus, old.memory) != (spec.gpus, spec.memory):
+            _lose(turn, known)
+        else:
+            for gpu in range(spec.gpus):
+                if (gpu in old.broken) != (gpu in spec.broken):
+                    _set_health(turn, known, gpu, gpu not in spec.broken)
+            _unlink(state, known)
+            state.journal.set(known, "spec", spec)
+            _link(state, known)
+            _nodes_changed(state)
+            return
+    number = len(state.space.nodes) if known is None else known.number
+    node = NodeState(number, spec)
+    if known is None:
+        state.space.nodes.append(node)
+        state.journal.note(state.space.nodes.pop)
+    else:
+        state.space.nodes[number] = node
+        state.journal.note(state.space.nodes.__setitem__, number, known)
+    state.journal.put(state.space.by_name, spec.name, node)
+    _link(state, node)
+    _nodes_changed(state)
+
+
+def _link(state: State, node: NodeState) -> None:
+    state.space.link(node)
+    state.journal.note(state.space.unlink, node)
+
+
+def _unlink(state: State, node: NodeState) -> None:
+    state.space.unlink(node)
+    state.journal.note(state.space.link, node)
+
+
+def _nodes_changed(state: State) -> None:
+    """There is more room, or other room: all who wait for room look again; bytes may cost another part of a GPU."""
+    state.version += 1
+    for shape in state.shapes.values():
+        open_shape(state, shape)
+        if not _found_possible(state, shape) and shape.by_bytes:
+            _estimate_again(state, shape)
+
+
+def _found_possible(state: State, shape: Shape) -> bool:
+    """Whether some node could hold it is looked at again; whether that has changed."""
+    possible = state.too_large(shape) is None
+    if possible == shape.possible:
+        return False
+    state.journal.set(shape, "possible", possible)
+    for cls in shape.classes:
+        state.open(cls)  # it waits for another reason now
+    _estimate_again(state, shape)
+    return True
+
+
+def _estimate_again(state: State, shape: Shape) -> None:
+    charge, demand = state.least_charge(shape), state.demand_of(shape)
+    for cls in shape.classes:
+        state.journal.set(shape, "cheapest", charge)
+        if cls.charge != charge:
+            state.journal.set(cls, "charge", charge)
+            state.weigh(cls.queue)
+            state.open(cls)
+        state.journal.set(cls, "demand", demand)
+        for seqs in (cls.pending, cls.running):
+            for seq in seqs:
+                job = state.by_seq[seq]
+                state.ask(job, max(demand, job.charge) - job.demand)
+
+
+def _node_lost(turn: Turn, event: NodeLost) -> None:
+    turn.state.watch.publish_all()
+    _lose(turn, _node(turn.state, f"node {event.node}", event.node))
+
+
+def _node(state: State, place: str, name: str) -> NodeState:
+    node = state.space.by_name.get(name)
+    if node is None or not node.alive:
+        raise bad(
+            place,
+            f"no node {name!r}",
+            f"there are: {_first([one.spec.name for one in state.space.nodes if one.alive])}",
+            "no_such_node",
+        )
+    return node
+
+
+def _lose(turn: Turn, node: NodeState) -> None:
+    state = turn.state
+    name = node.spec.name
+    for key, places in list(state.leaving.items()):
+        _forget_leaving(state, key, tuple(place for place in places if place.node == name))
+    for seq in sorted(node.jobs):
+        job = state.by_seq[seq]
+        _lose_places(turn, job, [place for place in job.ordered if place.node == name], name)
+    if state.space.reserved >> node.number & 1:
+        ageing.release(turn)
+    _unlink(state, node)
+    _nodes_are_fewer(turn)
+
+
+def _nodes_are_fewer(turn: Turn) -> None:
+    turn.state.version += 1
+    for shape in turn.state.shapes.values():
+        _found_possible(turn.state, shape)
+    turn.start_claimed()
+
+
+def _forget_leaving(state: State, key: tuple[str, int], gone: tuple[Place, ...]) -> None:
+    """These places of an ending attempt are empty now."""
+    if not gone:
+        return
+    for place in gone:
+        state.hold(place, -1)
+    rest = tuple(place for place in state.leaving[key] if place not in gone)
+    if rest:
+        state.journal.put(state.leaving, key, rest)
+    else:
+        state.journal.drop(state.leaving, key)
+
+
+def _lose_places(turn: Turn, job: JobState, lost: list[Place], node: str) -> None:
+    """Tasks are gone with their node or GPU. A job that has less than its least left is stopped and waits again."""
+    reason = Reason(Code.NODE_LOST, {"node": node})
+    lost_of = [sum(place.group == index for place in lost) for index in range(len(job.cls.shape.groups))]
+    enough = all(job.count(i) - lost_of[i] >= group.least for i, group in enumerate(job.cls.shape.groups))
+    if not enough or len(lost) == len(job.places):
+        turn.stop(job, reason, again=True, gone=lost)
+        turn.state.journal.set(job, "evicted_in", -1)
+        return
+    turn.unclaim(job, lost)
+    for place in lost:
+        turn.lift(job, place)
+    turn.after_loss(job, reason)
+
+
+def _gpu_health(turn: Turn, event: GpuHealth) -> None:
+    turn.state.watch.publish_all()
+    node = _node(turn.state, f"node {event.node}", event.node)
+    if not 0 <= event.gpu < len(node.free):
+        what = f"GPU {event.gpu} is not one of {len(node.free)}"
+        raise bad(f"node {event.node}: gpu", what, "number GPUs from 0")
+    _set_health(turn, node, event.gpu, event.healthy)
+
+
+def _set_health(turn: Turn, node: NodeState, gpu: int, healthy: bool) -> None:
+    state = turn.state
+    if healthy == (node.free[gpu] != BROKEN):
+        return
+    name = node.spec.name
+    if not healthy:
+        for key, places in list(state.leaving.items()):
+            _forget_leaving(state, key, tuple(one for one in places if one.node == name and gpu in one.gpus))
+        for seq in sorted(node.jobs):
+            job = state.by_seq[seq]
+            lost = [place for place in job.ordered if place.node == name and gpu in place.gpus]
+            if lost:
+                _lose_places(turn, job, lost, name)
+    broken = node.spec.broken | {gpu} if not healthy else node.spec.broken - {gpu}
+    _unlink(state, node)
+    free = list(node.free)
+    free[gpu] = node.memory if healthy else BROKEN
+    state.journal.set(node, "free", free)
+    state.journal.set(node, "whole", sum(left == node.memory for left in free))
+    state.journal.set(node, "spec", replace(node.spec, broken=frozenset(broken)))
+    _link(state, node)
+    if healthy:
+        _nodes_changed(state)
+    else:
+        _nodes_are_fewer(turn)
 
 
 # ---- queues ------------------------------------------------------------------------------------------
@@ -100,7 +269,11 @@ def _queue(state: State, at: str, name: str) -> QueueState:
 
 def _some(state: State) -> str:
     leaves = [name for name, queue in state.queues.items() if not queue.children]
-    return first(leaves)
+    return _first(leaves)
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "none yet"
 
 
 def _queue_changed(turn: Turn, event: QueueChanged) -> None:
@@ -143,22 +316,9 @@ def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
 # ---- jobs --------------------------------------------------------------------------------------------
 
 
-MOST_COUNT = 2**53
-"""Of attempts: what JSON carries exactly."""
-
-
 def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
     state = turn.state
-    at = f"job {event.job.id}"
-    if event.since is not None:
-        check_moment(f"{at}: since", event.since)
-    check_number(f"{at}: attempt", event.attempt, 0, MOST_COUNT)
-    check_number(f"{at}: evictions", event.evictions, 0, MOST_COUNT)
     job = enter(turn, event.job)
-    if event.since is not None:
-        job.since = min(event.since, turn.now)
-    job.attempt = max(job.attempt, event.attempt)
-    job.evictions = event.evictions
     cls = job.cls
     if cls.gate is not None and not cls.pending:
         state.journal.set(cls, "gate", None)  # what kept the last one of them need not keep this one
@@ -237,8 +397,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
             raise bad(
                 f"{where}.gpus", f"{list(place.gpus)} are not {need.gpus} GPUs of the node", "correct the indices"
             )
-        held = [node.leaving.get(gpu, 0) - node.claimed.get(gpu, 0) for gpu in place.gpus]
-        if any(node.free[gpu] - max(0, more) < amount for gpu, more in zip(place.gpus, held, strict=True)):
+        if any(node.free[gpu] < amount for gpu in place.gpus):
             raise bad(
                 f"{where}.gpus",
                 f"{list(place.gpus)} of {place.node} are taken by others",
@@ -256,10 +415,8 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     state.enlist(job.cls.pending, job.seq)
     length = len(turn.out)
     turn.begin(job, places, event.rung, Reason(Code.FREE))
-    turn.unclaim(job, places)  # they run already
     del turn.out[length:]
     job.attempt = event.attempt
-    job.evictions = event.evictions
     job.since = job.changed = event.since
     job.given_in = -1
     if turn.partial[-1:] == [job] and job.seq in job.cls.short:
@@ -305,25 +462,8 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
     state.open(old)
     state.open(cls)
     state.watch.publish_all()
-    if job.seq in state.parked:
-        state.journal.set(old, "parked", old.parked - 1)
-        state.journal.set(cls, "parked", cls.parked + 1)
     if job.places:
         turn.loosen(job)
-
-
-def _job_held(turn: Turn, event: JobHeld) -> None:
-    job = known(turn.state, event.job)
-    if job.places:
-        raise bad(f"job {event.job}", "it runs, and only what waits can be held", "withdraw it, or let it end")
-    park(turn, job, FOREVER, Reason(Code.HELD, {"why": event.why} if event.why else {}))
-
-
-def _job_released(turn: Turn, event: JobReleased) -> None:
-    job = known(turn.state, event.job)
-    turn.state.journal.set(job, "failures", 0)
-    if job.seq in turn.state.parked:
-        unpark(turn, job)
 
 
 def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:
@@ -341,7 +481,7 @@ def _job_ended(turn: Turn, event: JobEnded) -> None:
     for place in places:
         turn.lift(job, place)
     for key in [key for key in state.leaving if key[0] == event.job]:
-        forget_leaving(state, key, state.leaving[key])
+        _forget_leaving(state, key, state.leaving[key])
     _remove(turn, job)
     turn.start_claimed()
 
@@ -352,7 +492,6 @@ def _remove(turn: Turn, job: JobState) -> None:
     for seqs in (cls.pending, cls.running, cls.short):
         if job.seq in seqs:
             state.delist(seqs, job.seq)
-    forget_parked(state, job)
     turn.forget_run(job)
     state.ask(job, -job.demand)
     state.journal.drop(state.jobs, job.job.id)
@@ -363,33 +502,30 @@ def _remove(turn: Turn, job: JobState) -> None:
         state.open(cls)
 
 
+def _stopped(turn: Turn, event: Stopped) -> None:
+    state = turn.state
+    key = (event.job, event.attempt)
+    if key in state.leaving:
+        _forget_leaving(state, key, state.leaving[key])
+        turn.start_claimed()
+
+
 def _time_passed(turn: Turn, event: TimePassed) -> None:
     """Nothing but time: the turn itself looks at what that changes."""
 
 
 HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
-    NodeAdded: nodes.node_added,
-    NodeLost: nodes.node_lost,
-    NodeUnknown: nodes.node_unknown,
-    NodeCordoned: nodes.node_cordoned,
-    NodeDrained: nodes.node_drained,
-    NodeUncordoned: nodes.node_uncordoned,
-    ForeignUse: nodes.foreign_use,
-    GpuHealth: nodes.gpu_health,
+    NodeAdded: _node_added,
+    NodeLost: _node_lost,
+    GpuHealth: _gpu_health,
     QueueAdded: _queue_added,
     QueueChanged: _queue_changed,
     QueueRemoved: _queue_removed,
     JobSubmitted: _job_submitted,
     JobRestored: _job_restored,
     JobChanged: _job_changed,
-    JobHeld: _job_held,
-    JobReleased: _job_released,
     JobWithdrawn: _job_withdrawn,
     JobEnded: _job_ended,
-    Started: attempts.started,
-    StartFailed: attempts.start_failed,
-    TasksLost: attempts.tasks_lost,
-    Stopped: attempts.stopped,
-    StopRefused: attempts.stop_refused,
+    Stopped: _stopped,
     TimePassed: _time_passed,
 }

@@ -246,7 +246,7 @@ def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
 
 def stoppable(turn: Turn, job: JobState) -> bool:
     """It runs, and got no place in this turn: what is given in a turn is not taken in it."""
-    if job.unstarted or job.spared > turn.now:
+    if job.unstarted:
         return False
     if job.given_in == turn.number:
         turn.again = True

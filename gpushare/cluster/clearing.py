@@ -39,7 +39,7 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
     if not units:
         return None
     units = sorted(units, key=_by_rank)
-    if need.whole and not node.foreign and all(place.amount == node.memory for unit in units for place in unit.here):
+    if need.whole and all(place.amount == node.memory for unit in units for place in unit.here):
         chosen = fewest(units, need.gpus - node.whole)
         if chosen is None:
             return None
@@ -138,7 +138,7 @@ def _greedy_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Boun
 
 def frees_enough(node: NodeState, need: Need, place: Place) -> bool:
     """Would one such task fit on the node if this place were free?"""
-    if need.whole and not node.foreign and place.amount == node.memory:
+    if need.whole and place.amount == node.memory:
         return node.whole + len(place.gpus) >= need.gpus
     return fits_without(node, need, (place,))
 

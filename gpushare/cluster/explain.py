@@ -25,7 +25,6 @@ from gpushare.cluster.model import (
     Event,
     Explanation,
     JobChanged,
-    JobReleased,
     Node,
     NodeAdded,
     QueueChanged,
@@ -54,10 +53,6 @@ def explain(allocator: Allocator, job: JobState) -> Explanation:
     state = allocator._state
     if view.state == "starting":
         return Explanation(name, view.state, _ending(state, job))
-    if job.seq in state.parked:
-        release = (JobReleased(name),)
-        helps = name in allocator.what_if(release).started
-        return Explanation(name, view.state, view.reason, (), release if helps else (), "release it" if helps else "")
     reason = binding(state, job)
     found = list(_options(allocator, job, reason))
     (change, changes), others = (found[0], tuple(found[1:])) if found else (("", ()), ())

@@ -13,9 +13,7 @@ Interface, version 1 (changes are noted here)::
     allocator.validate()                              # raises if an invariant is broken
 
 Since version 1 was written down: Explanation.who and .others, Allocator.limit(), Allocator.now; a JobRestored with a
-part of its gang is completed or stopped instead of refused; Code.TAKEN, Code.TAKEN_AND_MOVED and Code.INCOMPLETE; the
-events of engines: NodeUnknown, NodeCordoned, NodeDrained, NodeUncordoned, ForeignUse, Started, StartFailed, TasksLost,
-StopRefused, JobHeld, JobReleased, Stopped.tasks, Node.uuids, Job.name, and what their jobs and nodes show in the views.
+part of its gang is completed or stopped instead of refused; Code.TAKEN, Code.TAKEN_AND_MOVED and Code.INCOMPLETE.
 
 Quantities are integers: micro-GPUs (`quantity.gpus(0.5) == 500_000`) and bytes. Times are seconds of any clock that
 does not go back; only their differences matter.
@@ -32,27 +30,25 @@ Two ways to run it, `Policy.endings`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from gpushare.cluster.quantity import MICRO, format_gpus
+from gpushare.cluster.quantity import MICRO, MOST, format_gpus
 from gpushare.cluster.reasons import Code, Reason
-from gpushare.errors import NoSuchJob
+from gpushare.errors import NoSuchJob, UsageError
+from gpushare.quantity import format_bytes
 
 __all__ = [
     "ANYWHERE",
     "Action",
     "Code",
     "Event",
-    "ForeignUse",
     "GpuHealth",
     "Grow",
     "Job",
     "JobChanged",
     "JobEnded",
-    "JobHeld",
-    "JobReleased",
     "JobRestored",
     "JobSubmitted",
     "JobWithdrawn",
@@ -60,11 +56,7 @@ __all__ = [
     "NoSuchJob",
     "Node",
     "NodeAdded",
-    "NodeCordoned",
-    "NodeDrained",
     "NodeLost",
-    "NodeUncordoned",
-    "NodeUnknown",
     "Place",
     "Policy",
     "Preempt",
@@ -77,18 +69,16 @@ __all__ = [
     "Selector",
     "Shrink",
     "Start",
-    "StartFailed",
-    "Started",
     "Stop",
-    "StopRefused",
     "Stopped",
     "Tasks",
-    "TasksLost",
     "TimePassed",
     "Wait",
 ]
 
 MOST_GPUS_OF_NODE = 1024
+MOST_TASKS = 10**6
+MOST_BYTES = 2**50
 
 
 # ---- what there is -----------------------------------------------------------------------------------
@@ -107,9 +97,6 @@ class Node:
     labels: tuple[tuple[str, str], ...] = ()
     broken: frozenset[int] = frozenset()
     """Indices of GPUs that must not be used."""
-    uuids: tuple[str, ...] = ()
-    """The identity of each GPU; () where it is not known. Another one at an index is another GPU: what ran there is
-    gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +181,6 @@ class Job:
     """What a user submits. All `least` tasks of all groups start together or none does."""
 
     id: str
-    """Names this job for ever. An engine uses its own identity of the job (a uid), which no other job ever has."""
     queue: str
     tasks: tuple[Tasks, ...] = (Tasks(),)
     priority: int = 50
@@ -206,8 +192,6 @@ class Job:
     """False: refused, with the time to try again, if it cannot be placed now."""
     backfill: bool = False
     """May run on GPUs that are reserved for a gang, and is stopped when that gang is complete."""
-    name: str = ""
-    """What its user calls it, if that is not the id; several jobs may have one name."""
 
 
 class Place(NamedTuple):
@@ -239,10 +223,6 @@ class Policy:
     consolidate: bool = True
     search_width: int = 64
     """How many nodes a search for moves looks at, the most promising first."""
-    back_off: float = 10.0
-    """Seconds that a job or a node rests after a failed start; twice as long after each further one, up to 64 times."""
-    start_tries: int = 3
-    """A job that failed to start so often in a row is held."""
 
 
 # ---- events ------------------------------------------------------------------------------------------
@@ -250,9 +230,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class NodeAdded:
-    """A new node, or a known one that is back or has changed (then its jobs stay where GPUs remain).
-
-    A cordon outlives it; that the node was unknown does not."""
+    """A new node, or a known one that is back or has changed (then its jobs stay where GPUs remain)."""
 
     node: Node
 
@@ -262,45 +240,6 @@ class NodeLost:
     """The node and all that runs there are gone."""
 
     node: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUnknown:
-    """It does not answer. Nothing starts there; what ran there may still run and keeps its places, so nothing runs
-    twice. NodeAdded ends it, or NodeLost."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCordoned:
-    """Nothing starts there any more; what runs stays."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDrained:
-    """Cordoned, and what runs there is stopped and waits again."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUncordoned:
-    """Jobs may start there again."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignUse:
-    """So many bytes of a GPU are in use by programs that are no jobs of ours. They belong to no queue, are left alone,
-    and nothing starts in their place. 0: no longer."""
-
-    node: str
-    gpu: int
-    memory: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,12 +275,6 @@ class QueueRemoved:
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
     job: Job
-    since: float | None = None
-    """When it began to wait, if not now."""
-    attempt: int = 0
-    """The last attempt that it has had: the next start is a later one."""
-    evictions: int = 0
-    """How often it has been stopped for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,22 +291,6 @@ class JobRestored:
     since: float
     attempt: int = 1
     rung: int = 0
-    evictions: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class JobHeld:
-    """A job that waits is not started until JobReleased. UsageError for one that runs."""
-
-    job: str
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobReleased:
-    """It may start now, whatever held it back: a JobHeld, failed starts."""
-
-    job: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,60 +316,12 @@ class JobEnded:
     job: str
 
 
-# About an attempt. What is said of one that is over, or of a job that is gone, changes nothing. `tasks` are pairs of
-# group and task; () are all of them.
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """These tasks run."""
-
-    job: str
-    attempt: int
-    tasks: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StartFailed:
-    """These tasks do not run, and will not in this attempt. Their places are given up as if they had been told to stop.
-
-    With `node` the node is to blame and rests for a while; else the job does, and is held after Policy.start_tries."""
-
-    job: str
-    attempt: int
-    tasks: tuple[tuple[int, int], ...] = ()
-    node: str | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TasksLost:
-    """These tasks ran and are gone, though nobody told them to stop, and the job is not done."""
-
-    job: str
-    attempt: int
-    tasks: tuple[tuple[int, int], ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """With Policy.endings == "reported": these tasks of an attempt that was told to stop are gone."""
+    """With Policy.endings == "reported": all that this attempt was told to stop is gone."""
 
     job: str
     attempt: int
-    tasks: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StopRefused:
-    """With Policy.endings == "reported": this attempt was told to stop and goes on running, all of it.
-
-    It has its places again, and nothing is taken from it for some time. Whoever was to get them waits again."""
-
-    job: str
-    attempt: int
-    retry_after: float = 60.0
-    """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,11 +332,6 @@ class TimePassed:
 Event = (
     NodeAdded
     | NodeLost
-    | NodeUnknown
-    | NodeCordoned
-    | NodeDrained
-    | NodeUncordoned
-    | ForeignUse
     | GpuHealth
     | QueueAdded
     | QueueChanged
@@ -475,15 +339,9 @@ Event = (
     | JobSubmitted
     | JobRestored
     | JobChanged
-    | JobHeld
-    | JobReleased
     | JobWithdrawn
     | JobEnded
-    | Started
-    | StartFailed
-    | TasksLost
     | Stopped
-    | StopRefused
     | TimePassed
 )
 
@@ -675,17 +533,6 @@ class JobView:
     charge: int
     reason: Reason
     backfill: bool = False
-    unstarted: tuple[Place, ...] = ()
-    """Those of its places that others have not left yet."""
-    seen: tuple[tuple[int, int], ...] = ()
-    """Group and task of those that are known to run."""
-    evictions: int = 0
-    failures: int = 0
-    """Starts that failed, one after the other."""
-    held: bool = False
-    """It is not started before it is released."""
-    until: float | None = None
-    """It rests after a failed start, until this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -708,12 +555,147 @@ class NodeView:
     free: tuple[int, ...]
     """Bytes of each GPU not promised to anybody; 0 where it is broken."""
     alive: bool = True
-    cordoned: bool = False
-    unknown: bool = False
-    until: float | None = None
-    """It rests after failed starts, until this time."""
-    foreign: tuple[tuple[int, int], ...] = ()
-    """GPU and bytes that are in use by programs that are no jobs of ours."""
+
+
+# ---- checks ------------------------------------------------------------------------------------------
+
+
+def bad(place: str, what: str, hint: str, code: str = "bad_input") -> UsageError:
+    """An error in the input: where, what, and the remedy."""
+    return UsageError(f"{place}: {what}", hint=hint, code=code)
+
+
+def _number(place: str, value: Any, least: int, most: int, show: Callable[[int], str] = str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad(place, f"{value!r} is not a whole number", "write micro-GPUs or bytes as an int: gpus(0.5)")
+    if value < least or value > most:
+        raise bad(place, f"{show(value)} is not between {show(least)} and {show(most)}", "correct the number")
+
+
+def _seconds(place: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**40:
+        raise bad(place, f"{value!r} is not a number of seconds", "write a number from 0 on")
+
+
+def _name(place: str, value: Any) -> None:
+    if not isinstance(value, str) or not value or len(value) > 253 or not value.isprintable():
+        raise bad(place, f"{value!r} is not a name", "write 1 to 253 printable characters")
+
+
+def check_node(node: Node) -> None:
+    _name("node", node.name)
+    _number(f"node {node.name}: gpus", node.gpus, 0, MOST_GPUS_OF_NODE)
+    _number(f"node {node.name}: memory", node.memory, MICRO, MOST_BYTES, format_bytes)
+    for index in sorted(node.broken):
+        _number(f"node {node.name}: broken", index, 0, node.gpus - 1)
+
+
+def check_policy(policy: Policy) -> None:
+    if policy.endings not in ("instant", "reported"):
+        raise bad("policy: endings", f"{policy.endings!r} is unknown", "write instant or reported")
+    for name in ("grow_hold", "reserve_after", "retry_after"):
+        value = getattr(policy, name)
+        if value is not None or name != "reserve_after":
+            _seconds(f"policy: {name}", value)
+    _number("policy: search_width", policy.search_width, 1, 100_000)
+
+
+def _refuse(at: str, *rules: tuple[bool, str, str, str] | tuple[bool, str, str, str, str]) -> None:
+    """The first rule that is broken: (whether it is, where, what, remedy, code)."""
+    for broken, where, *words in rules:
+        if broken:
+            raise bad(at + where, *words)
+
+
+def check_queue(queue: Queue) -> None:
+    """The queue by itself; the allocator checks its place in the tree."""
+    _name("queue", queue.name)
+    at = f"queue {queue.name}: "
+    for name, least, most in (
+        *((name, 0, MOST) for name in ("quota", "limit", "weight")),
+        *((name, 1, MICRO) for name in ("default_limit", "max_limit")),
+    ):
+        value = getattr(queue, name)
+        if value is not None:
+            _number(at + name, value, least, most, format_gpus)
+    _number(at + "priority", queue.priority, -(2**31), 2**31)
+    if queue.min_runtime is not None:
+        _seconds(at + "min_runtime", queue.min_runtime)
+    unknown, quota, limit = queue.placement not in (None, "pack", "spread"), queue.quota, queue.limit
+    below_quota = limit is not None and quota is not None and limit < quota
+    too_low = f"{format_gpus(limit or 0)} is below the quota of {format_gpus(quota or 0)}"
+    above_most = None not in (queue.default_limit, queue.max_limit) and queue.default_limit > queue.max_limit  # type: ignore[operator]
+    _refuse(
+        at,
+        (unknown, "placement", f"{queue.placement!r} is unknown", "write pack or spread"),
+        (below_quota, "limit", too_low, "raise the limit or lower the quota"),
+        (queue.static and quota is None, "static", "a static queue needs a quota", "give it a quota"),
+        (above_most, "default_limit", "it is above max_limit", "lower default_limit or raise max_limit"),
+    )
+
+
+def check_job(job: Job) -> None:
+    """The job by itself; the allocator checks its queue."""
+    _name("job", job.id)
+    at = f"job {job.id}: "
+    _number(at + "priority", job.priority, -(2**31), 2**31)
+    _seconds(at + "min_runtime", job.min_runtime)
+    for index, tasks in enumerate(job.tasks):
+        _check_tasks(f"{at}tasks[{index}]", tasks)
+    lengths = {len(tasks.ladder) for tasks in job.tasks if tasks.ladder}
+    _refuse(
+        at + "tasks",
+        (not job.tasks, "", "there are none", "give it at least one group of tasks"),
+        (not any(tasks.top for tasks in job.tasks), "", "all groups are empty", "give it at least one task"),
+        (
+            not any(tasks.least for tasks in job.tasks),
+            "",
+            "none of its tasks has to run",
+            "give one group a `least` of 1 or more",
+        ),
+        (len(lengths) > 1, "", "the ladders have different lengths", "give all groups as many rungs, or none"),
+    )
+
+
+def _check_tasks(at: str, tasks: Tasks) -> None:
+    _number(f"{at}.least", tasks.least, 0, MOST_TASKS)
+    if tasks.most is not None:
+        _number(f"{at}.most", tasks.most, 0, MOST_TASKS)
+    _number(f"{at}.gpus", tasks.gpus, 0, MOST_GPUS_OF_NODE)
+    both = tasks.share is not None and tasks.memory is not None
+    _refuse(
+        at,
+        (tasks.top < tasks.least, ".most", f"{tasks.most} is below least, {tasks.least}", "raise most or lower least"),
+        (both, "", "both a share and bytes are asked for", "say one of share and memory", "mixed_request"),
+    )
+    unit, most, show = ("share", MICRO, format_gpus) if tasks.memory is None else ("memory", MOST_BYTES, format_bytes)
+    rungs = tasks.rungs
+    _number(f"{at}.{unit}", rungs[0], 1, most, show)
+    for lower in rungs[1:]:
+        _number(f"{at}.ladder", lower, 1, most, show)
+    if tasks.limit is not None:
+        _number(f"{at}.limit", tasks.limit, 1, most, show)
+    limit = rungs[0] if tasks.limit is None else tasks.limit
+    hint = "raise the limit, or leave it out: then it equals the request"
+    _refuse(
+        at,
+        *(
+            (
+                lower >= higher,
+                ".ladder",
+                f"{show(lower)} does not come after {show(higher)}",
+                "list them in falling order",
+            )
+            for lower, higher in zip(rungs[1:], rungs, strict=False)
+        ),
+        (
+            limit < rungs[0],
+            ".limit",
+            f"{show(limit)} is below the request of {show(rungs[0])}",
+            hint,
+            "request_over_limit",
+        ),
+    )
 
 
 def started(actions: list[Action]) -> Iterator[str]:

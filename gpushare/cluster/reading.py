@@ -151,20 +151,17 @@ def policy(item: Item | None) -> Policy:
         return Policy()
     item.only(*(one.name for one in fields(Policy)))
     given: dict[str, Any] = {}
-    for name in ("grow_hold", "reserve_after", "retry_after", "back_off"):
+    for name in ("grow_hold", "reserve_after", "retry_after"):
         if name in item.keys():  # noqa: SIM118  `in item` is false for null, which means never
             given[name] = item[name].seconds() if name in item else None
-    for name, seconds in given.items():
-        if seconds is None and name != "reserve_after":
-            item.refuse(f"{name} cannot be null", hint="write a duration, as in 30s")
+    if given.get("grow_hold", 0) is None or given.get("retry_after", 0) is None:
+        item.refuse("grow_hold and retry_after cannot be null", hint="write a duration, as in 30s")
     if "endings" in item:
         given["endings"] = item["endings"].choice("instant", "reported")
     if "consolidate" in item:
         given["consolidate"] = item["consolidate"].flag()
     if "search_width" in item:
         given["search_width"] = item["search_width"].integer(1, 100_000)
-    if "start_tries" in item:
-        given["start_tries"] = item["start_tries"].integer(1, 1000)
     return Policy(**given)
 
 

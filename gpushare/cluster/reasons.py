@@ -40,16 +40,6 @@ class Code(StrEnum):
     INCOMPLETE = "incomplete"
     """A part of a gang was found running."""
     WITHDRAWN = "withdrawn"
-    DRAINED = "drained"
-    """Stopped: its node is to be empty."""
-    START_FAILED = "start_failed"
-    """Stopped: the engine could not start all of it."""
-    TASKS_LOST = "tasks_lost"
-    """Stopped: some of its tasks are gone."""
-    CROWDED_OUT = "crowded_out"
-    """Not started: its node was closed, or programs outside of gpushare are on its GPUs."""
-    STOP_REFUSED = "stop_refused"
-    """Runs on, or waits again, because a task that was told to stop does not."""
 
     LIMIT = "limit"
     """Waits: a queue's limit would be broken."""
@@ -63,10 +53,6 @@ class Code(StrEnum):
     """Waits: there is room, but it is kept for a gang that has waited long enough."""
     ENDING = "ending"
     """Placed; starts when those whose GPUs it gets have ended."""
-    HELD = "held"
-    """Waits until it is released."""
-    RESTS = "rests"
-    """Waits for a while after a failed start."""
     NOT_WAITING = "not_waiting"
     """Could run, and runs or was never asked about."""
 
@@ -84,14 +70,6 @@ SENTENCES: Mapping[Code, str | tuple[str, ...]] = {
     Code.NODE_LOST: "node {node} was lost",
     Code.INCOMPLETE: "only a part of the gang was running",
     Code.WITHDRAWN: "it was withdrawn",
-    Code.DRAINED: "node {node} is drained",
-    Code.START_FAILED: ("attempt {attempt} did not start on {node}: {why}", "attempt {attempt} did not start: {why}"),
-    Code.TASKS_LOST: "{tasks:task|tasks} of attempt {attempt} ended without being told to",
-    Code.CROWDED_OUT: (
-        "programs outside of gpushare are on GPU {gpu} of {node}",
-        "nothing may start on {node} now",
-    ),
-    Code.STOP_REFUSED: "attempt {attempt} of {job} was told to stop and runs on",
     Code.LIMIT: "the limit of {queue} is {limit}, {allocated:is|are} in use and {need:more is|more are} needed",
     Code.QUOTA: "the quota of {queue} is {quota}, non-preemptible jobs hold {allocated} and need {need} more",
     Code.NO_SPACE: (
@@ -106,8 +84,6 @@ SENTENCES: Mapping[Code, str | tuple[str, ...]] = {
     ),
     Code.RESERVED: "there is room, but it is reserved for {for_job}",
     Code.ENDING: "starts when the GPUs of {waits_for} are free",
-    Code.HELD: ("it is held: {why}", "it is held"),
-    Code.RESTS: "it did not start ({why}) and is tried again later, {failures:time|times} so far",
     Code.NOT_WAITING: "it does not wait",
 }
 

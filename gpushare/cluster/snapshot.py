@@ -16,7 +16,7 @@ from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import decode, encode
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.space import FOREVER, NodeState
+from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import FEW_CLASSES, JobClass, JobState, QueueState, State
 
 __all__ = ["restore", "take"]
@@ -26,11 +26,6 @@ __all__ = ["restore", "take"]
 class KeptNode:
     node: Node
     alive: bool = True
-    cordoned: bool = False
-    unknown: bool = False
-    failures: int = 0
-    until: float | None = None
-    foreign: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +61,6 @@ class KeptJob:
     unstarted: tuple[tuple[int, int], ...] = ()
     backfill: bool = False
     reason: Reason = THERE_IS_ROOM
-    seen: tuple[tuple[int, int], ...] = ()
-    evictions: int = 0
-    failures: int = 0
-    spared: float | None = None
-    held: bool = False
-    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +100,7 @@ def take(allocator: Allocator) -> str:
             now=allocator.now,
             again=allocator._again,
             sequence=state.sequence,
-            nodes=tuple(_node(node) for node in state.space.nodes),
+            nodes=tuple(KeptNode(node.spec, node.alive) for node in state.space.nodes),
             queues=tuple(KeptQueue(queue.spec, queue.order) for queue in queues),
             classes=tuple(_class(cls) for cls in state.classes.values()),
             jobs=tuple(_job(job) for _, job in sorted(state.by_seq.items())),
@@ -122,23 +111,6 @@ def take(allocator: Allocator) -> str:
         ),
         Snapshot,
     )
-
-
-def _node(node: NodeState) -> KeptNode:
-    return KeptNode(
-        node=node.spec,
-        alive=node.alive,
-        cordoned=node.cordoned,
-        unknown=node.unknown,
-        failures=node.failures,
-        until=_moment(node.until),
-        foreign=tuple(sorted(node.foreign.items())),
-    )
-
-
-def _moment(time: float) -> float | None:
-    """None for never and for always."""
-    return time if -FOREVER < time < FOREVER else None
 
 
 def _class(cls: JobClass) -> KeptClass:
@@ -170,12 +142,6 @@ def _job(job: JobState) -> KeptJob:
         unstarted=tuple(sorted(job.unstarted)),
         backfill=job.backfill,
         reason=job.reason,
-        seen=tuple(sorted(job.seen)),
-        evictions=job.evictions,
-        failures=job.failures,
-        spared=_moment(job.spared),
-        held=job.until == FOREVER,
-        until=_moment(job.until),
     )
 
 
@@ -212,18 +178,6 @@ def _nodes(state: State, kept: Snapshot) -> None:
     for number, one in enumerate(kept.nodes):
         node = NodeState(number, one.node)
         node.alive = one.alive
-        node.cordoned, node.unknown, node.failures = one.cordoned, one.unknown, one.failures
-        node.foreign = dict(one.foreign)
-        for gpu, used in one.foreign:
-            if gpu not in one.node.broken:
-                node.free[gpu] -= used
-        node.whole = node.free.count(node.memory)
-        if one.until is not None:
-            node.until = one.until
-            if one.alive:
-                state.resting[number] = None
-        if node.odd:
-            node.charged = {}
         state.space.nodes.append(node)
         state.space.by_name[one.node.name] = node
         if one.alive:
@@ -253,16 +207,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     job = JobState(one.job, one.seq, queue, cls, one.since)
     job.changed, job.attempt, job.rung = one.changed, one.attempt, one.rung
     job.backfill, job.reason = one.backfill, one.reason
-    job.evictions, job.failures = one.evictions, one.failures
-    job.spared = -FOREVER if one.spared is None else one.spared
-    if one.seen:
-        job.seen = dict.fromkeys(one.seen)
     state.enter(job, one.demand)
-    if one.held or one.until is not None:
-        job.until = FOREVER if one.until is None else one.until
-        state.parked[one.seq] = None
-        cls.parked += 1
-        return
     if not one.places:
         cls.pending.add(one.seq)
         return
@@ -275,8 +220,8 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
         for place in job.unstarted.values():
             state.claim(place, 1)
         state.waiting[one.seq] = None
-    ends = max(one.since + max(one.job.min_runtime, queue.granted), job.spared)
-    if ends > now:
+    ends = one.since + max(one.job.min_runtime, queue.granted)
+    if ends > now and ends > one.since:
         state.guarded[one.seq] = ends
     shape = cls.shape
     if shape.elastic and len(job.places) < sum(group.top for group in shape.groups):

@@ -12,10 +12,7 @@ this greedy choice is exact: a node with k free GPUs holds k // g of them whatev
 where the least is left over on a GPU that is shared already, else to a node with few free GPUs. `spread` chooses the
 opposite.
 
-Free bytes are those of the plan: a GPU promised to a job that waits for others to end is not free. Where programs of
-others (foreign) crowd a GPU that our jobs hold, they are below zero.
-
-A node may be closed: cordoned, unknown, or at rest after failed starts. What runs there stays, nothing starts there.
+Free bytes are those of the plan: a GPU promised to a job that waits for others to end is not free.
 """
 
 from __future__ import annotations
@@ -27,9 +24,7 @@ from typing import NamedTuple
 from gpushare.cluster.model import ANYWHERE, Node, Selector
 from gpushare.cluster.quantity import MICRO, bytes_of_share, charge_of_bytes
 
-FOREVER = float("inf")
-
-BROKEN = -(2**62)
+BROKEN = -1
 """In place of free bytes."""
 
 
@@ -56,23 +51,7 @@ class Need(NamedTuple):
 class NodeState:
     """A node and what is free on it."""
 
-    __slots__ = (
-        "alive",
-        "charged",
-        "claimed",
-        "cordoned",
-        "failures",
-        "foreign",
-        "free",
-        "jobs",
-        "leaving",
-        "memory",
-        "number",
-        "spec",
-        "unknown",
-        "until",
-        "whole",
-    )
+    __slots__ = ("alive", "claimed", "free", "jobs", "leaving", "memory", "number", "spec", "whole")
 
     def __init__(self, number: int, spec: Node) -> None:
         self.number = number
@@ -87,43 +66,6 @@ class NodeState:
         """Bytes of GPUs that tasks told to stop still hold."""
         self.claimed: dict[int, int] = {}
         """Bytes of GPUs that tasks not yet started are promised."""
-        self.cordoned = False
-        self.unknown = False
-        """It does not answer."""
-        self.failures = 0
-        """Starts that failed here since one worked."""
-        self.until = -FOREVER
-        """It rests until then."""
-        self.foreign: dict[int, int] = {}
-        """Bytes of GPUs that programs of others use."""
-        self.charged: dict[int, int] | None = None
-        """Micro-GPUs that our jobs pay for each GPU; kept only while the node is odd()."""
-
-    @property
-    def closed(self) -> bool:
-        return self.cordoned or self.unknown or self.until > -FOREVER
-
-    @property
-    def odd(self) -> bool:
-        """Does it count otherwise than by its GPUs that work?"""
-        return self.closed or bool(self.foreign)
-
-    def worth(self) -> int:
-        """Micro-GPUs that there are to divide: what our jobs hold, and what they could have besides."""
-        if self.charged is None:
-            return MICRO * sum(free != BROKEN for free in self.free)
-        total = 0
-        for gpu, free in enumerate(self.free):
-            if free != BROKEN:
-                held = self.charged.get(gpu, 0)
-                left = 0 if self.closed else MICRO - charge_of_bytes(self.foreign.get(gpu, 0), self.memory)
-                total += max(held, left)
-        return total
-
-    def fitting(self, need: Need) -> int:
-        """GPUs on which so much would be free without our jobs."""
-        amount, foreign = need.on(self.memory), self.foreign
-        return sum(free != BROKEN and self.memory - foreign.get(gpu, 0) >= amount for gpu, free in enumerate(self.free))
 
 
 class Space:
@@ -133,15 +75,13 @@ class Space:
         self.nodes: list[NodeState] = []
         self.by_name: dict[str, NodeState] = {}
         self.alive = 0
-        self.closed = 0
-        """Nodes where nothing starts."""
         self.whole: list[int] = [0]
         self.shared: dict[int, dict[int, int]] = {}
         self.sizes: dict[int, list[int]] = {}
         self.models: dict[int, int] = {}
         """Nodes by the memory of their GPUs."""
         self.capacity = 0
-        """Micro-GPUs that there are to divide."""
+        """Micro-GPUs that work."""
         self.masks: dict[Selector, int] = {}
         self.reserved = 0
         """Nodes kept for gangs that have waited long enough."""
@@ -153,8 +93,6 @@ class Space:
         bit = 1 << node.number
         self.alive |= bit
         node.alive = True
-        if node.closed:
-            self.closed |= bit
         while len(self.whole) <= len(node.free):
             self.whole.append(0)
         self.whole[node.whole] |= bit
@@ -163,35 +101,21 @@ class Space:
             self.sizes[node.memory], self.shared[node.memory] = [], {}
         for size in {free for free in node.free if 0 < free < node.memory}:
             self._add_size(node, size)
-        self.capacity += node.worth()
+        self.capacity += MICRO * sum(free != BROKEN for free in node.free)
         self.masks.clear()
 
     def unlink(self, node: NodeState) -> None:
         bit = 1 << node.number
         self.alive &= ~bit
-        self.closed &= ~bit
         node.alive = False
         self.whole[node.whole] &= ~bit
         self.models[node.memory] &= ~bit
         for size in {free for free in node.free if 0 < free < node.memory}:
             self._remove_size(node, size)
-        self.capacity -= node.worth()
+        self.capacity -= MICRO * sum(free != BROKEN for free in node.free)
         self.masks.clear()
 
     def mask(self, selector: Selector) -> int:
-        """The nodes that a selector allows, where something may start."""
-        return self.reach(selector) & ~self.closed
-
-    def pay(self, node: NodeState, gpus: tuple[int, ...], charge: int) -> None:
-        """Note what our jobs pay for these GPUs of an odd node; may be negative."""
-        charged = node.charged
-        if charged is not None and gpus:
-            self.capacity -= node.worth()
-            for gpu in gpus:
-                charged[gpu] = charged.get(gpu, 0) + charge // len(gpus)
-            self.capacity += node.worth()
-
-    def reach(self, selector: Selector) -> int:
         """The nodes that a selector allows."""
         if selector is ANYWHERE or selector == ANYWHERE:
             return self.alive

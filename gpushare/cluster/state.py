@@ -21,18 +21,16 @@ from gpushare.cluster.model import ANYWHERE, Job, Place, Policy, Queue, Reason, 
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.shares import Claim, Part, divide, share_out
-from gpushare.cluster.space import FOREVER, Need, NodeState, Space
+from gpushare.cluster.space import Need, NodeState, Space
 from gpushare.cluster.watch import Watch
+
+FOREVER = float("inf")
 
 FEW_CLASSES = 64
 """Fewer are never tidied up."""
 
 NO_PLACES: dict[tuple[int, int], Place] = {}
 """Of jobs that have none; never written to. A hundred thousand empty dictionaries would keep the collector busy."""
-
-
-NOTHING_SEEN: dict[tuple[int, int], None] = {}
-"""The same for tasks that are known to run."""
 
 
 class SeqList:
@@ -317,7 +315,6 @@ class JobClass:
         "key",
         "more_gate",
         "more_priced",
-        "parked",
         "pending",
         "preemptible",
         "priced",
@@ -342,8 +339,6 @@ class JobClass:
         """Of those placed, elastic ones that have fewer tasks than they could."""
         self.tall = SeqList()
         """Of those placed, those that can go down their ladder."""
-        self.parked = 0
-        """Jobs of it that are held or rest."""
         self.gate: Reason | None = None
         """Why its first waiting job cannot start; None: not known, it must be tried."""
         self.more_gate: Reason | None = None
@@ -360,7 +355,7 @@ class JobClass:
     @property
     def busy(self) -> bool:
         """Has it jobs?"""
-        return bool(self.pending or self.running or self.parked)
+        return bool(self.pending or self.running)
 
 
 class JobState:
@@ -374,8 +369,6 @@ class JobState:
         "cls",
         "demand",
         "evicted_in",
-        "evictions",
-        "failures",
         "given_in",
         "job",
         "min_runtime",
@@ -383,12 +376,9 @@ class JobState:
         "queue",
         "reason",
         "rung",
-        "seen",
         "seq",
         "since",
-        "spared",
         "unstarted",
-        "until",
     )
 
     def __init__(self, job: Job, seq: int, queue: QueueState, cls: JobClass, now: float) -> None:
@@ -414,16 +404,6 @@ class JobState:
         """The turn in which it was last given a place: none is taken from it in the same turn."""
         self.evicted_in = -1
         """The turn in which it lost its last place: it may not take from others in the same turn."""
-        self.evictions = 0
-        """How often all of it was stopped for others."""
-        self.failures = 0
-        """Starts that failed since one worked."""
-        self.seen: dict[tuple[int, int], None] = NOTHING_SEEN
-        """Those of its tasks that are known to run."""
-        self.spared = -FOREVER
-        """Nothing is taken from it before then: the engine has refused to stop it."""
-        self.until = -FOREVER
-        """It rests until then; infinity: it is held."""
 
     @property
     def shape(self) -> Shape:
@@ -484,10 +464,6 @@ class State:
         self.watch = Watch(self.journal)
         self.guarded: dict[int, float] = {}
         """Until when running jobs cannot be stopped because of their minimum run time, if that is later than now."""
-        self.parked: dict[int, None] = {}
-        """Jobs that are held or rest. They are in no list of their class and ask for nothing."""
-        self.resting: dict[int, None] = {}
-        """Nodes that rest, by number."""
         self.reserve_at = -FOREVER
         """No further job can have waited long enough for a reservation before this time."""
         self.aged: dict[JobClass, None] = {}
@@ -560,8 +536,6 @@ class State:
         node = self.space.by_name[place.node]
         if place.gpus:
             self.space.take(node, place.gpus, place.amount)
-            if node.charged is not None:
-                self.space.pay(node, place.gpus, place.charge)
         if job.places is NO_PLACES:
             job.places = {}
         job.places[place[0], place[1]] = place
@@ -572,8 +546,6 @@ class State:
         node = self.space.by_name[place.node]
         if place.gpus:
             self.space.take(node, place.gpus, -place.amount)
-            if node.charged is not None:
-                self.space.pay(node, place.gpus, -place.charge)
         del job.places[place[0], place[1]]
         left = node.jobs[job.seq] - 1
         if left:
@@ -743,7 +715,7 @@ class State:
 
     def memories(self, shape: Shape) -> list[int]:
         """The sizes of GPUs that it may run on, in rising order."""
-        mask = self.space.reach(shape.selector)
+        mask = self.space.mask(shape.selector)
         found = [memory for memory, nodes in sorted(self.space.models.items()) if nodes & mask]
         if shape.by_bytes:
             most = max(group.needs[-1].amount for group in shape.groups if group.needs[0].in_bytes)
@@ -755,7 +727,7 @@ class State:
         nodes. None if all could be held; before there are nodes nobody can know."""
         if not self.space.alive:
             return None
-        mask = self.space.reach(shape.selector)
+        mask = self.space.mask(shape.selector)
         for group in shape.groups:
             if group.least and not self.space.could_hold(group.needs[-1], mask):
                 return group.needs[-1], self.space.nearest(group.needs[-1], mask)

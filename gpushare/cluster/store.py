@@ -24,31 +24,14 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import decode, decode_events, encode, encode_actions, encode_events
-from gpushare.cluster.model import (
-    Action,
-    Event,
-    ForeignUse,
-    JobHeld,
-    JobReleased,
-    NodeCordoned,
-    NodeDrained,
-    NodeUncordoned,
-    NodeUnknown,
-    Policy,
-    Started,
-    StartFailed,
-    StopRefused,
-    TasksLost,
-    TimePassed,
-)
+from gpushare.cluster.model import Action, Event, Policy, TimePassed
 from gpushare.cluster.snapshot import restore, take
 from gpushare.errors import GpushareError
 
@@ -59,11 +42,6 @@ FORMAT = 1
 COMPACTED = 3
 """The format of a file that has a snapshot: a version that knows only the first would miss the rows that are gone. In
 format 2 the snapshot had no checksum."""
-OF_ENGINES = 4
-"""The format of a file, with or without a snapshot, that has had events of engines: older versions do not know them."""
-SET_BACK = 300.0
-"""Seconds by which the clocks of machines that write to one file may disagree. A clock that is further behind was set
-back: the cluster's time goes on from where it is."""
 FEW = 500
 """Rows that are no burden: a fraction of a second."""
 BUSY_SECONDS = 10.0
@@ -84,12 +62,6 @@ CREATE TABLE snapshot (
     checksum TEXT NOT NULL -- of the policy and of the three above
 )
 """
-
-HAS_SNAPSHOT = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'snapshot'"
-ENGINE_EVENTS = (
-    *(NodeUnknown, NodeCordoned, NodeDrained, NodeUncordoned, ForeignUse, JobHeld, JobReleased),
-    *(Started, StartFailed, TasksLost, StopRefused),
-)
 
 
 class StoreError(GpushareError):
@@ -126,9 +98,6 @@ class Store:
         self.seq = 0
         """The last row that the allocator has seen."""
         self.now = 0.0
-        """The cluster's time. It does not go back, and stands still for no clock that was set wrong."""
-        self._shift = 0.0
-        """Seconds that the cluster's time is ahead of the machine's clock."""
         self._folded, self._long = 0, FEW
         self._catch_up_safely()
 
@@ -172,9 +141,9 @@ class Store:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if application != APPLICATION:
                 raise StoreError(f"{path} is not a cluster of gpushare", hint="name another file with --store")
-            if not FORMAT <= version <= OF_ENGINES:
+            if not FORMAT <= version <= COMPACTED:
                 raise StoreError(
-                    f"{path} has format {version}, this gpushare reads up to {OF_ENGINES}",
+                    f"{path} has format {version}, this gpushare reads up to {COMPACTED}",
                     hint="use the gpushare that wrote it",
                 )
             opened = cls(path, connection, read_only=read_only)
@@ -187,38 +156,21 @@ class Store:
 
     # ---- writing --------------------------------------------------------------------------------
 
-    def at(self, clock: float) -> float:
-        """The cluster's time when the machine's clock (seconds) shows this. It does not go back."""
-        return max(self.now, clock + self._shift_at(clock))
-
-    def _shift_at(self, clock: float) -> float:
-        set_back = clock + self._shift < self.now - SET_BACK
-        return self.now - clock if set_back else self._shift
-
     def append(self, events: Sequence[Event], now: float) -> list[Action]:
-        """Decide on events that come together, and keep both. If they are refused, nothing has changed.
-
-        `now` is what the machine's clock shows (seconds); what counts is at(now)."""
-        return self._append(events, lambda: (self.at(now), self._shift_at(now)))
-
-    def _append(self, events: Sequence[Event], clock: Callable[[], tuple[float, float]]) -> list[Action]:
-        """`clock` says the cluster's time, and how far it is ahead, once all rows have been seen."""
+        """Decide on events that come together, and keep both. If they are refused, nothing has changed."""
         if self.read_only:
             raise StoreError(f"{self.path} was opened for reading", hint="open it for writing")
         try:
             with _understood(self.path):
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._catch_up()
-                now, shift = clock()
+                # Clocks of different machines may disagree, the cluster's own does not go back.
+                now = max(now, self.now)
                 actions = self.allocator.handle(list(events), now)
                 self._connection.execute(
                     "INSERT INTO log VALUES (?, ?, ?, ?)",
                     (self.seq + 1, now, encode_events(events), encode_actions(actions)),
                 )
-                if shift != self._shift:
-                    self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('shift', ?)", (shift.hex(),))
-                if any(isinstance(event, ENGINE_EVENTS) for event in events):
-                    self._connection.execute(f"PRAGMA user_version = {OF_ENGINES}")
                 self._connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back()
@@ -227,7 +179,7 @@ class Store:
                 self._begin_again()
             raise
         self.seq += 1
-        self.now, self._shift = now, shift
+        self.now = now
         if self.length >= self._long:
             self._long = self.length * 2  # if it cannot be now, try again much later: the append has succeeded
             with contextlib.suppress(StoreError):
@@ -256,7 +208,7 @@ class Store:
                     "INSERT INTO snapshot VALUES (?, ?, ?, ?)", (self.seq, self.now, state, checksum)
                 )
                 self._connection.execute("DELETE FROM log")
-                self._connection.execute(f"PRAGMA user_version = {max(COMPACTED, self._format())}")
+                self._connection.execute(f"PRAGMA user_version = {COMPACTED}")
                 self._connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -282,23 +234,17 @@ class Store:
         self._long = max(FEW, len(self.allocator.jobs))
 
     def pass_time(self, now: float) -> list[Action]:
-        """What time alone has led to since the last event: holds that ended, jobs that have waited long enough.
-
-        `now` is what the machine's clock shows (seconds)."""
+        """What time alone has led to since the last event: holds that ended, jobs that have waited long enough."""
         actions: list[Action] = []
         last = None
-        now = self.at(now)
         while (wake := self.allocator.next_wake) is not None and wake <= now and wake != last:
             last = wake
             if self.read_only:
                 self.now = max(self.now, wake)
                 actions += self.allocator.handle(TimePassed(), self.now)
             else:
-                actions += self._append([TimePassed()], partial(self._at_least, wake))
+                actions += self.append([TimePassed()], wake)
         return actions
-
-    def _at_least(self, time: float) -> tuple[float, float]:
-        return max(time, self.now), self._shift
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -339,8 +285,6 @@ class Store:
     def _catch_up(self) -> None:
         """Hand in the rows that others have appended, and see that they mean what they meant."""
         self._catch_up_with_snapshot()
-        with _readable(self.path, "its time"):
-            self._shift = float.fromhex(self._meta("shift", "0x0p+0"))
         for row in self.rows(self.seq):
             if row.seq != self.seq + 1:
                 raise StoreError(f"{self.path}: row {self.seq + 1} of the log is missing", hint="restore a copy of it")
@@ -354,7 +298,7 @@ class Store:
 
     def _catch_up_with_snapshot(self) -> None:
         """Another has compacted the log: rows that this one has not seen may be gone."""
-        if self._format() == FORMAT or not self._connection.execute(HAS_SNAPSHOT).fetchone():
+        if self._connection.execute("PRAGMA user_version").fetchone()[0] == FORMAT:
             return
         with _readable(self.path, "its state"):
             (seq,) = self._connection.execute("SELECT seq FROM snapshot").fetchone()
@@ -379,14 +323,9 @@ class Store:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _format(self) -> int:
-        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-
-    def _meta(self, key: str, default: str | None = None) -> str:
+    def _meta(self, key: str) -> str:
         with _understood(self.path):
             found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        if found is None and default is not None:
-            return default
         if found is None:
             raise StoreError(f"{self.path}: {key} is missing", hint="restore a copy of it")
         return str(found[0])

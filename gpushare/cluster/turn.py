@@ -29,7 +29,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.space import Need, NodeState
-from gpushare.cluster.state import NO_PLACES, NOTHING_SEEN, JobState, QueueState, Shape, State
+from gpushare.cluster.state import NO_PLACES, JobState, QueueState, Shape, State
 
 STEPS = 20_000
 """Of exact searches (exact.py), all those of a turn together."""
@@ -127,9 +127,9 @@ class Turn:
     def guard(self, job: JobState) -> None:
         """Note until when it cannot be stopped."""
         state = self.state
-        until = max(job.since + max(job.job.min_runtime, job.queue.granted), job.spared)
-        if until > self.now:
-            state.journal.put(state.guarded, job.seq, until)
+        granted = max(job.job.min_runtime, job.queue.granted)
+        if granted and job.since + granted > self.now:
+            state.journal.put(state.guarded, job.seq, job.since + granted)
         else:
             state.journal.drop(state.guarded, job.seq)
 
@@ -221,12 +221,9 @@ class Turn:
 
     def leave(self, job: JobState, places: Iterable[Place]) -> None:
         """Tasks are told to stop; until that is reported their places are not empty."""
-        state = self.state
-        places = list(places)
-        for place in places:
-            state.journal.drop(job.seen, (place.group, place.task))
         if not self.reported:
             return
+        state = self.state
         key = (job.job.id, job.attempt)
         running = tuple(place for place in places if (place.group, place.task) not in job.unstarted)
         for place in running:
@@ -259,8 +256,6 @@ class Turn:
         """These places, lifted already, are lost for good."""
         self.leave(job, places)
         whole = not job.places
-        if whole:
-            self.state.journal.set(job, "evictions", job.evictions + 1)
         self.out.append(Preempt(job.job.id, job.attempt, tuple(sorted(places)), whole, for_job, reason))
         self.after_loss(job, reason)
 
@@ -274,7 +269,6 @@ class Turn:
             state.journal.set(job, "reason", reason)
             state.journal.set(job, "since", self.now)
             state.journal.set(job, "evicted_in", self.number)
-            state.journal.set(job, "seen", NOTHING_SEEN)
             state.open(cls)
         elif cls.shape.elastic:
             self._note_elastic(job)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gpushare.cluster.model import JobView, Loan, NodeView, Place, QueueView, Share
-from gpushare.cluster.quantity import MICRO, bytes_of_share, charge_of_bytes
-from gpushare.cluster.space import BROKEN, FOREVER, NodeState
+from gpushare.cluster.quantity import MICRO, bytes_of_share
+from gpushare.cluster.space import BROKEN, NodeState
 from gpushare.cluster.state import JobState, QueueState, State, parts
 
 
 def job(one: JobState) -> JobView:
     state = "pending" if not one.places else "starting" if len(one.unstarted) == len(one.places) else "running"
-    parked = one.until > -FOREVER
-    reason = one.cls.gate if not one.places and not parked and one.cls.gate is not None else one.reason
+    reason = one.cls.gate if not one.places and one.cls.gate is not None else one.reason
     return JobView(
         one.job,
         state,  # type: ignore[arg-type]
@@ -24,12 +23,6 @@ def job(one: JobState) -> JobView:
         one.charge,
         reason,
         one.backfill,
-        unstarted=tuple(one.unstarted[key] for key in sorted(one.unstarted)),
-        seen=tuple(sorted(one.seen)),
-        evictions=one.evictions,
-        failures=one.failures,
-        held=one.until == FOREVER,
-        until=one.until if parked and one.until < FOREVER else None,
     )
 
 
@@ -59,13 +52,7 @@ def queue(one: QueueState) -> QueueView:
 
 def node(one: NodeState) -> NodeView:
     return NodeView(
-        one.spec,
-        tuple(max(0, left) for left in one.free) if one.alive else (0,) * len(one.free),
-        one.alive,
-        one.cordoned,
-        one.unknown,
-        one.until if one.until > -FOREVER else None,
-        tuple(sorted(one.foreign.items())),
+        one.spec, tuple(max(0, left) for left in one.free) if one.alive else (0,) * len(one.free), one.alive
     )
 
 
@@ -131,8 +118,6 @@ def next_wake(state: State, now: float) -> float | None:
     times: list[float] = []
     hold, after = state.policy.grow_hold, state.policy.reserve_after
     times += [state.by_seq[seq].changed + hold for seq in state.shrunk]
-    times += [state.by_seq[seq].until for seq in state.parked if state.by_seq[seq].until < FOREVER]
-    times += [state.space.nodes[number].until for number in state.resting]
     waiting = False
     for cls in state.classes.values():
         if cls.pending:
@@ -188,11 +173,8 @@ def _validate_nodes(state: State) -> None:
             if gpu in node.spec.broken:
                 assert free == BROKEN and key not in used, f"{key} is broken and used"
                 continue
-            foreign = node.foreign.get(gpu, 0)
-            assert 0 <= foreign <= node.memory, f"{key}: foreign"
-            assert free >= 0 or foreign, f"{key}: {free} bytes free"
-            assert free == node.memory - used.get(key, 0) - foreign, f"{key}: free"
-            assert free >= 0 or key not in claimed, f"{key}: something is to start where there is no room"
+            assert 0 <= free <= node.memory, f"{key}: {free} bytes free"
+            assert free == node.memory - used.get(key, 0), f"{key}: free"
             assert charged.get(key, 0) <= MICRO, f"{key}: {charged[key]} micro-GPUs promised"
             assert node.claimed.get(gpu, 0) == claimed.get(key, 0), f"{key}: claimed"
             assert node.leaving.get(gpu, 0) == leaving.get(key, 0), f"{key}: leaving"
@@ -202,43 +184,24 @@ def _validate_nodes(state: State) -> None:
 
 def _validate_index(state: State) -> None:
     space = state.space
-    alive, closed, capacity = 0, 0, 0
+    alive, capacity = 0, 0
     whole = [0] * len(space.whole)
     shared: dict[int, dict[int, int]] = {}
     for one in space.nodes:
         if one.alive:
             bit = 1 << one.number
             alive |= bit
-            closed |= bit if one.cordoned or one.unknown or one.until > -FOREVER else 0
-            capacity += _worth(state, one)
+            capacity += MICRO * sum(free != BROKEN for free in one.free)
             assert one.whole == one.free.count(one.memory)
             whole[one.whole] |= bit
             for free in one.free:
                 if 0 < free < one.memory:
                     table = shared.setdefault(one.memory, {})
                     table[free] = table.get(free, 0) | bit
-    assert (space.alive, space.closed, space.whole) == (alive, closed, whole), "index"
-    assert space.capacity == capacity, f"{space.capacity} micro-GPUs to divide, {capacity} there"
-    resting = {one.number for one in space.nodes if one.alive and one.until > -FOREVER}
-    assert set(state.resting) == resting, "nodes that rest"
+    assert (space.alive, space.capacity, space.whole) == (alive, capacity, whole), "index"
     assert {memory: table for memory, table in space.shared.items() if table} == shared, "index of shared GPUs"
     for memory, table in space.shared.items():
         assert space.sizes[memory] == sorted(table), "sizes"
-
-
-def _worth(state: State, node: NodeState) -> int:
-    """What a node adds to what is divided: each GPU that works, but where nothing starts what our jobs hold, and beside
-    programs of others what they leave."""
-    held: dict[int, int] = {}
-    for one in state.jobs.values():
-        for place in one.places.values():
-            if place.node == node.spec.name:
-                for gpu in place.gpus:
-                    held[gpu] = held.get(gpu, 0) + place.charge // len(place.gpus)
-    left = 0 if node.closed else MICRO
-    working = [gpu for gpu, free in enumerate(node.free) if free != BROKEN]
-    foreign = {gpu: charge_of_bytes(used, node.memory) for gpu, used in node.foreign.items()}
-    return sum(max(held.get(gpu, 0), left - foreign.get(gpu, 0)) for gpu in working)
 
 
 def _validate_queues(state: State) -> None:
@@ -293,13 +256,8 @@ def _validate_jobs(state: State) -> None:
             seqs[seq] = "running"
         for seq in (*cls.short, *cls.tall):
             assert seqs[seq] == "running"
-        assert cls.parked == sum(state.by_seq[seq].cls is cls for seq in state.parked), f"{cls.key}: parked"
         assert (cls in state.tall) == bool(cls.tall), "classes that can go down"
         assert not len(cls.pending) or cls.gate is not None, "a class waits and does not know why"
-    for seq in state.parked:
-        one = state.by_seq[seq]
-        assert seq not in seqs and not one.places and not one.demand and one.until > -FOREVER, f"{one.job.id}: parked"
-        seqs[seq] = "parked"
     assert sorted(seqs) == sorted(state.by_seq)
     for one in state.jobs.values():
         shape = one.cls.shape
@@ -313,8 +271,6 @@ def _validate_jobs(state: State) -> None:
             assert tall == (one.rung < shape.rungs - 1), f"{one.job.id}: on the ladder"
             assert not tall or one.cls in state.tall
         assert (one.seq in state.waiting) == bool(one.unstarted)
-        assert set(one.seen) <= set(one.places) - set(one.unstarted), f"{one.job.id}: seen"
-        assert (one.until > -FOREVER) == (one.seq in state.parked), f"{one.job.id}: held"
         if one.backfill:
             assert one.seq in state.backfills
 
@@ -322,13 +278,7 @@ def _validate_jobs(state: State) -> None:
 def dump(state: State) -> dict[str, Any]:
     """Plain data, sorted."""
     return {
-        "nodes": [
-            (
-                *(one.spec.name, one.alive, list(one.free), sorted(one.leaving.items())),
-                *(one.cordoned, one.unknown, one.until, one.failures, sorted(one.foreign.items())),
-            )
-            for one in state.space.nodes
-        ],
+        "nodes": [(one.spec.name, one.alive, list(one.free), sorted(one.leaving.items())) for one in state.space.nodes],
         "queues": [
             (one.name, one.allocated, one.fixed, one.demand, one.share, repr(one.spec))
             for one in sorted(state.queues.values(), key=lambda one: one.order)
@@ -337,7 +287,6 @@ def dump(state: State) -> dict[str, Any]:
             (
                 *(one.seq, repr(one.job), one.attempt, one.rung, one.since, one.changed, one.backfill),
                 *(one.charge, one.demand, [tuple(place) for place in one.ordered], sorted(one.unstarted)),
-                *(sorted(one.seen), one.evictions, one.failures, one.spared, one.until),
             )
             for _, one in sorted(state.by_seq.items())
         ],

@@ -1,8 +1,8 @@
 """What changes on the node, for the pages that are visible now.
 
-One task reads the daemon for all pages: its two streams, of records and of changes of memory, and its state after each
-line of them. A page is sent the whole state once and then what differs. While no page is visible the task does not run
-and the daemon hears nothing.
+One task reads the daemon for all pages: its stream of records, and its state after each record and once a second. A
+page is sent the whole state once and then what differs. While no page is visible the task does not run and the daemon
+hears nothing.
 
 Messages, each a server-sent event whose data is JSON:
 
@@ -26,10 +26,10 @@ from gpushare.errors import DaemonUnreachable, GpushareError
 
 __all__ = ["Live"]
 
-EVERY = 10.0
-"""Seconds between two looks at the state while nothing happens: a program that is paused makes no line."""
+EVERY = 1.0
+"""Seconds between two looks at the state: what a program takes within its credit makes no record."""
 AT_MOST_EVERY = 0.1
-"""Seconds between two looks while lines come."""
+"""Seconds between two looks while records come."""
 AGAIN_AFTER = 1.0
 """Seconds until a daemon that is away is looked for again."""
 UNREAD = 500
@@ -130,7 +130,7 @@ class Live:
     async def _follow_daemon(self) -> None:
         """Until it is away. One that restarts ends its stream of records, whatever it answers afterwards."""
         self._stale.set()
-        tasks = [asyncio.create_task(one) for one in (self._read_records(), self._read_changes(), self._read_state())]
+        tasks = [asyncio.create_task(one) for one in (self._read_records(), self._read_state())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -143,11 +143,6 @@ class Live:
     async def _read_records(self) -> None:
         async for record in self._daemon.lines("/v1/events?follow=1&last=0"):
             self._tell(event("record", record))
-            self._stale.set()
-
-    async def _read_changes(self) -> None:
-        """Only that there is one counts: what the page shows is the state."""
-        async for _ in self._daemon.lines("/v1/history?follow=1"):
             self._stale.set()
 
     async def _read_state(self) -> None:

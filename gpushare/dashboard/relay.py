@@ -18,7 +18,6 @@ __all__ = ["MOST_OF_A_BODY", "Call", "allowed", "body_for"]
 MOST_OF_A_BODY = 4096
 """Bytes."""
 ID = "[0-9a-f]{16}"
-UUID = r"[0-9A-Za-z-]{1,64}"
 NUMBER = r"\d{1,12}(\.\d{1,3})?"
 
 
@@ -43,7 +42,6 @@ CALLS = (
     Call("GET", "/v1/version"),
     Call("GET", "/v1/explain"),
     Call("GET", "/v1/events", {"since": NUMBER}),
-    Call("GET", "/v1/history", {"since": NUMBER, "until": NUMBER, "step": NUMBER, "job": ID, "gpu": UUID}),
     Call("GET", "/v1/jobs", {"ended": "1"}),
     Call("GET", f"/v1/jobs/{ID}"),
     Call("GET", f"/v1/jobs/{ID}/story"),

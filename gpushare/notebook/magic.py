@@ -35,9 +35,9 @@ def magic(line: str) -> None:
     %gpushare explain               what happened to this job, and why it does not get more
     %gpushare help                  this text
 
-    In the bar, # is used, and | is where the request ends: memory right of it is borrowed. When its owner wants it
-    back, the running cell (or the last one) says so, the caches of PyTorch, CuPy and Numba are emptied, and callbacks
-    of gpushare.on_pressure are called. A kernel that still has a loan after the grace is stopped.
+    In the bar, # is used, and | is where the request ends: what is right of it is borrowed. When its owner wants it
+    back, the cell that runs (or ran last) says so, the caches of PyTorch, CuPy and Numba are emptied, and callbacks
+    of gpushare.on_pressure are called. A kernel that still has a loan when the grace is over is stopped.
     """
     try:
         _do(shlex.split(line))

@@ -197,7 +197,7 @@ def test_explain(gpushare, busy):
         "GPU 0 (gpushare software GPU): 3.2 GiB free of 15.5 GiB, 12.0 GiB used by jobs (8.0 GiB of it lent),"
         " 300.0 MiB outside gpushare",
         "",
-        "no job waits for memory",
+        "nobody waits for memory",
     ]
 
 
@@ -422,7 +422,7 @@ def test_doctor_names_what_is_wrong(gpushare, fake, monkeypatch):
     assert code == 1
     rows = {row[0]: row for row in columns(out) if row[0].startswith("GS")}
     assert rows["GS03"][1] == "fail"
-    assert rows["GS05"][1:4] == ["warn", "other preload libraries", "found libvgpu.so"]
+    assert rows["GS05"][1:4] == ["warn", "other interposers", "found libvgpu.so"]
     assert rows["GS09"][3] == "there is no variable GPUSHARE_LIMITT: did you mean GPUSHARE_LIMIT?"
     assert "hint: GS09: unset what you do not mean" in out
 

@@ -38,9 +38,9 @@ def test_they_are_a_script_to_read(gpushare, fake, monkeypatch):
     fake.unmanaged = 2**30
     _, out, _ = gpushare("doctor", "--fix-hints")
     lines = out.splitlines()
-    assert lines[lines.index("# GS05 warn, other preload libraries: found libvgpu.so") + 1] == "unset LD_PRELOAD"
+    assert lines[lines.index("# GS05 warn, other interposers: found libvgpu.so") + 1] == "unset LD_PRELOAD"
     outside = next(number for number, line in enumerate(lines) if line.startswith("# GS08 warn"))
-    assert lines[outside + 1].startswith("#   no command repairs it: guarantees hold only")
+    assert lines[outside + 1].startswith("#   no command mends it: guarantees hold only")
     assert subprocess.run(["sh", "-n"], input=out, text=True).returncode == 0
     assert "GS04" not in out, "what is well is not spoken of"
 

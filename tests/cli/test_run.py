@@ -576,7 +576,7 @@ def test_a_report_that_nobody_reads(start, fake, tmp_path, reader):
     began = time.monotonic()
     assert process.wait(30) == 3
     assert 4.5 < time.monotonic() - began < 20
-    why = "it was not read" if reader else "it was not opened for reading"
+    why = "nobody has read it" if reader else "nobody has opened it for reading"
     assert process.stderr.read() == f"gpushare: cannot write the report to {pipe}: {why} within 5 s\n"
     if held is not None:
         os.close(held)

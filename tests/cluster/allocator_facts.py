@@ -11,13 +11,10 @@ from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     Action,
     Event,
-    ForeignUse,
-    JobHeld,
     JobRestored,
     JobSubmitted,
     JobView,
     NodeAdded,
-    NodeCordoned,
     NodeLost,
     QueueAdded,
     Wait,
@@ -51,15 +48,9 @@ def facts(allocator: Allocator, changed: dict[str, float]) -> tuple[list[Event],
         if view.state == "pending":
             waits = replace(view.job, wait=True)  # it was admitted, and has been stopped since
             jobs.append(told(JobSubmitted, view, job=waits))
-            if view.held or view.until is not None:
-                jobs.append(JobHeld(view.job.id))
         else:
             since = max(view.since, changed.get(view.job.id, view.since))
             jobs.append(told(JobRestored, view, since=since))
-    for node in views:
-        if node.alive:
-            jobs += [ForeignUse(node.node.name, gpu, memory) for gpu, memory in node.foreign]
-            jobs += [NodeCordoned(node.node.name)] * (node.cordoned or node.unknown or node.until is not None)
     return there, jobs
 
 

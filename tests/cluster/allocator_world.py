@@ -13,24 +13,17 @@ from random import Random
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     Code,
-    ForeignUse,
     GpuHealth,
     Grow,
     Job,
     JobChanged,
     JobEnded,
-    JobHeld,
-    JobReleased,
     JobSubmitted,
     JobWithdrawn,
     Move,
     Node,
     NodeAdded,
-    NodeCordoned,
-    NodeDrained,
     NodeLost,
-    NodeUncordoned,
-    NodeUnknown,
     Policy,
     Preempt,
     Queue,
@@ -40,13 +33,9 @@ from gpushare.cluster.model import (
     Selector,
     Shrink,
     Start,
-    Started,
-    StartFailed,
     Stop,
     Stopped,
-    StopRefused,
     Tasks,
-    TasksLost,
     TimePassed,
     Wait,
 )
@@ -85,9 +74,6 @@ class Taste:
     depth: int = 2
     unit: bool = False
     """All jobs are one whole GPU, preemptible."""
-    engine: bool = False
-    """What engines report happens: nodes are closed and unknown, GPUs are used by others and exchanged, starts and
-    stops fail, tasks are lost one by one, jobs are held."""
     tight: bool = False
     """Every queue has a quota of a few halves of a GPU, most have a limit that is as low, and jobs ask for bytes."""
 
@@ -112,12 +98,6 @@ class World:
         self.begun: dict[tuple[str, int], float] = {}
         self.claimed: set[str] = set()
         """Jobs that somebody was evicted for and that have not started yet."""
-        self.foreign: Counter[tuple[str, int]] = Counter()
-        """Bytes that others use."""
-        self.closed: dict[str, set[str]] = {}
-        """Why nothing may start on a node."""
-        self.attempts: dict[str, int] = {}
-        """The last one that was told to stop or given up: none that is started again may be earlier."""
         self.queues: dict[str, Queue] = {}
         self.nodes: dict[str, Node] = {}
         self.serial = 0
@@ -197,9 +177,6 @@ class World:
         random = self.random
         roll = random.random()
         self.now += random.choice([0, 0, 1, 5, 30])
-        if self.taste.engine and random.random() < 0.25:
-            random.choice(HAPPENINGS)(self)
-            return
         if self.taste.reported and self.leaving and roll < 0.35:
             name, attempt = random.choice(sorted(self.leaving))
             self.report(name, attempt)
@@ -304,10 +281,6 @@ class World:
     def _gone(self, node: str, gpu: int | None) -> None:
         """What runs there is gone before anybody is told."""
         self.claimed.clear()
-        if gpu is None:
-            self.closed.get(node, set()).discard("unknown")
-            for key in [key for key in self.foreign if key[0] == node]:
-                del self.foreign[key]
 
         def lost(place) -> bool:
             return place.node == node and (gpu is None or gpu in place.gpus)
@@ -338,122 +311,6 @@ class World:
         self.jobs[name] = job
         self.send(JobChanged(name, job.priority, job.preemptible))
 
-    # ---- what engines report -----------------------------------------------------------------------------
-
-    def close_or_open(self) -> None:
-        name = self.random.choice(sorted(self.nodes))
-        if not self.allocator.nodes[name].alive:
-            return
-        why = self.closed.setdefault(name, set())
-        kind = self.random.choice([NodeCordoned, NodeDrained, NodeUncordoned, NodeUncordoned, NodeUnknown, NodeAdded])
-        if kind is NodeUncordoned:
-            why.discard("cordoned")
-        elif kind is NodeAdded:
-            why.discard("unknown")
-        else:
-            why.add("unknown" if kind is NodeUnknown else "cordoned")
-        self.claimed.clear()
-        self.send(kind(self.nodes[name] if kind is NodeAdded else name))
-        if kind is NodeDrained:
-            runs = [one for one, run in self.running.items() if any(p.node == name for p in run.places.values())]
-            assert not runs, f"{runs} run on {name}, which was drained"
-
-    def use_from_outside(self) -> None:
-        name = self.random.choice(sorted(self.nodes))
-        if self.allocator.nodes[name].alive:
-            node = self.nodes[name]
-            gpu = self.random.randrange(node.gpus)
-            self.foreign[name, gpu] = self.random.choice([0, 0, 0, 4 * GIB, node.memory // 2, node.memory])
-            self.claimed.clear()
-            self.send(ForeignUse(name, gpu, self.foreign[name, gpu]))
-
-    def exchange_gpu(self) -> None:
-        """A GPU is another one after a repair."""
-        name = self.random.choice(sorted(self.nodes))
-        view, random = self.allocator.nodes[name], self.random
-        if not view.alive:
-            return
-        old = view.node.uuids or tuple(f"GPU-{name}-{gpu}" for gpu in range(view.node.gpus))
-        gpu = random.randrange(view.node.gpus)
-        if view.node.uuids:
-            self._gone(name, gpu)
-            self.foreign[name, gpu] = 0
-            self.serial += 1
-            old = (*old[:gpu], f"GPU-{self.serial}", *old[gpu + 1 :])
-        self.closed.get(name, set()).discard("unknown")
-        self.send(NodeAdded(replace(view.node, uuids=old)))
-
-    def acknowledge(self) -> None:
-        if self.running:
-            name = self.random.choice(sorted(self.running))
-            run = self.running[name]
-            tasks = tuple(self.random.sample(sorted(run.places), self.random.randint(1, len(run.places))))
-            self.send(Started(name, run.attempt, self.random.choice([(), tasks])))
-
-    def fail_start(self) -> None:
-        new = [name for name in sorted(self.running) if not self.allocator.jobs[name].seen]
-        if not new:
-            return
-        name = self.random.choice(new)
-        run = self.running[name]
-        node = self.random.choice([None, None, self.random.choice(sorted(run.places.values())).node])
-        tasks = self.random.choice([(), (self.random.choice(sorted(run.places)),)])
-        self.claimed.clear()
-        self.send(StartFailed(name, run.attempt, tasks, node, "by fate"))
-        view = self.allocator.jobs[name]
-        if node is None and not tasks and view.state == "pending":
-            assert view.held or view.until is not None, "its start failed, and it does not rest"
-
-    def lose_tasks(self) -> None:
-        if self.running:
-            name = self.random.choice(sorted(self.running))
-            run = self.running[name]
-            tasks = tuple(self.random.sample(sorted(run.places), self.random.randint(1, len(run.places))))
-            for task in tasks:
-                del run.places[task]
-            self.claimed.clear()
-            self.send(TasksLost(name, run.attempt, tasks))
-
-    def report_some(self) -> None:
-        if self.leaving:
-            key = self.random.choice(sorted(self.leaving))
-            place = self.leaving[key].pop(self.random.randrange(len(self.leaving[key])))
-            if not self.leaving[key]:
-                del self.leaving[key]
-            self.send(Stopped(*key, ((place.group, place.task),)))
-
-    def refuse_stop(self) -> None:
-        if self.leaving:
-            self.claimed.clear()
-            name, attempt = self.random.choice(sorted(self.leaving))
-            self.send(StopRefused(name, attempt, self.random.choice([0.0, 40.0])))
-
-    def hold_or_release(self) -> None:
-        waiting = [name for name in sorted(self.jobs) if self.allocator.jobs[name].state == "pending"]
-        if waiting:
-            name = self.random.choice(waiting)
-            held = self.allocator.jobs[name].held
-            if self.random.random() < (0.9 if held else 0.4):
-                self.send(JobReleased(name))
-                assert not self.allocator.jobs[name].held
-            else:
-                self.claimed.discard(name)
-                self.send(JobHeld(name, "by fate"))
-                assert self.allocator.jobs[name].held
-
-    def say_what_is_over(self) -> None:
-        """What is late, or of nobody, changes nothing."""
-        self.send(TimePassed())
-        wake = self.allocator.next_wake
-        if wake is not None and wake <= self.now:
-            return
-        before = self.allocator.dump()
-        name = self.random.choice([*sorted(self.jobs), "nobody"])
-        attempt = self.allocator.jobs[name].attempt + self.random.choice([1, 7]) if name in self.jobs else 1
-        for kind in (Started, StartFailed, TasksLost, StopRefused, Stopped):
-            self.send(kind(name, attempt))
-        assert self.allocator.dump() == before
-
     # ---- the engine ------------------------------------------------------------------------------------
 
     def send(self, event) -> None:
@@ -473,9 +330,6 @@ class World:
         self.log.append((event, self.now))
         self.seen[type(events[0]).__name__] += 1
         self.allocator.validate()
-        for one in events:
-            if isinstance(one, StopRefused):
-                self._runs_on(one)
         self.obey(actions)
         self.actions.append(tuple(actions))
         for one in events:
@@ -483,16 +337,6 @@ class World:
                 self._forget(one.job)
         if not self.leaving:
             self.compare()
-
-    def _runs_on(self, event: StopRefused) -> None:
-        """Whether the allocator could give it its places back, or has it stopped all the same."""
-        key = event.job, event.attempt
-        if key in self.leaving and key not in self.allocator.leaving:
-            one = self.running.setdefault(event.job, Running(event.attempt, self.now))
-            assert one.attempt == event.attempt
-            self.attempts[event.job] = event.attempt - 1
-            for place in self.leaving.pop(key):
-                self._put(event.job, place)
 
     def obey(self, actions) -> None:
         evicted: Counter[str] = Counter()
@@ -512,14 +356,12 @@ class World:
                         self._check_bound(action.for_job, queue, actions[index:])
                 pair = (action.for_job, action.job)
                 assert (action.job, action.for_job) not in self.pairs, f"{pair} was the other way round before"
-                if action.reason.code is not Code.BACKFILL_OVER and action.for_job != action.job:
+                if action.reason.code is not Code.BACKFILL_OVER:
                     self.pairs.add(pair)
                 self._take(action.job, action.attempt, action.places, action.whole)
-                if action.for_job in self.jobs and action.for_job != action.job:
+                if action.for_job in self.jobs:
                     self.claimed.add(action.for_job)
             elif isinstance(action, Stop):
-                if not action.places and action.job in self.running:
-                    continue  # a later attempt, of which nothing was started
                 self._take(action.job, action.attempt, action.places, True)
             elif isinstance(action, Move):
                 self._check_movable(action)
@@ -557,7 +399,7 @@ class World:
 
     def _check_victim(self, action: Preempt) -> None:
         job, run = self.jobs[action.job], self.running[action.job]
-        if action.reason.code in (Code.INCOMPLETE, Code.DRAINED, Code.START_FAILED, Code.CROWDED_OUT):
+        if action.reason.code is Code.INCOMPLETE:
             return
         assert job.preemptible, "a job that is not preemptible"
         assert action.for_job != action.job
@@ -623,8 +465,6 @@ class World:
             if name in self.running and (place.group, place.task) in self.running[name].places:
                 self._remove(name, place)
                 still.append(place)
-        if whole and places:
-            self.attempts[name] = attempt
         if whole and name in self.running:
             assert not self.running[name].places, "something of it still runs"
             del self.running[name]
@@ -644,29 +484,13 @@ class World:
         one = self.running.get(action.job)
         if one is None:
             # All of its tasks may have been on the move: then it is the same run.
-            assert action.attempt > self.attempts.get(action.job, 0), f"{action.job}: an attempt that was before"
             since = self.begun.setdefault((action.job, action.attempt), self.now)
             one = self.running[action.job] = Running(action.attempt, since)
         assert one.attempt == action.attempt
         assert not any(name == action.job for name, _ in self.leaving), "its last attempt is still there"
         for place in action.places:
             self._put(action.job, place)
-            self._check_open(place)
         self.claimed.discard(action.job)
-
-    def _check_open(self, place) -> None:
-        """Nothing starts on a closed node, or in the place of programs of others."""
-        view = self.allocator.nodes[place.node]
-        assert not self.closed.get(place.node), f"{place.node} is {self.closed[place.node]}"
-        assert view.until is None, f"{place.node} rests"
-        for gpu in place.gpus:
-            used = sum(
-                one.amount
-                for run in self.running.values()
-                for one in run.places.values()
-                if one.node == place.node and gpu in one.gpus
-            )
-            assert used + self.foreign[place.node, gpu] <= self.nodes[place.node].memory, "others use that GPU"
 
     def _check_gpus(self) -> None:
         """No GPU holds more than it has, counting what has been told to stop and has not."""
@@ -719,19 +543,5 @@ class World:
             raise AssertionError("it does not come to rest")
         assert not self.claimed, f"evicted for them, and they did not start: {self.claimed}"
 
-
-HAPPENINGS = (
-    World.close_or_open,
-    World.close_or_open,
-    World.use_from_outside,
-    World.exchange_gpu,
-    World.acknowledge,
-    World.fail_start,
-    World.lose_tasks,
-    World.report_some,
-    World.refuse_stop,
-    World.hold_or_release,
-    World.say_what_is_over,
-)
 
 __all__ = ["GIB", "Taste", "World"]

@@ -17,7 +17,7 @@ from gpushare.cluster.reasons import Code
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
 SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-WAITS = {Code.LIMIT, Code.QUOTA, Code.NO_SPACE, Code.NO_NODE, Code.RESERVED, Code.ENDING, Code.HELD, Code.RESTS}
+WAITS = {Code.LIMIT, Code.QUOTA, Code.NO_SPACE, Code.NO_NODE, Code.RESERVED, Code.ENDING}
 
 
 def table(heading: str) -> set[str]:

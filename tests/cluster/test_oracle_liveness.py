@@ -5,8 +5,7 @@ from the facts alone (allocator_facts.py), so it looks at everything. What it wo
 exception.
 
 Not judged are moments whose facts cannot be handed on by public events: while a job has a reservation or runs on
-reserved nodes, while tasks that were told to stop hold their GPUs, and while an engine has refused to stop a job. The
-run counts both kinds of moments.
+reserved nodes, and while tasks that were told to stop hold their GPUs. The run counts both kinds of moments.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ TASTES = {
     "everything": ALL,
     "reserve": Taste(),
     "reported": replace(ALL, reported=True),
-    "engine": replace(ALL, engine=True),
-    "engine_reported": replace(ALL, engine=True, reported=True),
     "bytes": replace(ALL, ladders=False, elastic=False, min_runtime=False, losses=False, changes=False),
     "elastic": replace(ALL, bytes=False, fixed=False, selectors=False, losses=False),
     "tight": replace(ALL, tight=True, ladders=False, elastic=False),
@@ -63,9 +60,7 @@ def rest(world: World) -> bool:
     else:
         raise AssertionError("it does not come to rest")
     reserved = world.allocator.dump()["reserved"][0]
-    if world.leaving or reserved is not None or any(view.backfill for view in world.allocator.jobs.values()):
-        return False
-    return not any(job.spared > world.now for job in world.allocator._state.jobs.values())
+    return not world.leaving and reserved is None and not any(view.backfill for view in world.allocator.jobs.values())
 
 
 def live(seed: int, taste: Taste, judged: Judged) -> None:

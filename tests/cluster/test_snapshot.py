@@ -13,12 +13,7 @@ from gpushare.cluster.snapshot import restore, take
 EVENTS = int(os.environ.get("GPUSHARE_TEST_EVENTS", "6000"))
 SEED = int(os.environ.get("GPUSHARE_TEST_SEED", "1"))
 LENGTH = 120
-TASTES = {
-    "everything": Taste(),
-    "reported": Taste(reported=True),
-    "engine": Taste(reported=True, engine=True),
-    "plain": Taste(ladders=False, bytes=False),
-}
+TASTES = {"everything": Taste(), "reported": Taste(reported=True), "plain": Taste(ladders=False, bytes=False)}
 
 
 def decided(text: str) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import random
@@ -18,23 +17,16 @@ from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import decode_events, encode_events
 from gpushare.cluster.model import (
     Event,
-    ForeignUse,
     GpuHealth,
     Job,
     JobChanged,
     JobEnded,
-    JobHeld,
-    JobReleased,
     JobRestored,
     JobSubmitted,
     JobWithdrawn,
     Node,
     NodeAdded,
-    NodeCordoned,
-    NodeDrained,
     NodeLost,
-    NodeUncordoned,
-    NodeUnknown,
     Place,
     Policy,
     Preempt,
@@ -44,12 +36,8 @@ from gpushare.cluster.model import (
     QueueRemoved,
     Selector,
     Start,
-    Started,
-    StartFailed,
     Stopped,
-    StopRefused,
     Tasks,
-    TasksLost,
     TimePassed,
 )
 from gpushare.cluster.quantity import gpus
@@ -78,22 +66,6 @@ ALL_EVENTS = [
     JobEnded("j"),
     Stopped("j", 2),
     TimePassed(),
-    NodeAdded(Node("n", 2, uuids=("GPU-a", "GPU-b"))),
-    NodeUnknown("n"),
-    NodeCordoned("n"),
-    NodeDrained("n"),
-    NodeUncordoned("n"),
-    ForeignUse("n", 1, 2**30),
-    JobSubmitted(Job("m", "q", name="train"), since=2.5, attempt=3, evictions=4),
-    JobRestored(Job("l", "q"), (), since=0.1, evictions=2),
-    JobHeld("j", "by its user"),
-    JobReleased("j"),
-    Started("j", 2, ((0, 1), (1, 0))),
-    StartFailed("j", 2, ((0, 1),), "n", "no image"),
-    StartFailed("j", 2),
-    TasksLost("j", 2, ((0, 0),)),
-    Stopped("j", 2, ((0, 0),)),
-    StopRefused("j", 2, 30.0),
 ]
 
 
@@ -671,61 +643,3 @@ def test_a_log_that_is_compacted_again_and_again_loses_nothing_when_the_writer_i
 def check_file(path: Path) -> None:
     with sqlite3.connect(path if path.exists() else ":memory:") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-# ---- versions and time --------------------------------------------------------------------------------
-
-
-def version(path: Path) -> int:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return connection.execute("PRAGMA user_version").fetchone()[0]
-
-
-def test_a_file_says_that_it_has_events_of_engines_and_keeps_saying_so(tmp_path) -> None:
-    path = tmp_path / "c.db"
-    with Store.create(path) as store:
-        store.append(CLUSTER, 1.0)
-        assert version(path) == 1
-        store.append([NodeCordoned("n1"), submit("a-1")], 2.0)
-        assert version(path) == 4
-    with Store.open(path) as again:
-        assert again.allocator.nodes["n1"].cordoned
-        again.compact()
-        assert version(path) == 4
-        again.append([submit("a-2")], 3.0)
-    with Store.open(path) as last:
-        assert last.allocator.nodes["n1"].cordoned
-        assert set(last.allocator.jobs) == {"a-1", "a-2"}
-
-
-def test_a_clock_that_is_set_back_does_not_stop_the_time(tmp_path) -> None:
-    path = tmp_path / "c.db"
-    with Store.create(path) as store:
-        store.append(CLUSTER, 10_000.0)
-        store.append([submit("a-1")], 9_800.0)
-        assert store.now == 10_000.0, "machines may disagree by minutes"
-        assert store.at(10_001.0) == 10_001.0
-        store.append([submit("a-2")], 5_000.0)
-        assert store.now == 10_000.0
-        store.append([submit("a-3")], 5_010.0)
-        assert store.now == 10_010.0, "it goes on from where it was"
-    with Store.open(path) as again:
-        assert (again.now, again.at(5_020.0)) == (10_010.0, 10_020.0)
-        with Store.open(path) as another:
-            another.append([submit("a-4")], 1_000.0)
-        again.append([submit("a-5")], 1_011.0)
-        assert again.now == 10_021.0, "what another has learnt of the clock counts here, too"
-
-
-def test_one_jump_forward_is_over_when_the_clock_is_right_again(tmp_path) -> None:
-    day = 86_400.0
-    with Store.create(tmp_path / "c.db", Policy(reserve_after=60.0)) as store:
-        store.append(CLUSTER, 1000.0)
-        store.append([submit("a-1")], 1000.0 + day)
-        store.append([submit(f"b-{n}", "b") for n in range(8)], 1010.0)
-        assert store.now == 1000.0 + day
-        assert store.allocator.next_wake == 1060.0 + day
-        store.pass_time(1069.0)
-        assert store.now == 1000.0 + day
-        store.pass_time(1070.0)
-        assert store.now == 1060.0 + day

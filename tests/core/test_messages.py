@@ -893,7 +893,11 @@ def test_every_record_is_told(heard: Heard) -> None:
     assert known - {one.event for one in heard.records} == set()
 
 
-BY_THE_SHELL = {"shell.py": "said when the daemon itself has failed, or the submitter has gone: tests/daemon"}
+BY_THE_SHELL = {
+    "asks.py": "said when the daemon itself has failed: tests/daemon",
+    "lifecycle.py": "said when the submitter has gone: tests/daemon",
+    "record_effects.py": "hands on what the core has recorded",
+}
 
 
 def test_every_place_that_makes_a_message_is_told(heard: Heard) -> None:

@@ -39,7 +39,7 @@ def make_daemon(directory: Path) -> Iterator[Callable[..., InProcess]]:
     for daemon in made:
         if daemon.failure is None and daemon._thread.is_alive():
             daemon.validate()
-            errors = daemon.shell.errors
+            errors = daemon.shell.core_loop.errors
             daemon.stop()
             assert errors == 0, "the daemon met a bug of its own; its log has it"
 

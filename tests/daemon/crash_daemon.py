@@ -28,7 +28,7 @@ from gpushared.core.instructions import Instruction
 from gpushared.core.node import NodeState
 from gpushared.daemon import Daemon
 from gpushared.gpus.inventory import Fault, FixedGpus, GpuInfo, Inventory
-from gpushared.runtime import rebuild
+from gpushared.runtime import shell as shell_module
 from gpushared.runtime.shell import Shell
 from gpushared.system import logs
 from gpushared.system.runtime_dir import RuntimeDir
@@ -121,7 +121,8 @@ class Fuse:
 
         def of_shell(one: Shell, *arguments: Any, **keywords: Any) -> None:
             make_shell(one, *arguments, **keywords)
-            one._hands = {kind: self.around(kind.__name__, hand) for kind, hand in one._hands.items()}
+            effects = one.core_loop.effects
+            one.core_loop.effects = {kind: self.around(kind.__name__, effect) for kind, effect in effects.items()}
 
         patch(NodeState, "__init__", of_core)
         patch(Shell, "__init__", of_shell)
@@ -133,7 +134,7 @@ def points() -> list[str]:
     async def hands(path: Path) -> list[type[Instruction]]:
         shell = Shell(NodeState(), Inventory(gpus()), path)
         try:
-            return list(shell._hands)
+            return list(shell.core_loop.effects)
         finally:
             shell.close()
 
@@ -172,7 +173,7 @@ def fork(directory: Path, point: str, when: str) -> int:
         fuse.put_into(setattr)
         fuse.arm(point, when)
         if point == NO_REBUILD:
-            rebuild.rebuild = core._checkpointed = fail  # type: ignore[assignment]
+            shell_module.rebuild = core._checkpointed = fail  # type: ignore[assignment]
         asyncio.run(serve(directory, fuse))
         status = 0
     finally:

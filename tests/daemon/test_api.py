@@ -179,7 +179,9 @@ def test_a_changed_budget_is_in_the_page_when_the_caller_is_told(daemon):
     shim = daemon.connect()
     assert shim.hello(job["id"], request=4 * GIB, limit=14 * GIB).status == lib.GS_OK
     line = shim.page.line[shim.attach(GPU).line]
-    daemon.call(lambda: setattr(daemon.shell, "_publish_next", daemon.loop.time() + 3600))  # as after a costly round
+    daemon.call(
+        lambda: setattr(daemon.shell.credit_effects._publisher, "_not_before", daemon.loop.time() + 3600)
+    )  # as after a costly round
     daemon.client.change(job["id"], {"request": "5Gi", "limit": "6Gi"})
     unit = lib.GS_UNIT_BYTES
     assert (line.request * unit, line.limit * unit) == (5 * GIB, 6 * GIB)
@@ -217,7 +219,7 @@ def test_listeners_that_hang_up_at_once_are_no_errors(daemon):
             sock.sendall(request)
     daemon.client.end(job["id"], 0, None)
     until(lambda: daemon.call(lambda: not daemon.shell.registry.get(job["id"]).listeners))
-    assert daemon.shell.errors == 0
+    assert daemon.shell.core_loop.errors == 0
 
 
 @pytest.mark.parametrize(

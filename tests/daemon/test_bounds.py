@@ -426,7 +426,7 @@ def test_whoever_holds_too_much_waits_and_others_do_not(shared, monkeypatch):
         return kept
 
     def of_carol() -> int:
-        return shared.call(lambda: shared.shell.byte_budget.of(CAROL))
+        return shared.call(lambda: shared.shell.limits.bytes.of(CAROL))
 
     with attack(CAROL, nasty):
         assert MIB // 2 < of_carol() < 2 * MIB
@@ -443,7 +443,7 @@ def test_all_that_is_held_is_let_go(shared):
     """Of every kind: jobs, answers, bodies that do not come, streams, notices."""
 
     def of_carol() -> int:
-        return shared.call(lambda: shared.shell.byte_budget.of(CAROL))
+        return shared.call(lambda: shared.shell.limits.bytes.of(CAROL))
 
     def nasty(ready):
         submit_many(shared, 10)

@@ -133,10 +133,10 @@ def test_what_no_daemon_answered_is_counted_once(daemon, clients):
 
 def test_and_at_the_latest_when_the_process_ends(daemon, clients, monkeypatch):
     client = clients(3 * GIB, 3 * GIB)
-    monkeypatch.setattr(daemon.shell, "_sampled", lambda *_: None)
+    monkeypatch.setattr(daemon.shell.driver, "sample_soon", lambda _: None)
     client.page.line[0].unmet = 1
     found = daemon.call(lambda: daemon.shell.clients.get(client.page_id))
-    daemon.call(lambda: daemon.shell.process_gone(found))
+    daemon.call(lambda: daemon.shell.processes.gone(found))
     assert daemon.call(lambda: daemon.shell.core.counters.violations["no_daemon"]) == 1
 
 
@@ -148,8 +148,8 @@ def test_who_is_about_to_take_credit_is_read_from_the_page(daemon, clients):
     assert owner.answer().status == lib.GS_OK
     core = daemon.shell.core
     assert daemon.call(lambda: list(core.state.gpus[GPU].holds)) == [owner.page_id]
-    seen = daemon.call(lambda: daemon.shell._used_seen(GPU).asking)
+    seen = daemon.call(lambda: daemon.shell.credit_effects.used_seen(GPU).asking)
     assert seen == {owner.page_id: 1}
     owner.page.line[0].asking = 0
-    assert daemon.call(lambda: daemon.shell._used_seen(GPU).asking) == {}
+    assert daemon.call(lambda: daemon.shell.credit_effects.used_seen(GPU).asking) == {}
     assert other.word()[1] >= 0

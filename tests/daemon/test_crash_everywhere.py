@@ -37,7 +37,7 @@ from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
 from gpushared.core import node as core
 from gpushared.core.node import NodeState
-from gpushared.runtime import shell
+from gpushared.runtime import core_loop
 
 GONE = (DaemonUnreachable, OSError, EOFError)
 OWNER, BORROWER, ALONE = "owner", "borrower", "alone"
@@ -125,7 +125,7 @@ class FailingNode:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fuse = Fuse(self._raise)
         self.fuse.put_into(monkeypatch.setattr)
-        monkeypatch.setattr(shell, "PAUSE_AFTER_FAILURE", 0.05)
+        monkeypatch.setattr(core_loop, "PAUSE_AFTER_FAILURE", 0.05)
         self.directory = directory
         self.gpus = gpus()
         self.daemon = InProcess(directory, SETTINGS, self.gpus)
@@ -718,10 +718,10 @@ def test_wrong_sums_are_found(failing):
 
         def forge() -> None:
             failing.daemon.shell.core.gpus[GPU].committed -= GIB
-            failing.daemon.shell.check()
+            failing.daemon.shell.core_loop.check()
 
         failing.daemon.call(forge)
-        assert failing.daemon.shell.errors == 1
+        assert failing.daemon.shell.core_loop.errors == 1
         world.check()
         assert world.facts() == before
     finally:

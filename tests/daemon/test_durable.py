@@ -105,7 +105,7 @@ def test_a_change_is_in_the_notes_before_it_is_answered(daemon, monkeypatch):
     client = daemon.client
     job = submit(client)
     seen = []
-    feed = daemon.shell.feed
+    feed = daemon.shell.core_loop.feed
 
     def watched(event: Any) -> None:
         if type(event).__name__ == "BudgetChanged":
@@ -114,7 +114,7 @@ def test_a_change_is_in_the_notes_before_it_is_answered(daemon, monkeypatch):
             seen.append((spec["request"]["value"], spec["limit"]["value"], spec["priority"]))
         feed(event)
 
-    monkeypatch.setattr(daemon.shell, "feed", watched)
+    monkeypatch.setattr(daemon.shell.core_loop, "feed", watched)
     client.change(job["id"], {"request": "2Gi", "priority": 7})
     assert seen == [(2 * GIB, 8 * GIB, 7)]
     until(lambda: requests(daemon.directory) == [2 * GIB])

@@ -75,7 +75,7 @@ def test_readers_that_do_not_read_cost_so_much_memory_and_no_more():
 
 def test_a_slow_reader_is_told_what_it_has_missed(daemon):
     stream = daemon.client.follow(0)
-    (backlog,) = until(lambda: daemon.call(lambda: list(daemon.shell.followers)))
+    (backlog,) = until(lambda: daemon.call(lambda: list(daemon.shell.records.followers)))
     many = unread.UNREAD + 500
     daemon.call(lambda: [backlog.put(record(number)) for number in range(many)])
     seen = []
@@ -105,7 +105,7 @@ def test_a_jobs_notices_are_the_same_kind_of_stream(daemon):
 def test_the_nodes_stream_ends_with_the_daemon(make_daemon):
     daemon = make_daemon()
     stream = daemon.client.follow(0)
-    until(lambda: daemon.call(lambda: len(daemon.shell.followers)))
+    until(lambda: daemon.call(lambda: len(daemon.shell.records.followers)))
     daemon.stop()
     until(lambda: list(stream.read()) is not None and stream.ended)
     assert stream.clean

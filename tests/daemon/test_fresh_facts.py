@@ -104,7 +104,7 @@ def test_a_sibling_that_has_ended_is_no_ground_for_a_refusal(node, driver, progr
     shares, asks = node.shell.core.gpus[GPU].shares, node.shell.core.gpus[GPU].asks
     until(lambda: node.call(lambda: [share.ending for share in shares.values()] == [True, False]))
     assert node.call(lambda: len(asks)) == 1
-    node.call(lambda: node.shell.process_gone(late))
+    node.call(lambda: node.shell.processes.gone(late))
     assert second.call("answer")["status"] == lib.GS_OK
 
 
@@ -124,8 +124,8 @@ def test_words_that_change_while_they_are_read_are_told(node, program):
         return read(processes, gpu)
 
     try:
-        assert node.call(lambda: shell._used_seen(GPU).moving) == frozenset()
+        assert node.call(lambda: shell.credit_effects.used_seen(GPU).moving) == frozenset()
         shell.credit.asking = move
-        assert node.call(lambda: shell._used_seen(GPU).moving) == {pages[first.pid]}
+        assert node.call(lambda: shell.credit_effects.used_seen(GPU).moving) == {pages[first.pid]}
     finally:
         del shell.credit.asking, shell.core.watched

@@ -14,7 +14,7 @@ from daemon_harness import GIB, GPU, GPU2, PYTHONPATH, InProcess, Program, until
 
 from gpushare._layout import lib
 from gpushared.gpus.inventory import Examination, FixedGpus, GpuInfo, Sample
-from gpushared.runtime.shell import SILENT_AFTER
+from gpushared.runtime.driver_questions import SILENT_AFTER
 
 ANSWERS_WITHIN = 0.5
 """Seconds; the driver hangs for as long as the test wants."""

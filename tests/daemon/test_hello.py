@@ -151,7 +151,7 @@ def test_a_page_whose_file_was_cleaned_away_is_taken_back(daemon, directory):
 
     def forget():
         page, fd = client.page, os.dup(client.page.fd)
-        daemon.shell.process_gone(client)
+        daemon.shell.processes.gone(client)
         os.close(fd)
         return page
 

@@ -473,8 +473,8 @@ def test_a_job_without_a_wrapper_keeps_its_numbers(make_daemon):
     assert client.hello(request=2 * GIB, limit=3 * GIB).status == 0
     assert client.attach(GPU).status == 0
     (living,) = daemon.client.jobs()
-    daemon.call(lambda: daemon.shell.end_job(daemon.shell.registry.get(living["id"])))
-    daemon.call(lambda: [daemon.shell.process_gone(one) for one in list(daemon.shell.clients)])
+    daemon.call(lambda: daemon.shell.jobs.end(daemon.shell.registry.get(living["id"])))
+    daemon.call(lambda: [daemon.shell.processes.gone(one) for one in list(daemon.shell.clients)])
     (job,) = daemon.client.jobs(ended=True)
     assert job["state"] == "ended"
     (gpu,) = job["gpus"]
@@ -526,9 +526,10 @@ def test_of_ended_jobs_in_memory_the_user_with_most_loses_first(monkeypatch):
     from gpushare.job_spec import JobSpec
     from gpushare.quantity import MAX, NOTHING
     from gpushared.jobs import registry
+    from gpushared.limits.byte_budget import ByteBudget
 
     monkeypatch.setattr(registry, "ENDED_KEPT", 5)
-    book = registry.JobRegistry()
+    book = registry.JobRegistry(None, ByteBudget(lambda _: False))
     for number, uid in enumerate((A, B, *[A] * 10)):
         book.end(book.open(f"{number}", JobSpec("n", uid, "u", (), NOTHING, MAX)))
     assert [entry.id for entry in book.all()] == ["1", "8", "9", "10", "11"]

@@ -18,7 +18,6 @@ from gpushare.job_spec import JobSpec
 from gpushare.quantity import MAX
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import persistence
-from gpushared.core.events import GpuFound
 from gpushared.core.node import NodeState
 from gpushared.system.processes import start_time
 
@@ -198,11 +197,13 @@ def test_any_field_may_be_anything(make_daemon, directory):
 
     def restore_each() -> None:
         """By the reader alone: a daemon for each would take minutes."""
-        from gpushared.runtime.recovery import Found, _restore_jobs
+        from gpushared.jobs.found_state import FoundState
+        from gpushared.runtime.rebuild import rebuild
+        from gpushared.runtime.recovery import read_jobs
 
         for case in cases:
             shell.state_file.path.write_text(json.dumps(case))
-            found = Found(shell.state_file.path)
+            found = FoundState(shell.state_file.path)
             jobs = [] if not found.state else list(found.jobs.values())
             core = {**found.state.get("core", {}), "jobs": [one["note"] for one in jobs if one.get("note") is not None]}
             read = [
@@ -213,16 +214,14 @@ def test_any_field_may_be_anything(make_daemon, directory):
             if len(restored) % 10 == 0:
                 shell.registry.close()
                 shell.registry._records.clear()
-                shell.core = NodeState(shell.core.state.policy)
-                for info in shell.gpus.infos.values():
-                    shell.restore(GpuFound(info.uuid, info.index, info.name, info.total, info.reserved))
-                _restore_jobs(shell, found, set())
+                shell.core_loop.core = NodeState(shell.core.policy)
+                rebuild(shell.core_loop, shell.outside, read_jobs(shell.outside, found, set()))
                 shell.core.validate()
 
     daemon.call(restore_each)
     assert len(restored) == len(cases) and max(restored) == 4 and min(restored) == 0
     assert sum(one >= 3 for one in restored) > 0.8 * len(restored), "one odd field costs one entry"
-    assert shell.errors == 0
+    assert shell.core_loop.errors == 0
     daemon.stop()
 
 

@@ -66,20 +66,6 @@ def test_a_job_is_stopped_when_all_its_processes_are(daemon, program):
     until(lambda: state() == "borrowing")
 
 
-def test_a_stopped_borrower_runs_on_when_its_loan_is_wanted_back(daemon, program):
-    """Its handler of SIGTERM gives the memory back within the grace."""
-    loan = submit(daemon, "loan", "none", "14Gi", grace=20.0, on_reclaim="term,kill")
-    borrower = start(daemon, program, loan, 0, 14 * GIB)
-    borrower.call("allocate", 12 * GIB)
-    borrower.call("free_on_sigterm", 12 * GIB)
-    borrower.process.send_signal(signal.SIGSTOP)
-    until(lambda: is_stopped(borrower.process.pid))
-    owner = start(daemon, program, submit(daemon, "owner", "8Gi", "8Gi"), 8 * GIB, 8 * GIB)
-    assert owner.call("allocate", 6 * GIB)["status"] == lib.GS_OK
-    assert borrower.process.poll() is None and not is_stopped(borrower.process.pid)
-    assert daemon.client.job(loan["id"])["gpus"][0]["usage"] < GIB
-
-
 def test_a_lost_connection_is_not_the_end(daemon, program):
     job = submit(daemon, "a", "4Gi", "8Gi")
     one = start(daemon, program, job, 4 * GIB, 8 * GIB)
@@ -126,7 +112,7 @@ def test_a_process_with_several_asks_goes_as_a_whole(make_daemon, program, end):
         assert daemon.client.end(job["id"], 0, None)
     else:
         owner.call("disconnect")
-    until(lambda: daemon.call(lambda: not daemon.shell.core.gpus[GPU].asks and not daemon.shell.asked))
+    until(lambda: daemon.call(lambda: not daemon.shell.core.gpus[GPU].asks and not daemon.shell.core_loop.asks.open))
     daemon.validate()
 
 

@@ -16,6 +16,7 @@ from gpushare.errors import DaemonUnreachable
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import MAX, NOTHING
 from gpushared.jobs.registry import JobRegistry
+from gpushared.limits.byte_budget import ByteBudget
 
 
 def submit(node, name="a", **fields):
@@ -207,7 +208,7 @@ def test_an_ended_job_ends_with_its_last_process(node, program, meanwhile):
 
 def test_a_job_submitted_again_is_not_forgotten_with_its_first_submission():
     """A call that breaks off is noticed late: its wrapper may have come again by then, with the same id."""
-    book, spec = JobRegistry(), spec_of_nobody()
+    book, spec = JobRegistry(None, ByteBudget(lambda _: False)), spec_of_nobody()
     first = book.open("00000000000000b0", spec)
     second = book.open("00000000000000b0", spec)
     book.forget(first)

@@ -183,6 +183,6 @@ def test_a_slow_reader_keeps_its_own_records(make_daemon):
         return stream
 
     with attack(ALICE, loud):
-        (backlog,) = until(lambda: daemon.call(lambda: list(daemon.shell.followers)))
+        (backlog,) = until(lambda: daemon.call(lambda: list(daemon.shell.records.followers)))
         as_user(BOB, lambda: [client.register(job("b", "1Gi", "2Gi")) and None for _ in range(3)])
         assert "b" not in daemon.call(lambda: [one.name for one in backlog._items])

@@ -36,7 +36,7 @@ def test_a_number_that_is_none_is_a_bad_request(daemon, last):
 def test_a_number_in_a_body_too(daemon, body):
     job = daemon.client.register(JOB)["id"]
     assert daemon.http("PATCH", f"/v1/jobs/{job}", body)[0] == 400
-    assert daemon.shell.errors == 0
+    assert daemon.shell.core_loop.errors == 0
 
 
 # ---- failures ----------------------------------------------------------------------------------
@@ -50,8 +50,8 @@ def test_a_failure_that_comes_again_and_again_is_logged_once_in_a_while(daemon, 
     told = [one for one in caplog.records if one.getMessage() == "a request failed"]
     assert [one.facts["path"] for one in told] == ["/v1/pressure", "/v1/explain"], "one of each kind"
     assert all(one.exc_info for one in told)
-    assert daemon.shell.errors == 21
-    daemon.shell.errors = 0
+    assert daemon.shell.core_loop.errors == 21
+    daemon.shell.core_loop.errors = 0
 
 
 # ---- a dry run ---------------------------------------------------------------------------------

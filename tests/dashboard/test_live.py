@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from pathlib import Path
@@ -88,11 +87,8 @@ def test_the_daemon_hears_nothing_while_nobody_looks(page, node):
 
 def sockets(node) -> int:
     """That the daemon has open."""
-    count = 0
-    for one in Path(f"/proc/{node.process.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            count += str(one.readlink()).startswith("socket:")
-    return count
+    found = Path(f"/proc/{node.process.pid}/fd").iterdir()
+    return sum(str(one.readlink()).startswith("socket:") for one in found)
 
 
 # ---- the pieces ------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def daemon():
         daemon = InProcess(Path(directory), settings, gpus).start()
         yield daemon
         daemon.validate()
-        errors = daemon.shell.errors
+        errors = daemon.shell.core_loop.errors
         daemon.stop()
         assert errors == 0, "the daemon met a bug of its own; its log has it"
 
@@ -82,7 +82,7 @@ def test_the_caller_is_told_and_the_daemon_goes_on(daemon, sequence):
                 assert error["code"] and "\n" not in error["message"]
         status, answer = daemon.http("GET", "/v1/status")
         assert status == 200
-        assert daemon.shell.errors == 0
+        assert daemon.shell.core_loop.errors == 0
     finally:
         for job in json.loads(daemon.http("GET", "/v1/jobs")[1])["jobs"]:
             daemon.http("DELETE", f"/v1/jobs/{job['id']}", b"{}")

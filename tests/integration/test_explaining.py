@@ -12,7 +12,7 @@ def test_who_waits_for_what_who_holds_it_and_what_would_end_the_wait(node: Node)
     a.do("term ignore")
     a.alloc(12 * GIB)
     b = node.puppet("serve", "--request", "8Gi")
-    assert "no job waits for memory" in node.gpushare("explain").stdout
+    assert "nobody waits for memory" in node.gpushare("explain").stdout
     b.send(f"alloc {7 * GIB}")
     late = node.run("--name", "late", "--request", "6Gi", "--wait", "60s", "true")
     wait_for(lambda: node.job("late").get("state") == "queued", "the third to queue")
@@ -43,7 +43,7 @@ def test_who_waits_for_what_who_holds_it_and_what_would_end_the_wait(node: Node)
     assert b.answer()[0] == "ok"
     assert a.wait() == 137
     assert late.wait(30) == 0, "train's request is free again"
-    assert "no job waits for memory" in node.gpushare("explain").stdout
+    assert "nobody waits for memory" in node.gpushare("explain").stdout
 
     story = node.gpushare("explain", "train").stdout
     assert "ended" in story.splitlines()[0]

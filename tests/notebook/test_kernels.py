@@ -126,7 +126,7 @@ def test_install_list_remove(node: Node, tmp_path: Path) -> None:
     assert [one["name"] for one in json.loads(kernel("list", "-o", "json")[1])["kernels"]] == ["two"]
     assert kernel("install", "--name", "two", "--limit", "4Gi")[1].startswith("replaced two")
     assert not (directory / "logo.svg").exists()
-    assert kernel("list", "--prefix", prefix) == (0, "", "no kernel of gpushare is installed here\n")
+    assert kernel("list", "--prefix", prefix) == (0, "", "none of gpushare's kernels is installed here\n")
 
     # Other people's kernels are left alone, and what `run` would refuse at each start is refused at once.
     code, _, err = kernel("install", "--name", "other", "--prefix", prefix)

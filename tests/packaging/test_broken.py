@@ -205,7 +205,7 @@ def test_odd_environments(doctor):
 def test_odd_terminals(doctor, columns):
     for option in ("--fix-hints", "--output=table"):
         done = subprocess.run(doctor.line(MAIN, option), env={**doctor.env, "COLUMNS": columns}, capture_output=True)
-        assert done.returncode == 0 and done.stderr in (b"", b"nothing to repair\n")
+        assert done.returncode == 0 and done.stderr in (b"", b"nothing to mend\n")
     done = doctor({"COLUMNS": columns}, MAIN, "-o", "json")
     assert done.returncode == 0 and len(json.loads(done.stdout)["checks"]) == CHECKS
 

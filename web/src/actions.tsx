@@ -210,7 +210,7 @@ function StopButton({ job }: { job: Job }) {
 
 export function ReleaseButton({ reservation }: { reservation: Reservation }) {
   const remainder = reservation.gpus.map((gpu) => `${bytes(gpu.remainder)} on GPU ${gpu.index}`).join(", ");
-  const until = reservation.until === null ? "" : `, ${duration(reservation.until - store.now())} before its end`;
+  const until = reservation.until === null ? "" : `, ${duration(reservation.until - Date.now() / 1000)} before its end`;
   return (
     <Confirmed
       name="Release…"

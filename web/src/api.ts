@@ -124,16 +124,6 @@ export interface Change {
   note: string;
 }
 
-/** Memory over time: [time, mean usage, highest usage, request, limit, loan]; the time alone where nothing is known. */
-export type Point = [number, number, number, number, number, number] | [number];
-
-export interface History {
-  kept: boolean;
-  step: number;
-  cut: boolean;
-  series: { gpu: string; job: string; name: string; user: string; points: Point[] }[];
-}
-
 export interface About {
   key: string;
   uid: number;
@@ -228,8 +218,6 @@ export const get = {
   story: (id: string) => ask("GET", `/v1/jobs/${id}/story`) as Promise<Story>,
   job: (id: string) => ask("GET", `/v1/jobs/${id}`) as Promise<Job>,
   ended: async () => ((await ask("GET", "/v1/jobs?ended=1")) as { jobs: Job[] }).jobs,
-  history: (since: number, until: number, step: number) =>
-    ask("GET", `/v1/history?since=${since.toFixed(3)}&until=${until.toFixed(3)}&step=${step}`) as Promise<History>,
   happenings: async (since: number) =>
     ((await ask("GET", `/v1/events?since=${since.toFixed(3)}`)) as { records: Happening[] }).records,
 };

@@ -10,7 +10,7 @@ import { bytes, clock, count, duration, moment } from "./format";
 import { Ranges, State } from "./node";
 import { Empty, Panel } from "./panel";
 import { store, useStore } from "./store";
-import { useNow, useRange, windowOf } from "./window";
+import { RANGES, useNow, windowOf } from "./window";
 
 const MARKED = ["trim", "term", "kill", "relieved", "claim_waits", "claim_met", "breach"];
 
@@ -41,7 +41,7 @@ function useTold(id: string): Told {
 
 export function JobView({ id }: { id: string }) {
   const told = useTold(id);
-  const [range, setRange] = useRange();
+  const [range, setRange] = useState<number>(RANGES[0].seconds);
   const [opened, setOpened] = useState<number | null>(null);
   if (told === null) return <Empty>Reading the job…</Empty>;
   if (told instanceof Refused && told.status === 404)
@@ -80,7 +80,7 @@ export function JobView({ id }: { id: string }) {
       )}
       {waiting.map((one) => (
         <p key={one.message} class="note warn">
-          waits for {duration(store.now() - one.since)}: {one.message}. {one.hint}
+          waits for {duration(Date.now() / 1000 - one.since)}: {one.message}. {one.hint}
         </p>
       ))}
       {job.outcome && <Ended job={job} />}
@@ -131,9 +131,8 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
   const usage = track.usage.at(times);
   const request = track.request.at(times);
   const limit = track.limit.at(times);
-  const highest = track.most.at(times);
   const within = usage.map((value, i) => (value === null ? null : Math.min(value, request[i] ?? value)));
-  const most = Math.max(gpu.limit, track.limit.most(from, until), track.most.most(from, until));
+  const most = Math.max(gpu.limit, track.limit.most(from, until), track.usage.most(from, until));
   const label =
     `Memory of ${job.name} on GPU ${gpu.index}. Now ${bytes(gpu.usage)} in use, ${bytes(gpu.request)} guaranteed,` +
     ` limit ${bytes(gpu.limit)}; at most ${bytes(gpu.peak)} so far.`;
@@ -149,11 +148,10 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
         lines={[
           { key: "borrowed", stroke: "borrowed", fill: "borrowed-area", width: 2 },
           { key: "guaranteed", stroke: "guaranteed", fill: "guaranteed-area", width: 1 },
-          { key: "most", stroke: "muted", width: 1 },
           { key: "request", stroke: "text", width: 1.5, dash: [6, 4] },
           { key: "limit", stroke: "limit", width: 2 },
         ]}
-        data={[times, usage, within, highest, request, limit]}
+        data={[times, usage, within, request, limit]}
         from={from}
         until={until}
         top={most * 1.08}
@@ -174,7 +172,7 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
           <i class="swatch limit" /> limit <span class="number">{bytes(gpu.limit)}</span>
         </span>
         <span>
-          <i class="swatch highest" /> highest <span class="number">{bytes(gpu.peak)}</span>
+          peak <span class="number">{bytes(gpu.peak)}</span>
         </span>
       </div>
     </section>

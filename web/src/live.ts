@@ -2,7 +2,6 @@
 
 import { type Changed, events, get, type Happening, logOut, Refused, type State } from "./api";
 import { store } from "./store";
-import { remember } from "./window";
 
 const AGAIN_AFTER = 1000;
 const SILENT_FOR = 40_000; // the server says something every 15 s
@@ -54,7 +53,6 @@ async function followOnce(signal: AbortSignal): Promise<void> {
       if (kind === "state") {
         store.replace(data as State);
         void catchUp();
-        void remember();
       } else if (kind === "change") store.take(data as Changed);
       else if (kind === "record") store.happened(data as Happening);
       else if (kind === "away") {
@@ -68,7 +66,7 @@ async function followOnce(signal: AbortSignal): Promise<void> {
 }
 
 async function catchUp(): Promise<void> {
-  const since = store.happenings.at(-1)?.time ?? store.now() - DAY;
+  const since = store.happenings.at(-1)?.time ?? Date.now() / 1000 - DAY;
   try {
     store.happenedSince(since, await get.happenings(since));
   } catch {

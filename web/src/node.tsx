@@ -8,7 +8,7 @@ import { Chart, hoverTime, type Line } from "./chart";
 import { bytes, count, duration, moment, share, state } from "./format";
 import { Empty, Panel } from "./panel";
 import { store, useStore, type Track } from "./store";
-import { RANGES, useNow, useRange, windowOf } from "./window";
+import { RANGES, useNow, windowOf } from "./window";
 
 const STACKED = 8; // colours that can be told apart; smaller jobs are drawn as one
 const ALL_CHARTS = 4; // GPUs with a chart each; on larger nodes one chart, of the GPU that is chosen
@@ -17,7 +17,7 @@ const ROWS = 200;
 export function NodeView() {
   useStore();
   const gpus = store.sortedGpus;
-  const [range, setRange] = useRange();
+  const [range, setRange] = useState<number>(RANGES[0].seconds);
   const [chosen, setChosen] = useState<string | null>(null);
   const few = gpus.length <= ALL_CHARTS;
   const shown = gpus.find((gpu) => gpu.uuid === chosen) ?? gpus[0];
@@ -315,7 +315,7 @@ function JobRow({ job }: { job: Job }) {
       <td class="number">{first ? bytes(sum("usage")) : "–"}</td>
       <td class="number spare">{first ? bytes(sum("request")) : "–"}</td>
       <td class="number spare">{first ? bytes(sum("limit")) : "–"}</td>
-      <td class="number spare">{duration(store.now() - job.since)}</td>
+      <td class="number spare">{duration(Date.now() / 1000 - job.since)}</td>
     </tr>
   );
 }

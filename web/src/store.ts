@@ -1,7 +1,7 @@
 // What the page knows: the node's present state, what has happened, and how amounts went over time.
 
 import { useEffect, useState } from "preact/hooks";
-import type { About, Changed, Gpu, Happening, History, Job, Pressure, Reservation, State } from "./api";
+import type { About, Changed, Gpu, Happening, Job, Pressure, Reservation, State } from "./api";
 import { Series } from "./series";
 
 export type Phase = "loading" | "live" | "away" | "lost" | "locked";
@@ -9,14 +9,12 @@ export type Phase = "loading" | "live" | "away" | "lost" | "locked";
 // locked: this tab has no session
 
 const MOST_HAPPENINGS = 1000;
-const OUTSIDE = "outside"; // the name of that series in the daemon's history
 
 export interface Track {
   job: string;
   name: string;
   user: string;
   usage: Series;
-  most: Series;
   request: Series;
   limit: Series;
 }
@@ -36,15 +34,8 @@ export class Store {
   readonly tracks = new Map<string, Map<string, Track>>();
   /** Memory of each GPU that is outside of gpushare. */
   readonly unmanaged = new Map<string, Series>();
-  /** How far the node's clock is ahead of this one's, in seconds. */
-  private skew = 0;
   private readonly listeners = new Set<() => void>();
   private told = false;
-
-  /** The time on the node. */
-  now(): number {
-    return Date.now() / 1000 + this.skew;
-  }
 
   /** Listeners hear of many changes at once, before the next frame. */
   changed(): void {
@@ -64,7 +55,7 @@ export class Store {
   }
 
   enter(phase: Phase, message = "", hint: string | null = null): void {
-    if (phase !== "live" && this.phase === "live") this.interrupt(this.now());
+    if (phase !== "live" && this.phase === "live") this.interrupt(Date.now() / 1000);
     this.phase = phase;
     this.message = message;
     this.hint = hint;
@@ -72,7 +63,6 @@ export class Store {
   }
 
   replace(state: State): void {
-    this.skew = state.time - Date.now() / 1000;
     this.gpus.clear();
     const living = new Set(state.jobs.map((job) => job.id));
     for (const id of [...this.jobs.keys()]) if (!living.has(id)) this.forget(id, state.time);
@@ -94,7 +84,6 @@ export class Store {
         track.name = job.name;
         track.user = job.user;
         track.usage.push(found.time, gpu.usage);
-        track.most.push(found.time, gpu.usage);
         track.request.push(found.time, gpu.request);
         track.limit.push(found.time, gpu.limit);
       }
@@ -108,42 +97,16 @@ export class Store {
     this.jobs.delete(id);
     for (const tracks of this.tracks.values()) {
       const track = tracks.get(id);
-      if (track) end(track, time);
+      for (const series of track ? [track.usage, track.request, track.limit] : []) series.push(time, null);
     }
   }
 
   /** Nothing is known of the time until there is a state again. */
   private interrupt(time: number): void {
     for (const series of this.unmanaged.values()) series.push(time, null);
-    for (const tracks of this.tracks.values()) for (const track of tracks.values()) end(track, time);
-  }
-
-  /** What the daemon has kept takes the place of what the page has seen; what is so now stays at the end of it. */
-  remember(past: History): void {
-    if (!past.kept) return;
-    this.tracks.clear();
-    this.unmanaged.clear();
-    for (const one of past.series) {
-      if (one.job === OUTSIDE) for (const [time, usage] of one.points) this.seriesOf(one.gpu).push(time, usage ?? null);
-      if (one.job === OUTSIDE || one.job === "") continue;
-      const track = this.track(one.gpu, one.job);
-      track.name = one.name;
-      track.user = one.user;
-      for (const point of one.points) {
-        if (point.length === 1) {
-          end(track, point[0]);
-          continue;
-        }
-        const [time, usage, most, request, limit] = point;
-        track.usage.push(time, usage);
-        track.most.push(time, most);
-        track.request.push(time, request);
-        track.limit.push(time, limit);
-      }
-    }
-    if (this.phase === "live") this.take({ time: this.now(), gpus: [...this.gpus.values()], jobs: [...this.jobs.values()] });
-    else this.interrupt(this.now());
-    this.changed();
+    for (const tracks of this.tracks.values())
+      for (const track of tracks.values())
+        for (const series of [track.usage, track.request, track.limit]) series.push(time, null);
   }
 
   seriesOf(gpu: string): Series {
@@ -157,13 +120,7 @@ export class Store {
     if (!tracks) this.tracks.set(gpu, (tracks = new Map()));
     let found = tracks.get(job);
     if (!found)
-      tracks.set(
-        job,
-        (found = {
-          ...{ job, name: job, user: "" },
-          ...{ usage: new Series(), most: new Series(), request: new Series(), limit: new Series() },
-        }),
-      );
+      tracks.set(job, (found = { job, name: job, user: "", usage: new Series(), request: new Series(), limit: new Series() }));
     return found;
   }
 
@@ -183,10 +140,6 @@ export class Store {
   get sortedGpus(): Gpu[] {
     return [...this.gpus.values()].sort((a, b) => a.index - b.index);
   }
-}
-
-function end(track: Track, time: number): void {
-  for (const series of [track.usage, track.most, track.request, track.limit]) series.push(time, null);
 }
 
 export const store = new Store();

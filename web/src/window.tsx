@@ -1,8 +1,6 @@
 // Which part of the past is drawn, and the times at which values are taken for it.
 
 import { useEffect, useState } from "preact/hooks";
-import { get } from "./api";
-import { store } from "./store";
 
 export const RANGES = [
   { seconds: 600, name: "10 min" },
@@ -32,10 +30,10 @@ export function windowOf(seconds: number, now: number): Window {
 
 /** The time of day, as often as the drawing moves by a column; not while the page is in the background. */
 export function useNow(seconds: number): number {
-  const [now, setNow] = useState(store.now());
+  const [now, setNow] = useState(Date.now() / 1000);
   useEffect(() => {
     let timer: ReturnType<typeof setInterval> | undefined;
-    const tick = () => setNow(store.now());
+    const tick = () => setNow(Date.now() / 1000);
     const run = () => {
       clearInterval(timer);
       if (document.hidden) return;
@@ -50,31 +48,4 @@ export function useNow(seconds: number): number {
     };
   }, [seconds]);
   return now;
-}
-
-let range: number = RANGES[0].seconds;
-
-/** Which range is drawn, for all views, and how to draw another. */
-export function useRange(): [number, (seconds: number) => void] {
-  const [, again] = useState(0);
-  return [
-    range,
-    (seconds) => {
-      range = seconds;
-      again((n) => n + 1);
-      void remember();
-    },
-  ];
-}
-
-/** Have the range that is drawn filled from the daemon's history. */
-export async function remember(): Promise<void> {
-  const wanted = range;
-  const until = store.now();
-  try {
-    const past = await get.history(until - wanted, until, Math.max(1, Math.round(wanted / COLUMNS)));
-    if (range === wanted) store.remember(past);
-  } catch {
-    // what the page has seen itself stays; the stream says if the daemon is away
-  }
 }

@@ -26,7 +26,6 @@ from gpushare.quantity import MAX, NOTHING, Budget, Quantity
 from gpushare.reasons import Reason, words
 from gpushared.api import event_stream
 from gpushared.api.answers import MAX_BODY, Pieces, Rejected, document, error_response, http_error, status_of
-from gpushared.api.history import HistoryHandler
 from gpushared.api.http_listener import NOBODY, HttpListener
 from gpushared.api.request_body import RequestBody, number, shortened
 from gpushared.api.views import Views
@@ -43,15 +42,14 @@ from gpushared.core.events import (
     ReservationEnded,
 )
 from gpushared.core.visibility import Viewer
-from gpushared.history.usage import UsageHistory
 from gpushared.jobs import earlier
-from gpushared.jobs.registry import JobRecord, Notice, new_job_id, stop
+from gpushared.jobs.registry import JobRecord, JobState, Notice, new_job_id, stop
 from gpushared.jobs.state_file import Planned
 from gpushared.limits.access import Access
 from gpushared.limits.backlog import Backlog
 from gpushared.limits.identities import user_name
-from gpushared.runtime.shell import INTERNAL, Shell
-from gpushared.runtime.stopping import stop_job
+from gpushared.runtime.asks import INTERNAL
+from gpushared.runtime.shell import Shell
 from gpushared.system.logs import Sparingly, facts, log
 from gpushared.system.processes import Process, parent_of, peer_credentials, printable, uid_of
 
@@ -79,17 +77,14 @@ class Caller:
 class Api:
     """The handlers."""
 
-    def __init__(
-        self, shell: Shell, config: Callable[[], Config], scope: str, access: Access, usage: UsageHistory | None = None
-    ) -> None:
+    def __init__(self, shell: Shell, config: Callable[[], Config], scope: str, access: Access) -> None:
         self.shell = shell
         self.access = access
         self.views = Views(shell)
         self._config = config
         self._scope = scope
         self._started = time.monotonic()
-        self._pieces = Pieces(shell.byte_budget, shell.fair_share)
-        self.history = HistoryHandler(shell, usage or UsageHistory(), self._viewer, self._answer)
+        self._pieces = Pieces(shell.limits.bytes, shell.limits.time)
         self._sparingly = Sparingly()
         self.listener: HttpListener | None = None
         self.active = 0
@@ -118,7 +113,6 @@ class Api:
                 web.get("/v1/events", self.get_records),
                 web.get("/v1/pressure", self.get_pressure),
                 web.get("/v1/status", self.get_status),
-                web.get("/v1/history", self.history.get),
                 web.get("/metrics", self.get_metrics),
             ]
         )
@@ -144,7 +138,7 @@ class Api:
             self.active -= 1
 
     def _failed(self, request: web.Request, error: Exception) -> web.Response:
-        self.shell.errors += 1
+        self.shell.core_loop.errors += 1
         resource = request.match_info.route.resource
         left_out = self._sparingly.allow((request.method, resource and resource.canonical, type(error)))
         if left_out is not None:
@@ -161,7 +155,7 @@ class Api:
         connection.busy += 1
         try:
             uid = self._caller(request).uid
-            await self.shell.fair_share.enter(uid)
+            await self.shell.limits.time.enter(uid)
             await self.access.meet(uid)
             return await handler(request)
         finally:
@@ -170,7 +164,7 @@ class Api:
 
     async def _body(self, request: web.Request, *, empty_is_ok: bool = False) -> RequestBody:
         """Its bytes are held for the caller until they are read and understood."""
-        held, uid = self.shell.byte_budget, self._caller(request).uid
+        held, uid = self.shell.limits.bytes, self._caller(request).uid
         size = MAX_BODY if request.content_length is None else min(request.content_length, MAX_BODY)
         try:
             async with asyncio.timeout(BODY_WITHIN):
@@ -263,7 +257,7 @@ class Api:
         if not viewer.may_see(record.spec.uid):
             raise self._not_theirs(record, viewer.uid, "its user and administrators read its story")
         story: Iterable[api.Record] = self.views.story(record, viewer)
-        if record.of_earlier_daemon or record.state == "ended":
+        if record.of_earlier_daemon or record.state is JobState.ENDED:
             owner = frozenset((record.spec.uid,))
             found = await self.shell.historian.ask(viewer.uid, lambda history: history.records(0.0, record.id, owner))
             if found is not None and found.records:
@@ -298,9 +292,9 @@ class Api:
             nowhere = {"event": "lost", "gpu": None, "job": None, "name": None}
             return [*event_stream.note_of(lost, **nowhere), *self.views.records(viewer, records)]
 
-        room = partial(self.shell.byte_budget.room, viewer.uid)
+        room = partial(self.shell.limits.bytes.room, viewer.uid)
         return await event_stream.stream(
-            request, backlog, self.shell.followers, show, room=room, heartbeat=event_stream.HEARTBEAT
+            request, backlog, self.shell.records.followers, show, room=room, heartbeat=event_stream.HEARTBEAT
         )
 
     async def _records_since(self, viewer: Viewer, since: float) -> list[api.Record]:
@@ -322,7 +316,7 @@ class Api:
 
         nobody = Viewer(NOBODY, self._config().reveal)  # over TCP
         viewer = self._viewer(request) if _unix_socket(request) is not None else nobody
-        await self.shell.byte_budget.room(viewer.uid)
+        await self.shell.limits.bytes.room(viewer.uid)
         return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
 
     # ---- submitting --------------------------------------------------------------------------------
@@ -342,7 +336,7 @@ class Api:
             )
         try:
             record = self._reregister(known, spec, caller, wrapper) if known is not None else None
-            if record is not None and record.state == "queued":
+            if record is not None and record.state is JobState.QUEUED:
                 record = await self._admission_of(record)
                 wrapper.close()
             if record is not None:
@@ -399,13 +393,13 @@ class Api:
         record = self.shell.registry.get(job)
         if record is not None and not caller.may_change(record.spec.uid):
             raise self._not_theirs(record, caller.uid)
-        if record is not None and record.state == "queued":
+        if record is not None and record.state is JobState.QUEUED:
             if record.wrapper is None or not record.wrapper.same(wrapper):
                 raise UsageError(f"job {job} still waits for room", code="bad_request")
             return record  # its call has ended, with an earlier daemon perhaps; its place in the queue has not
-        if record is None or record.state == "ended" or record.id not in self.shell.core.jobs:
+        if record is None or record.state is JobState.ENDED or record.id not in self.shell.core.jobs:
             return None
-        self.shell.registry.set_wrapper(record, wrapper, self.shell.epoll)
+        self.shell.registry.set_wrapper(record, wrapper)
         record.admission, record.over = None, False
         self.shell.feed(JobSubmitted(job, spec))
         self.shell.commits.soon()  # what it was promised is in the notes of an earlier daemon, or in its page
@@ -418,8 +412,8 @@ class Api:
         spec = allowed
         record = self.shell.registry.open(job, spec)
         record.patience = None if wait is None else record.began + wait
-        record.admission = self.shell.loop.create_future()
-        self.shell.registry.set_wrapper(record, wrapper, self.shell.epoll)
+        record.admission = asyncio.get_running_loop().create_future()
+        self.shell.registry.set_wrapper(record, wrapper)
         self.shell.feed(JobSubmitted(job, spec, wait))
         return await self._admission_of(record)
 
@@ -427,7 +421,7 @@ class Api:
         """Wait for it. Who asks a second time takes the first call's place."""
         earlier = record.admission
         assert earlier is not None
-        mine = record.admission = self.shell.loop.create_future()
+        mine = record.admission = asyncio.get_running_loop().create_future()
         if earlier.done() and not earlier.cancelled():
             mine.set_result(earlier.result())
         try:
@@ -436,8 +430,10 @@ class Api:
                 await self.shell.commits.done()
         except (asyncio.CancelledError, NotNoted) as error:
             # The client has hung up, or the daemon stops, or cannot promise it. Admitted meanwhile, it is nobody's job.
-            if record.admission is mine and not (self.shell.closing and isinstance(error, asyncio.CancelledError)):
-                self.shell.feed(JobWithdrawn(record.id) if record.state == "queued" else JobEnded(record.id))
+            if record.admission is mine and not (
+                self.shell.registry.closing and isinstance(error, asyncio.CancelledError)
+            ):
+                self.shell.feed(JobWithdrawn(record.id) if record.state is JobState.QUEUED else JobEnded(record.id))
                 self.shell.registry.forget(record)
                 self.shell.commits.soon()
             raise
@@ -446,7 +442,7 @@ class Api:
             raise GpushareError(str(INTERNAL.message), code="internal", hint=str(INTERNAL.hint))
         if refusal is not None:
             self.shell.registry.forget(record)
-            raise Rejected(self.access.viewer(record.spec.uid).told(refusal), len(self.shell.core.state.queue))
+            raise Rejected(self.access.viewer(record.spec.uid).told(refusal), self.shell.core.queue_length)
         return record
 
     # ---- reserving ---------------------------------------------------------------------------------
@@ -472,7 +468,7 @@ class Api:
         if isinstance(allowed, Reason):
             raise Rejected(self._viewer(request).told(allowed))
         event = ReservationAsked(new_job_id(), spec, lasting)
-        answer = self.shell.ask_core(event)
+        answer = self.shell.core_loop.call(event)
         if isinstance(answer, do.ReservationRefused):
             raise Rejected(self._viewer(request).told(answer.reason))
         if not isinstance(answer, do.ReservationMade):
@@ -482,18 +478,18 @@ class Api:
         except NotNoted:
             self.shell.feed(ReservationEnded(event.reservation))
             raise
-        made = self.shell.core.state.reservations[event.reservation]
+        made = self.shell.core.reservations[event.reservation]
         return web.json_response(self.views.reservation(made, self._viewer(request)), status=201)
 
     async def get_reservations(self, request: web.Request) -> web.StreamResponse:
         viewer = self._viewer(request)
-        found = list(self.shell.core.state.reservations.values())
+        found = list(self.shell.core.reservations.values())
         return await self._answer(request, reservations=(self.views.reservation(one, viewer) for one in found))
 
     async def delete_reservation(self, request: web.Request) -> web.Response:
         caller = self._caller(request)
         name = request.match_info["reservation"]
-        found = self.shell.core.state.reservations.get(self._reservation(name, caller))
+        found = self.shell.core.reservations.get(self._reservation(name, caller))
         assert found is not None  # else _reservation has raised
         self.shell.commits.now(Planned(released=found.id))
         self.shell.feed(ReservationEnded(found.id))
@@ -503,7 +499,7 @@ class Api:
         """The id of the caller's reservation of that name or id; "" if none is named."""
         if not name:
             return ""
-        own = [one for one in self.shell.core.state.reservations.values() if caller.may_change(one.spec.uid)]
+        own = [one for one in self.shell.core.reservations.values() if caller.may_change(one.spec.uid)]
         for one in own:
             if name in (one.id, one.spec.name):
                 return one.id
@@ -518,7 +514,7 @@ class Api:
         body = await self._body(request)
         pid = body.integer("pid", 1, 2**22)
         body.finish(("pid",))
-        if record.state == "ended":
+        if record.state is JobState.ENDED:
             raise self._over(record, caller)
         if pid is None:
             raise UsageError("pid is missing", code="bad_request")
@@ -555,14 +551,14 @@ class Api:
         body = await self._body(request, empty_is_ok=True)
         now = body.flag("now", False)
         body.finish(("now",))
-        if record.state == "ended":
+        if record.state is JobState.ENDED:
             raise self._over(record, caller)
         shown, reached, spared = self.views.job(record, viewer), 0, 0
-        if record.state == "queued":
-            self.shell.withdraw(record)
+        if record.state is JobState.QUEUED:
+            self.shell.jobs.withdraw(record)
             self.shell.commits.quietly()
         else:
-            reached, spared = stop_job(self.shell, record, user_name(caller.uid), now=now)
+            reached, spared = self.shell.stopper.stop_job(record, user_name(caller.uid), now=now)
         return web.json_response({"job": shown, "processes": reached, "spared": spared})
 
     async def patch_job(self, request: web.Request) -> web.Response:
@@ -578,7 +574,7 @@ class Api:
         body.finish(("request", "limit", "priority", "dry_run"))
         if event.request is None and event.limit is None and event.priority is None:
             raise UsageError("nothing to change", code="bad_request", hint="give request, limit or priority")
-        if record.state == "ended":
+        if record.state is JobState.ENDED:
             raise self._over(record, caller)
         if not caller.admin:
             allowed = self.access.change(record.spec, event)
@@ -587,16 +583,15 @@ class Api:
             event = allowed
         viewer = self._viewer(request)
         before = self.views.job(record, viewer)
-        found = budget_change.find(self.shell.core.state, event)
+        found = self.shell.core.new_budget(event)
         if dry_run:
             if isinstance(found, Reason):
                 raise Rejected(self._viewer(request).told(found))
-            state = self.shell.core.state
-            after, note = budget_change.would(state, record.id, found, lambda: self.views.job(record, viewer))
+            after, note = self.shell.core.try_budget(record.id, found, lambda: self.views.job(record, viewer))
             return web.json_response({"before": before, "after": after, "note": note})
         if isinstance(found, budget_change.Found):
             self.shell.commits.now(Planned(record.id, found.spec))
-        answer = self.shell.ask_core(event)
+        answer = self.shell.core_loop.call(event)
         self.shell.commits.soon()  # it may have failed, or have made room for a job that waits
         if isinstance(answer, do.BudgetRefused):
             raise Rejected(self._viewer(request).told(answer.reason))
@@ -611,12 +606,12 @@ class Api:
         body = await self._body(request, empty_is_ok=True)
         exit_code, number = body.integer("exit_code", 0, 255), body.integer("signal", 1, 64)
         body.finish(("exit_code", "signal"))
-        if record.state == "queued":
-            self.shell.withdraw(record)
+        if record.state is JobState.QUEUED:
+            self.shell.jobs.withdraw(record)
             self.shell.commits.quietly()
-        elif record.state != "ended":
+        elif record.state is not JobState.ENDED:
             record.exit_code, record.exit_signal = exit_code, number
-            self.shell.end_job(record)
+            self.shell.jobs.end(record)
             # Else a daemon that is killed now would bring the job back. An end is told even where it cannot be noted:
             # the program is gone, and the next daemon will find that out by itself.
             self.shell.commits.quietly()
@@ -631,9 +626,9 @@ class Api:
         def show(notices: list[Notice], lost: int) -> Iterable[event_stream.Line]:
             return [*event_stream.note_of(lost, kind="lost"), *notices]
 
-        room = partial(self.shell.byte_budget.room, caller.uid)
+        room = partial(self.shell.limits.bytes.room, caller.uid)
         return await event_stream.stream(
-            request, record.backlog(self.shell.byte_budget), record.listeners, show, room=room
+            request, record.backlog(self.shell.limits.bytes), record.listeners, show, room=room
         )
 
 

@@ -186,17 +186,17 @@ class HttpListener:
 
     def __init__(self, server: Callable[[], web.RequestHandler], shell: Shell) -> None:
         self._server = server
-        self._loop = shell.loop
-        self._user_limits = shell.user_limits
-        self._descriptors = shell.descriptors
+        self._loop = asyncio.get_running_loop()
+        self._user_limits = shell.limits.users
+        self._descriptors = shell.limits.descriptors
         self._listener: socket.socket | None = None
         self._connections: dict[web.RequestHandler, HttpConnection] = {}
         self._by_uid: dict[int, int] = {}
         self._beginning: set[asyncio.Task[object]] = set()
         self._sparingly = Sparingly()
         self._checking: asyncio.TimerHandle | None = None
-        self.fair_share = shell.fair_share
-        self.byte_budget = shell.byte_budget
+        self.fair_share = shell.limits.time
+        self.byte_budget = shell.limits.bytes
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""

@@ -188,7 +188,7 @@ class _Collector:
         yield CounterMetricFamily(
             "gpushare_sample_failures", "Times that the driver did not answer.", value=shell.gpus.failures
         )
-        yield CounterMetricFamily("gpushare_internal_errors", "Bugs that the daemon met.", value=shell.errors)
+        yield CounterMetricFamily("gpushare_internal_errors", "Bugs that the daemon met.", value=shell.core_loop.errors)
 
 
 def _by_name(jobs: list[Job], key: str) -> dict[tuple[str, str, str], int]:

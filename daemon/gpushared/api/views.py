@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from gpushare import api, job_spec
 from gpushare.printable import shortened
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import health, wait_report
+from gpushared.core import health
 from gpushared.core.instructions import Record
 from gpushared.core.node import NodeState
 from gpushared.core.state import Gpu, Job, Reservation, Share, Submission
 from gpushared.core.visibility import OPERATOR, Viewer
 from gpushared.gpus.foreign_processes import outsiders
-from gpushared.jobs.registry import JobRecord
+from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.runtime.shell import Shell
 from gpushared.system.processes import is_stopped
 
@@ -50,10 +50,10 @@ class Views:
             **job_spec.view(spec),  # type: ignore[typeddict-item]
             "state": self._state(record, job),
             "since": record.started,
-            "longest_grace": self.shell.core.state.policy.longest_grace,
+            "longest_grace": self.shell.core.policy.longest_grace,
             "gpus": [],
             "processes": [],
-            "outcome": self.outcome(record, viewer) if record.state == "ended" else None,
+            "outcome": self.outcome(record, viewer) if record.state is JobState.ENDED else None,
         }
         if job is not None:
             self._fill(shown, record, job, self.shell.core)
@@ -85,14 +85,13 @@ class Views:
         )
 
     def _state(self, record: JobRecord, job: Job | None) -> str:
-        if record.state != "running" or job is None:
+        if record.state is not JobState.RUNNING or job is None:
             return record.state
         if job.reclaims:
             return "asked_back" if any(one.step > ReclaimStep.TRIM for one in job.reclaims.values()) else "trimming"
         if job.spec.observe:
             return "observed"
-        claims = any(ask.claim for ask in self.shell.core.state.asks.values() if ask.job == job.id)
-        return "waiting" if claims else "running"
+        return "waiting" if self.shell.core.has_claim(job.id) else "running"
 
     def _is_stopped(self, shown: api.Job) -> bool:
         """Whether nothing of it that has opened a GPU can go on."""
@@ -111,7 +110,7 @@ class Views:
             )
 
     def _job_on(self, gpu: Gpu, record: JobRecord, job: Job, core: NodeState) -> api.JobGpu:
-        shares = core.state.shares_of(job, gpu.id)
+        shares = core.shares_of(job, gpu.id)
         used = {share.process: self._used(share) for share in shares}
         accounted, overhead = sum(used.values()), sum(share.overhead for share in shares)
         usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
@@ -121,7 +120,7 @@ class Views:
         published = core.published(gpu.id, [share.process for share in shares])
         grantable = max((one.grantable for one in published.values()), default=0)
         if not shares:
-            free = max(0, gpu.free) + sum(core.state.revocable(share) for share in gpu.shares.values())
+            free = max(0, gpu.free) + core.revocable_on(gpu)
             grantable = 0 if gpu.health.lost else min(bounds.limit, max(bounds.request, free))
         return {
             "uuid": gpu.id,
@@ -137,7 +136,7 @@ class Views:
             "credit": sum(share.credit for share in shares),
             "peak": record.peak.get(gpu.id, 0),
             "grantable": grantable,
-            "context": core.state.overheads.get(gpu.name, min(core.state.policy.guess(gpu.total), USUAL_CONTEXT)),
+            "context": core.context_cost(gpu, USUAL_CONTEXT),
             "health": str(health.condition_of(gpu)),
         }
 
@@ -152,14 +151,14 @@ class Views:
         return [self._gpu(gpu, viewer) for gpu in found]
 
     def _gpu(self, gpu: Gpu, viewer: Viewer | None) -> api.Gpu:
-        state = self.shell.core.state
+        core = self.shell.core
         used = self.shell.credit.used_by(gpu.shares, gpu.id)
         by_job: dict[str, int] = {}
         for share in gpu.shares.values():
             usage_of_share = used.get(share.process, share.used) + share.overhead
             by_job[share.job] = by_job.get(share.job, 0) + usage_of_share
         usage = sum(by_job.values())
-        lent = sum(max(0, amount - state.jobs[job].bounds[gpu.id].request) for job, amount in by_job.items())
+        lent = sum(max(0, amount - core.jobs[job].bounds[gpu.id].request) for job, amount in by_job.items())
         returning = gpu.returning_total
         return {
             "uuid": gpu.id,
@@ -168,7 +167,7 @@ class Views:
             "total": gpu.total,
             "reserve": gpu.reserve,
             "capacity": gpu.capacity,
-            "requested": gpu.requested + state.reserved(gpu.id),
+            "requested": core.requested(gpu),
             "usage": usage,
             "lent": lent,
             "free": 0 if gpu.health.lost else max(0, gpu.capacity - usage - gpu.unmanaged - returning),
@@ -180,7 +179,7 @@ class Views:
 
     def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
         sample = self.shell.gpus.samples.get(gpu.id)
-        processes = self.shell.core.state.processes
+        processes = self.shell.core.processes
         known = {processes[share.process].pid for share in gpu.shares.values() if share.process > 0}
         known |= {record.pid for record in gpu.returning.values()}
         found = outsiders(sample.by_pid if sample is not None else None, known)
@@ -195,7 +194,7 @@ class Views:
         return found
 
     def reservation(self, one: Reservation, viewer: Viewer) -> api.Reservation:
-        state = self.shell.core.state
+        core = self.shell.core
         offset = clock_offset()
         uid = one.spec.uid
         return {
@@ -208,13 +207,13 @@ class Views:
             "gpus": [
                 {
                     "uuid": gpu,
-                    "index": state.gpus[gpu].index,
+                    "index": core.gpus[gpu].index,
                     "amount": amount,
-                    "remainder": state.remainder(one, gpu),
+                    "remainder": core.remainder(one, gpu),
                 }
                 for gpu, amount in one.amounts.items()
             ],
-            "jobs": [job.id for job in state.jobs.values() if job.spec.reservation == one.id and viewer.may_see(uid)],
+            "jobs": [job.id for job in core.jobs.values() if job.spec.reservation == one.id and viewer.may_see(uid)],
         }
 
     # ---- waiting -----------------------------------------------------------------------------------
@@ -227,7 +226,7 @@ class Views:
             id = one.id if isinstance(one, Job) else one.job
             return job in (None, id) and viewer.sees_name(one.spec.uid)
 
-        found = wait_report.each_of(self.shell.core.state, now, wanted)
+        found = self.shell.core.waits(now, wanted)
         return (
             {
                 "job": one.job,

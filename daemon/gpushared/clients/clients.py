@@ -7,10 +7,10 @@ restarted, a descriptor was closed) and the process goes on using its credit.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
-from gpushared.clients.pages import LineSeen, Page
+from gpushared.clients.pages import Page
 from gpushared.core.events import ProcessRestored, ShareSeen
 from gpushared.system.processes import Process
 
@@ -51,11 +51,11 @@ class Client:
         if len(self.waits) > TICKETS:
             self.waits.popitem(last=False)
 
-    def restored(self, lines: Iterable[tuple[str, LineSeen]]) -> ProcessRestored:
+    def restored(self) -> ProcessRestored:
         """For a core that does not know it: the process as its page and the ledger say."""
         shares = tuple(
-            ShareSeen(gpu, seen.used, seen.credit, seen.overhead)
-            for gpu, seen in lines
+            ShareSeen(self.page.gpus[seen.index], seen.used, seen.credit, seen.overhead)
+            for seen in self.page.lines_seen()
             if seen.credit or seen.used or seen.overhead
         )
         return ProcessRestored(self.id, self.job, self.process.pid, shares, self.command)

@@ -71,8 +71,7 @@ class JobRestored(Event):
     job: str
     spec: JobSpec
     gpus: tuple[str, ...]
-    age: float
-    """Seconds since it was admitted."""
+    age: float = 0.0
     open: bool = True
     """False: its wrapper has said that it is over, and processes of its own still lived."""
     saved: float | None = None

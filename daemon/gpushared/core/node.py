@@ -19,9 +19,9 @@ job, which `gpushare explain` prints.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Mention, Reason, words
@@ -37,6 +37,7 @@ from gpushared.core import (
     reservations,
     unconfirmed,
     visibility,
+    wait_report,
 )
 from gpushared.core.events import (
     AskCancelled,
@@ -102,6 +103,8 @@ from gpushared.core.state import (
 from gpushared.core.transaction import Transaction
 
 __all__ = ["NodeState"]
+
+Seen = TypeVar("Seen")
 
 
 class NodeState:
@@ -184,6 +187,118 @@ class NodeState:
     def notes(self) -> dict[str, Any]:
         """What a later daemon should know, as JSON-able data; persistence.restore reads it."""
         return persistence.take(self.state, self._now)
+
+    # ---- queries -------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        return self.state.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self.state.policy = policy
+
+    @property
+    def queue_length(self) -> int:
+        """Jobs that wait for admission."""
+        return len(self.state.queue)
+
+    @property
+    def lent(self) -> int:
+        """Bytes on loan, on all GPUs."""
+        gpus = self.state.gpus
+        return sum(self.state.loan(job, gpu) for gpu in gpus for job in self.state.owners(gpu))
+
+    def shares_of(self, job: Job, gpu: str) -> list[Share]:
+        return self.state.shares_of(job, gpu)
+
+    def revocable_on(self, gpu: Gpu) -> int:
+        """Bytes of idle credit that others may have."""
+        return sum(self.state.revocable(share) for share in gpu.shares.values())
+
+    def context_cost(self, gpu: Gpu, usual: int) -> int:
+        """Bytes of a context as far as they are known; at most `usual` where they are guessed."""
+        return self.state.overheads.get(gpu.name, min(self.policy.guess(gpu.total), usual))
+
+    def has_claim(self, job: str) -> bool:
+        """Whether an ask of the job waits within its request."""
+        return any(ask.claim for ask in self.state.asks.values() if ask.job == job)
+
+    def requested(self, gpu: Gpu) -> int:
+        """Bytes that are promised: to jobs and to reservations."""
+        return gpu.requested + self.state.reserved(gpu.id)
+
+    def remainder(self, one: Reservation, gpu: str) -> int:
+        """Bytes of the reservation that no job in it has requested."""
+        return self.state.remainder(one, gpu)
+
+    def waits(self, now: float, wanted: Callable[[Job | Submission], bool]) -> Iterator[wait_report.Wait]:
+        """What waits, and for what."""
+        return wait_report.each_of(self.state, now, wanted)
+
+    def new_budget(self, event: BudgetChanged) -> budget_change.Found | Reason:
+        """What a job's budget would become, or why the change is refused. Changes nothing."""
+        return budget_change.find(self.state, event)
+
+    def try_budget(self, job: str, found: budget_change.Found, look: Callable[[], Seen]) -> tuple[Seen, str]:
+        """What `look` sees with that budget, and the note that the change would be answered with."""
+        return budget_change.would(self.state, job, found, look)
+
+    # ---- for the next core ---------------------------------------------------------------------
+
+    def node_note(self, now: float, without: str = "") -> dict[str, Any]:
+        """What a later daemon should know beside the jobs; `without` one reservation."""
+        return persistence.take_node(self.state, now, without)
+
+    def jobs_to_restore(self, now: float) -> list[JobRestored]:
+        """The jobs as another core should know them."""
+        return [
+            JobRestored(
+                job.id,
+                job.spec,
+                tuple(job.bounds),
+                now - job.since,
+                job.open,
+                now - job.saved_at if job.saved_at >= job.since else None,
+            )
+            for job in self.state.jobs.values()
+        ]
+
+    def reservations_to_restore(self, now: float) -> list[ReservationRestored]:
+        return persistence.restore_reservations(self.node_note(now), 0.0)
+
+    def learn(self, overheads: Mapping[str, int]) -> None:
+        """What contexts cost, by type of GPU, as an earlier core measured it."""
+        self.state.overheads.update(overheads)
+
+    def inherit(self, earlier: NodeState) -> None:
+        """Take from a core that failed what cannot be half changed in a way that matters. The GPUs are known."""
+        old = earlier.state
+        self.learn(old.overheads)
+        self.state.counters, self.state.records = old.counters, old.records
+        for id, gpu in self.state.gpus.items():
+            known = old.gpus.get(id)
+            if known is not None:
+                gpu.health, gpu.unmanaged = known.health, known.unmanaged
+                gpu.some, gpu.full = known.some, known.full
+                worst = max((one.condition for one in gpu.health.issues), default=gpu.health.condition)
+                gpu.health.condition = worst
+
+    def inherit_jobs(self, earlier: NodeState) -> None:
+        """The same when jobs and processes are known: stories, and memory on its way back."""
+        old = earlier.state
+        for job in self.state.jobs.values():
+            if job.id in old.jobs:
+                job.story[:0] = old.jobs[job.id].story
+        for id, gpu in self.state.gpus.items():
+            if id in old.gpus:
+                returning = old.gpus[id].returning
+                gpu.returning = {process: one for process, one in returning.items() if one.job in self.state.jobs}
+            gpu.excess = max(0, -gpu.free)
+
+    def forget_reservation(self, id: str) -> None:
+        """One whose making failed halfway."""
+        self.state.reservations.pop(id, None)
 
     @property
     def jobs(self) -> Mapping[str, Job]:

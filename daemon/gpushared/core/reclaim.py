@@ -58,8 +58,8 @@ def pursue(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> None:
         why = "all loans together would not be enough" if pursued is None else "the memory came from elsewhere"
         for job in asked:
             reclaim_steps.relieve(tx, gpu, job, why)
-    else:
-        _climb(tx, gpu, claims, pursued, shortfall)
+        return
+    _climb(tx, gpu, claims, pursued, shortfall)
     highest = max((job.reclaims[gpu.id].step for job in gpu.under_reclaim.values()), default=ReclaimStep.REVOKE)
     for ask in claims:
         ask.step = max(ask.step, highest)

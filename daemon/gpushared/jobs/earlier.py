@@ -17,7 +17,7 @@ from gpushared.core.instructions import Record
 from gpushared.core.transaction import STORY_LINES
 from gpushared.core.visibility import Viewer
 from gpushared.jobs.historian import Historian
-from gpushared.jobs.registry import ENDED_KEPT, JobRecord, JobRegistry
+from gpushared.jobs.registry import ENDED_KEPT, JobRecord, JobRegistry, JobState
 from gpushared.system.logs import facts, log
 
 START_WITHIN = 1.0
@@ -82,7 +82,7 @@ def note_of_cut(records: Sequence[api.Record]) -> list[api.Record]:
 def _record_of(job: dict[str, Any]) -> JobRecord:
     outcome = job["outcome"]
     spec = job_spec.from_view(job, request=NOTHING, limit=MAX)
-    record = JobRecord(job["id"], spec, started=job["since"], state="ended", of_earlier_daemon=True)
+    record = JobRecord(job["id"], spec, started=job["since"], state=JobState.ENDED, of_earlier_daemon=True)
     record.exit_code, record.exit_signal = outcome["exit_code"], outcome["signal"]
     record.reclaim, record.refusals = outcome["killed"], outcome["refusals"]
     record.peak = dict(outcome["peak"])

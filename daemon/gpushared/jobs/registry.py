@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from gpushare.api import LEAST_OF_AN_ID
@@ -22,7 +23,7 @@ from gpushared.core.visibility import Viewer
 from gpushared.limits.backlog import Backlog
 from gpushared.limits.byte_budget import ByteBudget, bytes_of
 from gpushared.system.epoll import Epoll
-from gpushared.system.processes import Process, Sent, is_stopped
+from gpushared.system.processes import Process, Sent
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256
@@ -31,6 +32,24 @@ AROUND_A_NOTICE = 1024
 """Bytes."""
 
 Notice = dict[str, Any]
+
+
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "queued"
+    """Submitted, and not admitted yet."""
+    RUNNING = "running"
+    """Admitted."""
+    ENDED = "ended"
+
+
+NEXT = {
+    JobState.QUEUED: (JobState.RUNNING, JobState.ENDED),
+    JobState.RUNNING: (JobState.RUNNING, JobState.ENDED),  # admitted again: its wrapper has come back
+    JobState.ENDED: (),
+}
+"""What may follow a state. A queued job that is refused or withdrawn is forgotten."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +69,8 @@ class JobRecord:
     """Until when (time.monotonic()) it queues for room; None: it does not."""
     over: bool = False
     """Its wrapper has said so, or is gone: it is there only as long as processes of its own are."""
-    state: str = "queued"
-    """queued, running or ended; what else a job may be (borrowing, asked_back, waiting) the core knows."""
+    state: JobState = JobState.QUEUED
+    """What else a job may be (borrowing, asked_back, waiting) the core knows."""
     admission: asyncio.Future[Reason | None] | None = None
     """Resolved with None when the job is admitted, else with the reason of the refusal."""
     queued: bool = False
@@ -83,6 +102,22 @@ class JobRecord:
         """For the daemon's log."""
         return {"job": self.id, "name": self.spec.name, "user": self.spec.user}
 
+    def become(self, state: JobState) -> None:
+        """Raises ValueError where the new state cannot follow the present one."""
+        if state not in NEXT[self.state]:
+            raise ValueError(f"job {self.id} cannot become {state}: it is {self.state}")
+        self.state = state
+
+    def resolve(self, refusal: Reason | None) -> None:
+        """Answer the submission, if it waits for an answer: admitted, or refused and why."""
+        if self.is_asked_for:
+            self.admission.set_result(refusal)  # type: ignore[union-attr]
+
+    @property
+    def is_asked_for(self) -> bool:
+        """A submission waits for its admission."""
+        return self.admission is not None and not self.admission.done()
+
     def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
         notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
         self.notices.append(notice)
@@ -97,7 +132,7 @@ class JobRecord:
             return held.has_room(self.spec.uid)
 
         backlog = Backlog(self.notices, count=count)
-        if self.state == "ended":
+        if self.state is JobState.ENDED:
             backlog.end()
         return backlog
 
@@ -122,10 +157,13 @@ class JobRecord:
 class JobRegistry:
     """All jobs that anybody may still ask about."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoll: Epoll, budget: ByteBudget) -> None:
+        self._epoll = epoll
         self._records: dict[str, JobRecord] = {}
         self._ended: dict[int, deque[JobRecord]] = {}
-        self.byte_budget = ByteBudget(lambda _: False)
+        self.byte_budget = budget
+        self.closing = False
+        """The daemon stops: a submission whose call ends now keeps its place."""
         self.on_wrapper_end: Callable[[JobRecord], None] = lambda _: None
 
     def open(self, job: str, spec: JobSpec) -> JobRecord:
@@ -138,7 +176,7 @@ class JobRegistry:
         return self._records.get(job)
 
     def live(self) -> Iterator[JobRecord]:
-        return (record for record in list(self._records.values()) if record.state != "ended")
+        return (record for record in list(self._records.values()) if record.state is not JobState.ENDED)
 
     def bytes_of_live(self, uid: int) -> list[int]:
         """What each live job of this user costs."""
@@ -158,18 +196,23 @@ class JobRegistry:
         named = [one for one in self._records.values() if one.spec.name == name and viewer.sees_name(one.spec.uid)]
         if not viewer.may_see_all:
             named = [one for one in named if one.spec.uid == viewer.uid] or named
-        living = [record for record in named if record.state != "ended"]
+        living = [record for record in named if record.state is not JobState.ENDED]
         if named:
             return living or named[-1:]
         if len(name) < LEAST_OF_AN_ID:
             return []
         return [record for record in self._records.values() if record.id.startswith(name.lower())]
 
-    def set_wrapper(self, record: JobRecord, wrapper: Process, readers: Epoll) -> None:
+    def note_peak(self, job: str, gpu: str, usage: int) -> None:
+        record = self.get(job)
+        if record is not None:
+            record.note_peak(gpu, usage)
+
+    def set_wrapper(self, record: JobRecord, wrapper: Process) -> None:
         if record.wrapper is not None:
             record.wrapper.close()
         record.wrapper = wrapper
-        wrapper.watch(readers, lambda: self.on_wrapper_end(record))
+        wrapper.watch(self._epoll, lambda: self.on_wrapper_end(record))
 
     def forget(self, record: JobRecord) -> None:
         """A submission that came to nothing."""
@@ -180,9 +223,9 @@ class JobRegistry:
 
     def end(self, record: JobRecord) -> None:
         """The job is over; it is kept for a while, for whoever asks what became of it."""
-        if record.state == "ended":
+        if record.state is JobState.ENDED:
             return
-        record.state = "ended"
+        record.become(JobState.ENDED)
         record.ended = record.ended or time.time()
         if record.duration is None:
             record.duration = time.monotonic() - record.began
@@ -245,20 +288,11 @@ def killed_facts(reason: Reason) -> dict[str, Any]:
 
 
 def stop(record: JobRecord, processes: list[Process], number: signal.Signals) -> dict[Process, Sent]:
-    """Signal a job as a whole, and say what became of it, process by process.
-
-    A program that is stopped (Ctrl-Z) is continued after SIGTERM, as systemd does it: else its grace would pass before
-    its handler runs.
-    """
+    """Signal a job as a whole, and say what became of it, process by process."""
     targets = list(processes)
     if number is signal.SIGKILL and record.main is not None and not any(record.main.same(one) for one in processes):
         targets.append(record.main)
-    sent = {target: target.send(number, record.spec.uid) for target in targets}
-    if number is signal.SIGTERM:
-        for target, result in sent.items():
-            if result is Sent.REACHED and is_stopped(target.pid):
-                target.send(signal.SIGCONT, record.spec.uid)
-    return sent
+    return {target: target.send(number, record.spec.uid) for target in targets}
 
 
 def new_job_id() -> str:

@@ -26,8 +26,9 @@ from typing import Any
 
 from gpushare.job_spec import JobSpec
 from gpushared.core import persistence
-from gpushared.core.state import Job, State
-from gpushared.jobs.registry import JobRecord
+from gpushared.core.node import NodeState
+from gpushared.core.state import Job
+from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.system.processes import Process
 
 VERSION = 2
@@ -55,14 +56,16 @@ class StateFile:
         self._fresh = path.with_name(f".{path.name}.new")  # the only one: a daemon that dies here leaves no litter
         self._texts: dict[str, tuple[object, str]] = {}
 
-    def write(self, state: State, now: float, records: Iterable[JobRecord], planned: Planned = NOTHING_PLANNED) -> None:
+    def write(
+        self, core: NodeState, now: float, records: Iterable[JobRecord], planned: Planned = NOTHING_PLANNED
+    ) -> None:
         """Whole or not at all: OSError leaves the file as it was. `now` is the core's."""
-        jobs = {record.id: (record, state.jobs.get(record.id)) for record in records}
+        jobs = {record.id: (record, core.jobs.get(record.id)) for record in records}
         if planned.spec is not None:
             record, job = jobs[planned.job]
             jobs[planned.job] = record, None if job is None else replace(job, spec=planned.spec)
         self._texts = {id: self._text_of(record, job) for id, (record, job) in jobs.items()}
-        node = persistence.take_node(state, now, without=planned.released)
+        node = core.node_note(now, without=planned.released)
         head = json.dumps({"version": VERSION, "time": time.time(), "boot": boot(), "core": node})
         texts = ",".join(text for _, text in self._texts.values())
         try:
@@ -92,7 +95,7 @@ class StateFile:
             "started": record.started,
             "began": record.began,
             "note": persistence.take_job(job) if job is not None else None,
-            "queued": _queued(record) if record.state == "queued" else None,
+            "queued": _queued(record) if record.state is JobState.QUEUED else None,
         }
         return made_of, f"{json.dumps(record.id)}:{json.dumps(part)}"
 

@@ -1,96 +1,102 @@
-"""Another core, made from what stands outside one that has failed (shell.py says when and why).
+"""Makes a core's state from what stands outside it. A restart of the daemon and a failure of the core are one thing:
 
-    the GPUs          from the last inventory
-    the jobs          from the registry, which says what their users have been told
-    the processes     from their pages and the ledger, as after a restart
-    who queues        from the registry, in the order of arrival
+    GPUs          from the inventory
+    jobs          from the registry
+    processes     from their pages and the ledger
+    the queue     from the registry, in order of arrival
+    the rest      from what an earlier core knew (Earlier): reservations, ages, learned overheads
 
-What only a core knows is taken from the failed one where it is of one piece, and cannot be half changed in a way that
-matters: reservations, ages, learned overheads, health, memory on its way back, counters, stories. What was going on is
-not: a claim begins anew with the time that it has left, and so does what was asked of borrowers for it.
+A daemon that starts fills the registry and the clients first (recovery.py), and reads Earlier from state.json. After a
+failure both are there, and Earlier is the core that failed, as far as a half change of it does no harm: also health,
+counters, stories, and memory on its way back. What was going on is lost in both cases: a claim begins again with the
+time that it has left.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from gpushared.clients.clients import Clients
-from gpushared.core import persistence
-from gpushared.core.events import Event, GpuFound, JobEnded, JobRestored, JobSubmitted
+from gpushared.clients.clients import Client, Clients
+from gpushared.core.events import JobEnded, JobRestored, JobSubmitted, ReservationRestored
 from gpushared.core.node import NodeState
-from gpushared.core.state import State
 from gpushared.gpus.inventory import Inventory
-from gpushared.jobs.registry import JobRecord, JobRegistry
+from gpushared.jobs.lifecycle import JobLifecycle
+from gpushared.jobs.registry import JobRecord, JobState
+from gpushared.runtime.core_loop import CoreLoop
+from gpushared.runtime.driver_questions import gpu_found
 
 
-class Shell(Protocol):
-    """What stands outside a core (shell.py)."""
+class Outside(NamedTuple):
+    """What stands outside a core."""
 
-    core: NodeState
     gpus: Inventory
-    registry: JobRegistry
+    jobs: JobLifecycle
     clients: Clients
 
-    def restore(self, event: Event) -> None: ...
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What only an earlier core knew."""
+
+    jobs: Mapping[str, JobRestored]
+    """By id."""
+    reservations: Sequence[ReservationRestored] = ()
+    overheads: Mapping[str, int] | None = None
+    core: NodeState | None = None
+    """The core that failed; None after a restart."""
+
+    @classmethod
+    def of(cls, core: NodeState) -> Earlier:
+        now = time.monotonic()
+        jobs = {job.job: job for job in core.jobs_to_restore(now)}
+        return cls(jobs, core.reservations_to_restore(now), core=core)
 
 
-def rebuild(shell: Shell, failed: NodeState) -> None:
-    """`shell.core` is fresh. Raises what a handler raises."""
-    now, old = time.monotonic(), failed.state
-    for info in shell.gpus.infos.values():
-        shell.restore(GpuFound(info.uuid, info.index, info.name, info.total, info.reserved))
-    _keep(shell.core.state, old)
-    for reservation in persistence.restore_reservations(persistence.take_node(old, now), 0.0):
-        shell.restore(reservation)
-    records = list(shell.registry.live())
-    for record in records:
-        if record.state == "running":
-            shell.restore(_job(record, old, now))
-            if record.id in old.jobs:
-                shell.core.jobs[record.id].story[:0] = old.jobs[record.id].story
-    for client in shell.clients:
-        seen = client.page.lines_seen()
-        shell.restore(client.restored((client.page.gpus[line.index], line) for line in seen))
+def rebuild(core_loop: CoreLoop, outside: Outside, earlier: Earlier) -> None:
+    """The core of `core_loop` is fresh. Raises what a handler raises."""
+    core, registry, clients = core_loop.core, outside.jobs.registry, outside.clients
+    for info in outside.gpus.infos.values():
+        core_loop.restore(gpu_found(info))
+    core.learn(earlier.overheads or {})
+    if earlier.core is not None:
+        core.inherit(earlier.core)
+    for reservation in earlier.reservations:
+        core_loop.restore(reservation)
+    records = list(registry.live())
+    running = [record for record in records if record.state is JobState.RUNNING]
+    for record in running:
+        core_loop.restore(_job(record, clients, earlier))
+    for client in clients:
+        core_loop.restore(client.restored())
+    for record in running:
+        if (record.over or record.wrapper is None) and not clients.has_job(record.id):
+            outside.jobs.note_end(record)
+            core_loop.restore(JobEnded(record.id))
     for record in sorted(records, key=lambda record: record.began):
-        if record.state == "queued" and record.admission is not None and not record.admission.done():
-            shell.restore(submission(record))
-    for record in records:
-        if (
-            record.state == "running"
-            and not shell.clients.has_job(record.id)
-            and (record.over or record.wrapper is None)
-        ):
-            shell.restore(JobEnded(record.id))
-    for id, gpu in shell.core.gpus.items():
-        if id in old.gpus:
-            gpu.returning = {
-                process: record for process, record in old.gpus[id].returning.items() if record.job in shell.core.jobs
-            }
-        gpu.excess = max(0, -gpu.free)
+        if record.state is JobState.QUEUED and record.is_asked_for:
+            core_loop.restore(submission(record))
+    if earlier.core is not None:
+        core.inherit_jobs(earlier.core)
 
 
 def submission(record: JobRecord) -> JobSubmitted:
-    """One that queues, as it stands now."""
+    """A job that queues, as it stands now."""
     now = time.monotonic()
     wait = None if record.patience is None else max(0.0, record.patience - now)
     return JobSubmitted(record.id, record.spec, wait, now - record.began)
 
 
-def _keep(state: State, old: State) -> None:
-    state.overheads.update(old.overheads)
-    state.counters, state.records = old.counters, old.records
-    for id, gpu in state.gpus.items():
-        known = old.gpus.get(id)
-        if known is not None:
-            gpu.health, gpu.unmanaged = known.health, known.unmanaged
-            gpu.some, gpu.full = known.some, known.full
-            gpu.health.condition = max((one.condition for one in gpu.health.issues), default=gpu.health.condition)
+def _job(record: JobRecord, clients: Clients, earlier: Earlier) -> JobRestored:
+    known = earlier.jobs.get(record.id)
+    if known is not None:
+        return replace(known, spec=record.spec, open=not record.over)
+    return new_to_core(record, clients.of_job(record.id))
 
 
-def _job(record: JobRecord, old: State, now: float) -> JobRestored:
-    known = old.jobs.get(record.id)
-    if known is None:
-        return JobRestored(record.id, record.spec, (), now - record.began, not record.over)
-    saved = now - known.saved_at if known.saved_at >= known.since else None
-    return JobRestored(record.id, record.spec, tuple(known.bounds), now - known.since, not record.over, saved)
+def new_to_core(record: JobRecord, clients: Sequence[Client]) -> JobRestored:
+    """A job that no core knows: its GPUs are those that the pages of its processes name."""
+    gpus = dict.fromkeys(gpu for client in clients for gpu in client.page.gpus)
+    return JobRestored(record.id, record.spec, tuple(gpus), time.monotonic() - record.began, not record.over)

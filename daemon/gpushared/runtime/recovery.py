@@ -1,22 +1,20 @@
-"""After a restart: who is there, what was promised, what is used. Nobody's help is needed for it.
+"""After a restart: fills the registry and the clients from what the earlier daemon left, and has the core rebuilt.
 
-    the GPUs        from the driver, before anything else
-    the jobs        from state.json, if their wrapper or one of their processes lives; those that queue, in their order
+    the jobs        from state.json, if their wrapper or one of their processes lives
     the processes   from their pages: each has the words, the owner's pid and start time, and the job's id
 
-A job without notes is rebuilt from its pages and the ledger. Notes that cannot be read are set aside, not fatal: the
-pages hold what matters. Shims then reconnect and present their pages, wrappers register again under their job's id, and
-both find everything as it was.
+A job that state.json does not name is made from its pages and the ledger. A state.json that cannot be read is set
+aside: the pages hold what matters. Shims then connect again and present their pages, wrappers register again under
+their job's id, and both find everything as it was.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
-import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from gpushare.job_spec import JobSpec
@@ -24,150 +22,78 @@ from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
 from gpushare.reclaim_steps import JOB_STEPS
 from gpushared.clients.clients import Client
 from gpushared.clients.ledger import Terms
-from gpushared.clients.pages import Page, Pages
+from gpushared.clients.pages import LineSeen, Page, Pages
 from gpushared.core import persistence
 from gpushared.core.events import JobRestored
-from gpushared.jobs import state_file
-from gpushared.jobs.registry import JobRecord
+from gpushared.jobs.found_state import FoundState
+from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.limits.identities import user_name
-from gpushared.runtime.rebuild import submission
-from gpushared.runtime.shell import Shell
+from gpushared.runtime.core_loop import CoreLoop
+from gpushared.runtime.rebuild import Earlier, Outside, rebuild
 from gpushared.system.logs import facts, log
 from gpushared.system.processes import Process, command_of
 
 ASKS_AGAIN_WITHIN = 30.0
 """Seconds for which a queued job keeps its place, or what it has got, until its wrapper asks for it again."""
 
-
-def recover(shell: Shell, pages: Pages) -> None:
-    """Rebuild the core's state. The GPUs must be known to it already."""
-    found = list(pages.reopen())
-    _restore_jobs(shell, Found(shell.state_file.path), {f"{page.header.job_id:016x}" for page, _ in found})
-    for page, owner in found:
-        _restore_process(shell, page, owner)
-    for record in shell.registry.live():
-        if record.state == "running" and record.wrapper is None and not shell.clients.has_job(record.id):
-            shell.end_job(record)
-    for record in sorted(shell.registry.live(), key=lambda record: record.began):
-        if record.state == "queued":
-            shell.feed(submission(record))
-    jobs = sum(1 for _ in shell.registry.live())
-    if jobs or len(shell.clients):
-        log.info("state rebuilt", extra=facts(jobs=jobs, processes=len(shell.clients)))
+Adopt = Callable[[Client], None]
+"""Knows a process with a page from now on (process_lifecycle.py)."""
 
 
-class Found:
-    """state.json as an earlier daemon, or a later one, has left it. What in it makes no sense is left out and logged,
-    and the file is kept under another name: it is about to be written anew."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._aside = path.with_suffix(".bad")
-        self._is_kept = False
-        self.state = self._read()
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            state = json.loads(self._path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            self._keep()
-            log.warning("the notes cannot be read", extra=self._facts(error=str(error)))
-            return {}
-        if not isinstance(state, dict) or not isinstance(state.get("core"), dict):
-            self._keep()
-            log.warning("the notes make no sense", extra=self._facts(error="they are no object with a core"))
-            return {}
-        if state.get("version") != state_file.VERSION:
-            log.warning("the notes are of another version", extra=self._facts(version=str(state.get("version"))[:40]))
-        return state
-
-    def odd(self, what: str, why: persistence.OddNote) -> None:
-        """An record that is not used."""
-        self._keep()
-        log.warning("a part of the notes makes no sense", extra=self._facts(what=what, error=str(why)))
-
-    def _facts(self, **more: object) -> dict[str, Any]:
-        return facts(file=str(self._path), **({"kept_as": str(self._aside)} if self._is_kept else {}), **more)
-
-    def _keep(self) -> None:
-        if not self._is_kept:
-            with contextlib.suppress(OSError):
-                shutil.copyfile(self._path, self._aside)
-                self._aside.chmod(0o600)
-                self._is_kept = True
-
-    @property
-    def jobs(self) -> dict[str, dict[str, Any]]:
-        """By id."""
-        found = self.state.get("jobs")
-        jobs = {}
-        for id, one in found.items() if isinstance(found, dict) else ():
-            try:
-                jobs[persistence.job_id(id)] = persistence.mapping(one)
-            except persistence.OddNote as why:
-                self.odd(f"job {id[:40]}", why)
-        if found is not None and not isinstance(found, dict):
-            self.odd("jobs", persistence.OddNote("they are no object"))
-        return jobs
-
-    @property
-    def _written(self) -> float:
-        return persistence.now_of(self.state["core"])
-
-    @property
-    def same_clock(self) -> bool:
-        """Whether the core's clock of then is the present one."""
-        boot = self.state.get("boot")
-        return boot is not None and boot == state_file.boot() and self._written <= time.monotonic()
-
-    @property
-    def since(self) -> float:
-        """Seconds since it was written: by the core's clock, for the system's may have been set meanwhile. The system's
-        counts after a boot, and where the notes do not name theirs."""
-        if self.same_clock:
-            return time.monotonic() - self._written
-        try:
-            return max(0.0, time.time() - persistence.number(self.state.get("time")))
-        except persistence.OddNote as why:
-            self.odd("time", why)
-            return 0.0
+def recover(core_loop: CoreLoop, outside: Outside, found: FoundState, pages: Pages, adopt: Adopt) -> None:
+    """The core must know the GPUs already."""
+    reopened = list(pages.reopen())
+    earlier = read_jobs(outside, found, {f"{page.header.job_id:016x}" for page, _ in reopened})
+    for page, owner in reopened:
+        if take_in(outside, adopt, page, owner) is None:
+            owner.close()
+    rebuild(core_loop, outside, earlier)
+    jobs = sum(1 for _ in outside.jobs.registry.live())
+    if jobs or len(outside.clients):
+        log.info("state rebuilt", extra=facts(jobs=jobs, processes=len(outside.clients)))
 
 
-def _restore_jobs(shell: Shell, found: Found, with_pages: set[str]) -> None:
+# ---- jobs ------------------------------------------------------------------------------------------
+
+
+def read_jobs(outside: Outside, found: FoundState, with_pages: set[str]) -> Earlier:
+    """Open a record for each job that is still there. `with_pages`: the ids of jobs with living processes."""
     if not found.state:
-        return
+        return Earlier({})
     jobs, since = found.jobs, found.since
     core = {**found.state["core"], "jobs": [one["note"] for one in jobs.values() if one.get("note") is not None]}
-    shell.core.state.overheads.update(persistence.restore_overheads(core, found.odd))
-    for reservation in persistence.restore_reservations(core, since, found.odd):
-        shell.feed(reservation)
+    overheads = persistence.restore_overheads(core, found.odd)
+    reservations = persistence.restore_reservations(core, since, found.odd)
+    known = {}
     for job in persistence.restore(core, found.odd):
-        _restore_job(shell, job, jobs.get(job.job, {}), found, job.job in with_pages)
+        saved = None if job.saved is None else job.saved + since
+        known[job.job] = replace(job, age=job.age + since, saved=saved)
+        _open_running(outside, job, jobs.get(job.job, {}), found, has_pages=job.job in with_pages)
     for id, identity in jobs.items():
-        if identity.get("queued") is not None and shell.registry.get(id) is None:
-            _restore_queued(shell, id, identity, found)
+        if identity.get("queued") is not None and outside.jobs.registry.get(id) is None:
+            _open_queued(outside, id, identity, found)
+    return Earlier(known, reservations, overheads)
 
 
-def _restore_job(shell: Shell, job: JobRestored, identity: dict[str, Any], found: Found, has_pages: bool) -> None:
+def _open_running(
+    outside: Outside, job: JobRestored, identity: dict[str, Any], found: FoundState, *, has_pages: bool
+) -> None:
     # A wrapper that has ended its job may live on; the job does not, once its processes are gone.
     wrapper = _find(identity.get("wrapper")) if job.open else None
     if wrapper is None and not has_pages:
         return
-    record = shell.registry.open(job.job, job.spec)
-    record.state, record.over = "running", not job.open
+    registry = outside.jobs.registry
+    record = registry.open(job.job, job.spec)
+    record.become(JobState.RUNNING)
+    record.over = not job.open
     _set_beginning(record, identity, found)
     if wrapper is not None:
-        shell.registry.set_wrapper(record, wrapper, shell.epoll)
+        registry.set_wrapper(record, wrapper)
     record.main = _find(identity.get("main"))
-    since = found.since
-    saved = None if job.saved is None else job.saved + since
-    shell.feed(replace(job, age=job.age + since, saved=saved))
 
 
-def _restore_queued(shell: Shell, id: str, identity: dict[str, Any], found: Found) -> None:
-    """It keeps its place. Its wrapper, whose call has ended with the earlier daemon, asks again by the job's id."""
+def _open_queued(outside: Outside, id: str, identity: dict[str, Any], found: FoundState) -> None:
+    """It keeps its place. The call of its wrapper ended with the earlier daemon; it asks again by the job's id."""
     wrapper = _find(identity.get("wrapper"))
     if wrapper is None:
         return
@@ -178,32 +104,33 @@ def _restore_queued(shell: Shell, id: str, identity: dict[str, Any], found: Foun
         found.odd(f"queued job {id}", why)
         wrapper.close()
         return
-    record = shell.registry.open(id, spec)
+    loop = asyncio.get_running_loop()
+    record = outside.jobs.registry.open(id, spec)
     _set_beginning(record, identity, found)
     record.patience = until
-    unclaimed = record.admission = shell.loop.create_future()
-    shell.registry.set_wrapper(record, wrapper, shell.epoll)
+    unclaimed = record.admission = loop.create_future()
+    outside.jobs.registry.set_wrapper(record, wrapper)
 
     def drop() -> None:
         if record.admission is not unclaimed:
             return
         log.info("nobody asks for a queued job any more", extra=facts(**record.who))
-        if record.state == "queued":
-            shell.withdraw(record)
+        if record.state is JobState.QUEUED:
+            outside.jobs.withdraw(record)
         else:
-            shell.end_job(record)
+            outside.jobs.end(record)
 
-    shell.loop.call_later(ASKS_AGAIN_WITHIN, drop)
+    loop.call_later(ASKS_AGAIN_WITHIN, drop)
 
 
-def _until(queued: dict[str, Any], found: Found) -> float:
+def _until(queued: dict[str, Any], found: FoundState) -> float:
     """By the core's clock."""
     if found.same_clock and "until" in queued:
         return persistence.number(queued["until"])
     return persistence.number(queued.get("patience")) - time.time() + time.monotonic()
 
 
-def _set_beginning(record: JobRecord, identity: dict[str, Any], found: Found) -> None:
+def _set_beginning(record: JobRecord, identity: dict[str, Any], found: FoundState) -> None:
     """Not before 1970 nor to come: it is shown as a date, and is the order of the queue."""
     with contextlib.suppress(persistence.OddNote):
         began = record.began - max(0.0, record.started - persistence.seconds(identity.get("started")))
@@ -220,52 +147,55 @@ def _find(identity: object) -> Process | None:
     return None
 
 
-def _restore_process(shell: Shell, page: Page, owner: Process) -> None:
-    if restore_client(shell, page, owner) is None:
-        owner.close()
+# ---- processes -------------------------------------------------------------------------------------
 
 
-def restore_client(shell: Shell, page: Page, owner: Process) -> Client | None:
-    """A page that an earlier daemon has made: its process, with all that it holds, and its job if need be."""
+def take_in(outside: Outside, adopt: Adopt, page: Page, owner: Process) -> Client | None:
+    """A page of an earlier daemon: knows its process from now on, and its job if the registry does not. The core has
+    to be told of both. None: the page names no job, and is closed."""
     header = page.header
     if header.job_id == 0:
         page.close(remove=False)
         return None
-    job = f"{header.job_id:016x}"
-    lines = page.take_lines(shell.gpus.by_bytes)
-    if job not in shell.core.jobs:
-        terms = page.account.terms if page.account is not None else None
-        if terms is None:  # of a daemon that wrote none
-            request = max((seen.request for _, seen in lines), default=0)
-            limit = max((seen.limit for _, seen in lines), default=0)
-            amounts = _of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX
-            terms = Terms(*amounts, JOB_STEPS, 0.0)
-        spec = JobSpec(
-            name=header.job_name or command_of(owner.pid),
-            uid=header.uid,
-            user=user_name(header.uid),
-            command=(command_of(owner.pid),),
-            request=terms.request,
-            limit=terms.limit,
-            gpus=0,
-            priority=header.priority,
-            grace=header.grace_ms / 1000 if header.grace_ms else None,
-            min_run_time=terms.min_run_time,
-            on_reclaim=terms.on_reclaim,
-            request_source="its credit page",
-            limit_source="its credit page",
-        )
-        shell.registry.open(job, spec).state = "running"
-        shell.feed(JobRestored(job, spec, tuple(gpu for gpu, _ in lines), age=0.0))
-    client = Client(page, owner, job, header.uid)
+    registry = outside.jobs.registry
+    lines = page.take_lines(outside.gpus.by_bytes)
+    record = registry.get(f"{header.job_id:016x}")
+    if record is None or record.state is not JobState.RUNNING:
+        record = registry.open(f"{header.job_id:016x}", _spec_of(page, owner, [seen for _, seen in lines]))
+        record.become(JobState.RUNNING)
+    client = Client(page, owner, record.id, header.uid)
     client.command = command_of(owner.pid)
-    spec = shell.core.jobs[job].spec
-    client.budget = Budget(spec.request, spec.limit)
+    client.budget = Budget(record.spec.request, record.spec.limit)
     if page.account is not None:
-        page.account.set_terms(Terms.of(spec))
-    shell.adopt(client)
-    shell.feed(client.restored(lines))
+        page.account.set_terms(Terms.of(record.spec))
+    adopt(client)
     return client
+
+
+def _spec_of(page: Page, owner: Process, lines: list[LineSeen]) -> JobSpec:
+    """The specification of a job of which only a page is left."""
+    header = page.header
+    terms = page.account.terms if page.account is not None else None
+    if terms is None:  # of a daemon that wrote none
+        request = max((seen.request for seen in lines), default=0)
+        limit = max((seen.limit for seen in lines), default=0)
+        amounts = _of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX
+        terms = Terms(*amounts, JOB_STEPS, 0.0)
+    return JobSpec(
+        name=header.job_name or command_of(owner.pid),
+        uid=header.uid,
+        user=user_name(header.uid),
+        command=(command_of(owner.pid),),
+        request=terms.request,
+        limit=terms.limit,
+        gpus=0,
+        priority=header.priority,
+        grace=header.grace_ms / 1000 if header.grace_ms else None,
+        min_run_time=terms.min_run_time,
+        on_reclaim=terms.on_reclaim,
+        request_source="its credit page",
+        limit_source="its credit page",
+    )
 
 
 def _of_bytes(value: int) -> Quantity:

@@ -1,32 +1,68 @@
-"""A job that somebody wants to end: `gpushare stop`."""
+"""Signals to jobs: reclaim steps that the core orders, and `gpushare stop`."""
 
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
-from gpushared.jobs import registry
+from gpushared.clients.clients import Clients
+from gpushared.core import instructions as do
+from gpushared.core.events import Event, LeftAlone
+from gpushared.core.visibility import OPERATOR
+from gpushared.gpus.foreign_processes import open_stray
+from gpushared.jobs.lifecycle import JobLifecycle
+from gpushared.jobs.registry import JobRecord, killed_facts, stop
 from gpushared.system.logs import facts, log
 from gpushared.system.processes import Sent
 
-if TYPE_CHECKING:
-    from gpushared.jobs.registry import JobRecord
-    from gpushared.runtime.shell import Shell
 
+class Stopper:
+    """Signals all processes of a job, after telling its wrapper why."""
 
-def stop_job(shell: Shell, record: JobRecord, by: str, *, now: bool) -> tuple[int, int]:
-    """SIGTERM, or SIGKILL if it is to be now, to the job's program and its processes with pages.
+    def __init__(self, jobs: JobLifecycle, clients: Clients) -> None:
+        self._jobs = jobs
+        self._clients = clients
 
-    How many were reached, and how many belong to another user by now and are left alone.
+    def terminate(self, wish: do.Terminate) -> Event | None:
+        return self._reclaim(wish, "asked_back", signal.SIGTERM)
 
-    The wrapper is told first, so that it knows why its program ends.
-    """
-    number = record.stopping = signal.SIGKILL if now else signal.SIGTERM
-    record.notify("stopped", f"{by} stops this job with {number.name} (`gpushare stop`)", {"signal": int(number)})
-    processes = [client.process for client in shell.clients.of_job(record.id)]
-    if record.main is not None and not any(record.main.same(one) for one in processes):
-        processes.append(record.main)
-    sent = list(registry.stop(record, processes, number).values())
-    reached, spared = sent.count(Sent.REACHED), sent.count(Sent.NOT_THEIRS)
-    log.info("stopped", extra=facts(job=record.id, name=record.spec.name, by=by, signal=number.name, processes=reached))
-    return reached, spared
+    def kill(self, wish: do.Kill) -> Event | None:
+        return self._reclaim(wish, "killed", signal.SIGKILL)
+
+    def _reclaim(self, wish: do.Terminate | do.Kill, kind: str, number: signal.Signals) -> Event | None:
+        """The notice comes first: the wrapper should know why before its child is gone."""
+        record = self._jobs.registry.get(wish.job)
+        if record is None:
+            return None
+        record.reclaim = killed_facts(wish.reason)
+        self._jobs.tell(record, kind, wish.reason, with_facts=True)
+        clients = [client for client in map(self._clients.get, wish.processes) if client is not None]
+        found = (open_stray(-id, record.id) for id in wish.processes if id < 0)
+        strays = [stray for stray in found if stray is not None]
+        ids = {client.process: client.id for client in clients} | {stray: -stray.pid for stray in strays}
+        # An allocation that waits for a claim of its own would hold the program's signal handler up.
+        sent = stop(record, list(ids), number)
+        for stray in strays:
+            stray.close()
+        why, reached = OPERATOR.words(wish.reason.message), list(sent.values()).count(Sent.REACHED)
+        log.info(kind, extra=facts(**record.who, processes=reached, reason=why))
+        spared = [process for process, result in sent.items() if result is Sent.NOT_THEIRS]
+        if not spared:
+            return None
+        if not reached:
+            record.reclaim = None  # however it ends, that is not our doing
+        return LeftAlone(wish.job, {process.pid: ids.get(process) for process in spared})
+
+    def stop_job(self, record: JobRecord, by: str, *, now: bool) -> tuple[int, int]:
+        """SIGTERM, or SIGKILL if it is to be now, to the job's program and its processes with pages, because the user
+        `by` wants it. Returns how many were reached, and how many belong to another user and were left alone."""
+        number = record.stopping = signal.SIGKILL if now else signal.SIGTERM
+        record.notify("stopped", f"{by} stops this job with {number.name} (`gpushare stop`)", {"signal": int(number)})
+        processes = [client.process for client in self._clients.of_job(record.id)]
+        if record.main is not None and not any(record.main.same(one) for one in processes):
+            processes.append(record.main)
+        sent = list(stop(record, processes, number).values())
+        reached, spared = sent.count(Sent.REACHED), sent.count(Sent.NOT_THEIRS)
+        log.info(
+            "stopped", extra=facts(job=record.id, name=record.spec.name, by=by, signal=number.name, processes=reached)
+        )
+        return reached, spared

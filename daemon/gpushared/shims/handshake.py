@@ -26,11 +26,13 @@ from gpushared.clients.clients import Client
 from gpushared.clients.ledger import Terms
 from gpushared.clients.pages import Pages, has_page
 from gpushared.core.events import JobSubmitted, ProcessJoined
-from gpushared.jobs.registry import JobRecord, new_job_id
+from gpushared.jobs.registry import JobRecord, JobState, new_job_id
 from gpushared.limits.access import Access
 from gpushared.limits.identities import user_name
-from gpushared.runtime.recovery import restore_client
-from gpushared.runtime.shell import PER_CLIENT, Shell
+from gpushared.runtime.process_lifecycle import PER_CLIENT
+from gpushared.runtime.rebuild import new_to_core
+from gpushared.runtime.recovery import take_in
+from gpushared.runtime.shell import Shell
 from gpushared.system.logs import facts, log
 from gpushared.system.processes import Process, command_of, parent_of, printable
 
@@ -96,10 +98,10 @@ class Handshake:
     def settle_in(self, client: Client) -> None:
         """What the newcomer need not wait for: the rest of the daemon learns of it, and the next page is made ready."""
         client.command = command_of(client.process.pid)
-        self.shell.adopt(client)
+        self.shell.processes.adopt(client)
         self.shell.feed(ProcessJoined(client.id, client.job, client.process.pid, client.command))
         if self._refill is None:
-            self._refill = self.shell.loop.call_later(REFILL_AFTER, self._make_spares)
+            self._refill = asyncio.get_running_loop().call_later(REFILL_AFTER, self._make_spares)
 
     def _make_spares(self) -> None:
         self._refill = None
@@ -138,7 +140,17 @@ class Handshake:
             page.account.set_terms(Terms.of(record.spec))
         most = self._limits(record)
         page.claimed_lines(most)
-        return restore_client(self.shell, page, peer)
+        client = take_in(self.shell.outside, self.shell.processes.adopt, page, peer)
+        if client is not None:
+            self._tell_core(client)
+        return client
+
+    def _tell_core(self, client: Client) -> None:
+        """Of a process that an earlier daemon knew, and of its job if need be."""
+        record = self.shell.registry.get(client.job)
+        if record is not None and record.id not in self.shell.core.jobs:
+            self.shell.feed(new_to_core(record, [client]))
+        self.shell.feed(client.restored())
 
     def _limits(self, record: JobRecord | None) -> dict[bytes, int]:
         """What a page may say at most that it was given, on each GPU."""
@@ -155,9 +167,9 @@ class Handshake:
         for earlier in self.shell.clients.of_pid(peer.pid):
             # The same process, but the program that had this page is no more: exec.
             if earlier.connection is None and has_page(earlier.process, earlier.page) is False:
-                self.shell.process_gone(earlier)
+                self.shell.processes.gone(earlier)
         mine = len(self.shell.clients.of_pid(peer.pid))
-        if mine >= PAGES_PER_PROCESS or not self.shell.user_limits.has_room(uid, PER_CLIENT):
+        if mine >= PAGES_PER_PROCESS or not self.shell.limits.users.has_room(uid, PER_CLIENT):
             raise Refusal(NOT_ADMITTED, "this process, or its user, has too many connections to the daemon already")
         budget = _budget(hello)
         job = self._job_of(hello, peer, uid, budget)
@@ -171,7 +183,7 @@ class Handshake:
             page = self.pages.create(peer, uid, job=job, priority=priority, grace_ms=grace, name=name, terms=terms)
         except OSError:
             if record is not None and record.wrapper is None and not self.shell.clients.has_job(job):
-                self.shell.end_job(record)
+                self.shell.jobs.end(record)
             raise
         client = Client(page, peer, job, uid)
         client.budget = budget
@@ -183,7 +195,7 @@ class Handshake:
             record = self.shell.registry.get(job)
             if record is not None and uid not in (0, record.spec.uid):
                 raise Refusal(NOT_ALLOWED, f"job {job} belongs to another user\nhint: unset GPUSHARE_JOB")
-            if record is not None and record.state == "queued":
+            if record is not None and record.state is JobState.QUEUED:
                 raise Refusal(NOT_ADMITTED, f"job {job} still waits for room")
             if job not in self.shell.core.jobs:
                 return self._submit(job, hello, peer, uid)
@@ -198,7 +210,7 @@ class Handshake:
                 return None
             for client in self.shell.clients.of_pid(pid):
                 record = self.shell.registry.get(client.job)
-                alone = record is not None and record.wrapper is None and record.state == "running"
+                alone = record is not None and record.wrapper is None and record.state is JobState.RUNNING
                 if alone and client.uid == uid and client.budget == budget:
                     return client.job
         return None
@@ -226,17 +238,17 @@ class Handshake:
         )
         allowed = self.access.admit(spec, self.shell.registry.bytes_of_live(uid))
         if isinstance(allowed, Reason):
-            raise Refusal(NOT_ADMITTED, self.shell.viewer_of(uid).told(allowed).render())
+            raise Refusal(NOT_ADMITTED, self.access.viewer(uid).told(allowed).render())
         spec = allowed
         record = self.shell.registry.open(job, spec)
-        record.admission = self.shell.loop.create_future()
+        record.admission = asyncio.get_running_loop().create_future()
         self.shell.feed(JobSubmitted(job, spec))
         refusal = record.admission.result() if record.admission.done() else None
-        if record.state != "running":
+        if record.state is not JobState.RUNNING:
             self.shell.registry.forget(record)
             if refusal is None:
                 raise Refusal(NOT_ADMITTED, "the job was not admitted")
-            raise Refusal(NOT_ADMITTED, self.shell.viewer_of(uid).told(refusal).render())
+            raise Refusal(NOT_ADMITTED, self.access.viewer(uid).told(refusal).render())
         return job
 
 

@@ -146,7 +146,7 @@ class Connection:
             self.close()
         elif self.fd >= 0:
             if not self.unsent:
-                self.server.shell.loop.add_writer(self.fd, self._on_writable)
+                asyncio.get_running_loop().add_writer(self.fd, self._on_writable)
             self.unsent.append(frame)
 
     def _on_writable(self) -> None:
@@ -160,12 +160,12 @@ class Connection:
                 return
             self.unsent.popleft()
             self.answered()
-        self.server.shell.loop.remove_writer(self.fd)
+        asyncio.get_running_loop().remove_writer(self.fd)
 
     def close(self) -> None:
         if self.fd < 0:
             return
-        loop = self.server.shell.loop
+        loop = asyncio.get_running_loop()
         self.server.shell.epoll.remove_reader(self.fd)
         if self.unsent:
             loop.remove_writer(self.fd)
@@ -210,11 +210,11 @@ class ShimServer:
         listener.setblocking(False)
         listener.listen(BACKLOG)
         self._listener = listener
-        self.shell.loop.add_reader(listener.fileno(), self._on_connections)
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._on_connections)
 
     def stop(self) -> None:
         if self._listener is not None:
-            self.shell.loop.remove_reader(self._listener.fileno())
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
@@ -246,7 +246,7 @@ class ShimServer:
             return False
         sock.setblocking(False)
         _, uid, _ = peer_credentials(sock)
-        if not self.shell.user_limits.has_room(uid, PER_CONNECTION) or self.shell.descriptors.too_many(uid):
+        if not self.shell.limits.users.has_room(uid, PER_CONNECTION) or self.shell.limits.descriptors.too_many(uid):
             self._complain(uid, "too many connections, or descriptors that came along")
             sock.close()
             return True
@@ -263,10 +263,10 @@ class ShimServer:
         connection = Connection(self, sock, peer, uid)
         self._connections.add(connection)
         strangers.add(connection)
-        self.shell.user_limits.enter(uid, PER_CONNECTION)
+        self.shell.limits.users.enter(uid, PER_CONNECTION)
         self.handshake.access.when_met(uid, connection.listen)
         if connection.fd >= 0 and connection.client is None:
-            connection.timer = self.shell.loop.call_later(HELLO_WITHIN, connection.close)
+            connection.timer = asyncio.get_running_loop().call_later(HELLO_WITHIN, connection.close)
         return True
 
     def _pause_accepting(self, error: OSError) -> None:
@@ -277,21 +277,21 @@ class ShimServer:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             raise error
         self._complain(-1, f"cannot accept connections: {error.strerror}")
-        self.shell.loop.remove_reader(listener.fileno())
-        self.shell.loop.call_later(0.5, self._resume_accepting)
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+        asyncio.get_running_loop().call_later(0.5, self._resume_accepting)
 
     def _resume_accepting(self) -> None:
         if self._listener is not None:
-            self.shell.loop.add_reader(self._listener.fileno(), self._on_connections)
+            asyncio.get_running_loop().add_reader(self._listener.fileno(), self._on_connections)
 
     def closed(self, connection: Connection) -> None:
         """The connection has ended; that may be the process's end, or not."""
         self._connections.discard(connection)
         self._is_no_stranger(connection)
-        self.shell.user_limits.leave(connection.uid, PER_CONNECTION)
+        self.shell.limits.users.leave(connection.uid, PER_CONNECTION)
         asks, connection.asks = connection.asks, {}
         for ask, (ticket, since) in asks.items():
-            self.shell.asked.pop(ask, None)
+            self.shell.core_loop.asks.drop(ask)
             if connection.client is not None:
                 connection.client.remember_wait(ticket, time.monotonic() - since)
         for ask in asks:
@@ -303,7 +303,7 @@ class ShimServer:
             client.connection = None
             self._look_after(client)
             # Of the descriptors of a program that becomes another one, this may have been closed before the page's.
-            self.shell.loop.call_later(LOOK_AGAIN, self._look_after, client)
+            asyncio.get_running_loop().call_later(LOOK_AGAIN, self._look_after, client)
 
     def _is_no_stranger(self, connection: Connection) -> None:
         strangers = self._strangers.get(connection.uid)
@@ -317,7 +317,7 @@ class ShimServer:
         that only ends just now is left to its pidfd."""
         alone = self.shell.clients.get(client.id) is client and client.connection is None
         if alone and client.process.alive() and not has_page(client.process, client.page):
-            self.shell.process_gone(client)
+            self.shell.processes.gone(client)
 
     def look_after_the_absent(self) -> None:
         """Who has lost an earlier daemon and has not come back: nobody says when one has become another program."""
@@ -339,7 +339,7 @@ class ShimServer:
 
     def take_from(self, ready: Sequence[Connection]) -> None:
         """One frame of each: the loop comes back for the next, and others are not kept waiting."""
-        turns = self.shell.fair_share
+        turns = self.shell.limits.time
         for start in range(0, len(ready), AT_ONCE):
             # Who has no time left is readable in the next pass of the loop as well.
             some = [one for one in ready[start : start + AT_ONCE] if one.fd >= 0 and turns.may(one.uid)]
@@ -348,7 +348,7 @@ class ShimServer:
 
     def _take_some(self, some: Sequence[Connection]) -> int:
         """How many of these have been looked at: up to the first that sent descriptors."""
-        inbox, turns = self._inbox, self.shell.fair_share
+        inbox, turns = self._inbox, self.shell.limits.time
         then = time.perf_counter()
         for number, connection in enumerate(some):
             inbox.sockets[number] = connection.fd
@@ -371,14 +371,14 @@ class ShimServer:
                     self._send_answers()
                     then = time.perf_counter()
         finally:
-            self.shell.descriptors.take(some[count - 1].uid, descriptors)
+            self.shell.limits.descriptors.take(some[count - 1].uid, descriptors)
         return count
 
     def _take_frame(self, connection: Connection, size: int, descriptors: list[int]) -> None:
         try:
             self._take(connection, size, descriptors)
         except Exception:
-            self.shell.errors += 1
+            self.shell.core_loop.errors += 1
             log.exception("a frame could not be handled", extra=facts(pid=connection.peer.pid))
             connection.close()
 
@@ -405,7 +405,7 @@ class ShimServer:
         elif kind == DETACH:
             self._detach(connection, client, seq)
         elif kind == TRIMMED:
-            self.shell.trimmed(client)
+            self.shell.credit_effects.trimmed(client)
             self._reply(connection, seq, OK)
         else:
             # A later library may say what is not known here yet; it is told so, and nothing is held against it.
@@ -487,7 +487,7 @@ class ShimServer:
                 self._attach_to(connection, client, seq, identity)
 
         # Perhaps a GPU that has appeared since the start, or a MIG instance.
-        self.shell.look_for_gpus(found)
+        self.shell.driver.look_for_gpus(found)
 
     def _attach_to(self, connection: Connection, client: Client, seq: int, identity: bytes) -> None:
         gpu = self.shell.gpus.by_bytes.get(identity)
@@ -500,16 +500,16 @@ class ShimServer:
             if isinstance(done, do.Denied):
                 self._deny(connection, seq, done)
             elif line is None:
-                self.shell.detached(client, gpu)
+                self.shell.processes.detached(client, gpu)
                 self._reply(connection, seq, UNKNOWN, text="this process has as many GPUs open as gpushare can count")
             else:
                 granted = done.credit if isinstance(done, do.Attached) else 0
                 index = self.shell.gpus.infos[gpu].index
                 self._reply(connection, seq, OK, line=line, granted=granted, node_number=index + 1)
 
-        ask = self.shell.next_ask()
+        ask = self.shell.core_loop.asks.next_number()
         connection.asks[ask] = 0, time.monotonic()
-        self.shell.ask(AttachAsked(ask, client.id, gpu), answer)
+        self.shell.core_loop.ask(AttachAsked(ask, client.id, gpu), answer)
 
     def _ask(self, connection: Connection, client: Client, seq: int) -> None:
         body = self._frame.u.ask
@@ -534,22 +534,24 @@ class ShimServer:
             elif isinstance(done, do.Denied):
                 self._deny(connection, seq, done, line)
 
-        ask = self.shell.next_ask()
+        ask = self.shell.core_loop.asks.next_number()
         connection.asks[ask] = ticket, asked_at - waited
         failed, again = bool(flags & DRIVER_FAILED), bool(flags & FAILED_AGAIN)
-        self.shell.ask(CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again, waited), answer)
+        self.shell.core_loop.ask(
+            CreditAsked(ask, client.id, gpus[line], size, failed, body.allocation, again, waited), answer
+        )
 
     def _detach(self, connection: Connection, client: Client, seq: int) -> None:
         line = self._frame.u.detach.line
         if line >= len(client.page.gpus):
             self._bad(connection, seq, f"no line {line}", expected=True)
             return
-        self.shell.detached(client, client.page.gpus[line])
+        self.shell.processes.detached(client, client.page.gpus[line])
         self._reply(connection, seq, OK, line=line)
 
     def _deny(self, connection: Connection, seq: int, denied: do.Denied, line: int = 0) -> None:
         status = STATUS.get(denied.reason.code, int(lib.GS_NOT_FREE))
-        told = self.shell.viewer_of(connection.uid).told(denied.reason)
+        told = self.handshake.access.viewer(connection.uid).told(denied.reason)
         self._reply(connection, seq, status, line=line, text=told.render())
 
     def _reply(
@@ -578,7 +580,7 @@ class ShimServer:
         if number == 0:
             self._send_by = time.perf_counter() + TOGETHER
             if not self.shell.epoll.in_round:
-                self.shell.loop.call_soon(self._send_answers)
+                asyncio.get_running_loop().call_soon(self._send_answers)
         self._answered.append(connection)
         if text:
             self._texts.append(number)
@@ -590,7 +592,7 @@ class ShimServer:
         answered, self._answered = self._answered, []
         if not answered:
             return
-        outbox, turns = self._outbox, self.shell.fair_share
+        outbox, turns = self._outbox, self.shell.limits.time
         started = time.perf_counter()
         for number, connection in enumerate(answered):
             outbox.sockets[number] = -1 if connection.unsent else connection.fd

@@ -1,0 +1,97 @@
+"""A job's life as its submitter sees it: queued, running, ended. Carries out the core's instructions about jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gpushare import api
+from gpushare.reasons import Code, Reason
+from gpushared.core import instructions as do
+from gpushared.core.events import Event, JobEnded, JobWithdrawn
+from gpushared.core.visibility import Viewer
+from gpushared.jobs.historian import Historian
+from gpushared.jobs.registry import JobRecord, JobRegistry, JobState
+
+WITHDRAWN = Reason(Code.NOT_ADMITTED, "the job was withdrawn while it waited for room")
+
+
+class JobLifecycle:
+    """Moves records from state to state."""
+
+    def __init__(self, registry: JobRegistry, feed: Callable[[Event], None], historian: Historian) -> None:
+        self.registry = registry
+        self.viewer_of: Callable[[int], Viewer] = lambda uid: Viewer(uid, "none")
+        """What a user may read; access.py knows."""
+        self.picture_of: Callable[[JobRecord], api.Job | None] = lambda _: None
+        """How the API shows a job to its user, but for the mentions in its outcome; views.py knows."""
+        self._feed = feed
+        self._historian = historian
+        registry.on_wrapper_end = self._wrapper_ended
+
+    def admitted(self, done: do.JobAdmitted) -> None:
+        record = self.registry.get(done.job)
+        if record is not None:
+            record.become(JobState.RUNNING)
+            self._note_in_history(record)
+            record.resolve(None)
+
+    def refused(self, done: do.JobRefused) -> None:
+        record = self.registry.get(done.job)
+        if record is not None:
+            record.resolve(done.reason)
+
+    def queued(self, done: do.JobQueued) -> None:
+        record = self.registry.get(done.job)
+        if record is not None:
+            record.queued = True
+            self.tell(record, "waiting", done.reason)
+
+    def closed(self, done: do.JobClosed) -> None:
+        record = self.registry.get(done.job)
+        if record is not None:
+            self.registry.end(record)
+            self._note_in_history(record)
+
+    def notify(self, wish: do.Notify) -> None:
+        record = self.registry.get(wish.job)
+        if record is None:
+            return
+        if wish.kind == "relieved":
+            record.reclaim = None
+        self.tell(record, wish.kind, wish.reason)
+
+    def end(self, record: JobRecord) -> None:
+        """The wrapper says that the job is over, or is gone."""
+        self.note_end(record)
+        self._feed(JobEnded(record.id))
+
+    def note_end(self, record: JobRecord) -> None:
+        """Before the core hears of it: the core forgets the job then."""
+        record.over = True
+        picture = self.picture_of(record)
+        if picture is not None and picture["gpus"]:
+            record.last_seen = {"gpus": picture["gpus"]}
+
+    def withdraw(self, record: JobRecord) -> None:
+        """The submitter of a queued job has gone; one that still waits is told."""
+        self._feed(JobWithdrawn(record.id))
+        self.registry.forget(record)
+        record.resolve(WITHDRAWN)
+
+    def tell(self, record: JobRecord, kind: str, reason: Reason, *, with_facts: bool = False) -> None:
+        """Send a notice, in the words that the job's user may read."""
+        told = self.viewer_of(record.spec.uid).told(reason)
+        more = {"facts": [list(one) for one in told.facts]} if with_facts else {}
+        record.notify(kind, told.render(), {**told.data, **more})
+
+    def _wrapper_ended(self, record: JobRecord) -> None:
+        if record.state is JobState.QUEUED:
+            self.withdraw(record)
+        else:
+            self.end(record)
+
+    def _note_in_history(self, record: JobRecord) -> None:
+        picture = self.picture_of(record)
+        if picture is not None:
+            self._historian.job(record.spec.uid, picture, time.time())

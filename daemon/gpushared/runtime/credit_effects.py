@@ -1,0 +1,91 @@
+"""Effects of instructions about credit: written into the pages, and answered to the processes."""
+
+from __future__ import annotations
+
+from gpushared.clients.clients import Client, Clients
+from gpushared.clients.credit import CreditPages
+from gpushared.clients.ledger import Terms
+from gpushared.core import instructions as do
+from gpushared.core.events import Event, Revoked, UsedSeen
+from gpushared.runtime.core_loop import CoreLoop, Effect
+from gpushared.runtime.publisher import Publisher
+
+
+class CreditEffects:
+    """One method for each kind of instruction."""
+
+    def __init__(self, core_loop: CoreLoop, credit: CreditPages, clients: Clients) -> None:
+        self._core_loop = core_loop
+        self._credit = credit
+        self._clients = clients
+        self._publisher = Publisher(lambda: core_loop.core, credit)
+
+    def effects(self) -> dict[type, Effect]:
+        return {
+            do.Attached: self._attached,
+            do.Granted: self._granted,
+            do.Denied: self._denied,
+            do.Revoke: self._revoke,
+            do.LookUsed: self._look_used,
+            do.Publish: self._publisher.publish_soon,
+            do.Trim: self._trim,
+            do.BudgetSet: self._budget_set,
+        }
+
+    def _attached(self, done: do.Attached) -> None:
+        line = None
+        if done.process in self._credit.pages:
+            line = self._credit.open_share(done.process, done.gpu, done.credit, done.overhead)
+            self._publisher.publish(done.gpu, (done.process,))
+        self._core_loop.asks.answer(done, line)
+
+    def _granted(self, done: do.Granted) -> None:
+        self._credit.grant(done.process, done.gpu, done.size, done.figures)
+        self._core_loop.asks.answer(done, None)
+
+    def _denied(self, done: do.Denied) -> None:
+        self._core_loop.asks.answer(done, None)
+
+    def _revoke(self, wish: do.Revoke) -> Event:
+        taken, used = self._credit.revoke(wish.process, wish.gpu, wish.size)
+        return Revoked(wish.process, wish.gpu, taken, used)
+
+    def _look_used(self, wish: do.LookUsed) -> Event:
+        return self.used_seen(wish.gpu)
+
+    def used_seen(self, gpu: str) -> UsedSeen:
+        """What the words of all processes on the GPU say now."""
+        core, credit = self._core_loop.core, self._credit
+        shares, watched = core.gpus[gpu].shares, core.watched(gpu)
+        before = credit.stamps(watched, gpu)
+        # First who is asking, then what is used: a call that takes its credit in between is seen to have done so.
+        asking = credit.asking(shares, gpu)
+        used = credit.used_by(shares, gpu)
+        after = credit.stamps(watched, gpu)
+        moving = frozenset(process for process in watched if before.get(process) != after.get(process))
+        clients = (self._clients.get(process) for process in watched)
+        ending = frozenset(client.id for client in clients if client is not None and client.process.is_ending())
+        return UsedSeen(gpu, used, credit.trims_of(shares), asking, ending, moving)
+
+    def _trim(self, wish: do.Trim) -> None:
+        for process in wish.processes:
+            self._credit.trim(process, wish.gpu, wish.size, wish.within)
+
+    def trimmed(self, client: Client) -> None:
+        """The process has ended a trim: a claim should not have to wait for the next look to get the memory."""
+        core = self._core_loop.core
+        for gpu in client.page.gpus:
+            if gpu in core.gpus and core.gpus[gpu].asks:
+                self._core_loop.feed(self.used_seen(gpu))
+
+    def _budget_set(self, done: do.BudgetSet) -> None:
+        """Into the pages before the answer: a user who changes a job and then asks it must find the change there."""
+        core = self._core_loop.core
+        terms = Terms.of(core.jobs[done.job].spec)
+        for process in core.jobs[done.job].processes:
+            client = self._clients.get(process)
+            if client is not None and client.page.account is not None:
+                client.page.account.set_terms(terms)
+            for gpu in core.processes[process].shares:
+                self._publisher.publish(gpu, (process,))
+        self._core_loop.note_answer(done)

@@ -1,0 +1,162 @@
+"""Questions to the driver whose answers become events: what GPUs there are, and how their memory is used.
+
+Never in the loop: a driver that hangs would stop the whole daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from gpushared.clients.clients import Clients
+from gpushared.clients.credit import CreditPages
+from gpushared.core import instructions as do
+from gpushared.core.events import Event, GpuFound, MemorySampled, Stray, Unmet
+from gpushared.gpus.driver_thread import DriverThread
+from gpushared.gpus.foreign_processes import StrayFinder
+from gpushared.gpus.inventory import GpuInfo, Inventory, Sample
+from gpushared.jobs.registry import JobRegistry
+from gpushared.runtime.core_loop import CoreLoop
+from gpushared.system.logs import facts, log
+
+SILENT_AFTER = 1.0
+"""Seconds for which the driver is waited for; what waits for its figures goes on without them."""
+
+
+class DriverQuestions:
+    """One question at a time for each GPU."""
+
+    def __init__(
+        self, core_loop: CoreLoop, gpus: Inventory, credit: CreditPages, clients: Clients, registry: JobRegistry
+    ) -> None:
+        self.thread = DriverThread(asyncio.get_running_loop())
+        self.on_silence: Callable[[str], None] = lambda _: None
+        """Called with a GPU for which the driver did not answer."""
+        self._core_loop = core_loop
+        self._gpus = gpus
+        self._credit = credit
+        self._clients = clients
+        self._registry = registry
+        self._loop = asyncio.get_running_loop()
+        self._stray_finder = StrayFinder()
+        self._sampling: set[str] = set()
+        self._silent: set[str] = set()
+        """GPUs for which the driver has not answered for a while."""
+
+    # ---- which GPUs there are ----------------------------------------------------------------------
+
+    def find_gpus(self) -> None:
+        """At the start, when there is nothing else to do yet."""
+        self.take_in_gpus(self._gpus.driver.list())
+
+    def take_in_gpus(self, found: list[GpuInfo]) -> None:
+        for info in self._gpus.note(found):
+            self._core_loop.feed(gpu_found(info))
+
+    def look_for_gpus(self, then: Callable[[], None]) -> None:
+        """Calls `then` when the driver has said what GPUs there are, or has said nothing for a while."""
+        answered = False
+
+        def go_on(future: asyncio.Future[list[GpuInfo]] | None = None) -> None:
+            nonlocal answered
+            if self._loop.is_closed():
+                return
+            if future is not None and not future.cancelled() and future.exception() is None:
+                self.take_in_gpus(future.result())
+            if not answered:
+                answered = True
+                then()
+
+        self._loop.call_later(SILENT_AFTER, go_on)
+        self.thread.ask(self._gpus.driver.list).add_done_callback(go_on)
+
+    # ---- samples -----------------------------------------------------------------------------------
+
+    def sample_memory(self, wish: do.SampleMemory) -> None:
+        self.sample_soon(wish.gpu)
+
+    def sample_soon(self, gpu: str) -> None:
+        """Ask how the GPU's memory is used; the answer becomes an event."""
+        if gpu in self._silent:
+            self._go_on_without(gpu)
+        if gpu in self._sampling or gpu not in self._core_loop.core.gpus:
+            return
+        self._sampling.add(gpu)
+        begun, before = time.monotonic(), self._stamps_on(gpu)
+        silence = self._loop.call_later(SILENT_AFTER, self._no_sample_yet, gpu)
+
+        def done(future: asyncio.Future[Sample | None]) -> None:
+            silence.cancel()
+            self._silent.discard(gpu)
+            self._sampling.discard(gpu)
+            if future.cancelled() or self._loop.is_closed():
+                return
+            if future.exception() is not None:
+                log.error("sampling failed", extra=facts(gpu=gpu, error=repr(future.exception())))
+                return
+            self._core_loop.feed(self._sampled(gpu, begun, before, future.result()))
+
+        self.thread.ask(lambda: self._gpus.sample(gpu)).add_done_callback(done)
+
+    def _no_sample_yet(self, gpu: str) -> None:
+        self._silent.add(gpu)
+        log.warning("the driver does not answer", extra=facts(gpu=gpu, seconds=SILENT_AFTER))
+        self._go_on_without(gpu)
+
+    def _go_on_without(self, gpu: str) -> None:
+        """Claims do not wait for a driver that hangs."""
+        self._core_loop.feed(_no_sample(gpu))
+
+    def _stamps_on(self, gpu: str) -> dict[int, tuple[int, int]]:
+        return self._credit.stamps(self._core_loop.core.gpus[gpu].shares, gpu)
+
+    def _sampled(self, gpu: str, begun: float, before: dict[int, tuple[int, int]], sample: Sample | None) -> Event:
+        if sample is None:
+            self.on_silence(gpu)
+            return _no_sample(gpu)
+        core, after = self._core_loop.core, self._stamps_on(gpu)
+        for process in after:
+            self.tell_unmet(process)
+        steady = {process: stamp[0] for process, stamp in after.items() if before.get(process) == stamp}
+        self._note_peaks(gpu, {process: used for process, (used, _) in after.items()})
+        sample = self._gpus.named(gpu, sample, {core.processes[one].pid: used for one, used in steady.items()})
+        strays = self._stray_finder.among(gpu, sample.by_pid, self._clients, core.jobs)
+        self._note_observed(gpu, strays, sample.by_pid or {})
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy, begun)
+
+    def tell_unmet(self, process: int) -> None:
+        """Calls of this process that failed within the request because no daemon answered."""
+        for gpu, count in self._credit.take_unmet(process).items():
+            self._core_loop.feed(Unmet(process, gpu, count))
+
+    def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
+        """Of a job with one process the page has the exact peak; of several, what the samples meet."""
+        shares = self._core_loop.core.gpus[gpu].shares
+        by_job: dict[str, list[int]] = {}
+        for process, share in shares.items():
+            usage = share.overhead + used.get(process, share.used)
+            by_job.setdefault(share.job, []).append(usage)
+        for process, share in shares.items():
+            if len(by_job[share.job]) == 1:
+                by_job[share.job] = [share.overhead + self._credit.peak(process, gpu)]
+        for job, amounts in by_job.items():
+            self._registry.note_peak(job, gpu, sum(amounts))
+
+    def _note_observed(self, gpu: str, strays: Mapping[int, Stray], by_pid: Mapping[int, int]) -> None:
+        """Of a job that is only observed, the samples are all that is known."""
+        amounts: dict[str, int] = {}
+        for pid, stray in strays.items():
+            if self._core_loop.core.jobs[stray.job].spec.observe:
+                amounts[stray.job] = amounts.get(stray.job, 0) + by_pid.get(pid, 0)
+        for job, amount in amounts.items():
+            self._registry.note_peak(job, gpu, amount)
+
+
+def gpu_found(info: GpuInfo) -> GpuFound:
+    return GpuFound(info.uuid, info.index, info.name, info.total, info.reserved)
+
+
+def _no_sample(gpu: str) -> MemorySampled:
+    """Corrects nothing, and ends the wait for a sample."""
+    return MemorySampled(gpu, None, None, {})
