@@ -135,6 +135,48 @@ def test_no_module_of_the_daemon_needs_itself() -> None:
     list(TopologicalSorter(folders).static_order())
 
 
+BELOW = {
+    "core": set(),
+    "system": set(),
+    "limits": {"core", "system", "config"},
+    "jobs": {"core", "system", "limits"},
+    "clients": {"core", "system"},
+    "gpus": {"core", "system", "limits", "clients"},
+    "runtime": {"core", "system", "limits", "jobs", "clients", "gpus"},
+    "shims": {"core", "system", "limits", "jobs", "clients", "runtime"},
+    "api": {"core", "system", "limits", "jobs", "gpus", "runtime", "config"},
+}
+"""Folder of the daemon -> what it may import. Beside them stand only the modules that put all of it together."""
+BESIDE = {"__init__", "__main__", "cli", "config", "config_check", "daemon"}
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_a_folder_of_the_daemon_imports_only_what_is_below_it(room: str) -> None:
+    for path in (DAEMON / room).rglob("*.py"):
+        used = {name.split(".")[1] for name in used_by(path) if name.startswith("gpushared.")}
+        assert used - {room} <= BELOW[room], f"{path.name} imports {used - {room} - BELOW[room]}"
+
+
+def test_every_module_of_the_daemon_stands_in_a_folder() -> None:
+    assert {path.name for path in DAEMON.iterdir() if (path / "__init__.py").exists()} == set(BELOW)
+    assert {path.stem for path in DAEMON.glob("*.py")} == BESIDE
+
+
+def test_the_state_of_the_core_is_read_by_nobody_else() -> None:
+    """The core answers queries: what it keeps may change without anybody noticing."""
+    for path in DAEMON.rglob("*.py"):
+        if path.parent.name != "core":
+            found = [node for node in ast.walk(ast.parse(path.read_text())) if _is_state_of_core(node)]
+            assert not found, f"{path}:{found[0].lineno}"
+
+
+def _is_state_of_core(node: ast.AST) -> bool:
+    inner = node.value if isinstance(node, ast.Attribute) and node.attr == "state" else None
+    return (isinstance(inner, ast.Attribute) and inner.attr == "core") or (
+        isinstance(inner, ast.Name) and inner.id in ("core", "earlier", "failed")
+    )
+
+
 def folder(module: str) -> str:
     """A module beside the folders counts as one of its own."""
     return ".".join(module.split(".")[:2])
