@@ -60,7 +60,7 @@ class Client:
         return cast(api.Job, self._call("GET", _job_path(name), api.Job))
 
     def find_job(self, name: str) -> api.Job:
-        """By id, unique prefix or name, or by the pid of one of its processes."""
+        """The job with this id, unique prefix of an id, name, or pid of one of its processes."""
         try:
             return self.job(name)
         except NoSuchJob as error:

@@ -399,7 +399,7 @@ CHECKS = (
 # ---- repairs ---------------------------------------------------------------------------------------
 
 RESET = "--gpu-reset"
-"""In the hint of a health issue that a reset ends."""
+"""The hint of a health issue contains this if a reset ends the issue."""
 
 
 def _restart(scope: str) -> tuple[str, ...]:

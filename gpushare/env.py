@@ -49,7 +49,7 @@ class Variable(NamedTuple):
 
     @property
     def option(self) -> str:
-        """As it is typed on the command line."""
+        """The option on the command line."""
         return f"--{self.key.replace('_', '-')}"
 
 
@@ -61,9 +61,9 @@ ALIASES = {
         Alias("CUDA_DEVICE_MEMORY_LIMIT", Dialect.HAMI, per_device=True),
     ),
 }
-"""By option of a job."""
+"""The variables of a job's options, by option."""
 KINDS = {"amount": "quantity", "integer": "integer", "seconds": "duration"}
-"""By kind of option; every other is a text."""
+"""The kind of a value, by kind of option; all others are texts."""
 
 
 def _of_job(name: str, option: Option) -> Variable:

@@ -232,7 +232,7 @@ class Launch:
         }
 
     def _options(self) -> dict[str, object]:
-        """Those that need no more than their setting. Raises UsageError for one that cannot be read."""
+        """The options whose value is simply their setting. Raises UsageError for a value that cannot be read."""
         return {name: self.settings.of_job(name) for name, option in plain_options().items() if option.variable}
 
     def _devices(self) -> list[str] | None:
@@ -383,7 +383,7 @@ class Launch:
 
 
 def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
-    """What CUDA_VISIBLE_DEVICES names: indices or UUIDs, in order. CUDA itself stops at the first that is not one."""
+    """The GPUs in CUDA_VISIBLE_DEVICES: indices or UUIDs, in order. Like CUDA it stops at the first that is neither."""
     text = environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return None

@@ -26,7 +26,7 @@ FRAMEWORKS = "out_of_memory"
 LONGEST = 1000
 """Characters of a line that are searched. A line may have millions."""
 CODE = re.compile(r"""(?:\bcode=|"code": *")([a-z_]+)\b""")
-"""In a log and in JSON."""
+"""A code in a log or in JSON."""
 FACT = re.compile(r"  (?P<label>\S.*?)(?:  +|$)(?P<text>.*)")
 HINT = "hint: "
 

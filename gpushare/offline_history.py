@@ -40,12 +40,12 @@ class OfflineHistory:
         return cast("list[api.Job]", found)
 
     def records(self, since: float = 0.0) -> list[api.Record]:
-        """In the order of time."""
+        """The records in the order of time."""
         found = [_record(one) for history in self._histories for one in history.records(since).records]
         return sorted(found, key=lambda one: one["time"])
 
     def find_job(self, name: str) -> api.Job:
-        """By id, by name (the latest), or by the beginning of an id. Raises NoSuchJob, or UsageError if several fit."""
+        """The job with this id, name (the latest), or beginning of an id. Raises NoSuchJob or UsageError (several)."""
         jobs = self.jobs()
         found = [job for job in jobs if job["id"] == name] or [job for job in jobs if job["name"] == name][-1:]
         if not found and len(name) >= api.LEAST_OF_AN_ID:
@@ -61,7 +61,7 @@ class OfflineHistory:
         return found[0]
 
     def story(self, job: str) -> api.Story:
-        """By id."""
+        """The story of the job with this id."""
         records = [_record(one) for history in self._histories for one in history.records(0.0, job).records]
         return {"job": self.find_job(job), "story": records, "waiting": []}
 

@@ -175,7 +175,7 @@ class StallTime:
     """The part of the time in which jobs waited."""
 
     avg10: float
-    """Of the last 10 seconds, 0 to 1."""
+    """The part of the last 10 seconds, 0 to 1."""
     avg60: float
     avg300: float
     total: float

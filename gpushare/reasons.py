@@ -94,7 +94,7 @@ def words(*parts: Words | Mention) -> Words:
 
 
 def joined(separator: str, items: Iterable[Words | Mention]) -> Words:
-    """As str.join."""
+    """Like str.join, for texts with mentions."""
     parts: list[Words | Mention] = []
     for item in items:
         parts += (separator, item)

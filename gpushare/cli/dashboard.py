@@ -67,7 +67,7 @@ def _forward(port: int) -> str:
 
 @contextlib.contextmanager
 def _opened(url: str, *, wanted: bool) -> Iterator[None]:
-    """By way of a private file that leads there: others can read the arguments that a browser is started with."""
+    """Open the address through a private file, because other users can read a browser's arguments."""
     if not wanted:
         yield
         return

@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 COMPLETIONS = {"reservation": complete.reservations}
 DEFAULTS = {"name": "the program's", "priority": "0"}
-"""As the help shows them, where the text does not say it."""
+"""Defaults that the help shows, if its text does not name them."""
 
 
 class JobOptions:
@@ -38,12 +38,12 @@ class JobOptions:
         return decorate
 
     def others(self) -> Callable[[Command], Command]:
-        """Those that no earlier decorator has named."""
+        """Options that no earlier decorator has added."""
         return self.options(*self._left)
 
 
 def flags_of(values: Mapping[str, Any]) -> dict[str, str | None]:
-    """What the command line says, by the option's variable."""
+    """The values on the command line, by the option's variable."""
     return {variable_of(name): value for name, value in values.items() if name in OPTIONS and OPTIONS[name].variable}
 
 

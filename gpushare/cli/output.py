@@ -257,7 +257,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def clock(moment: float) -> str:
-    """With the date, if it is another day's."""
+    """The time of day; with the date if it is another day."""
     when, now = time.localtime(moment), time.localtime()
     same_day = (when.tm_year, when.tm_yday) == (now.tm_year, now.tm_yday)
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", when)

@@ -67,7 +67,7 @@ class Look:
     terminal: bool = True
     footer: str = ""
     emphasis: str = "dim"
-    """Of the footer."""
+    """The text of the footer."""
     selected: str | None = None
 
 

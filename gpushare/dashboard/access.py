@@ -1,15 +1,16 @@
-"""Who may ask the dashboard's server.
+"""Access control of the dashboard's server.
 
-Everybody on the machine can connect to a port of localhost, and every page in the user's browser can send requests to
-it. Four things keep them out:
+All users of the machine can connect to a port of localhost, and all pages in the user's browser can send requests to
+it. Four checks keep them out:
 
-* A **token** in the address that the command prints. It stands behind a `#`, so a browser sends it to no server; the
-  page hands it in once and gets a session.
-* A **session** has two halves. The cookie is kept from scripts (HttpOnly) and from other sites (SameSite=Strict), but
-  browsers send the cookies of 127.0.0.1 to every port of it, another user's server included. So a request also needs
+* A **token** in the address that the command prints. It comes after `#`, so browsers send it to no server. The page
+  exchanges it once for a session.
+* A **session** has two parts. Scripts cannot read the cookie (HttpOnly), and other sites cannot use it
+(SameSite=Strict).
+  But browsers send the cookies of 127.0.0.1 to all its ports, also to another user's server. So a request also needs
   the key, which the page keeps in its own origin's storage and sends as a header.
-* The **Host** header must name this machine: a foreign name that resolves to 127.0.0.1 (DNS rebinding) does not.
-* **Origin and Sec-Fetch-Site**: what the browser says about the page that asks. Another page may not ask.
+* The **Host** header must name this machine. A foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused.
+* **Origin and Sec-Fetch-Site**, by which the browser names the page that asks. Other pages are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dashboard's connection to the node daemon: over its Unix socket, so with the rights of the user who runs this.
 
-Each call is one connection, as in client.py: the daemon may be restarted between any two. Which socket it is, is looked
-up again after each failure, because another daemon may answer then (gpushare/locate.py).
+Each call opens a connection, as in client.py, because the daemon may restart between two calls. After a failure it
+looks for the socket again (gpushare/locate.py), because another daemon may answer then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_OF_A_LINE = 2**20
 
 
 class Daemon:
-    """Asks the daemon. DaemonUnreachable where none answers."""
+    """Asks the daemon. Raises DaemonUnreachable if none answers."""
 
     def __init__(self, find: Callable[[], Path]) -> None:
         """`find` says where the daemon's api.sock is. It may block, and raises DaemonUnreachable."""

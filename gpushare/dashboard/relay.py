@@ -1,6 +1,6 @@
-"""Which calls of the daemon's API a page may make. All others are refused here, whatever the daemon would say.
+"""The calls of the daemon's API that a page may make. All others are refused here, before they reach the daemon.
 
-Jobs and reservations are named by their ids: a name from elsewhere never becomes a path.
+Pages name jobs and reservations by id, so that no user's text becomes part of a path.
 """
 
 from __future__ import annotations

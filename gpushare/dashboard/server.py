@@ -1,6 +1,6 @@
 """The dashboard's HTTP server: the page, its session, what changes, and the calls that are passed on.
 
-It listens on 127.0.0.1 only. access.py says who may ask, relay.py what. Nothing that is asked is logged.
+It listens only on 127.0.0.1. access.py checks the caller, relay.py the request. No request is logged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Server:
         self._read_only = read_only
 
     def url(self, port: int) -> str:
-        """The address that opens the page. What stands behind `#` stays in the browser."""
+        """The address that opens the page. The part after `#` stays in the browser."""
         return f"http://127.0.0.1:{port}/#token={self.sessions.token}"
 
     def application(self) -> web.Application:
@@ -145,7 +145,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _error(status: int, code: str, message: str, hint: str | None = None) -> web.Response:
-    """In the shape of the daemon's own errors."""
+    """An answer in the form of the daemon's own errors."""
     return web.json_response({"error": {"code": code, "message": message, "facts": [], "hint": hint}}, status=status)
 
 
