@@ -238,7 +238,7 @@ def test_words_that_changed_while_they_were_read_are_read_again(world: World) ->
 
 
 def test_what_the_context_itself_may_cost_less_is_no_ground_for_a_refusal() -> None:
-    """Siblings' contexts are seen to cost more than they do, because calls are under way; so this type is not measured."""
+    """Calls under way make siblings' contexts look dearer than they are, so this type is not measured."""
     world = World([16 * GIB], [300 * MIB], Policy(chunk=0))
     first, second = siblings(world, "job", "4504Mi", "4504Mi")
     world.allocate(first, GPU, 2694 * MIB)
