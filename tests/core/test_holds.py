@@ -427,3 +427,16 @@ def test_calls_of_one_process_that_are_answered_together_both_have_their_room() 
     world.free(other, GPU, 1 * GIB)
     world.wait(0.5)
     assert used(world, owner) == 1014 * MIB and not world.refusals
+
+
+def test_of_what_a_call_was_granted_no_more_is_kept_than_is_left_of_it(world: World) -> None:
+    """Another thread of its process has taken most of that credit: its next call is judged by what is there."""
+    a = slow(world, "a", "5Gi", "5Gi")
+    world.allocate(a, GPU, 3 * GIB)
+    world.programs[a].slow = False
+    world.programs[a].words[GPU].used = 2 * GIB
+    start(world, "train", "none", "max")
+    world.node.gpus[GPU].unmanaged = world.node.gpus[GPU].free  # nothing is free, so the words are read
+    world.allocate(a, GPU, 2 * GIB)
+    [waiting] = world.node.state.asks.values()
+    assert waiting.size == 1 * GIB, "all that is left of the credit is its own by now"

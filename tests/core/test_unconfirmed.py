@@ -238,7 +238,7 @@ def test_words_that_changed_while_they_were_read_are_read_again(world: World) ->
 
 
 def test_what_the_context_itself_may_cost_less_is_no_ground_for_a_refusal() -> None:
-    """Calls under way make siblings' contexts look dearer than they are, so this type is not measured."""
+    """Siblings look dearer than they are, because calls are under way: this type is not measured yet."""
     world = World([16 * GIB], [300 * MIB], Policy(chunk=0))
     first, second = siblings(world, "job", "4504Mi", "4504Mi")
     world.allocate(first, GPU, 2694 * MIB)

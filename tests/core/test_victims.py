@@ -298,3 +298,19 @@ def test_of_those_who_were_told_those_are_killed_whom_the_order_names() -> None:
         assert not world.waiting or killed
         sizes.append(len(asked) - len(killed))
     assert sum(size > 0 for size in sizes) > 3, "all who were told were killed"
+
+
+def test_who_has_given_back_is_told_so_while_others_still_owe() -> None:
+    world = World([16 * GIB], [0], Policy(chunk=0, overhead_guess=0))
+    borrowers = [start(world, name, "none", "8Gi", on_reclaim=NO_TRIM, grace=20.0) for name in ("one", "other")]
+    for process in borrowers:
+        world.programs[process].stubborn = True
+        world.allocate(process, "GPU-0", 7 * GIB)
+    owner = start(world, "owner", "14Gi", "14Gi")
+    world.allocate(owner, "GPU-0", 14 * GIB)
+    one, other = (world.node.jobs[world.programs[process].job] for process in borrowers)
+    assert one.reclaims and other.reclaims
+    world.free(borrowers[0], "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    assert used(world, owner) < 14 * GIB and other.reclaims
+    assert not one.reclaims, "it is no borrower any more"
