@@ -216,6 +216,7 @@ MAY_READ_NAMES = {
     ("registry.py", "who"): "for the daemon's log",
     ("stopping.py", "stop_job"): "for the daemon's log",
     ("access.py", "admit"): "the caller's own name",
+    ("history.py", "_whose"): "is kept beside the figures; each answer shows what its viewer may know",
 }
 
 
