@@ -193,7 +193,7 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
         return False
     for place in places:
         free = state.space.by_name[place.node].free
-        if (place.group, place.task) in job.places or any(free[gpu] < place.amount for gpu in place.gpus):
+        if any(free[gpu] < place.amount for gpu in place.gpus):
             return False
         state.occupy(job, place)
     length = len(turn.out)

@@ -396,12 +396,13 @@ class World:
             return
         name = self.random.choice(new)
         run = self.running[name]
+        waits = self.allocator.jobs[name].unstarted
         node = self.random.choice([None, None, self.random.choice(sorted(run.places.values())).node])
         tasks = self.random.choice([(), (self.random.choice(sorted(run.places)),)])
         self.claimed.clear()
         self.send(StartFailed(name, run.attempt, tasks, node, "by fate"))
         view = self.allocator.jobs[name]
-        if node is None and not tasks and view.state == "pending":
+        if node is None and not tasks and not waits:
             assert view.held or view.until is not None, "its start failed, and it does not rest"
 
     def lose_tasks(self) -> None:

@@ -469,19 +469,13 @@ def _forget(now: Round) -> None:
     ours, notes = now.ours, now.notes
     notes.unfit &= now.there.keys()
     notes.wrong = {uid: why for uid, why in notes.wrong.items() if uid in now.there and uid not in ours.jobs}
-    going = {(uid, attempt, one.group, one.task) for (uid, attempt), all_ in ours.leaving.items() for one in all_}
     waits: dict[Which, bool] = {}
     """Tasks that are to run, and whether they are not known to."""
     for uid, view in ours.jobs.items():
         for one in _started(view):
             waits[uid, view.attempt, one.group, one.task] = (one.group, one.task) not in view.seen
-    # A task that was told to stop and was given a place again, in the same attempt, may be told so anew. One that is on
-    # no ledger is remembered as long as its job.
-    notes.stops = {
-        which: stop
-        for which, stop in notes.stops.items()
-        if which in going or (which[0] in ours.jobs and not waits.get(which))
-    }
+    # A task that was told to stop, and was given a place again in the same attempt, may be told to stop once more.
+    notes.stops = {which: stop for which, stop in notes.stops.items() if which[0] in ours.jobs and not waits.get(which)}
     notes.starts = {which: start for which, start in notes.starts.items() if waits.get(which)}
     notes.annotated = {uid: at for uid, at in notes.annotated.items() if uid in ours.jobs or uid in notes.wrong}
 

@@ -342,10 +342,16 @@ def test_a_job_on_a_node_that_does_not_answer_is_not_started_elsewhere() -> None
     stage.engine.jobs["j"].tasks.clear()  # the engine does not see it, and it runs
     stage.go(5)
     assert stage.running() == {}
+    assert stage.allocator.nodes["n1"].unknown
+    stage.engine.nodes["n1"].node = Node("n1", 1, labels=(("rack", "r1"),))
+    stage.go(2)
+    view = stage.allocator.nodes["n1"]
+    assert (view.unknown, view.node.labels) == (True, (("rack", "r1"),))
     stage.engine.jobs["j"].tasks.update(hidden)
     stage.engine.nodes["n1"].state = "ready"
     stage.go(1)
     assert stage.allocator.jobs["j"].attempt == 1
+    assert not stage.allocator.nodes["n1"].unknown
     stage.engine.nodes["n1"].state = "lost"
     stage.engine.jobs["j"].tasks.clear()
     stage.go(2)
