@@ -79,6 +79,7 @@ def test_it_loads_within_a_second(browser: Browser, url: str) -> None:
     assert min(loaded) < 1000, loaded
 
 
+@pytest.mark.console_errors
 def test_a_daemon_that_starts_again_needs_no_reload(browser: Browser, node: Node, url: str) -> None:
     browser.go(url)
     browser.see("No job runs here")
@@ -93,6 +94,8 @@ def test_a_daemon_that_starts_again_needs_no_reload(browser: Browser, node: Node
     job = node.puppet("train", "--request", "4Gi", "--gpu", "0")
     shows(browser, "train", "running", time.monotonic())
     assert browser.do("return page.evaluate(() => window.notLoadedAgain)") is True
+    errors = browser.do("return seen.errors")
+    assert all("503" in one for one in errors), "a question may be under way when the daemon ends"
     assert job.end() == 0
 
 

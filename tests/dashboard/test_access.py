@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.cli import dashboard as command
 from gpushare.dashboard import access
 from gpushare.dashboard.access import MOST_SESSIONS, Refusal, Sessions, check_host
 
@@ -68,19 +69,47 @@ def test_the_command_prints_the_token_once_and_logs_none(tmp_path):
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "GPUSHARE_DRIVER": "sim", "PYTHONUNBUFFERED": "1"}
     line = [sys.executable, "-m", "gpushare", "dashboard"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(line, env=environ, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as command:
-        url = command.stdout.readline().strip()
+    with subprocess.Popen(line, env=environ, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        url = process.stdout.readline().strip()
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#token=(\S+)", url)
         assert found, url
         host = f"127.0.0.1:{found[1]}"
         for path, body in (("/session", f'{{"token":"{found[2]}"}}'), (f"/session?token={found[2]}", "{"), ("/x", "")):
             asked = [*("curl", "-s", "-H", f"Origin: http://{host}"), *("-d", body), f"http://{host}{path}"]
             subprocess.run(asked, check=False, capture_output=True)
-        command.send_signal(signal.SIGINT)
-        rest, errors = command.communicate(timeout=10)
-    assert command.returncode == 0
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=10)
+    assert process.returncode == 0
     assert rest == "" and "Traceback" not in errors
     assert found[2] not in errors
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_browser_is_started_without_the_token_in_its_arguments(tmp_path, monkeypatch, capsys, found):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    opened = []
+
+    def start(address: str) -> bool:
+        path = Path(address.removeprefix("file://"))
+        opened.append((address, path.stat().st_mode & 0o777, path.read_text()))
+        return found
+
+    monkeypatch.setattr("webbrowser.open", start)
+    url = "http://127.0.0.1:1/#token=secret"
+    with command._opened(url, wanted=True):
+        ((address, mode, text),) = opened
+        assert "secret" not in address and mode == 0o600 and url in text
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == [], "the file goes with the command"
+    assert ("open the address yourself" in capsys.readouterr().err) is not found
+    with command._opened(url, wanted=False):
+        assert len(opened) == 1
+
+
+def test_only_the_command_itself_waits_for_aiohttp():
+    script = "import sys; from gpushare.cli import cli, dashboard; print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_port_that_is_taken_is_said(dashboard, gpushare_error):

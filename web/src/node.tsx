@@ -6,7 +6,7 @@ import { ReleaseButton } from "./actions";
 import { GpuBar, UsageBar } from "./bar";
 import { Chart, hoverTime, type Line } from "./chart";
 import { bytes, count, duration, moment, share, state } from "./format";
-import { Empty, Panel } from "./panel";
+import { Empty, memo, Panel } from "./panel";
 import { store, useStore, type Track } from "./store";
 import { RANGES, useNow, useRange, windowOf } from "./window";
 
@@ -31,7 +31,12 @@ export function NodeView() {
       <div class={few ? "gpus few" : "gpus"}>
         {gpus.map((gpu) => (
           <Panel key={gpu.uuid} name={`GPU ${gpu.index}`}>
-            <GpuCard gpu={gpu} range={few ? range : null} choose={few ? null : () => setChosen(gpu.uuid)} />
+            <GpuCard
+              gpu={gpu}
+              waited={store.pressure.get(gpu.uuid)?.some.avg60 ?? 0}
+              range={few ? range : null}
+              choose={few ? null : setChosen}
+            />
           </Panel>
         ))}
       </div>
@@ -65,14 +70,21 @@ export function Ranges({ range, onChange }: { range: number; onChange: (seconds:
   );
 }
 
-function GpuCard({ gpu, range, choose }: { gpu: Gpu; range: number | null; choose: (() => void) | null }) {
-  const pressure = store.pressure.get(gpu.uuid)?.some.avg60 ?? 0;
+interface CardProps {
+  gpu: Gpu;
+  /** The share of the last minute in which owners waited. */
+  waited: number;
+  range: number | null;
+  choose: ((gpu: string) => void) | null;
+}
+
+const GpuCard = memo(({ gpu, waited, range, choose }: CardProps) => {
   return (
     <section class="panel gpu" aria-label={`GPU ${gpu.index}`}>
       <header class="row">
         <h2>
           {choose ? (
-            <button type="button" class="link" onClick={choose}>
+            <button type="button" class="link" onClick={() => choose(gpu.uuid)}>
               GPU {gpu.index}
             </button>
           ) : (
@@ -82,9 +94,9 @@ function GpuCard({ gpu, range, choose }: { gpu: Gpu; range: number | null; choos
         <span class="muted">
           {gpu.name}, {bytes(gpu.total)}
         </span>
-        {pressure > 0.005 && (
+        {waited > 0.005 && (
           <span class="badge warn" title="share of the last minute in which an owner waited for its memory">
-            owners waited {share(pressure)}
+            owners waited {share(waited)}
           </span>
         )}
         {gpu.health.state !== "ok" && <span class="badge bad">{gpu.health.state}</span>}
@@ -110,7 +122,7 @@ function GpuCard({ gpu, range, choose }: { gpu: Gpu; range: number | null; choos
       )}
     </section>
   );
-}
+});
 
 interface Layer {
   key: string;
@@ -167,6 +179,7 @@ function layersOf(gpu: string, times: number[]): Layer[] {
 
 /** Memory by job, one upon the other; all of the GPU is the height. */
 function Stack({ gpu, range }: { gpu: Gpu; range: number }) {
+  useStore();
   const now = useNow(range);
   const [hovered, setHovered] = useState<number | null>(null);
   const { from, until, times } = windowOf(range, now);
@@ -278,7 +291,7 @@ function Jobs() {
             </thead>
             <tbody>
               {jobs.slice(0, rows).map((job) => (
-                <JobRow key={job.id} job={job} />
+                <JobRow key={job.id} job={job} age={duration(store.now() - job.since)} />
               ))}
             </tbody>
           </table>
@@ -298,7 +311,7 @@ function amount(value: number | null | undefined): string {
   return value == null ? "–" : bytes(value);
 }
 
-function JobRow({ job }: { job: Job }) {
+const JobRow = memo(({ job, age }: { job: Job; age: string }) => {
   const first = job.gpus[0];
   const sum = (key: "usage" | "request" | "limit" | "loan") => job.gpus.reduce((total, gpu) => total + gpu[key], 0);
   return (
@@ -315,10 +328,10 @@ function JobRow({ job }: { job: Job }) {
       <td class="number">{first ? bytes(sum("usage")) : "–"}</td>
       <td class="number spare">{first ? bytes(sum("request")) : "–"}</td>
       <td class="number spare">{first ? bytes(sum("limit")) : "–"}</td>
-      <td class="number spare">{duration(store.now() - job.since)}</td>
+      <td class="number spare">{age}</td>
     </tr>
   );
-}
+});
 
 const TONES: Record<string, string> = {
   borrowing: "borrow",

@@ -31,6 +31,19 @@ export class Panel extends Component<Props, { failed: string | null }> {
   }
 }
 
+/** A component that is rendered again only when a prop is another one. */
+export function memo<P extends object>(render: (props: P) => ComponentChildren) {
+  return class extends Component<P> {
+    override shouldComponentUpdate(next: P): boolean {
+      return (Object.keys(next) as (keyof P)[]).some((name) => next[name] !== this.props[name]);
+    }
+
+    override render() {
+      return render(this.props);
+    }
+  };
+}
+
 export function Empty({ children }: { children: ComponentChildren }) {
   return <p class="empty">{children}</p>;
 }

@@ -67,6 +67,7 @@ export class Store {
 
   enter(phase: Phase, message = "", hint: string | null = null): void {
     if (phase !== "live" && this.phase === "live") this.interrupt(this.now());
+    if (this.phase === phase && this.message === message && phase !== "live") return;
     this.phase = phase;
     this.message = message;
     this.hint = hint;

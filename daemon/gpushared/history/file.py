@@ -182,7 +182,11 @@ class File:
         self._ids = {key: id for id, (key, _) in self._keys().items()}
 
     def make_room(self) -> None:
-        """The file has all the pages that it may have: half of each level goes."""
+        """Half of each level goes if the file has nearly all the pages that it may have. A disk that others have filled
+        costs nothing of what is written already."""
+        (pages,) = self._db.execute("pragma page_count").fetchone()
+        if pages < MOST_PAGES * 0.9:
+            return
         self.begin()
         for index in range(len(LEVELS)):
             self._drop(index, self._count(index) // 2)
