@@ -20,8 +20,8 @@
 /* At most one packet of each socket, none of which is waited for. sizes: as received, 0 at the end of a connection,
  * more than GS_FRAME_BYTES for what is longer than a frame, -1 where there is nothing.
  *
- * All descriptors that come along are taken (daemon/gpushared/system/descriptors.py says why), and whose they are must be
- * plain: returns after the first packet that has any. Returns how many sockets were looked at. */
+ * All descriptors that come along are taken (daemon/gpushared/system/descriptors.py says why), and whose they are must
+ * be plain: returns after the first packet that has any. Returns how many sockets were looked at. */
 static inline int gs_receive_frames(const int *sockets, int count, struct gs_frame *frames, int *sizes,
                                     int *descriptors, int *descriptor_count) {
     union {
