@@ -51,7 +51,7 @@ struct gs_line {
     uint32_t asking;     /* [process] calls that have asked for credit and have not taken it, or given up, yet */
     uint32_t unmet;      /* [process] calls within the request that failed without an answer of the daemon; wraps */
     uint32_t unmet_told; /* [daemon] how many of these it has counted */
-    uint32_t releases;   /* [process] how often `used` was lowered; wraps. With it, `used` was the same all the while */
+    uint32_t releases; /* [process] changes before `used` is lowered. The same, and `used` too: it was so in between */
     uint32_t reserved_process[2];
 
     uint64_t grantable;  /* [daemon] units that a request for more credit would get now */
@@ -130,9 +130,14 @@ static inline int gs_reserve(struct gs_line *line, uint32_t units) {
 }
 
 /* [process] Give back units that gs_reserve took: only after the driver has freed them. More than is in use would be
- * an error in somebody's accounts; it leaves none in use, rather than so much that nothing is ever granted again. */
+ * an error in somebody's accounts; it leaves none in use, rather than so much that nothing is ever granted again.
+ *
+ * `releases` changes before `used` does: a reader that sees the new `used` sees that, too. It is no atomic addition,
+ * which would cost as much as the release itself. Two threads may load the same value; each adds a number of its own
+ * (from where its stack is), so that the store of the slower one is a change once more. */
 static inline void gs_release(struct gs_line *line, uint32_t units) {
-    __atomic_fetch_add(&line->releases, 1, __ATOMIC_RELAXED); /* before `used`: who sees that it sank sees this, too */
+    uint32_t step = (uint32_t)((uintptr_t)__builtin_frame_address(0) >> 12) | 1;
+    __atomic_store_n(&line->releases, __atomic_load_n(&line->releases, __ATOMIC_RELAXED) + step, __ATOMIC_RELAXED);
     uint32_t used = gs_word_used(__atomic_fetch_sub(&line->word, (uint64_t)units << 32, __ATOMIC_ACQ_REL));
     if (__builtin_expect(used < units, 0))
         __atomic_fetch_add(&line->word, (uint64_t)(units - used) << 32, __ATOMIC_ACQ_REL);

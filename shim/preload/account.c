@@ -19,14 +19,6 @@
 
 void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
-void gs_account_give_back(struct gs_gpu *gpu, bool all) {
-    for (int i = 0; i < GS_SQUEEZERS; i++) {
-        void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze[i], __ATOMIC_RELAXED);
-        if (squeeze != NULL)
-            squeeze(gpu, all);
-    }
-}
-
 void (*gs_account_may_borrow)(void);
 
 static void notice_borrower(const struct gs_gpu *gpu) {
@@ -191,6 +183,8 @@ bool gs_account_attach(struct gs_gpu *gpu) {
         return true;
     gs_mutex_lock(&gpu->mutex);
     bool good = gpu->line != NULL && gpu->attached;
+    if (gpu->line == NULL)
+        gpu->shows_request = gs_options()->visible_request;
     if (!good)
         good = attach_at_daemon(gpu, &alone) || (alone && attach_alone(gpu));
     gs_mutex_unlock(&gpu->mutex);
@@ -364,30 +358,11 @@ void gs_account_driver_failed_again(struct gs_gpu *gpu, uint32_t units) {
 
 /* ---- what a program is told ----------------------------------------------------------------------- */
 
-static uint64_t visible(uint64_t limit, uint64_t request, uint64_t total) {
-    uint64_t shown = gs_options()->visible_request && request != 0 ? request : limit;
-    return shown < total ? shown : total;
-}
-
-uint64_t gs_account_total(const struct gs_gpu *gpu) {
-    uint64_t limit = __atomic_load_n(&gpu->line->limit, __ATOMIC_RELAXED);
-    uint64_t request = __atomic_load_n(&gpu->line->request, __ATOMIC_RELAXED);
-    return visible(bytes_of(limit), bytes_of(request), gpu->total);
-}
-
-uint64_t gs_account_free(const struct gs_gpu *gpu) {
-    uint64_t word = gs_word_load(gpu->line), total = gs_account_total(gpu);
-    uint64_t used = gs_word_used(word), credit = gs_word_credit(word);
-    uint64_t unused = credit > used ? credit - used : 0;
-    uint64_t free = bytes_of(unused + __atomic_load_n(&gpu->line->grantable, __ATOMIC_RELAXED));
-    uint64_t in_use = bytes_of(used);
-    uint64_t room = in_use < total ? total - in_use : 0; /* with the request as total it may be less */
-    return free < room ? free : room;
-}
-
 uint64_t gs_account_total_expected(uint64_t total) {
     const struct gs_options *options = gs_options();
-    return visible(gs_amount_resolve(options->limit, total), gs_amount_resolve(options->request, total), total);
+    uint64_t limit = gs_amount_resolve(options->limit, total), request = gs_amount_resolve(options->request, total);
+    uint64_t shown = options->visible_request && request != 0 ? request : limit;
+    return shown < total ? shown : total;
 }
 
 void gs_account_forget(void) {

@@ -20,8 +20,10 @@ struct gs_gpu {
     uint32_t number;       /* of the line in the daemon's page */
     uint32_t attached;     /* the daemon counts our contexts here; always so for a line of our own */
     bool own;              /* the line is ours, not the daemon's */
+    bool shows_request;    /* programs see the request as the GPU's total */
     uint32_t contexts;     /* that we saw opened */
     struct gs_mutex mutex; /* held while attaching and detaching */
+    uint32_t known;        /* the driver has said what follows */
     uint32_t index;        /* CUDA's ordinal in this process */
     uint32_t node_number;  /* the daemon's index of it, plus 1, as its messages name it; 0: not told */
     uint64_t total;        /* as the driver says */
@@ -48,8 +50,23 @@ bool gs_account_driver_failed(struct gs_gpu *gpu, uint32_t units);
 void gs_account_driver_failed_again(struct gs_gpu *gpu, uint32_t units);
 
 /* What a program is told: the total, and what it could get now; bytes. */
-uint64_t gs_account_total(const struct gs_gpu *gpu);
-uint64_t gs_account_free(const struct gs_gpu *gpu);
+struct gs_memory {
+    uint64_t total, free;
+};
+
+static inline struct gs_memory gs_account_memory(const struct gs_gpu *gpu) {
+    const struct gs_line *line = gpu->line;
+    uint64_t word = gs_word_load(line), used = gs_word_used(word), credit = gs_word_credit(word);
+    uint64_t limit = __atomic_load_n(&line->limit, __ATOMIC_RELAXED);
+    uint64_t request = __atomic_load_n(&line->request, __ATOMIC_RELAXED);
+    uint64_t shown = (gpu->shows_request && request != 0 ? request : limit) << GS_UNIT_SHIFT;
+    uint64_t total = shown < gpu->total ? shown : gpu->total;
+    uint64_t unused = credit > used ? credit - used : 0;
+    uint64_t free = (unused + __atomic_load_n(&line->grantable, __ATOMIC_RELAXED)) << GS_UNIT_SHIFT;
+    uint64_t in_use = used << GS_UNIT_SHIFT;
+    uint64_t room = in_use < total ? total - in_use : 0; /* with the request as total it may be less */
+    return (struct gs_memory){total, free < room ? free : room};
+}
 
 /* The total on a GPU of that size for which there is no line yet. */
 uint64_t gs_account_total_expected(uint64_t total);
@@ -60,7 +77,13 @@ enum gs_squeezer { GS_SQUEEZE_GRAPHS, GS_SQUEEZE_POOLS, GS_SQUEEZERS };
 extern void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
 /* What the pools hold and do not use, back to the credit. */
-void gs_account_give_back(struct gs_gpu *gpu, bool all);
+static inline void gs_account_give_back(struct gs_gpu *gpu, bool all) {
+    for (int i = 0; i < GS_SQUEEZERS; i++) {
+        void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze[i], __ATOMIC_RELAXED);
+        if (__builtin_expect(squeeze != NULL, 0))
+            squeeze(gpu, all);
+    }
+}
 
 /* Called when a GPU is attached or credit is asked for by a job that may borrow there: such a process can be asked to
  * give back. Set by process.c. */

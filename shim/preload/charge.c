@@ -5,15 +5,13 @@
 
 struct gs_table gs_pointers;
 
-bool gs_charge_ask_again(struct gs_charge *charge) {
-    if (charge->place.gpu == NULL)
+bool gs_charge_ask_again(struct gs_place place, uint32_t units, bool retried) {
+    if (place.gpu == NULL)
         return false;
-    if (charge->retried) {
-        gs_account_driver_failed_again(charge->place.gpu, charge->units);
-        return false;
-    }
-    charge->retried = true;
-    return gs_account_driver_failed(charge->place.gpu, charge->units);
+    if (!retried)
+        return gs_account_driver_failed(place.gpu, units);
+    gs_account_driver_failed_again(place.gpu, units);
+    return false;
 }
 
 /* The line's counts of what makes a process unsuspendable. */
@@ -22,23 +20,10 @@ static void count_managed(const struct gs_entry *entry, int change) {
         __atomic_fetch_add(&gs_gpu_numbered(entry->gpu)->line->managed, (uint32_t)change, __ATOMIC_RELAXED);
 }
 
-bool gs_charge_note(struct gs_charge *charge, struct gs_table *table, uint64_t key, enum gs_kind_of_memory kind) {
-    struct gs_entry displaced, entry = {.key = key,
-                                        .units = charge->units,
-                                        .context = charge->place.context,
-                                        .gpu = gs_gpu_number(charge->place.gpu),
-                                        .kind = (uint8_t)kind};
-    if (key == 0) /* no driver gives that out; but if one did, it could not be noted */
-        return true;
-    if (!gs_table_put(table, &entry, &displaced)) {
-        gs_charge_undo(charge);
-        return false;
-    }
-    if (kind != GS_LINEAR)
-        count_managed(&entry, 1);
-    if (displaced.key != 0)
-        gs_entry_freed(&displaced);
-    return true;
+void gs_charge_noted(const struct gs_entry *entry, const struct gs_entry *displaced) {
+    count_managed(entry, 1);
+    if (displaced->key != 0)
+        gs_entry_freed(displaced);
 }
 
 bool gs_charge_correct(struct gs_charge *charge, uint64_t bytes) {
@@ -53,7 +38,7 @@ bool gs_charge_correct(struct gs_charge *charge, uint64_t bytes) {
     return true;
 }
 
-void gs_entry_freed(const struct gs_entry *entry) {
+void gs_entry_freed_slow(const struct gs_entry *entry) {
     if (entry->kind == GS_POOLED) {
         gs_pool_freed(entry);
         return;

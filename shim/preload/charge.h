@@ -37,22 +37,26 @@ static inline uint64_t gs_packed(uint64_t bytes) {
 }
 
 /* Reserve for the place that is set already. false: refused, and said. */
-static inline bool gs_charge_here(struct gs_charge *charge, uint64_t bytes) {
+GS_INLINE bool gs_charge_here(struct gs_charge *charge, uint64_t bytes) {
     charge->units = gs_units(bytes);
     charge->retried = false;
     return charge->place.gpu == NULL || gs_account_reserve(charge->place.gpu, charge->units);
 }
 
 /* Reserve where the current context of this thread is. */
-static inline bool gs_charge_current(struct gs_charge *charge, uint64_t bytes) {
+GS_INLINE bool gs_charge_current(struct gs_charge *charge, uint64_t bytes) {
     return gs_place_current(&charge->place) && gs_charge_here(charge, bytes);
 }
 
-bool gs_charge_ask_again(struct gs_charge *charge);
+bool gs_charge_ask_again(struct gs_place place, uint32_t units, bool retried);
 
 /* After the driver's answer: shall it be asked once more? */
 static inline bool gs_charge_again(struct gs_charge *charge, CUresult result) {
-    return __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && gs_charge_ask_again(charge);
+    if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1))
+        return false;
+    bool again = gs_charge_ask_again(charge->place, charge->units, charge->retried);
+    charge->retried = true;
+    return again;
 }
 
 /* Give the reservation back. */
@@ -61,15 +65,39 @@ static inline void gs_charge_undo(struct gs_charge *charge) {
         gs_release(charge->place.gpu->line, charge->units);
 }
 
+void gs_charge_noted(const struct gs_entry *entry, const struct gs_entry *displaced);
+
 /* The driver has succeeded: note the memory under its key. false: there is no room to note it; the reservation is
  * given back, and the caller must free the memory. */
-bool gs_charge_note(struct gs_charge *charge, struct gs_table *table, uint64_t key, enum gs_kind_of_memory kind);
+GS_INLINE bool gs_charge_note(struct gs_charge *charge, struct gs_table *table, uint64_t key,
+                              enum gs_kind_of_memory kind) {
+    struct gs_entry displaced, entry = {.key = key,
+                                        .units = charge->units,
+                                        .context = charge->place.context,
+                                        .gpu = gs_gpu_number(charge->place.gpu),
+                                        .kind = (uint8_t)kind};
+    if (__builtin_expect(key == 0, 0)) /* no driver gives that out; but if one did, it could not be noted */
+        return true;
+    if (__builtin_expect(!gs_table_put(table, &entry, &displaced), 0)) {
+        gs_charge_undo(charge);
+        return false;
+    }
+    if (__builtin_expect(kind == GS_MANAGED || displaced.key != 0, 0))
+        gs_charge_noted((struct gs_entry[]){entry}, (struct gs_entry[]){displaced});
+    return true;
+}
 
 /* The driver now says how large it really is. false: it is larger, and the rest was refused. */
 bool gs_charge_correct(struct gs_charge *charge, uint64_t bytes);
 
 /* The memory of an entry that has been taken out of its table is gone. */
-void gs_entry_freed(const struct gs_entry *entry);
+void gs_entry_freed_slow(const struct gs_entry *entry);
+static inline void gs_entry_freed(const struct gs_entry *entry) {
+    if (__builtin_expect(entry->kind == GS_LINEAR, 1))
+        gs_release(gs_gpu_numbered(entry->gpu)->line, entry->units);
+    else
+        gs_entry_freed_slow((struct gs_entry[]){*entry});
+}
 
 /* The driver did not free it after all. */
 void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry);

@@ -15,20 +15,11 @@
 #define SLOTS     256 /* contexts known at the same time; a power of two */
 #define MAX_PROBE 16
 
-static struct {
-    struct gs_gpu gpu;
-    uint32_t known;
-} gpus[GS_MAX_GPUS];
-
+struct gs_gpu gs_gpus[GS_MAX_GPUS];
 static struct gs_lock gpus_lock;
 
-static struct slot {
-    CUcontext context;  /* NULL: never used; TOMB: used once */
-    uint32_t number;    /* the same for all handles of what is one context */
-    uint32_t more_uses; /* beside the first: cuCtxAttach less cuCtxDetach */
-    struct gs_gpu *gpu;
-} slots[SLOTS];
-
+static struct gs_known_context slots[SLOTS];
+struct gs_known_context *gs_last_context = slots;
 static struct gs_lock slots_lock;
 static uint32_t last_number;
 
@@ -49,65 +40,57 @@ struct gs_gpu *gs_gpu_of(CUdevice device) {
     size_t total = 0;
     if (device < 0 || device >= GS_MAX_GPUS)
         return NULL;
-    if (__atomic_load_n(&gpus[device].known, __ATOMIC_ACQUIRE))
-        return &gpus[device].gpu;
+    struct gs_gpu *gpu = &gs_gpus[device];
+    if (__builtin_expect(__atomic_load_n(&gpu->known, __ATOMIC_ACQUIRE), 1))
+        return gpu;
     bool found;
     GS_RELAXED(found = ask_driver(device, &uuid, &total));
     if (!found)
         return NULL;
-    struct gs_gpu *gpu = &gpus[device].gpu;
     gs_lock(&gpus_lock);
-    if (!gpus[device].known) {
+    if (!gpu->known) {
         memcpy(gpu->uuid, uuid.bytes, sizeof gpu->uuid);
         gpu->index = (uint32_t)device;
         gpu->total = total;
-        __atomic_store_n(&gpus[device].known, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&gpu->known, 1, __ATOMIC_RELEASE);
     }
     gs_unlock(&gpus_lock);
     return gpu;
 }
 
-struct gs_gpu *gs_gpu_numbered(uint8_t number) {
-    return &gpus[number].gpu;
-}
-
-uint8_t gs_gpu_number(const struct gs_gpu *gpu) {
-    return (uint8_t)gpu->index;
-}
-
 struct gs_gpu *gs_gpu_with_uuid(const uint8_t uuid[GS_UUID_BYTES]) {
-    for (int i = 0; i < GS_MAX_GPUS; i++)
-        if (__atomic_load_n(&gpus[i].known, __ATOMIC_ACQUIRE) && memcmp(gpus[i].gpu.uuid, uuid, GS_UUID_BYTES) == 0 &&
-            __atomic_load_n(&gpus[i].gpu.line, __ATOMIC_ACQUIRE) != NULL)
-            return &gpus[i].gpu;
+    for (struct gs_gpu *gpu = gs_gpus; gpu < gs_gpus + GS_MAX_GPUS; gpu++)
+        if (__atomic_load_n(&gpu->known, __ATOMIC_ACQUIRE) && memcmp(gpu->uuid, uuid, GS_UUID_BYTES) == 0 &&
+            __atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL)
+            return gpu;
     return NULL;
 }
 
 /* ---- contexts ------------------------------------------------------------------------------------- */
 
-static struct slot *slot_at(CUcontext context, unsigned probe) {
+static struct gs_known_context *slot_at(CUcontext context, unsigned probe) {
     uint64_t hash = (uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ull >> 40;
     return &slots[(hash + probe) & (SLOTS - 1)];
 }
 
-static struct slot *find_slot(CUcontext context) {
+static struct gs_known_context *find_slot(CUcontext context) {
     for (unsigned probe = 0; probe < MAX_PROBE; probe++)
-        if (slot_at(context, probe)->context == context)
+        if (slot_at(context, probe)->handle == context)
             return slot_at(context, probe);
     return NULL;
 }
 
-static struct slot *find_free_slot(CUcontext context) {
+static struct gs_known_context *find_free_slot(CUcontext context) {
     for (unsigned probe = 0; probe < MAX_PROBE; probe++) {
-        struct slot *slot = slot_at(context, probe);
-        if (slot->context == NULL || slot->context == TOMB)
+        struct gs_known_context *slot = slot_at(context, probe);
+        if (slot->handle == NULL || slot->handle == TOMB)
             return slot;
     }
     return NULL;
 }
 
 /* Under the lock. false: no slot is left; then its memory is not credited in bulk, but charged all the same. */
-static bool fill_slot(struct slot *slot, CUcontext context, struct gs_gpu *gpu, uint32_t number) {
+static bool fill_slot(struct gs_known_context *slot, CUcontext context, struct gs_gpu *gpu, uint32_t number) {
     if (slot == NULL)
         slot = find_free_slot(context);
     if (slot == NULL)
@@ -115,7 +98,8 @@ static bool fill_slot(struct slot *slot, CUcontext context, struct gs_gpu *gpu, 
     slot->more_uses = 0;
     __atomic_store_n(&slot->number, number, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->gpu, gpu, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot->context, context, __ATOMIC_RELEASE);
+    __atomic_store_n(&slot->handle, context, __ATOMIC_RELEASE);
+    __atomic_store_n(&gs_last_context, slot, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -123,7 +107,7 @@ bool gs_context_add(CUcontext context, struct gs_gpu *gpu, bool fresh) {
     if (context == NULL)
         return false;
     gs_lock(&slots_lock);
-    struct slot *slot = find_slot(context);
+    struct gs_known_context *slot = find_slot(context);
     bool added = (slot == NULL || fresh) && fill_slot(slot, context, gpu, ++last_number);
     gs_unlock(&slots_lock);
     return added;
@@ -135,13 +119,13 @@ void gs_context_add_name(CUcontext name, const struct gs_place *place) {
     gs_unlock(&slots_lock);
 }
 
-static void empty_slot(struct slot *slot) {
-    __atomic_store_n(&slot->context, TOMB, __ATOMIC_RELEASE);
+static void empty_slot(struct gs_known_context *slot) {
+    __atomic_store_n(&slot->handle, TOMB, __ATOMIC_RELEASE);
 }
 
 void gs_context_remove_name(CUcontext name) {
     gs_lock(&slots_lock);
-    struct slot *slot = find_slot(name);
+    struct gs_known_context *slot = find_slot(name);
     if (slot != NULL)
         empty_slot(slot);
     gs_unlock(&slots_lock);
@@ -149,15 +133,15 @@ void gs_context_remove_name(CUcontext name) {
 
 void gs_context_remove(uint32_t number) {
     gs_lock(&slots_lock);
-    for (struct slot *slot = slots; slot < slots + SLOTS; slot++)
-        if (slot->context != NULL && slot->context != TOMB && slot->number == number)
+    for (struct gs_known_context *slot = slots; slot < slots + SLOTS; slot++)
+        if (slot->handle != NULL && slot->handle != TOMB && slot->number == number)
             empty_slot(slot);
     gs_unlock(&slots_lock);
 }
 
 bool gs_context_use(CUcontext context, int change) {
     gs_lock(&slots_lock);
-    struct slot *slot = find_slot(context);
+    struct gs_known_context *slot = find_slot(context);
     bool left = slot != NULL && (change > 0 || slot->more_uses != 0);
     if (left)
         slot->more_uses += (uint32_t)change;
@@ -167,8 +151,8 @@ bool gs_context_use(CUcontext context, int change) {
 
 bool gs_context_find(CUcontext context, struct gs_place *place) {
     for (unsigned probe = 0; probe < MAX_PROBE; probe++) {
-        struct slot *slot = slot_at(context, probe);
-        CUcontext there = __atomic_load_n(&slot->context, __ATOMIC_ACQUIRE);
+        struct gs_known_context *slot = slot_at(context, probe);
+        CUcontext there = __atomic_load_n(&slot->handle, __ATOMIC_ACQUIRE);
         if (there == NULL)
             return false;
         if (there != context)
@@ -184,19 +168,15 @@ CUcontext gs_context_on(const struct gs_gpu *gpu) {
     CUcontext found = NULL;
     gs_lock(&slots_lock);
     for (int i = 0; i < SLOTS && found == NULL; i++)
-        if (slots[i].context != NULL && slots[i].context != TOMB && slots[i].gpu == gpu)
-            found = slots[i].context;
+        if (slots[i].handle != NULL && slots[i].handle != TOMB && slots[i].gpu == gpu)
+            found = slots[i].handle;
     gs_unlock(&slots_lock);
     return found;
 }
 
 /* ---- places --------------------------------------------------------------------------------------- */
 
-static bool attach(struct gs_gpu *gpu) {
-    if (__builtin_expect(__atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL &&
-                             __atomic_load_n(&gpu->attached, __ATOMIC_RELAXED),
-                         1))
-        return true;
+bool gs_place_attach(struct gs_gpu *gpu) {
     gs_process_prepare();
     bool attached = gs_account_attach(gpu);
     gs_look_for_copies();
@@ -205,28 +185,22 @@ static bool attach(struct gs_gpu *gpu) {
 
 bool gs_place_device(struct gs_place *place, CUdevice device) {
     *place = (struct gs_place){.gpu = gs_gpu_of(device)};
-    return place->gpu == NULL || attach(place->gpu);
+    return place->gpu == NULL || __builtin_expect(gs_gpu_is_attached(place->gpu), 1) || gs_place_attach(place->gpu);
 }
 
-bool gs_place_current(struct gs_place *place) {
-    CUcontext context = NULL;
+bool gs_place_context(struct gs_place *place, CUcontext context) {
     CUdevice device;
-    if (gs_driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL) {
-        place->gpu = NULL;
-        return true;
-    }
-    if (__builtin_expect(gs_context_find(context, place), 1))
-        return attach(place->gpu);
+    if (gs_context_find(context, place))
+        return gs_gpu_is_attached(place->gpu) || gs_place_attach(place->gpu);
     /* Opened in a way that we do not see. */
     CUresult result;
     GS_RELAXED(result = gs_driver.cuCtxGetDevice(&device));
-    if (result != CUDA_SUCCESS)
-        device = -1;
-    return gs_place_device(place, device);
+    return gs_place_device(place, result == CUDA_SUCCESS ? device : -1);
 }
 
 void gs_device_forget(void) {
-    memset(gpus, 0, sizeof gpus);
+    memset(gs_gpus, 0, sizeof gs_gpus);
     memset(slots, 0, sizeof slots);
+    gs_last_context = slots;
     gpus_lock = slots_lock = (struct gs_lock){0};
 }

@@ -13,22 +13,18 @@ static struct gs_gpu *current_gpu(void) {
     return gs_place_current(&place) && place.gpu != NULL && place.gpu->line != NULL ? place.gpu : NULL;
 }
 
-/* What the pools hold and do not use may have gone back since. */
-static void look_at_pools(struct gs_gpu *gpu) {
-    gs_account_give_back(gpu, false);
-}
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     bool on = gs_on();
     CUresult result = gs_driver.cuMemGetInfo_v2(free, total);
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
     if (gpu == NULL)
         return result;
-    look_at_pools(gpu);
+    gs_account_give_back(gpu, false); /* what the pools hold and do not use may have gone back since */
+    struct gs_memory memory = gs_account_memory(gpu);
     if (free != NULL)
-        *free = gs_account_free(gpu);
+        *free = memory.free;
     if (total != NULL)
-        *total = gs_account_total(gpu);
+        *total = memory.total;
     return result;
 }
 
@@ -43,11 +39,12 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
     if (gpu == NULL)
         return result;
-    look_at_pools(gpu);
+    gs_account_give_back(gpu, false);
+    struct gs_memory memory = gs_account_memory(gpu);
     if (free != NULL)
-        *free = clamp(gs_account_free(gpu));
+        *free = clamp(memory.free);
     if (total != NULL)
-        *total = clamp(gs_account_total(gpu));
+        *total = clamp(memory.total);
     return result;
 }
 
@@ -56,7 +53,7 @@ static uint64_t total_of(CUdevice device) {
     struct gs_gpu *gpu = gs_gpu_of(device);
     if (gpu == NULL)
         return UINT64_MAX;
-    return __atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL ? gs_account_total(gpu)
+    return __atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL ? gs_account_memory(gpu).total
                                                                  : gs_account_total_expected(gpu->total);
 }
 

@@ -7,7 +7,7 @@
 #include "hooks.h"
 
 /* Note what the driver has given, or give everything back. */
-static CUresult finish(struct gs_charge *charge, CUresult result, CUdeviceptr pointer, enum gs_kind_of_memory kind) {
+GS_INLINE CUresult finish(struct gs_charge *charge, CUresult result, CUdeviceptr pointer, enum gs_kind_of_memory kind) {
     if (charge->place.gpu == NULL)
         return result;
     if (result != CUDA_SUCCESS) {
@@ -111,7 +111,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (__builtin_expect(result == CUDA_SUCCESS, 1))
         gs_entry_freed(&entry);
     else
-        gs_entry_put_back(&gs_pointers, &entry);
+        gs_entry_put_back(&gs_pointers, (struct gs_entry[]){entry});
     return result;
 }
 

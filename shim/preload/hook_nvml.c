@@ -49,8 +49,9 @@ static bool job_view(nvmlDevice_t device, uint64_t real_total, uint64_t *total, 
         return false;
     struct gs_gpu *gpu = gs_gpu_with_uuid(uuid);
     if (gpu != NULL) {
-        *total = gs_account_total(gpu);
-        *free = gs_account_free(gpu);
+        struct gs_memory memory = gs_account_memory(gpu);
+        *total = memory.total;
+        *free = memory.free;
         return true;
     }
     *total = *free = gs_account_total_expected(real_total);

@@ -10,6 +10,9 @@
 
 #include "system.h"
 
+/* On the way of each allocation, where a call and its saved registers would cost as much as the rest. */
+#define GS_INLINE static inline __attribute__((always_inline))
+
 struct gs_lock {
     uint32_t held;
 };
@@ -22,7 +25,7 @@ static inline void gs_pause(void) {
 #endif
 }
 
-static inline void gs_lock(struct gs_lock *lock) {
+static __attribute__((noinline, cold, unused)) void gs_lock_wait(struct gs_lock *lock) {
     for (unsigned tries = 0; __atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE); tries++) {
         while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED)) {
             if (++tries < 200)
@@ -31,6 +34,11 @@ static inline void gs_lock(struct gs_lock *lock) {
                 gs_sleep_us(20);
         }
     }
+}
+
+static inline void gs_lock(struct gs_lock *lock) {
+    if (__builtin_expect(__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE), 0))
+        gs_lock_wait(lock);
 }
 
 static inline void gs_unlock(struct gs_lock *lock) {

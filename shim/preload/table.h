@@ -1,8 +1,14 @@
 /* table.h: what this process has allocated, by pointer or handle.
  *
- * Private to the process: nobody else ever reads it, so a crash leaves nothing locked. 64 shards, each with its own
+ * Private to the process: no other process reads it, so a crash leaves nothing locked. 64 shards, each with its own
  * lock and its own open-addressed array in pages of its own, so that threads do not meet and nothing calls malloc.
- * Finding an entry costs the same with ten live allocations and with a million.
+ *
+ * Most memory is freed soon after it was allocated. So a shard keeps the entry that was put last beside its lock, in
+ * the same cache line, and moves it into the array only when the next one is put. An allocation that is freed before
+ * that never touches the array, which has a cold cache line for each look-up when many allocations live. To put an
+ * entry there without a look into the array, it must be known that the array has no entry of the same key: the table
+ * counts the entries in the arrays by region of the address space, and where a region has none there is nothing to look
+ * for.
  */
 #ifndef GPUSHARE_PRELOAD_TABLE_H
 #define GPUSHARE_PRELOAD_TABLE_H
@@ -13,13 +19,15 @@
 
 #include "lock.h"
 
-#define GS_TABLE_SHARDS 64
+#define GS_SHARD_BITS   6
+#define GS_REGION_BITS  13
+#define GS_REGION_SHIFT 21 /* the driver maps memory in blocks of 2 MiB */
 
 struct gs_entry {
     uint64_t key;     /* never 0 */
     uint32_t units;   /* charged for it */
     uint32_t context; /* that it dies with; 0: none */
-    uint32_t detail;  /* what the kind says: a pool's or a handle's number */
+    uint32_t detail;  /* what the kind says: a pool's or a block's number */
     uint8_t gpu;      /* whose line is charged */
     uint8_t kind;     /* of the hooks that made it */
     uint16_t flags;
@@ -27,24 +35,88 @@ struct gs_entry {
 
 struct gs_shard {
     struct gs_lock lock;
-    uint32_t count;
-    uint32_t capacity; /* a power of two, or 0 */
+    uint32_t count;    /* entries in the array */
+    uint32_t capacity; /* of the array: a power of two, or 0 */
+    uint32_t shift;    /* that makes a slot of a hashed key */
     struct gs_entry *entries;
+    struct gs_entry newest; /* not in the array; key 0: none */
 } __attribute__((aligned(64)));
 
+_Static_assert(sizeof(struct gs_shard) == 64, "what nearly all calls touch is in one cache line");
+
 struct gs_table {
-    struct gs_shard shards[GS_TABLE_SHARDS];
+    struct gs_shard shards[1 << GS_SHARD_BITS];
+    uint32_t regions[1 << GS_REGION_BITS]; /* entries in the arrays, by region */
 };
+
+static inline uint64_t gs_table_hash(uint64_t key) {
+    return key * 0x9e3779b97f4a7c15ull; /* 2^64 / golden ratio: the upper bits depend on all of the key */
+}
+
+static inline struct gs_shard *gs_table_shard(struct gs_table *table, uint64_t key) {
+    return &table->shards[gs_table_hash(key) >> (64 - GS_SHARD_BITS)];
+}
+
+static inline uint32_t *gs_table_region(struct gs_table *table, uint64_t key) {
+    uint64_t region = key >> GS_REGION_SHIFT;
+    return &table->regions[gs_table_hash(region ^ region >> 17) >> (64 - GS_REGION_BITS)];
+}
+
+/* The rest of the functions below, where the newest entry alone does not decide. Under the shard's lock. */
+bool gs_table_put_settled(struct gs_table *table, struct gs_shard *shard, const struct gs_entry *entry,
+                          struct gs_entry *displaced);
+bool gs_table_find_settled(struct gs_table *table, struct gs_shard *shard, uint64_t key, struct gs_entry *entry,
+                           bool take);
 
 /* Put an entry; one of the same key that was there goes to `displaced` (its key is 0 if there was none): its memory
  * has been freed by some way that we did not see. false: no memory for it. */
-bool gs_table_put(struct gs_table *table, const struct gs_entry *entry, struct gs_entry *displaced);
+GS_INLINE bool gs_table_put(struct gs_table *table, const struct gs_entry *entry, struct gs_entry *displaced) {
+    struct gs_shard *shard = gs_table_shard(table, entry->key);
+    displaced->key = 0;
+    gs_lock(&shard->lock);
+    /* Entries of this key have always been put under this lock, so a 0 is not one from before such an entry. */
+    if (__builtin_expect(shard->newest.key == 0, 1) &&
+        __builtin_expect(__atomic_load_n(gs_table_region(table, entry->key), __ATOMIC_RELAXED) == 0, 1)) {
+        shard->newest = *entry;
+        gs_unlock(&shard->lock);
+        return true;
+    }
+    struct gs_entry copy = *entry, old; /* so that those of the caller may stay in registers */
+    bool good = gs_table_put_settled(table, shard, &copy, &old);
+    gs_unlock(&shard->lock);
+    *displaced = old;
+    return good;
+}
+
+GS_INLINE bool gs_table_look(struct gs_table *table, uint64_t key, struct gs_entry *entry, bool take) {
+    struct gs_shard *shard = gs_table_shard(table, key);
+    if (__builtin_expect(key == 0, 0))
+        return false;
+    gs_lock(&shard->lock);
+    if (__builtin_expect(shard->newest.key == key, 1)) {
+        *entry = shard->newest;
+        if (take)
+            shard->newest.key = 0;
+        gs_unlock(&shard->lock);
+        return true;
+    }
+    struct gs_entry copy;
+    bool found = gs_table_find_settled(table, shard, key, &copy, take);
+    gs_unlock(&shard->lock);
+    if (found)
+        *entry = copy;
+    return found;
+}
 
 /* Take an entry out; false: unknown. */
-bool gs_table_take(struct gs_table *table, uint64_t key, struct gs_entry *entry);
+static inline bool gs_table_take(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
+    return gs_table_look(table, key, entry, true);
+}
 
 /* A copy of an entry that stays. */
-bool gs_table_find(struct gs_table *table, uint64_t key, struct gs_entry *entry);
+static inline bool gs_table_find(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
+    return gs_table_look(table, key, entry, false);
+}
 
 /* Take out every entry that `wanted` says yes to, and hand it to `taken`. Both run under a lock of the table: they
  * must not use it. */

@@ -32,7 +32,7 @@ static void *run(void *data) {
             gs_release(gpu.line, units);
         else
             __atomic_fetch_add(&refused, 1, __ATOMIC_RELAXED);
-        if (gs_account_free(&gpu) > gs_account_total(&gpu)) {
+        if (gs_account_memory(&gpu).free > gs_account_memory(&gpu).total) {
             fprintf(stderr, "more is free than there is\n");
             exit(1);
         }
