@@ -1,9 +1,8 @@
 /* charge.c: what happens to reservations and entries beside the common way. */
 #include "charge.h"
 
-#include "hooks.h"
-
 struct gs_table gs_pointers;
+uint32_t gs_unknown_frees;
 
 bool gs_charge_ask_again(struct gs_place place, uint32_t units, bool retried) {
     if (place.gpu == NULL)
@@ -39,10 +38,6 @@ bool gs_charge_correct(struct gs_charge *charge, uint64_t bytes) {
 }
 
 void gs_entry_freed_slow(const struct gs_entry *entry) {
-    if (entry->kind == GS_POOLED) {
-        gs_pool_freed(entry);
-        return;
-    }
     count_managed(entry, -1);
     gs_release(gs_gpu_numbered(entry->gpu)->line, entry->units);
 }
@@ -65,16 +60,11 @@ static void freed(const struct gs_entry *entry, void *unused) {
     gs_entry_freed(entry);
 }
 
-void gs_context_gone(uint32_t context) {
-    if (context == 0)
-        return;
-    gs_table_sweep(&gs_pointers, dies_with, freed, &context);
-    gs_table_sweep(&gs_arrays, dies_with, freed, &context);
-    gs_capture_context_gone(context);
-    gs_pool_context_gone();
-    gs_limit_context_gone(context);
+void gs_charge_context_gone(struct gs_table *table, uint32_t context) {
+    gs_table_sweep(table, dies_with, freed, &context);
 }
 
 void gs_charge_forget(void) {
     gs_table_forget(&gs_pointers);
+    gs_unknown_frees = 0;
 }

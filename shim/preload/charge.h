@@ -10,9 +10,8 @@
 #define GPUSHARE_PRELOAD_CHARGE_H
 
 #include "device.h"
+#include "pool.h"
 #include "table.h"
-
-enum gs_kind_of_memory { GS_LINEAR, GS_MANAGED, GS_POOLED, GS_ARRAY, GS_MIPMAP, GS_HANDLE, GS_MAPPING };
 
 /* A reservation between the decision and the driver's answer. */
 struct gs_charge {
@@ -93,17 +92,26 @@ bool gs_charge_correct(struct gs_charge *charge, uint64_t bytes);
 /* The memory of an entry that has been taken out of its table is gone. */
 void gs_entry_freed_slow(const struct gs_entry *entry);
 static inline void gs_entry_freed(const struct gs_entry *entry) {
-    if (__builtin_expect(entry->kind == GS_LINEAR, 1))
+    if (__builtin_expect(entry->kind == GS_POOLED, 0))
+        gs_pool_leave(gs_pool_numbered(entry->detail), entry->units);
+    else if (__builtin_expect(entry->kind == GS_LINEAR, 1))
         gs_release(gs_gpu_numbered(entry->gpu)->line, entry->units);
     else
         gs_entry_freed_slow((struct gs_entry[]){*entry});
 }
 
+/* A pointer that is not in the table is about to be freed: it may be a graph's (hook_graph.c). Counted. */
+extern uint32_t gs_unknown_frees;
+static inline void gs_unknown_freed(CUdeviceptr pointer) {
+    if (pointer != 0)
+        __atomic_fetch_add(&gs_unknown_frees, 1, __ATOMIC_RELAXED);
+}
+
 /* The driver did not free it after all. */
 void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry);
 
-/* A context is gone, and with it all linear memory and arrays that it held. */
-void gs_context_gone(uint32_t context);
+/* A context is gone, and with it all memory of this table that it held. */
+void gs_charge_context_gone(struct gs_table *table, uint32_t context);
 
 void gs_charge_forget(void);
 

@@ -9,6 +9,8 @@
  * what it is told is about its own call. A green context holds the primary one, and its memory is that one's.
  */
 #include "hooks.h"
+#include "pool.h"
+#include "stream.h"
 
 #include <string.h>
 
@@ -48,10 +50,21 @@ static CUresult opened(CUresult result, struct gs_gpu *gpu, const CUcontext *con
     return result;
 }
 
+/* What ends with a context without a call. */
+static void end_memory(uint32_t context) {
+    if (context == 0)
+        return;
+    gs_charge_context_gone(&gs_pointers, context);
+    gs_charge_context_gone(&gs_arrays, context);
+    gs_streams_context_gone(context);
+    gs_pool_chosen(); /* a reset may have chosen the default pool */
+    gs_limit_context_gone(context);
+}
+
 /* `place` is where the context was known, before the driver ended it: afterwards its handle may be another's. */
 static void closed(struct gs_place place) {
     gs_context_remove(place.context);
-    gs_context_gone(place.context);
+    end_memory(place.context);
     count(place.gpu, -1);
     detach_if_last(place.gpu);
 }
@@ -310,7 +323,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     CUresult result = gs_driver.cuGreenCtxDestroy(green);
     if (result == CUDA_SUCCESS) {
         gs_context_remove_name(name);
-        gs_pool_context_gone();
+        gs_streams_unknown();
         look_at_primary((CUdevice)place.gpu->index, false);
     }
     gs_mutex_unlock(&primary->mutex);

@@ -18,6 +18,7 @@
  * it to the pool; frees are merely counted, to know whether a graph that frees first will find what it left.
  */
 #include "hooks.h"
+#include "stream.h"
 
 #include <string.h>
 
@@ -45,8 +46,6 @@ static struct need *chunks[MAX_CHUNKS];
 static uint32_t need_count, first_free;
 static struct gs_lock needs_lock;
 static uint32_t exec_count;
-
-uint32_t gs_graph_frees;
 
 static struct need *need_at(uint32_t number) {
     return &chunks[number / CHUNK_EXECS][number % CHUNK_EXECS];
@@ -152,7 +151,7 @@ static struct graph_pool {
 static uint32_t ask(const struct gs_gpu *gpu, CUgraphMem_attribute attribute, uint32_t otherwise) {
     uint64_t bytes = 0;
     CUresult result = CUDA_SUCCESS;
-    GS_RELAXED_IN_CAPTURES(result = gs_driver.cuDeviceGetGraphMemAttribute((CUdevice)gpu->index, attribute, &bytes));
+    GS_RELAXED(result = gs_driver.cuDeviceGetGraphMemAttribute((CUdevice)gpu->index, attribute, &bytes));
     return result == CUDA_SUCCESS ? gs_units(bytes) : otherwise;
 }
 
@@ -295,10 +294,10 @@ static CUresult run(struct run *run, const struct need *need) {
  * a pointer that may be a graph's since, in whatever way. If in doubt it is asked for again. */
 static CUresult run_launch(struct run *run_, struct need *need) {
     struct need *stored = need_at(need->number);
-    uint32_t frees = __atomic_load_n(&gs_graph_frees, __ATOMIC_RELAXED);
+    uint32_t frees = __atomic_load_n(&gs_unknown_frees, __ATOMIC_RELAXED);
     need->frees_first = need->frees_first && !need->frees && need->left && need->frees_then == frees;
     if (need->frees)
-        __atomic_fetch_add(&gs_graph_frees, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&gs_unknown_frees, 1, __ATOMIC_RELAXED);
     CUresult result = run(run_, need);
     __atomic_store_n(&stored->frees_then, frees, __ATOMIC_RELAXED);
     __atomic_store_n(&stored->left, result == CUDA_SUCCESS, __ATOMIC_RELAXED);
@@ -377,7 +376,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     static __attribute__((noinline)) CUresult launch_with_memory##suffix(CUgraphExec exec, CUstream stream) {          \
         struct run one = {.call = call_launch##suffix, .exec = exec, .stream = stream};                                \
         struct need need;                                                                                              \
-        if (!find(exec, &need) || gs_is_capturing(gs_driver.cuStreamIsCapturing##suffix, stream))                      \
+        if (!find(exec, &need) || gs_stream_is_captured(gs_driver.cuStreamIsCapturing##suffix, stream))                \
             return call_launch##suffix(&one);                                                                          \
         return run_launch(&one, &need);                                                                                \
     }                                                                                                                  \
@@ -411,17 +410,10 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
 TWIN()
 TWIN(_ptsz)
 
-void gs_graph_await_calls(void) {
-    for (int device = 0; device < GS_MAX_GPUS; device++) {
-        gs_mutex_lock(&pools[device].mutex);
-        gs_mutex_unlock(&pools[device].mutex);
-    }
-}
-
 void gs_graph_forget(void) {
     gs_table_forget(&execs);
     memset(pools, 0, sizeof pools);
     memset(chunks, 0, sizeof chunks);
-    need_count = first_free = exec_count = gs_graph_frees = 0;
+    need_count = first_free = exec_count = 0;
     needs_lock = (struct gs_lock){0};
 }

@@ -104,7 +104,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     struct gs_entry entry;
     if (!gs_on() || !gs_table_take(&gs_pointers, pointer, &entry)) {
-        gs_graph_may_free(pointer);
+        gs_unknown_freed(pointer);
         return gs_driver.cuMemFree_v2(pointer);
     }
     CUresult result = gs_driver.cuMemFree_v2(pointer);
@@ -118,7 +118,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 CUresult cuMemFree(CUdeviceptr_v1 pointer) {
     struct gs_entry entry;
     if (!gs_on() || !gs_table_take(&gs_pointers, pointer, &entry)) {
-        gs_graph_may_free(pointer);
+        gs_unknown_freed(pointer);
         return gs_driver.cuMemFree(pointer);
     }
     CUresult result = gs_driver.cuMemFree(pointer);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "account.h"
+#include "block.h"
 #include "charge.h"
 #include "client.h"
 #include "copies.h"
@@ -19,7 +20,9 @@
 #include "hooks.h"
 #include "loader.h"
 #include "message.h"
+#include "pool.h"
 #include "python.h"
+#include "stream.h"
 #include "trim.h"
 
 static void forget(void) {
@@ -30,10 +33,9 @@ static void forget(void) {
     gs_context_forget();
     gs_pool_forget();
     gs_graph_forget();
-    gs_vmm_forget();
-    gs_multicast_forget();
+    gs_block_forget();
     gs_array_forget();
-    gs_capture_forget();
+    gs_stream_forget();
     gs_limit_forget();
     gs_trim_forget();
     gs_python_forget();

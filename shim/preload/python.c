@@ -21,6 +21,7 @@
 #include "hooks.h"
 #include "loader.h"
 #include "message.h"
+#include "stream.h"
 #include "thread.h"
 #include "trim.h"
 

@@ -107,6 +107,17 @@ static inline bool gs_nvml_on(void) {
 CUresult gs_missing(void);
 #define GS_HAS(symbol) ((void *)gs_driver.symbol != (void *)gs_missing)
 
+/* Statements that call the driver for ourselves. Some calls are forbidden while any thread captures, and which is not
+ * documented in full: one that is fails, and spoils the capture. A thread in the relaxed mode may make them all. */
+#define GS_RELAXED(statements)                                                                                         \
+    do {                                                                                                               \
+        CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;                                                    \
+        bool relaxed_ = gs_driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;                           \
+        statements;                                                                                                    \
+        if (relaxed_)                                                                                                  \
+            gs_driver.cuThreadExchangeStreamCaptureMode(&mode_);                                                       \
+    } while (0)
+
 /* Whether the driver's cuGetProcAddress gives the addresses that dlsym gave us: asked once, when the program first uses
  * it. Where it gives others of the driver's own, these have our hooks, too; where it does not, that is said. */
 void gs_compare_look_ups(void);

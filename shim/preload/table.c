@@ -71,23 +71,25 @@ bool gs_table_put_settled(struct gs_table *table, struct gs_shard *shard, const 
     } else {
         if (!settle_newest(table, shard))
             return false;
-        gs_table_find_settled(table, shard, entry->key, displaced, true);
+        struct gs_entry *old = gs_table_find_settled(table, shard, entry->key);
+        if (old != NULL) {
+            *displaced = *old;
+            gs_table_delete_settled(table, shard, old);
+        }
     }
     shard->newest = *entry;
     return true;
 }
 
-bool gs_table_find_settled(struct gs_table *table, struct gs_shard *shard, uint64_t key, struct gs_entry *entry,
-                           bool take) {
+struct gs_entry *gs_table_find_settled(struct gs_table *table, struct gs_shard *shard, uint64_t key) {
     if (shard->capacity == 0 || __atomic_load_n(gs_table_region(table, key), __ATOMIC_RELAXED) == 0)
-        return false;
-    uint32_t at = probe(shard, key);
-    if (shard->entries[at].key == 0)
-        return false;
-    *entry = shard->entries[at];
-    if (take)
-        delete_at(table, shard, at);
-    return true;
+        return NULL;
+    struct gs_entry *entry = &shard->entries[probe(shard, key)];
+    return entry->key != 0 ? entry : NULL;
+}
+
+void gs_table_delete_settled(struct gs_table *table, struct gs_shard *shard, struct gs_entry *entry) {
+    delete_at(table, shard, (uint32_t)(entry - shard->entries));
 }
 
 /* Deleting shifts entries back into the slot just looked at, so that slot is looked at again. An entry that the

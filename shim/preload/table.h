@@ -23,6 +23,8 @@
 #define GS_REGION_BITS  13
 #define GS_REGION_SHIFT 21 /* the driver maps memory in blocks of 2 MiB */
 
+enum gs_kind_of_memory { GS_LINEAR, GS_MANAGED, GS_POOLED, GS_ARRAY, GS_MIPMAP, GS_HANDLE, GS_MAPPING };
+
 struct gs_entry {
     uint64_t key;     /* never 0 */
     uint32_t units;   /* charged for it */
@@ -58,15 +60,15 @@ static inline struct gs_shard *gs_table_shard(struct gs_table *table, uint64_t k
 }
 
 static inline uint32_t *gs_table_region(struct gs_table *table, uint64_t key) {
-    uint64_t region = key >> GS_REGION_SHIFT;
-    return &table->regions[gs_table_hash(region ^ region >> 17) >> (64 - GS_REGION_BITS)];
+    uint64_t hashed = gs_table_hash(key >> GS_REGION_SHIFT);
+    return &table->regions[gs_table_hash(hashed ^ hashed >> 32) >> (64 - GS_REGION_BITS)];
 }
 
 /* The rest of the functions below, where the newest entry alone does not decide. Under the shard's lock. */
 bool gs_table_put_settled(struct gs_table *table, struct gs_shard *shard, const struct gs_entry *entry,
                           struct gs_entry *displaced);
-bool gs_table_find_settled(struct gs_table *table, struct gs_shard *shard, uint64_t key, struct gs_entry *entry,
-                           bool take);
+struct gs_entry *gs_table_find_settled(struct gs_table *table, struct gs_shard *shard, uint64_t key); /* NULL: none */
+void gs_table_delete_settled(struct gs_table *table, struct gs_shard *shard, struct gs_entry *entry);
 
 /* Put an entry; one of the same key that was there goes to `displaced` (its key is 0 if there was none): its memory
  * has been freed by some way that we did not see. false: no memory for it. */
@@ -88,34 +90,45 @@ GS_INLINE bool gs_table_put(struct gs_table *table, const struct gs_entry *entry
     return good;
 }
 
-GS_INLINE bool gs_table_look(struct gs_table *table, uint64_t key, struct gs_entry *entry, bool take) {
+/* Show an entry to `keep` under the lock, which it may change and must not leave by calling us; false from it takes the
+ * entry out. false: unknown. */
+GS_INLINE bool gs_table_visit(struct gs_table *table, uint64_t key, bool (*keep)(struct gs_entry *, void *),
+                              void *data) {
     struct gs_shard *shard = gs_table_shard(table, key);
     if (__builtin_expect(key == 0, 0))
         return false;
     gs_lock(&shard->lock);
     if (__builtin_expect(shard->newest.key == key, 1)) {
-        *entry = shard->newest;
-        if (take)
+        if (!keep(&shard->newest, data))
             shard->newest.key = 0;
         gs_unlock(&shard->lock);
         return true;
     }
-    struct gs_entry copy;
-    bool found = gs_table_find_settled(table, shard, key, &copy, take);
+    struct gs_entry *entry = gs_table_find_settled(table, shard, key);
+    if (entry != NULL && !keep(entry, data))
+        gs_table_delete_settled(table, shard, entry);
     gs_unlock(&shard->lock);
-    if (found)
-        *entry = copy;
-    return found;
+    return entry != NULL;
+}
+
+GS_INLINE bool gs_table_copy_and_keep(struct gs_entry *entry, void *copy) {
+    *(struct gs_entry *)copy = *entry;
+    return true;
+}
+
+GS_INLINE bool gs_table_copy_and_drop(struct gs_entry *entry, void *copy) {
+    *(struct gs_entry *)copy = *entry;
+    return false;
 }
 
 /* Take an entry out; false: unknown. */
-static inline bool gs_table_take(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
-    return gs_table_look(table, key, entry, true);
+GS_INLINE bool gs_table_take(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
+    return gs_table_visit(table, key, gs_table_copy_and_drop, entry);
 }
 
 /* A copy of an entry that stays. */
-static inline bool gs_table_find(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
-    return gs_table_look(table, key, entry, false);
+GS_INLINE bool gs_table_find(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
+    return gs_table_visit(table, key, gs_table_copy_and_keep, entry);
 }
 
 /* Take out every entry that `wanted` says yes to, and hand it to `taken`. Both run under a lock of the table: they

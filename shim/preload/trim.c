@@ -22,6 +22,7 @@
 #include "client.h"
 #include "hooks.h"
 #include "python.h"
+#include "stream.h"
 #include "system.h"
 #include "thread.h"
 
