@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "moments.h"
 #include "client.h"
 #include "message.h"
 #include "options.h"
@@ -19,14 +20,12 @@
 
 void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
-void (*gs_account_may_borrow)(void);
-
+/* A job that may borrow on a GPU can be asked to give back: seen when the GPU is attached or credit is asked for. */
 static void notice_borrower(const struct gs_gpu *gpu) {
     const struct gs_line *line = gpu->line;
-    if (gs_account_may_borrow == NULL || line == NULL || gpu->own)
-        return;
-    if (__atomic_load_n(&line->limit, __ATOMIC_RELAXED) > __atomic_load_n(&line->request, __ATOMIC_RELAXED))
-        gs_account_may_borrow();
+    if (line != NULL && !gpu->own &&
+        __atomic_load_n(&line->limit, __ATOMIC_RELAXED) > __atomic_load_n(&line->request, __ATOMIC_RELAXED))
+        GS_RUN(borrow);
 }
 
 static uint32_t alone_said;
@@ -365,6 +364,6 @@ uint64_t gs_account_total_expected(uint64_t total) {
     return shown < total ? shown : total;
 }
 
-void gs_account_forget(void) {
+GS_AT(fork) {
     alone_said = 0;
 }

@@ -85,10 +85,4 @@ static inline void gs_account_give_back(struct gs_gpu *gpu, bool all) {
     }
 }
 
-/* Called when a GPU is attached or credit is asked for by a job that may borrow there: such a process can be asked to
- * give back. Set by process.c. */
-extern void (*gs_account_may_borrow)(void);
-
-void gs_account_forget(void);
-
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "moments.h"
+
 #define CHUNK_BLOCKS  1024
 #define MAX_CHUNKS    4096
 #define FREE_LISTS    16
@@ -329,7 +331,7 @@ void gs_bindings_end(uint32_t object, int device, uint64_t offset, uint64_t size
     }
 }
 
-void gs_block_forget(void) {
+GS_AT(fork) {
     gs_table_forget(&handles);
     gs_table_forget(&mappings);
     memset(chunks, 0, sizeof chunks);

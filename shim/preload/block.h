@@ -68,6 +68,4 @@ bool gs_mapping_take(uint64_t address, uint32_t *number);
 void gs_binding_add(uint32_t object, uint32_t number, uint64_t offset, uint64_t size);
 void gs_bindings_end(uint32_t object, int device, uint64_t offset, uint64_t size);
 
-void gs_block_forget(void);
-
 #endif

@@ -1,6 +1,8 @@
 /* charge.c: what happens to reservations and entries beside the common way. */
 #include "charge.h"
 
+#include "moments.h"
+
 struct gs_table gs_pointers;
 uint32_t gs_unknown_frees;
 
@@ -64,7 +66,7 @@ void gs_charge_context_gone(struct gs_table *table, uint32_t context) {
     gs_table_sweep(table, dies_with, freed, &context);
 }
 
-void gs_charge_forget(void) {
+GS_AT(fork) {
     gs_table_forget(&gs_pointers);
     gs_unknown_frees = 0;
 }

@@ -113,6 +113,4 @@ void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry);
 /* A context is gone, and with it all memory of this table that it held. */
 void gs_charge_context_gone(struct gs_table *table, uint32_t context);
 
-void gs_charge_forget(void);
-
 #endif

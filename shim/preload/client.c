@@ -17,8 +17,8 @@
 #include "client.h"
 
 #include <string.h>
-#include <sys/un.h>
 
+#include "moments.h"
 #include "lock.h"
 #include "options.h"
 #include "system.h"
@@ -580,4 +580,8 @@ void gs_client_forget(void) {
     gs_pages_drop(client.page, GS_PAGE_BYTES);
     memset(&client, 0, sizeof client);
     client.socket.fd = client.page_file.fd = -1;
+}
+
+GS_AT(fork) {
+    gs_client_forget();
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "moments.h"
 #include "client.h"
 #include "loader.h"
 #include "lock.h"
@@ -40,16 +41,6 @@ static const void *base_of(const void *address) {
 
 static const void *our_driver(void) {
     return base_of((const void *)gs_driver.cuMemAlloc_v2);
-}
-
-bool gs_defines_a_driver(void *handle, const void *base) {
-    static const char *const names[] = {"cuInit", "cuDriverGetVersion", "cuMemAlloc_v2", "cuLaunchKernel"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const void *found = gs_real_dlsym(handle, names[i]);
-        if (found == NULL || base_of(found) != base)
-            return false;
-    }
-    return true;
 }
 
 static bool is_proved(const void *base) {
@@ -195,6 +186,6 @@ void gs_look_now_and_then(void) {
         gs_look_for_copies();
 }
 
-void gs_copies_forget(void) {
+GS_AT(fork) {
     copies_lock = (struct gs_lock){0};
 }

@@ -12,10 +12,6 @@
 
 #include <stdbool.h>
 
-/* Whether what is found in `handle` under a driver's names is at home in the library at `base`, not in one that it
- * depends on. */
-bool gs_defines_a_driver(void *handle, const void *base);
-
 /* The program has found `found` for `name` in `handle`; `caller` is where it asked. Whether that is the function of
  * another copy of the driver. Asks the loader, so dlerror is undefined afterwards. */
 bool gs_is_of_copy(void *handle, const void *found, const void *caller);
@@ -36,7 +32,5 @@ void gs_look_now_and_then(void);
 
 /* Enter into the daemon's page how many there are. */
 void gs_tell_copies(void);
-
-void gs_copies_forget(void);
 
 #endif

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
+#include "moments.h"
 #include "copies.h"
-#include "hooks.h"
 #include "process.h"
 
 #define SLOTS     256 /* contexts known at the same time; a power of two */
@@ -198,7 +198,7 @@ bool gs_place_context(struct gs_place *place, CUcontext context) {
     return gs_place_device(place, result == CUDA_SUCCESS ? device : -1);
 }
 
-void gs_device_forget(void) {
+GS_AT(fork) {
     memset(gs_gpus, 0, sizeof gs_gpus);
     memset(slots, 0, sizeof slots);
     gs_last_context = slots;

@@ -6,7 +6,7 @@
 
 #include "account.h"
 #include "cuda_abi.h"
-#include "symbols.h"
+#include "driver.h"
 
 /* Where memory is taken: a GPU, and the context that the memory dies with (0: one that we cannot tell). */
 struct gs_place {
@@ -94,7 +94,5 @@ GS_INLINE bool gs_place_current(struct gs_place *place) {
 
 /* For a device named by the call itself, whatever context is current. */
 bool gs_place_device(struct gs_place *place, CUdevice device);
-
-void gs_device_forget(void);
 
 #endif

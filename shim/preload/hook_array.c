@@ -5,6 +5,7 @@
  * them is charged where it was made. Levels and planes are views of an array, neither charged nor credited.
  */
 #include "hooks.h"
+#include "moments.h"
 
 struct gs_table gs_arrays;
 
@@ -79,15 +80,20 @@ static CUresult finish(struct gs_charge *charge, CUresult result, CUarray array)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static uint64_t estimate_array(uint64_t width, uint64_t height, uint64_t depth, CUarray_format format,
+                               unsigned channels, unsigned flags) {
+    CUDA_ARRAY3D_DESCRIPTOR shape = {width, height, depth, format, channels, flags};
+    return gs_packed(estimate(&shape, 1));
+}
+
 /* The four ABIs differ in their descriptors only. */
 #define CREATE(symbol, depth, flags)                                                                                   \
     struct gs_charge charge;                                                                                           \
     CUresult result;                                                                                                   \
     if (!gs_on() || array == NULL || descriptor == NULL)                                                               \
         return gs_driver.symbol(array, descriptor);                                                                    \
-    CUDA_ARRAY3D_DESCRIPTOR shape = {descriptor->Width,  descriptor->Height,      depth,                               \
-                                     descriptor->Format, descriptor->NumChannels, flags};                              \
-    if (!gs_charge_current(&charge, gs_packed(estimate(&shape, 1))))                                                   \
+    if (!gs_charge_current(&charge, estimate_array(descriptor->Width, descriptor->Height, depth, descriptor->Format,   \
+                                                   descriptor->NumChannels, flags)))                                   \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
     do                                                                                                                 \
         result = gs_driver.symbol(array, descriptor);                                                                  \
@@ -169,6 +175,6 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     return result;
 }
 
-void gs_array_forget(void) {
+GS_AT(fork) {
     gs_table_forget(&gs_arrays);
 }

@@ -9,6 +9,7 @@
  * what it is told is about its own call. A green context holds the primary one, and its memory is that one's.
  */
 #include "hooks.h"
+#include "moments.h"
 #include "pool.h"
 #include "stream.h"
 
@@ -330,6 +331,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     return result;
 }
 
-void gs_context_forget(void) {
+GS_AT(fork) {
     memset(primaries, 0, sizeof primaries);
 }

@@ -18,6 +18,7 @@
  * it to the pool; frees are merely counted, to know whether a graph that frees first will find what it left.
  */
 #include "hooks.h"
+#include "moments.h"
 #include "stream.h"
 
 #include <string.h>
@@ -258,16 +259,45 @@ static void squeeze(struct gs_gpu *gpu, bool all) {
 
 /* ---- uploads and launches ------------------------------------------------------------------------- */
 
+/* The driver's functions come in two variants, for the two kinds of default stream. Their addresses are known when the
+ * driver is, so here is where they stand. */
+struct variant {
+    __typeof__(&cuGraphLaunch) *launch;
+    __typeof__(&cuGraphUpload) *upload;
+    __typeof__(&cuGraphInstantiateWithParams) *instantiate;
+    __typeof__(&cuStreamIsCapturing) *is_capturing;
+};
+
+static const struct variant legacy = {&gs_driver.cuGraphLaunch, &gs_driver.cuGraphUpload,
+                                      &gs_driver.cuGraphInstantiateWithParams, &gs_driver.cuStreamIsCapturing};
+static const struct variant per_thread = {&gs_driver.cuGraphLaunch_ptsz, &gs_driver.cuGraphUpload_ptsz,
+                                          &gs_driver.cuGraphInstantiateWithParams_ptsz,
+                                          &gs_driver.cuStreamIsCapturing_ptsz};
+
+/* A call of the driver that may take a graph's memory. */
 struct run {
-    CUresult (*call)(struct run *);
+    const struct variant *driver;
+    CUresult (*call)(const struct run *);
     CUgraphExec exec, *fresh;
     CUgraph graph;
     CUstream stream;
     CUDA_GRAPH_INSTANTIATE_PARAMS *params;
 };
 
+static CUresult call_launch(const struct run *run) {
+    return (*run->driver->launch)(run->exec, run->stream);
+}
+
+static CUresult call_upload(const struct run *run) {
+    return (*run->driver->upload)(run->exec, run->stream);
+}
+
+static CUresult call_instantiate(const struct run *run) {
+    return (*run->driver->instantiate)(run->fresh, run->graph, run->params);
+}
+
 /* The GPUs from `from` on: enter, then those behind it, the call in the middle, leave on the way out. */
-static CUresult run_on(struct run *run, const struct need *need, int from) {
+static CUresult run_on(const struct run *run, const struct need *need, int from) {
     uint32_t have;
     while (from < GS_MAX_GPUS && need->units[from] == 0)
         from++;
@@ -285,14 +315,14 @@ static CUresult run_on(struct run *run, const struct need *need, int from) {
     return result;
 }
 
-static CUresult run(struct run *run, const struct need *need) {
+static CUresult run(const struct run *run, const struct need *need) {
     __atomic_store_n(&gs_account_squeeze[GS_SQUEEZE_GRAPHS], squeeze, __ATOMIC_RELAXED);
     return run_on(run, need, 0);
 }
 
 /* A launch that frees first what the last one left takes nothing more, if all of that is still there: nobody has freed
  * a pointer that may be a graph's since, in whatever way. If in doubt it is asked for again. */
-static CUresult run_launch(struct run *run_, struct need *need) {
+static CUresult run_launch(const struct run *run_, struct need *need) {
     struct need *stored = need_at(need->number);
     uint32_t frees = __atomic_load_n(&gs_unknown_frees, __ATOMIC_RELAXED);
     need->frees_first = need->frees_first && !need->frees && need->left && need->frees_then == frees;
@@ -363,54 +393,67 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
 }
 
 /* A launch into a stream that is being captured becomes a node of another graph, which takes nothing. */
-#define TWIN(suffix)                                                                                                   \
-    static CUresult call_launch##suffix(struct run *run) {                                                             \
-        return gs_driver.cuGraphLaunch##suffix(run->exec, run->stream);                                                \
-    }                                                                                                                  \
-    static CUresult call_upload##suffix(struct run *run) {                                                             \
-        return gs_driver.cuGraphUpload##suffix(run->exec, run->stream);                                                \
-    }                                                                                                                  \
-    static CUresult call_instantiate##suffix(struct run *run) {                                                        \
-        return gs_driver.cuGraphInstantiateWithParams##suffix(run->fresh, run->graph, run->params);                    \
-    }                                                                                                                  \
-    static __attribute__((noinline)) CUresult launch_with_memory##suffix(CUgraphExec exec, CUstream stream) {          \
-        struct run one = {.call = call_launch##suffix, .exec = exec, .stream = stream};                                \
-        struct need need;                                                                                              \
-        if (!find(exec, &need) || gs_stream_is_captured(gs_driver.cuStreamIsCapturing##suffix, stream))                \
-            return call_launch##suffix(&one);                                                                          \
-        return run_launch(&one, &need);                                                                                \
-    }                                                                                                                  \
-    CUresult cuGraphLaunch##suffix(CUgraphExec exec, CUstream stream) {                                                \
-        if (!gs_on() || __atomic_load_n(&exec_count, __ATOMIC_RELAXED) == 0)                                           \
-            return gs_driver.cuGraphLaunch##suffix(exec, stream);                                                      \
-        return launch_with_memory##suffix(exec, stream);                                                               \
-    }                                                                                                                  \
-    CUresult cuGraphUpload##suffix(CUgraphExec exec, CUstream stream) {                                                \
-        struct run one = {.call = call_upload##suffix, .exec = exec, .stream = stream};                                \
-        struct need need;                                                                                              \
-        if (!gs_on() || !find(exec, &need))                                                                            \
-            return call_upload##suffix(&one);                                                                          \
-        need.frees_first = false;                                                                                      \
-        return run(&one, &need);                                                                                       \
-    }                                                                                                                  \
-    CUresult cuGraphInstantiateWithParams##suffix(CUgraphExec *exec, CUgraph graph,                                    \
-                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *params) {                             \
-        struct run one = {.call = call_instantiate##suffix, .fresh = exec, .graph = graph, .params = params};          \
-        struct need need = {0};                                                                                        \
-        if (!gs_on() || params == NULL)                                                                                \
-            return call_instantiate##suffix(&one);                                                                     \
-        uint64_t flags = params->flags;                                                                                \
-        GS_RELAXED(count_graph(graph, &need, 0));                                                                      \
-        bool upload = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 && need.any;                                   \
-        CUresult result = upload ? run(&one, &need) : call_instantiate##suffix(&one);                                  \
-        instantiated(result, exec, &need, flags);                                                                      \
-        return result;                                                                                                 \
-    }
+static CUresult launch(const struct variant *driver, CUgraphExec exec, CUstream stream) {
+    struct run one = {.driver = driver, .call = call_launch, .exec = exec, .stream = stream};
+    struct need need;
+    if (!find(exec, &need) || gs_stream_is_captured(*driver->is_capturing, stream))
+        return call_launch(&one);
+    return run_launch(&one, &need);
+}
 
-TWIN()
-TWIN(_ptsz)
+static CUresult upload(const struct variant *driver, CUgraphExec exec, CUstream stream) {
+    struct run one = {.driver = driver, .call = call_upload, .exec = exec, .stream = stream};
+    struct need need;
+    if (!gs_on() || !find(exec, &need))
+        return call_upload(&one);
+    need.frees_first = false;
+    return run(&one, &need);
+}
 
-void gs_graph_forget(void) {
+static CUresult instantiate(const struct variant *driver, CUgraphExec *exec, CUgraph graph,
+                            CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    struct run one = {.driver = driver, .call = call_instantiate, .fresh = exec, .graph = graph, .params = params};
+    struct need need = {0};
+    if (!gs_on() || params == NULL)
+        return call_instantiate(&one);
+    uint64_t flags = params->flags;
+    GS_RELAXED(count_graph(graph, &need, 0));
+    bool uploads = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 && need.any;
+    CUresult result = uploads ? run(&one, &need) : call_instantiate(&one);
+    instantiated(result, exec, &need, flags);
+    return result;
+}
+
+/* Whether there may be a graph with memory: most launches end here. */
+static inline bool may_take(void) {
+    return gs_on() && __builtin_expect(__atomic_load_n(&exec_count, __ATOMIC_RELAXED) != 0, 0);
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    return may_take() ? launch(&legacy, exec, stream) : gs_driver.cuGraphLaunch(exec, stream);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    return may_take() ? launch(&per_thread, exec, stream) : gs_driver.cuGraphLaunch_ptsz(exec, stream);
+}
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    return upload(&legacy, exec, stream);
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
+    return upload(&per_thread, exec, stream);
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    return instantiate(&legacy, exec, graph, params);
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    return instantiate(&per_thread, exec, graph, params);
+}
+
+GS_AT(fork) {
     gs_table_forget(&execs);
     memset(pools, 0, sizeof pools);
     memset(chunks, 0, sizeof chunks);

@@ -5,6 +5,7 @@
  * call on, as far as it is more than the context began with, which is in the measured overhead.
  */
 #include "hooks.h"
+#include "moments.h"
 
 #include <string.h>
 
@@ -100,7 +101,7 @@ void gs_limit_context_gone(uint32_t context) {
             gs_release(gone[i].gpu->line, gone[i].units);
 }
 
-void gs_limit_forget(void) {
+GS_AT(fork) {
     memset(heaps, 0, sizeof heaps);
     heaps_lock = (struct gs_lock){0};
 }

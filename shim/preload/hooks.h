@@ -17,9 +17,4 @@ void gs_limit_context_gone(uint32_t context);
  * documents it; if a driver ends that too, it is no longer charged, as far as the driver can be asked. */
 void gs_vmm_was_reset(const struct gs_gpu *gpu);
 
-void gs_context_forget(void);
-void gs_graph_forget(void);
-void gs_array_forget(void);
-void gs_limit_forget(void);
-
 #endif

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "moments.h"
 #include "system.h"
 
 static enum gs_level wanted = GS_WARNING;
@@ -21,7 +22,7 @@ void gs_message_set_level(enum gs_level level) {
     __atomic_store_n(&wanted, level, __ATOMIC_RELAXED);
 }
 
-void gs_message_forget(void) {
+GS_AT(fork) {
     memset(rate, 0, sizeof rate);
 }
 

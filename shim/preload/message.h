@@ -34,6 +34,4 @@ void gs_say(enum gs_level level, enum gs_message_kind kind, const struct gs_text
 void gs_say_line(enum gs_level level, enum gs_message_kind kind, const char *line);
 
 void gs_message_set_level(enum gs_level level);
-void gs_message_forget(void);
-
 #endif

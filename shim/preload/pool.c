@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "moments.h"
+
 #define MAX_POOLS  512
 #define MAX_ROUNDS 4
 
@@ -346,7 +348,7 @@ void gs_pool_end_destroying(struct gs_pool *pool, bool gone) {
     gs_mutex_unlock(&pool->mutex);
 }
 
-void gs_pool_forget(void) {
+GS_AT(fork) {
     memset(pools, 0, sizeof pools);
     memset(current_pools, 0, sizeof current_pools);
     pool_count = 0;

@@ -87,6 +87,4 @@ void gs_pool_end_destroying(struct gs_pool *pool, bool gone);
  * driver ends its memory too, that is no longer charged. */
 void gs_pool_was_reset(const struct gs_gpu *gpu);
 
-void gs_pool_forget(void);
-
 #endif

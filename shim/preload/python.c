@@ -7,9 +7,9 @@
  *
  * It runs on a thread that is made for it and ends with it. That thread may have to wait for the interpreter's lock for
  * as long as some native call pleases to hold it; an interpreter that is being finalised ends such a thread without a
- * word (pthread_exit), or lets it sleep for ever. So nothing of ours may depend on it: the thread of trim.c waits only
- * as long as it wants to, and a helper that is still waiting then finds, should it get the lock one day, that nothing
- * is wanted any more. There is never more than one.
+ * word (pthread_exit), or lets it sleep for ever. So nothing of ours may depend on it: the thread of borrower.c waits
+ * only as long as it wants to, and a helper that is still waiting then finds, should it get the lock one day, that
+ * nothing is wanted any more. There is never more than one.
  */
 #define _GNU_SOURCE
 #include "python.h"
@@ -18,6 +18,7 @@
 #include <link.h>
 #include <string.h>
 
+#include "moments.h"
 #include "hooks.h"
 #include "loader.h"
 #include "message.h"
@@ -257,6 +258,6 @@ bool gs_python_trim(uint64_t until) {
     return true;
 }
 
-void gs_python_forget(void) {
+GS_AT(fork) {
     memset(&helper, 0, sizeof helper);
 }

@@ -9,6 +9,4 @@
  * they are still about it. false: at once, since there is no interpreter. */
 bool gs_python_trim(uint64_t until);
 
-void gs_python_forget(void);
-
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "moments.h"
+
 #define MAX_CAPTURES  64
 #define KNOWN_STREAMS 512
 
@@ -130,7 +132,7 @@ void gs_streams_context_gone(uint32_t context) {
     gs_unlock(&captures_lock);
 }
 
-void gs_stream_forget(void) {
+GS_AT(fork) {
     memset(captures, 0, sizeof captures);
     memset(streams, 0, sizeof streams);
     gs_captures = gs_captures_lost = 0;

@@ -52,6 +52,4 @@ void gs_stream_gone(CUstream stream);
 void gs_streams_context_gone(uint32_t context);
 void gs_streams_unknown(void);
 
-void gs_stream_forget(void);
-
 #endif

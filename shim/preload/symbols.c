@@ -10,7 +10,6 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "copies.h"
 #include "loader.h"
 #include "message.h"
 #include "options.h"
@@ -110,6 +109,17 @@ static void *library_of(const void *witness, const char *proof) {
         library = NULL;
     }
     return library;
+}
+
+bool gs_defines_a_driver(void *handle, const void *base) {
+    static const char *const names[] = {"cuInit", "cuDriverGetVersion", "cuMemAlloc_v2", "cuLaunchKernel"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct gs_library where;
+        const void *found = gs_real_dlsym(handle, names[i]);
+        if (found == NULL || !gs_library_at(found, &where) || where.base != base)
+            return false;
+    }
+    return true;
 }
 
 /* The driver that the program was linked with, under whatever name: it comes after us in the order of the loader.

@@ -1,4 +1,4 @@
-/* system.h: what the shim asks of the kernel, in raw system calls.
+/* system.h: the one way from us to the kernel, in raw system calls.
  *
  * Not through libc's wrappers, for three reasons. They are cancellation points: a host thread that is cancelled
  * inside one would leave a lock of ours behind. Other preloaded libraries replace them (connect, poll, write) and
@@ -21,6 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -7,10 +7,19 @@
 
 #define GS_TRIM_REASON "the owner of memory that this job has borrowed wants it back"
 
-/* This process may borrow: from now on somebody waits for a trim to be asked for. Cheap when that is so already. */
-void gs_trim_start(void);
+/* A trim begins, and is over at `until` (of gs_now_ms); and it ends: what was given back is told in the lines. */
+void gs_trim_begin(uint64_t until);
+void gs_trim_end(void);
 
-/* For whoever helps with the trim that is under way: how many bytes are still wanted on this GPU, after giving back
+/* Whether no more is wanted; and what is done about it without help: what the driver's pools hold unused goes back. */
+bool gs_trim_is_enough(void);
+void gs_trim_pools(void);
+
+/* The process ends: no call of a trim enters the driver any more. Waits for those that are in it. */
+void gs_trim_stop(uint64_t until);
+bool gs_trim_is_stopped(void);
+
+/* For those that help with the trim that is under way: how many bytes are still wanted on this GPU, after giving back
  * what the driver's pools hold unused by now; 0 when it is over. And how long the daemon goes on waiting. */
 uint64_t gs_trim_wanted(uint32_t gpu);
 uint64_t gs_trim_left_ms(void);
@@ -18,12 +27,11 @@ uint64_t gs_trim_left_ms(void);
 /* Wait until no stream is captured, as long as the trim may take: a capture may have begun since it did. false: one
  * still is. Not with a lock that a capturing thread may need, such as Python's. */
 bool gs_trim_await_captures(void);
+bool gs_trim_captures_end(uint64_t until);
 
 /* Around whatever calls the driver. Not to be called if gs_trim_enter says false: the process is ending. Left either
  * way. */
 bool gs_trim_enter(void);
 void gs_trim_leave(void);
-
-void gs_trim_forget(void);
 
 #endif

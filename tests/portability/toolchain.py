@@ -94,5 +94,8 @@ def compile_program(compiler: str, output: Path, *arguments: str | Path) -> Path
 
 
 def exported(library: Path) -> set[str]:
-    out = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
-    return {line.split()[-1].split("@")[0] for line in out.stdout.splitlines()}
+    """What a library defines for others. Hidden symbols, which some linkers list all the same, are not for others."""
+    out = subprocess.run(["readelf", "--dyn-syms", "-W", str(library)], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in out.stdout.splitlines()]
+    found = [row for row in rows if len(row) >= 8 and row[0][:-1].isdigit() and row[6] != "UND" and row[5] != "HIDDEN"]
+    return {row[7].split("@")[0] for row in found}

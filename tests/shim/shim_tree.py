@@ -10,7 +10,11 @@ SHIM = ROOT / "shim"
 
 
 def exported(library: Path) -> dict[str, int]:
-    """The symbols that a library defines for others, without their versions, and where."""
-    out = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    """The symbols that a library defines for others, without their versions, and where.
+
+    Not hidden ones: some linkers list the bounds of an array of moments.h, and the loader binds no other library to them.
+    """
+    out = subprocess.run(["readelf", "--dyn-syms", "-W", str(library)], capture_output=True, text=True, check=True)
     rows = [line.split() for line in out.stdout.splitlines()]
-    return {row[-1].split("@")[0]: int(row[0], 16) for row in rows}
+    found = [row for row in rows if len(row) >= 8 and row[0][:-1].isdigit() and row[6] != "UND" and row[5] != "HIDDEN"]
+    return {row[7].split("@")[0]: int(row[1], 16) for row in found}

@@ -543,9 +543,9 @@ def test_no_call_of_ours_spoils_a_capture(host, captures):
     assert ("virtual in a capture of another thread" in spoilt) == (captures == "strict")
 
 
-def test_a_capture_that_begins_waits_for_calls_that_did_not_know_of_it(host):
-    """A thread is in the driver, asking for a pool's figures, when another begins a capture: that begins afterwards."""
-    waited, ended = run(
+def test_a_capture_that_begins_during_a_call_of_ours_is_not_spoilt(host):
+    """A thread is in the driver, asking for a pool's figures, when another begins a capture and ends it."""
+    beside, ended, after = run(
         host,
         "captures=strict",
         """
@@ -556,16 +556,19 @@ stream, other, graph = cuda.stream(), cuda.stream(), c_void_p()
 def allocate():
     check(cuda.cuCtxSetCurrent(context))
     check(async_alloc(40 * MiB, other)[0])
+    check(async_alloc(40 * MiB, other)[0])
 thread = threading.Thread(target=allocate)
 thread.start()
 time.sleep(0.3)
-start = time.monotonic()
 check(cuda.cuStreamBeginCapture_v2(stream, 0))
-waited = time.monotonic() - start
+beside = thread.is_alive()
+time.sleep(1.5)
+ended = cuda.cuStreamEndCapture(stream, byref(graph))
 thread.join()
-say([waited, cuda.cuStreamEndCapture(stream, byref(graph))])
+say([beside, ended, cuda.used()])
 """,
         GPUSHARE_SIM=f"gpus=1,memory=16Gi,pool={host.directory / 'pool'},latency=cuMemPoolGetAttribute:1s",
     )
-    assert waited > 0.2
+    assert beside
     assert ended == 0
+    assert after >= 80 << 20

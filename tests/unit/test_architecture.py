@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -205,3 +206,66 @@ def used_by(path: Path) -> set[str]:
         f"{node.module}.{alias.name}" for node in tree if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     return imports(path) | inside
+
+
+PRELOAD = ROOT / "shim" / "preload"
+PRELOAD_LAYERS = (
+    {"moments", "system", "quantity"},
+    {"lock", "loader", "message"},  # the C library's loader, and what is said on stderr
+    {"options", "process", "table", "thread", "driver"},
+    {"client", "symbols"},  # the daemon's socket; symbols.c finds what driver.h declares
+    {"account", "copies"},
+    {"device"},  # GPUs and contexts
+    {"stream", "pool", "block"},  # what is charged beside single pointers
+    {"charge"},
+    {"hooks"},
+    {path.stem for path in PRELOAD.glob("hook_*.c")} | {"entry"},  # what programs call
+    {"trim"},
+    {"python"},
+    {"borrower"},
+)
+"""The modules of the preload library (a .c file, a header, or both) from the bottom up. One includes only those below."""
+
+
+def included(path: Path) -> set[str]:
+    """The modules of the preload library whose headers a file includes."""
+    named = re.findall(r'^#include "(\w+)\.h"$', path.read_text(), re.MULTILINE)
+    return {name for name in named if (PRELOAD / f"{name}.h").exists()}
+
+
+def test_the_modules_of_the_preload_library_include_only_those_below() -> None:
+    layer = {name: number for number, names in enumerate(PRELOAD_LAYERS) for name in names}
+    files = sorted(PRELOAD.glob("*.[ch]"))
+    assert {path.stem for path in files} == set(layer) and len(layer) == sum(map(len, PRELOAD_LAYERS))
+    upward = [
+        f"{path.name} includes {name}.h"
+        for path in files
+        for name in included(path) - {path.stem}
+        if layer[name] >= layer[path.stem]
+    ]
+    assert upward == []
+
+
+def test_a_function_of_the_preload_library_is_declared_in_a_header_only() -> None:
+    """So that none is used without the include that the layers are told by. The exception is in assembly."""
+    for path in PRELOAD.glob("*.c"):
+        declared = re.findall(r"^\s*extern .*?\b(gs_\w+)", path.read_text(), re.MULTILINE)
+        assert set(declared) <= {"gs_trim_hook"}, path
+
+
+def test_the_preload_library_has_one_way_to_the_kernel_and_one_to_threads() -> None:
+    """As raw system calls, with the C library's wrappers nowhere: system.h says why."""
+    kernel = re.compile(r"\bsyscall\(|#include <(sys/(?!auxv)\w+|linux/\w+|unistd|fcntl|poll)\.h>")
+    threads = re.compile(r"\bpthread_create\b|#include <pthread\.h>")
+    for path in PRELOAD.glob("*.[ch]"):
+        code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        assert path.name == "system.h" or not kernel.search(code), path
+        assert path.name == "thread.c" or not threads.search(code), path
+
+
+def test_no_macro_of_the_preload_library_holds_the_body_of_a_function() -> None:
+    """A list of names may be long."""
+    for path in PRELOAD.glob("*.[ch]"):
+        for macro in re.findall(r"^#define (?:.*\\\n)*.*$", path.read_text(), re.MULTILINE):
+            lines = [line for line in macro.splitlines() if not re.match(r"\s+(HELPER|F)\(", line)]
+            assert len(lines) <= 12, (path.name, lines[0])

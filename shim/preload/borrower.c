@@ -1,0 +1,116 @@
+/* borrower.c: the one thread of ours that lasts, and what it does when memory is asked back.
+ *
+ * Borrowed memory that a program merely keeps, in pools and caches, can be had back without harming it. But the program
+ * may compute for hours without a call to us, so another thread must act: it sleeps on a word of the page (trim_asked)
+ * until the daemon raises it. It exists only in processes whose job may borrow, from the first context on; most
+ * programs never see it.
+ *
+ * A trim, from the gentlest on, as long as the daemon wants more: what the driver's pools and graphs hold unused; then,
+ * if there is a Python interpreter, what its frameworks keep (python.h). Nothing is done while a stream is captured:
+ * that is looked at before each of these, and again before each cache.
+ * Whatever stands in the way (a capture, Python's lock, a slow driver), the daemon waits no longer than it said, and
+ * goes on to its next means.
+ *
+ * Of our locks the thread holds at most that of the pool that the driver is just trimming. The program's end does not
+ * wait for it, except shortly for a call in the driver, which must not be torn down beneath it.
+ */
+#include <stdlib.h>
+
+#include "client.h"
+#include "driver.h"
+#include "moments.h"
+#include "python.h"
+#include "system.h"
+#include "thread.h"
+#include "trim.h"
+
+#define STACK_BYTES (512u << 10) /* for the driver's calls, and the thread-local memory of all that was there first */
+#define TRIM_MS     2000         /* if the page does not say */
+#define LOOK_MS     2000         /* so often the thread looks whether it is the last */
+#define LEAVE_MS    200
+
+enum { NONE, THERE, FAILED };
+static uint32_t state; /* of the thread */
+
+static void act(uint64_t until) {
+    gs_trim_pools();
+    if (!gs_trim_is_enough() && gs_python_trim(until))
+        gs_trim_pools();
+}
+
+static void answer(struct gs_page *page, uint32_t asked) {
+    struct gs_frame frame = {.type = GS_TRIMMED};
+    uint32_t said = __atomic_load_n(&page->trim_ms, __ATOMIC_RELAXED), span = said != 0 ? said : TRIM_MS;
+    uint64_t began = gs_now_ms();
+    __atomic_store_n(&page->trim_begun, asked, __ATOMIC_RELEASE);
+    gs_trim_begin(began + span);
+    if (gs_trim_captures_end(began + span / 2))
+        act(began + span);
+    gs_trim_end();
+    __atomic_store_n(&page->trim_done, asked, __ATOMIC_RELEASE);
+    gs_client_tell(&frame);
+}
+
+/* A main thread that has ended with pthread_exit waits for all others, and we are no reason to wait. */
+static bool is_last(void) {
+    struct stat status;
+    char text[256];
+    if (GS_CALL(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &status, 0) != 0 || status.st_nlink != 2 + 2)
+        return false;
+    long fd = GS_CALL(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    long length = GS_CALL(SYS_read, fd, text, sizeof text);
+    GS_CALL(SYS_close, fd);
+    while (length > 2 && text[length - 3] != ')') /* "pid (name) state ...": the name may have anything in it */
+        length--;
+    return length > 2 && text[length - 1] == 'Z';
+}
+
+static void *serve(void *unused) {
+    (void)unused;
+    struct gs_page *page = gs_client_page();
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    gs_driver.cuThreadExchangeStreamCaptureMode(&mode); /* so that no call of ours spoils a capture that begins */
+    uint32_t seen = __atomic_load_n(&page->trim_asked, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&page->trim_ready, 1, __ATOMIC_RELEASE);
+    while (!gs_trim_is_stopped()) {
+        long result = gs_futex_wait_shared(&page->trim_asked, seen, LOOK_MS);
+        uint32_t asked = __atomic_load_n(&page->trim_asked, __ATOMIC_ACQUIRE);
+        if (asked != seen)
+            answer(page, asked);
+        else if (result == -ETIMEDOUT && is_last())
+            break;
+        else if (result != 0 && result != -ETIMEDOUT && result != -EINTR && result != -EAGAIN)
+            gs_sleep_us(LOOK_MS * 1000); /* a kernel without such a futex: then by looking now and then */
+        seen = asked;
+    }
+    __atomic_store_n(&page->trim_ready, 0, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* The driver is about to be torn down: it was loaded before this was registered, so its own end comes after. */
+static void at_exit(void) {
+    struct gs_page *page = gs_client_page();
+    if (__atomic_load_n(&state, __ATOMIC_RELAXED) != THERE)
+        return;
+    __atomic_store_n(&page->trim_ready, 0, __ATOMIC_RELEASE);
+    gs_trim_stop(gs_now_ms() + LEAVE_MS);
+}
+
+/* This process may borrow. Cheap when that was seen before. */
+GS_AT(borrow) {
+    static uint32_t registered;
+    uint32_t none = NONE;
+    if (__builtin_expect(__atomic_load_n(&state, __ATOMIC_RELAXED) != NONE, 1) || gs_client_page() == NULL ||
+        !__atomic_compare_exchange_n(&state, &none, THERE, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return;
+    if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
+        atexit(at_exit);
+    if (!gs_thread_start(serve, STACK_BYTES) && !gs_thread_start(serve, 0))
+        __atomic_store_n(&state, FAILED, __ATOMIC_RELAXED); /* the daemon sees that nobody is ready */
+}
+
+GS_AT(fork) {
+    state = NONE;
+}
