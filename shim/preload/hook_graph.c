@@ -401,7 +401,7 @@ static CUresult launch(const struct variant *driver, CUgraphExec exec, CUstream 
     return run_launch(&one, &need);
 }
 
-static CUresult upload(const struct variant *driver, CUgraphExec exec, CUstream stream) {
+GS_INLINE CUresult upload(const struct variant *driver, CUgraphExec exec, CUstream stream) {
     struct run one = {.driver = driver, .call = call_upload, .exec = exec, .stream = stream};
     struct need need;
     if (!gs_on() || !find(exec, &need))
@@ -410,8 +410,8 @@ static CUresult upload(const struct variant *driver, CUgraphExec exec, CUstream 
     return run(&one, &need);
 }
 
-static CUresult instantiate(const struct variant *driver, CUgraphExec *exec, CUgraph graph,
-                            CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+GS_INLINE CUresult instantiate(const struct variant *driver, CUgraphExec *exec, CUgraph graph,
+                               CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     struct run one = {.driver = driver, .call = call_instantiate, .fresh = exec, .graph = graph, .params = params};
     struct need need = {0};
     if (!gs_on() || params == NULL)

@@ -12,7 +12,7 @@ SHIM = ROOT / "shim"
 def exported(library: Path) -> dict[str, int]:
     """The symbols that a library defines for others, without their versions, and where.
 
-    Not hidden ones: some linkers list the bounds of an array of moments.h, and the loader binds no other library to them.
+    Not hidden ones: some linkers list the bounds of an array of moments.h, and the loader binds nobody to them.
     """
     out = subprocess.run(["readelf", "--dyn-syms", "-W", str(library)], capture_output=True, text=True, check=True)
     rows = [line.split() for line in out.stdout.splitlines()]

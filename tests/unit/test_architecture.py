@@ -224,7 +224,7 @@ PRELOAD_LAYERS = (
     {"python"},
     {"borrower"},
 )
-"""The modules of the preload library (a .c file, a header, or both) from the bottom up. One includes only those below."""
+"""The modules of the preload library (a .c file, a header, or both) bottom up. One includes only those below."""
 
 
 def included(path: Path) -> set[str]:

@@ -70,6 +70,31 @@ static void count(const struct gs_entry *entry, void *unused) {
     swept_units += entry->units;
 }
 
+/* Keys of regions of their own, few alive: what is put comes out again, also when it was put twice or another of the
+ * same shard came after it. */
+static void work_on_fresh_regions(void) {
+    uint64_t seed = 7, held[64] = {0};
+    struct gs_entry entry, displaced = {0};
+    for (uint64_t i = 1; i <= 100000; i++) {
+        uint64_t *slot = &held[next_random(&seed) % 64], key = 0x600000000000 + (i << 21);
+        require(*slot == 0 || (gs_table_take(&table, *slot, &entry) && entry.key == *slot), "take of a region");
+        require(*slot == 0 || !gs_table_find(&table, *slot, &entry), "it is gone");
+        entry = (struct gs_entry){.key = key, .units = (uint32_t)i};
+        require(gs_table_put(&table, &entry, &displaced) && displaced.key == 0, "put of a region");
+        if (i % 3 == 0) {
+            entry.units++;
+            require(gs_table_put(&table, &entry, &displaced), "the same key again");
+            require(displaced.key == key && displaced.units == i, "what was there before");
+        }
+        require(gs_table_find(&table, key, &entry) && entry.units == i + (i % 3 == 0), "find of a region");
+        *slot = key;
+    }
+    for (int i = 0; i < 64; i++)
+        require(held[i] == 0 || gs_table_take(&table, held[i], &entry), "take of the last");
+    for (size_t i = 0; i < sizeof table.regions / sizeof *table.regions; i++)
+        require(table.regions[i] == 0, "no region has any");
+}
+
 int main(void) {
     static struct work works[THREADS];
     pthread_t threads[THREADS];
@@ -93,6 +118,7 @@ int main(void) {
         require(swept == left && swept_units == units, "sweep");
         require(!gs_table_take(&table, key_of(&works[i], 7), &entry), "nothing is left");
     }
+    work_on_fresh_regions();
     require(!gs_table_take(&table, 0, &entry) && !gs_table_find(&table, 0, &entry), "no key is 0");
     puts("good");
     return 0;

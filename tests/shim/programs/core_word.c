@@ -78,6 +78,11 @@ int main(void) {
     require(gs_reserve(&line, 3), "there is room");
     gs_release(&line, 5);
     require(gs_word_load(&line) == word, "too much was given back");
+    uint32_t releases = line.releases;
+    require(gs_reserve(&line, 2), "there is room again");
+    require(line.releases == releases, "only what lowers `used` changes it");
+    gs_release(&line, 2);
+    require(line.releases != releases, "taken and given back in between is seen");
     require(gs_revoke(&line, UINT32_MAX) == granted - revoked && gs_word_load(&line) == 0, "the rest comes back");
     puts("good");
     return 0;
