@@ -6,10 +6,10 @@ import pytest
 
 from core.tale import siblings, spec, start, used
 from gpushare.reasons import Code
-from gpushared.core.events import MemorySampled
+from gpushared.core.events import CreditAsked, MemorySampled
 from gpushared.core.instructions import SampleMemory
 from gpushared.core.state import MIB, Policy
-from property.world import World
+from property.world import Waiting, World
 
 GIB = 1024 * MIB
 GPU = "GPU-0"
@@ -252,3 +252,36 @@ def test_what_the_context_itself_may_cost_less_is_no_ground_for_a_refusal() -> N
     world.attach(third, GPU)
     world.wait(3.0)
     assert not world.refusals and GPU in world.programs[third].contexts
+
+
+def test_a_sample_from_before_a_death_does_not_return_its_memory(world: World) -> None:
+    """The process had not begun when the sample did: NVML knew nothing of it then."""
+    process = start(world, "job", "4Gi", "4Gi")
+    world.allocate(process, GPU, 3 * GIB)
+    begun = world.now - 1.0
+    world.exit(process, lag=5.0)
+    assert world.node.gpus[GPU].returning_total >= 3 * GIB
+    world.send(MemorySampled(GPU, 0, {}, {}, begun=begun))
+    assert world.node.gpus[GPU].returning_total >= 3 * GIB
+    world.send(MemorySampled(GPU, 0, {}, {}, begun=world.now))
+    assert world.node.gpus[GPU].returning_total == 0
+
+
+def test_what_the_driver_has_refused_hides_nothing_of_the_context(world: World) -> None:
+    """It is charged, and the driver has not given it: the context has not become cheaper by as much."""
+    process = settled(world)
+    gpu, word = world.node.gpus[GPU], world.programs[process].words[GPU]
+    world.node.state.change(gpu.shares[process], credit=80 * MIB - gpu.shares[process].credit)
+    word.used = word.credit = 80 * MIB
+    ask = world.next_id()
+    world.waiting[ask] = Waiting(process, GPU, 80 * MIB, world.now, attach=False)
+    outside = {1: gpu.capacity}  # so the ask waits
+    world.foreign[GPU], world.ever_foreign = gpu.capacity, True
+    world.send(world._sample(GPU))
+    world.send(CreditAsked(ask, process, GPU, 80 * MIB, allocation=80 * MIB, driver_failed=True))
+    for _ in range(4):
+        world.now += 0.3
+        shown = {world.programs[process].pid: 100 * MIB, **outside}
+        world.send(MemorySampled(GPU, sum(shown.values()), shown, {process: 80 * MIB}, begun=world.now))
+    assert ask in world.waiting
+    assert charged(world, process) == 100 * MIB

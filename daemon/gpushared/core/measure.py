@@ -8,6 +8,7 @@ is granted until that is worked off, and idle credit is taken back first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from gpushare.quantity import format_bytes, format_duration
@@ -32,7 +33,7 @@ def take_sample(tx: Transaction, gpu: Gpu, sample: MemorySampled) -> None:
     else:
         _settle_overheads(tx, gpu, sample, by_pid)
         overuse.settle_strays(tx, gpu, sample, by_pid)
-        _settle_returning(tx, gpu, by_pid)
+        _settle_returning(tx, gpu, sample, by_pid)
         _settle_unmanaged(tx, gpu, sample, by_pid)
     for id in {share.job for share in gpu.shares.values()}:
         tx.state.note_excess(tx.state.jobs[id], gpu.id)
@@ -59,6 +60,10 @@ def _live_by_pid(tx: Transaction, gpu: Gpu) -> dict[int, Share]:
 
 def _settle_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
     coming_back = {entry.pid for entry in gpu.returning.values()}
+    refused = Counter[int]()  # by the driver, though it is charged: NVML shows nothing of it
+    for ask in gpu.asks.values():
+        if ask.driver_failed:
+            refused[ask.process] += ask.wanted
     for share in gpu.shares.values():
         used = sample.steady.get(share.process)
         if used is None:
@@ -76,7 +81,7 @@ def _settle_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: 
             if not young:
                 gpu.guessed.discard(share.process)
         else:
-            target = _settled(tx, gpu, share, whole_units(max(0, measured - used)))
+            target = _settled(tx, gpu, share, whole_units(max(0, measured - (used - refused[share.process]))))
         if target != share.overhead:
             tx.state.change(share, overhead=target - share.overhead)
 
@@ -125,11 +130,14 @@ def take_for_measured(gpu: Gpu, shares: Iterable[Share]) -> None:
         gpu.guessed.discard(share.process)
 
 
-def _settle_returning(tx: Transaction, gpu: Gpu, by_pid: Mapping[int, int]) -> None:
+def _settle_returning(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+    """A sample that had begun before a process ended may be older than what that process took."""
     if not gpu.returning:
         return
     live = _live_by_pid(tx, gpu)
     for process, entry in list(gpu.returning.items()):
+        if sample.begun is not None and sample.begun < entry.since:
+            continue
         left = by_pid.get(entry.pid, 0)
         if entry.pid in live:
             late = tx.now - entry.since > tx.policy.unkillable_after  # then it is the living one's, after all
