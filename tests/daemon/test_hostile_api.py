@@ -41,7 +41,7 @@ def answer(sock: socket.socket) -> bytes:
 
 
 def guests(daemon) -> int:
-    return daemon.call(lambda: len(daemon.daemon.api.listener._guests))
+    return daemon.call(lambda: len(daemon.daemon.api.listener._connections))
 
 
 # ---- connections -------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_a_request_that_comes_byte_by_byte(shared, monkeypatch):
 
 
 def test_a_body_that_does_not_come(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.api.application.BODY_WITHIN", 0.5)
+    monkeypatch.setattr("gpushared.api.routes.BODY_WITHIN", 0.5)
     with api(shared) as sock:
         sock.send(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert b"400 Bad Request" in sock.recv(65536)

@@ -1,0 +1,118 @@
+"""Routes about the node as a whole: version, status, what happens, pressure, metrics."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from aiohttp import web
+
+from gpushare import __version__, api
+from gpushare.errors import UsageError
+from gpushared.api import event_stream
+from gpushared.api.http_listener import NOBODY
+from gpushared.api.request_body import number
+from gpushared.api.routes import Routes, unix_socket
+from gpushared.api.views import Views
+from gpushared.core import instructions as do
+from gpushared.core.visibility import Viewer
+from gpushared.jobs import earlier
+from gpushared.limits.access import Access
+from gpushared.limits.backlog import Backlog
+from gpushared.runtime.shell import Shell
+from gpushared.system.processes import printable
+
+MOST_LAST = 10**9
+"""Records that a follower may ask for: there are never so many."""
+
+
+class NodeRoutes(Routes):
+    """The node."""
+
+    def __init__(self, shell: Shell, access: Access, views: Views, *, reveal: Callable[[], str], scope: str) -> None:
+        """`reveal`: what users see of the jobs of others now. `scope`: whose daemon this is, system or user."""
+        super().__init__(shell, access, views)
+        self._reveal = reveal
+        self._scope = scope
+        self._started = time.monotonic()
+
+    async def get_version(self, request: web.Request) -> web.Response:
+        self.caller(request)
+        answer: api.Version = {
+            "version": __version__,
+            "protocol": api.PROTOCOL,
+            "pid": os.getpid(),
+            "driver": self.shell.gpus.driver.kind,
+            "scope": self._scope,
+        }
+        return web.json_response(answer)
+
+    async def get_status(self, request: web.Request) -> web.StreamResponse:
+        viewer, count = self.viewer(request), sum(1 for _ in self.shell.registry.live())
+        daemon = {"version": __version__, "uptime": time.monotonic() - self._started, "jobs": count}
+        return await self.answer(request, daemon=daemon, gpus=self.views.gpus(viewer), jobs=self.views.jobs(viewer))
+
+    async def get_explain(self, request: web.Request) -> web.StreamResponse:
+        viewer = self.viewer(request)
+        return await self.answer(
+            request,
+            gpus=self.views.gpus(viewer),
+            waiting=self.views.waiting(viewer),
+            pressure=self.views.pressure(),
+            records=self.views.records(viewer, self.views.readable(viewer)),
+        )
+
+    async def get_records(self, request: web.Request) -> web.StreamResponse:
+        """What has happened; with ?since=TIME all that is known from then on; with ?follow=1 also what happens, a
+        line each, until the caller hangs up."""
+        viewer = self.viewer(request)
+        since = request.query.get("since")
+        if since is not None:
+            return await self.answer(request, records=await self._records_since(viewer, _moment(since)))
+        if request.query.get("follow") != "1":
+            return await self.answer(request, records=self.views.records(viewer, self.views.readable(viewer)))
+        count = number(request.query.get("last", "10"), "last", MOST_LAST)
+        backlog = Backlog(self.views.readable(viewer, count), self.views.may_read(viewer))
+
+        def show(records: list[do.Record], lost: int) -> Iterable[event_stream.Line]:
+            nowhere = {"event": "lost", "gpu": None, "job": None, "name": None}
+            return [*event_stream.note_of(lost, **nowhere), *self.views.records(viewer, records)]
+
+        room = partial(self.shell.limits.bytes.room, viewer.uid)
+        return await event_stream.stream(
+            request, backlog, self.shell.records.followers, show, room=room, heartbeat=event_stream.HEARTBEAT
+        )
+
+    async def _records_since(self, viewer: Viewer, since: float) -> list[api.Record]:
+        """From the history; where there is none, from memory."""
+        users = earlier.users_for(viewer)
+        found = await self.shell.historian.ask(viewer.uid, lambda history: history.records(since, None, users))
+        if found is None:
+            known = self.views.records(viewer, self.views.readable(viewer))
+            return [one for one in known if one["time"] >= since]
+        records = [earlier.shown(one, viewer) for one in found.records]
+        return [*earlier.note_of_cut(records), *records] if found.cut else records
+
+    async def get_pressure(self, request: web.Request) -> web.Response:
+        self.caller(request)
+        return web.json_response({"gpus": self.views.pressure()})
+
+    async def get_metrics(self, request: web.Request) -> web.Response:
+        from gpushared.api.metrics import CONTENT_TYPE, render
+
+        nobody = Viewer(NOBODY, self._reveal())  # over TCP
+        viewer = self.viewer(request) if unix_socket(request) is not None else nobody
+        await self.shell.limits.bytes.room(viewer.uid)
+        return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _moment(text: str) -> float:
+    try:
+        moment = float(text)
+    except ValueError:
+        moment = -1.0
+    if not 0.0 <= moment < 1e12:  # nan is not, either
+        raise UsageError(f"since={printable(text, 20)} is not a number", code="bad_request")
+    return moment
