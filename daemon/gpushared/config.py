@@ -15,8 +15,8 @@ from gpushare.quantity import NOTHING, Budget, Kind, Quantity, format_bytes, for
 from gpushare.reclaim_steps import ReclaimStep
 from gpushare.toml_lines import Lines
 from gpushared.core import rules
+from gpushared.core.policy import Policy
 from gpushared.core.rules import UNLIMITED, Rules, Table
-from gpushared.core.state import Policy
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")
 MIB = 2**20

@@ -9,7 +9,8 @@ import pytest
 from core.tale import spec, start
 from gpushared.core.events import Checkpointed
 from gpushared.core.instructions import Revoke
-from gpushared.core.state import MIB, Bounds, Policy
+from gpushared.core.model import Bounds
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

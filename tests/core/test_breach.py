@@ -6,7 +6,7 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 

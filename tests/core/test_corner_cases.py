@@ -15,7 +15,7 @@ from gpushare.quantity import Quantity
 from gpushare.reasons import Code
 from gpushared.core.events import AskCancelled, BudgetChanged, CreditAsked, Event, GpuFound, ProcessJoined
 from gpushared.core.instructions import Instruction, Persist
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import Program, Waiting, World, mib
 
 GIB = 1024 * MIB

@@ -9,7 +9,7 @@ import pytest
 
 from core.tale import start
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Kill, Log, Notify, Terminate, Trim
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

@@ -10,8 +10,10 @@ from core.tale import spec, start, used
 from gpushare.reasons import Code, Reason
 from gpushared import config
 from gpushared.core import rules
+from gpushared.core.invariants import InvariantError
+from gpushared.core.model import Bounds
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.rules import DEFAULTS, Rules, Table, Who
-from gpushared.core.state import MIB, Bounds, InvariantError, Policy
 from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 

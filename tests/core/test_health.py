@@ -9,7 +9,7 @@ from gpushare.reasons import Code
 from gpushared.core import health, health_issues, xid_catalog
 from gpushared.core.events import CreditAsked, JobSubmitted, MemorySampled
 from gpushared.core.health_issues import Condition
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.visibility import OPERATOR
 from property.world import Waiting, World, mib
 

@@ -9,7 +9,7 @@ from gpushare.quantity import Quantity
 from gpushare.reasons import Code
 from gpushared.core.events import AskCancelled, BudgetChanged, CreditAsked, Unmet, UsedSeen
 from gpushared.core.instructions import Granted, Revoke
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import Waiting, World
 
 GIB = 1024 * MIB

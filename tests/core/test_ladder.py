@@ -10,7 +10,7 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.quantity import Quantity
 from gpushared.core.events import BudgetChanged, TrimSeen
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

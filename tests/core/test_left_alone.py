@@ -6,7 +6,7 @@ import pytest
 
 from core.tale import start, used
 from gpushared.core.events import LeftAlone
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

@@ -39,8 +39,8 @@ from gpushared.core.events import (
 from gpushared.core.health_issues import Condition, HealthIssue
 from gpushared.core.instructions import BudgetSet, Instruction, Log, Record
 from gpushared.core.node import NodeState
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.rules import Who
-from gpushared.core.state import MIB, Policy
 from gpushared.core.transaction import Transaction
 from gpushared.core.visibility import OPERATOR
 from gpushared.jobs.registry import killed_facts

@@ -10,7 +10,7 @@ from core.tale import spec, start, used
 from gpushare.reasons import Reason
 from gpushared.core.events import Event
 from gpushared.core.instructions import Instruction, JobRefused
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 

@@ -10,7 +10,7 @@ from core.tale import spec
 from gpushare.reasons import Code, Reason
 from gpushared.core import admission, blockers, wait_report
 from gpushared.core.events import JobSubmitted, ReservationEnded, TimePassed
-from gpushared.core.state import MIB
+from gpushared.core.policy import MIB
 from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 

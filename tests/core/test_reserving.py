@@ -11,7 +11,7 @@ from gpushared.core import persistence
 from gpushared.core.events import BudgetChanged, GpuFound, ReservationEnded
 from gpushared.core.instructions import JobRefused
 from gpushared.core.node import NodeState
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

@@ -209,7 +209,6 @@ MAY_READ_NAMES = {
     ("wait_report.py", "each_of"): "a field of its own: who may not see the name does not see the wait",
     ("transaction.py", "_keep"): "likewise",
     ("transaction.py", "record_of_submission"): "likewise",
-    ("history.py", "_whose"): "shown as the viewer may see it, when it is asked for",
     ("registry.py", "find"): "looks among what the viewer may know",
     ("routes.py", "reservation"): "looks among the caller's own",
     ("reservations.py", "_objection"): "compares the names of one user's",

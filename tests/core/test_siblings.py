@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.tale import spec, used
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World
 
 GIB = 1024 * MIB

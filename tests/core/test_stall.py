@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from core.tale import start, used
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.pressure import WINDOWS, PressureClock
-from gpushared.core.state import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

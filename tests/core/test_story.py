@@ -9,7 +9,7 @@ from gpushare.quantity import Quantity
 from gpushare.reasons import Code
 from gpushared.core.events import BudgetChanged, MemorySampled
 from gpushared.core.instructions import JobRefused, Terminate
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.tale import spec
 from gpushared.core.events import Checkpointed
-from gpushared.core.state import MIB
+from gpushared.core.policy import MIB
 from gpushared.core.transaction import ALL_STORIES, LEAST_LINES, STORY_LINES
 from property.world import World, mib
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from core.tale import start, used
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

@@ -8,7 +8,7 @@ from core.tale import siblings, spec, start, used
 from gpushare.reasons import Code
 from gpushared.core.events import CreditAsked, MemorySampled
 from gpushared.core.instructions import SampleMemory
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import Waiting, World
 
 GIB = 1024 * MIB

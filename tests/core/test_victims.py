@@ -13,7 +13,7 @@ from core.tale import start, used
 from gpushare.quantity import Quantity
 from gpushared.core.events import BudgetChanged, Checkpointed
 from gpushared.core.instructions import Instruction, Kill, Terminate
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

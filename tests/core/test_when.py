@@ -26,7 +26,7 @@ from gpushared.core.events import (
     XidSeen,
 )
 from gpushared.core.instructions import Denied, Instruction
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import Waiting, World, mib
 
 GIB = 1024 * MIB

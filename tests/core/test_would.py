@@ -10,7 +10,7 @@ from core.tale import start
 from gpushare.quantity import Quantity
 from gpushared.core import budget_change
 from gpushared.core.events import BudgetChanged
-from gpushared.core.state import MIB, Policy
+from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
 GIB = 1024 * MIB

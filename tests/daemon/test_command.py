@@ -19,7 +19,7 @@ from daemon_harness import PYTHONPATH, ROOT, until
 from gpushare import unixhttp
 from gpushare.errors import UsageError
 from gpushared import config
-from gpushared.core.state import Policy
+from gpushared.core.policy import Policy
 from gpushared.system.runtime_dir import AlreadyRunning, RuntimeDir
 
 

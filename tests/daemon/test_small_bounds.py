@@ -14,7 +14,7 @@ from gpushare.errors import GpushareError
 from gpushare.quantity import Quantity
 from gpushared.core import budget_change
 from gpushared.core.events import BudgetChanged, JobSubmitted
-from gpushared.core.state import MIB
+from gpushared.core.policy import MIB
 
 JOB = {"name": "a", "command": ["a"], "request": "1Gi", "limit": "2Gi", "gpus": 1, "devices": ["0"]}
 

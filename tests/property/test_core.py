@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity
 from gpushared.core.events import AskCancelled, BudgetChanged, Checkpointed, ReservationEnded
-from gpushared.core.state import Policy
+from gpushared.core.policy import Policy
 from property.world import World, mib
 
 EVENTS = int(os.environ.get("GPUSHARE_TEST_EVENTS", "20000"))

@@ -66,8 +66,9 @@ from gpushared.core.instructions import (
     Trim,
     WakeAt,
 )
+from gpushared.core.model import Bounds
 from gpushared.core.node import NodeState
-from gpushared.core.state import MIB, Bounds, Policy
+from gpushared.core.policy import MIB, Policy
 from gpushared.core.xid_catalog import of_xid
 
 UNIT = 512

@@ -13,8 +13,8 @@ from gpushare.printable import shortened
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import health
 from gpushared.core.instructions import Record
+from gpushared.core.model import Gpu, Job, Reservation, Share, Submission
 from gpushared.core.node import NodeState
-from gpushared.core.state import Gpu, Job, Reservation, Share, Submission
 from gpushared.core.visibility import OPERATOR, Viewer
 from gpushared.gpus.foreign_processes import outsiders
 from gpushared.jobs.registry import JobRecord, JobState

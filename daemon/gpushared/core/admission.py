@@ -15,7 +15,8 @@ from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
 from gpushared.core import blockers, health, visibility
-from gpushared.core.state import Bounds, Gpu, Job, Reservation, State
+from gpushared.core.model import Bounds, Gpu, Job, Reservation
+from gpushared.core.state import State
 
 
 def bounds_on(gpu: Gpu, request: Quantity, limit: Quantity) -> Bounds | Reason:

@@ -9,7 +9,8 @@ from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Words, joined, words
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import health, visibility
-from gpushared.core.state import Ask, Gpu, State
+from gpushared.core.model import Ask, Gpu
+from gpushared.core.state import State
 
 
 class Blocker(NamedTuple):

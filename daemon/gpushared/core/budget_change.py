@@ -15,7 +15,8 @@ from gpushare.reasons import Code, Reason
 from gpushared.core import admission, health, lending, measure
 from gpushared.core.events import BudgetChanged
 from gpushared.core.instructions import BudgetSet, Persist, Publish
-from gpushared.core.state import Bounds, Job, State
+from gpushared.core.model import Bounds, Job
+from gpushared.core.state import State
 from gpushared.core.transaction import Transaction
 
 Seen = TypeVar("Seen")

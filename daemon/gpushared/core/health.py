@@ -20,7 +20,7 @@ from gpushare.reasons import Code, Reason
 from gpushared.core.events import GpuExamined, XidSeen
 from gpushared.core.health_issues import Condition, HealthIssue
 from gpushared.core.instructions import Notify
-from gpushared.core.state import Ask, Gpu
+from gpushared.core.model import Ask, Gpu
 from gpushared.core.transaction import Transaction
 from gpushared.core.xid_catalog import RESTART_PROGRAM, of_xid
 

@@ -24,7 +24,9 @@ from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import blockers, health, reclaim, unconfirmed, visibility
 from gpushared.core.events import CreditAsked
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Published, Revoke
-from gpushared.core.state import MIB, UNIT, Ask, Gpu, Job, Share, State, whole_units
+from gpushared.core.model import UNIT, Ask, Gpu, Job, Share, whole_units
+from gpushared.core.policy import MIB
+from gpushared.core.state import State
 from gpushared.core.transaction import Transaction
 
 

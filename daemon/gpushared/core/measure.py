@@ -15,7 +15,8 @@ from gpushare.quantity import format_bytes, format_duration
 from gpushared.core import health, overuse
 from gpushared.core.events import MemorySampled
 from gpushared.core.instructions import Persist, Publish, Revoke
-from gpushared.core.state import MIB, Gpu, Returning, Share, whole_units
+from gpushared.core.model import Gpu, Returning, Share, whole_units
+from gpushared.core.policy import MIB
 from gpushared.core.transaction import Transaction
 
 NOTICEABLE = 64 * MIB
@@ -209,7 +210,7 @@ def work_off(tx: Transaction, gpu: Gpu) -> None:
     if gpu.revoking:
         return
     taken: dict[int, int] = {}
-    for id in sorted(tx.state.over):
+    for id in sorted(tx.state.over_limit):
         job = tx.state.jobs[id]
         if gpu.id in job.excess:
             _take(taken, tx.state.shares_of(job, gpu.id), job.excess[gpu.id])

@@ -29,6 +29,7 @@ from gpushared.core import (
     admission,
     budget_change,
     health,
+    invariants,
     lending,
     measure,
     persistence,
@@ -83,7 +84,7 @@ from gpushared.core.instructions import (
     Record,
     WakeAt,
 )
-from gpushared.core.state import (
+from gpushared.core.model import (
     A_YEAR,
     UNIT,
     Ask,
@@ -91,15 +92,15 @@ from gpushared.core.state import (
     Counters,
     Gpu,
     Job,
-    Policy,
     Process,
     Reservation,
     Returning,
     Share,
-    State,
     Submission,
     whole_units,
 )
+from gpushared.core.policy import Policy
+from gpushared.core.state import State
 from gpushared.core.transaction import Transaction
 
 __all__ = ["NodeState"]
@@ -163,7 +164,7 @@ class NodeState:
 
     def validate(self) -> None:
         """Raise InvariantError if the state contradicts itself or an invariant."""
-        self.state.validate()
+        invariants.validate(self.state)
 
     def story(self, job: str) -> list[Record]:
         """What happened to a job, oldest first."""
@@ -796,7 +797,7 @@ def _next_wake(state: State) -> float | None:
 
 def _is_to_shrink(state: State, gpu: Gpu) -> bool:
     """A job there has more than its limit: what it frees is not for it to use again."""
-    return any(gpu.id in state.jobs[job].excess for job in state.over)
+    return any(gpu.id in state.jobs[job].excess for job in state.over_limit)
 
 
 def _patience(state: State, gpu: Gpu) -> float:

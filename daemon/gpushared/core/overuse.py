@@ -19,7 +19,7 @@ from gpushare.reasons import Code, Mention, Reason, joined, words
 from gpushared.core import reclaim_steps, visibility
 from gpushared.core.events import MemorySampled
 from gpushared.core.instructions import Kill, Notify
-from gpushared.core.state import Gpu, Job, Process, Share, whole_units
+from gpushared.core.model import Gpu, Job, Process, Share, whole_units
 from gpushared.core.transaction import Transaction
 
 

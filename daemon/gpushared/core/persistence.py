@@ -14,7 +14,8 @@ from gpushare.job_spec import OPTIONS, JobSpec, Option
 from gpushare.quantity import Kind, Quantity
 from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
 from gpushared.core.events import JobRestored, ReservationRestored
-from gpushared.core.state import Job, Reservation, State
+from gpushared.core.model import Job, Reservation
+from gpushared.core.state import State
 
 VERSION = 2
 

@@ -32,7 +32,7 @@ from gpushare.reasons import Code, Reason
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import blockers, planner, reclaim_steps, unconfirmed
 from gpushared.core.events import LeftAlone
-from gpushared.core.state import Ask, Gpu, Job, Share
+from gpushared.core.model import Ask, Gpu, Job, Share
 from gpushared.core.transaction import Transaction
 
 

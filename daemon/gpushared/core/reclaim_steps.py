@@ -11,7 +11,7 @@ from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import visibility
 from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Kill, Notify, Terminate, Trim
-from gpushared.core.state import Ask, Gpu, Job, Reclaim
+from gpushared.core.model import Ask, Gpu, Job, Reclaim
 from gpushared.core.transaction import Transaction
 
 

@@ -19,7 +19,7 @@ from gpushare.reasons import Code, Reason, words
 from gpushared.core import admission, visibility
 from gpushared.core.events import ReservationAsked, ReservationEnded, ReservationRestored
 from gpushared.core.instructions import Persist, ReservationMade, ReservationRefused
-from gpushared.core.state import Reservation
+from gpushared.core.model import Reservation
 from gpushared.core.transaction import Transaction
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from gpushare.job_spec import JobSpec
 from gpushare.reasons import Reason, Words
 from gpushared.core.instructions import Instruction, Log, LookUsed, Record, SampleMemory
-from gpushared.core.state import Gpu, Job, Policy, State
+from gpushared.core.model import Gpu, Job
+from gpushared.core.policy import Policy
+from gpushared.core.state import State
 
 STORY_LINES = 400
 """Kept per job and for the node; the oldest go first."""

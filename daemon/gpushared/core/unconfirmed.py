@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpushared.core import measure
-from gpushared.core.state import Ask, Gpu, Job, Share, State
+from gpushared.core.model import Ask, Gpu, Job, Share
+from gpushared.core.state import State
 from gpushared.core.transaction import Transaction
 
 

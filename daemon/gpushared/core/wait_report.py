@@ -13,7 +13,9 @@ from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason, Words, joined, words
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import admission, blockers, visibility
-from gpushared.core.state import A_YEAR, Ask, Gpu, Job, Policy, Reclaim, State, Submission
+from gpushared.core.model import A_YEAR, Ask, Gpu, Job, Reclaim, Submission
+from gpushared.core.policy import Policy
+from gpushared.core.state import State
 
 
 @dataclass(frozen=True, slots=True)

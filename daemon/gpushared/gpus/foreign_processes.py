@@ -16,7 +16,7 @@ from pathlib import Path
 from gpushare import api
 from gpushared.clients.clients import Clients
 from gpushared.core.events import Stray
-from gpushared.core.state import Job
+from gpushared.core.model import Job
 from gpushared.limits.identities import user_name
 from gpushared.system.processes import Process, command_of, has_mapped, uid_of
 

@@ -26,8 +26,8 @@ from typing import Any
 
 from gpushare.job_spec import JobSpec
 from gpushared.core import persistence
+from gpushared.core.model import Job
 from gpushared.core.node import NodeState
-from gpushared.core.state import Job
 from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.system.processes import Process
 

@@ -1,0 +1,353 @@
+"""What the state is made of: GPUs, jobs, processes, shares, asks, reclaims, reservations. Data, no decisions.
+
+Amounts are bytes. Share has the words: credit, used, overhead, committed, usage, idle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from gpushare.job_spec import JobSpec
+from gpushare.reasons import Reason
+from gpushare.reclaim_steps import ReclaimStep
+from gpushared.core.events import TrimSeen
+from gpushared.core.health_issues import Health
+from gpushared.core.instructions import Record
+from gpushared.core.pressure import PressureClock
+
+UNIT = 512
+"""Credit is counted in units of so many bytes (shim/credit.h)."""
+
+
+MOST_CALLS = 64
+"""Of one process, whose credit is held: a program has about as many threads as cores."""
+
+
+A_YEAR = 365 * 24 * 3600.0
+"""Seconds of --wait from which on a wait has no end."""
+
+
+def whole_units(amount: int) -> int:
+    """Rounded up."""
+    return -(-amount // UNIT) * UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A job's request and limit on one GPU, resolved."""
+
+    request: int
+    limit: int
+
+
+@dataclass(slots=True)
+class Share:
+    """A process's part of one GPU."""
+
+    process: int
+    job: str
+    gpu: str
+    since: float
+    credit: int = 0
+    used: int = 0
+    overhead: int = 0
+    attached: bool = True
+    """It has, or is about to open, a context."""
+    measured: bool = False
+    """Its overhead is what NVML shows, not what was expected."""
+    provisional: int = -1
+    """The most overhead that NVML has shown since `provisional_at`; -1: nothing yet."""
+    provisional_at: float = 0.0
+    ending: bool = False
+    """Its process has ended, or is in its exit: nothing of this is in use much longer."""
+    moving: bool = False
+    """It took or freed memory while the words were last read: what they say together was never true at once."""
+    trim: TrimSeen | None = None
+    """As last seen in the page; None: nobody in the process would act on a trim."""
+    granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))
+    """What each of its last calls was granted and may not have taken yet: counts while the process is in Gpu.holds."""
+
+    @property
+    def committed(self) -> int:
+        return self.credit + self.overhead
+
+    @property
+    def usage(self) -> int:
+        return self.used + self.overhead
+
+    @property
+    def idle(self) -> int:
+        return max(0, self.credit - self.used)
+
+    @property
+    def pending(self) -> int:
+        """Of its idle credit, what its calls are about to take, while the process is in Gpu.holds."""
+        return min(self.idle, sum(self.granted))
+
+
+@dataclass(slots=True)
+class Process:
+    """One program with a credit page."""
+
+    id: int
+    job: str
+    pid: int
+    command: str
+    since: float
+    shares: dict[str, Share] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Reclaim:
+    """A job that has been asked (trim, SIGTERM) or made (SIGKILL) to give memory of one GPU back."""
+
+    job: str
+    gpu: str
+    step: ReclaimStep
+    since: float
+    deadline: float
+    """The end of the trim or of the grace: the next rung after this moment, if the memory is still missing then."""
+    reason: Reason
+    owner: str
+    asked: int
+    loan: int
+    trimmed: bool = False
+    """Its trim is over: it has done what it could, or has not answered."""
+    killed_at: float | None = None
+    given_up: bool = False
+    """Killed, and it does not go: nobody counts on its memory any more."""
+
+
+@dataclass(slots=True)
+class Job:
+    """What owns a budget and is stopped as one."""
+
+    id: str
+    spec: JobSpec
+    since: float
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+    processes: set[int] = field(default_factory=set)
+    committed: dict[str, int] = field(default_factory=dict)
+    """Sum over its processes, by GPU."""
+    usage: dict[str, int] = field(default_factory=dict)
+    """Likewise."""
+    excess: dict[str, int] = field(default_factory=dict)
+    """By how much it is over its limit since the limit was lowered, or its overhead measured: it cannot grow."""
+    open: bool = True
+    """Its wrapper has not said that it is over."""
+    reclaims: dict[str, Reclaim] = field(default_factory=dict)
+    """By GPU."""
+    killed: Reason | None = None
+    trimmed_at: dict[str, float] = field(default_factory=dict)
+    """By GPU: when it was last asked to trim."""
+    saved_at: float = float("-inf")
+    """When it last said that its work is saved."""
+    active_at: float = float("-inf")
+    """When it was last seen to compute, to allocate or to free."""
+    breaches: dict[str, float] = field(default_factory=dict)
+    """By GPU: since when it is above its limit by what only NVML sees."""
+    observed: dict[str, int] = field(default_factory=dict)
+    """By GPU, of a job that is only observed: what the last sample showed of its programs. It is in no sum of ours: it
+    counts as used outside gpushare."""
+    left_alone: set[int] = field(default_factory=set)
+    """Its processes that belong to another user: as long as one of them is there, nobody tries to stop the job."""
+    strays_told: dict[str, str] = field(default_factory=dict)
+    """DescriptorCloser that it has been told of, and on which GPU."""
+    refusals: int = 0
+    story: list[Record] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Submission:
+    """A job that queues for admission."""
+
+    job: str
+    spec: JobSpec
+    since: float
+    until: float
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Of the queue: by priority, then by arrival."""
+        return (-self.spec.priority, self.since, self.job)
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Memory that is promised to a user without a job."""
+
+    id: str
+    spec: JobSpec
+    amounts: dict[str, int]
+    """By GPU, bytes."""
+    since: float
+    until: float | None
+    inside: dict[str, int] = field(default_factory=dict)
+    """By GPU: the requests of the jobs that have started in it."""
+    note: dict[str, object] | None = None
+    """What is written down of it: made once (persistence.py)."""
+
+
+@dataclass(slots=True)
+class Ask:
+    """A process that waits for credit (or, with attach, for leave to open a context)."""
+
+    id: int
+    process: int
+    job: str
+    gpu: str
+    size: int
+    since: float
+    deadline: float = 0.0
+    priority: int = 0
+    attach: bool = False
+    driver_failed: bool = False
+    made: float = 0.0
+    """When this daemon was asked; the allocation may have waited before, since `since`."""
+    sampled: bool = False
+    """NVML has been asked since: where the driver failed, or memory of the dead may have come back."""
+    looked: bool = False
+    """The words have been read since."""
+    closely: bool = False
+    """It is about to be refused for what the processes of its job are charged: it counts whether they still live."""
+    verified: bool = False
+    """That has been looked at since."""
+    allocation: int = 0
+    """What the call is about to use in all, in bytes; 0: not said."""
+    claim: bool = False
+    """Within the request: it may wait, and others may have to give back for it."""
+    above: int = 0
+    """By how much its job would be above the request, in bytes, by what is in use now; a claim is not."""
+    unsure: int = 0
+    """Of `above`, what contexts may cost less that are to be opened, and are only guessed at, in bytes."""
+    short: bool = False
+    """A claim that neither free memory nor idle credit could meet."""
+    trim_until: float | None = None
+    """From then on nobody is asked to trim for it any more: set when the first is."""
+    step: ReclaimStep = ReclaimStep.REVOKE
+    """The highest that anybody stood on for it."""
+
+    @property
+    def order(self) -> tuple[int, float, int]:
+        """Of claims on one GPU: by priority, then by arrival."""
+        return (-self.priority, self.since, self.id)
+
+    @property
+    def wanted(self) -> int:
+        """What the program is waiting for, as it would say it."""
+        return max(self.size, self.allocation)
+
+    @property
+    def need(self) -> int:
+        """Credit that is missing: none where the driver failed although the credit was there."""
+        return 0 if self.driver_failed else self.size
+
+
+@dataclass(slots=True)
+class Returning:
+    """Memory of a process that has gone (or has closed its contexts), until NVML no longer shows it."""
+
+    pid: int
+    job: str
+    amount: int
+    since: float
+
+
+@dataclass(slots=True)
+class Gpu:
+    """One GPU (or MIG instance) and what is promised of it."""
+
+    id: str
+    index: int
+    name: str
+    total: int
+    reserve: int
+    committed: int = 0
+    usage: int = 0
+    requested: int = 0
+    """Sum of the requests of all admitted jobs."""
+    reserved: int = 0
+    """Sum of the remainders of all reservations."""
+    unmanaged: int = 0
+    excess: int = 0
+    """By how much measured memory (unmanaged, overheads) has outgrown the capacity: nothing is granted while > 0."""
+    overpromised: int = 0
+    """By how much the requests exceed the capacity since that has shrunk: nothing is promised while > 0."""
+    health: Health = field(default_factory=Health)
+    shares: dict[int, Share] = field(default_factory=dict)
+    """By process."""
+    returning: dict[int, Returning] = field(default_factory=dict)
+    """By process."""
+    guessed: set[int] = field(default_factory=set)
+    """Processes whose context is charged by a guess, until it is measured."""
+    asks: dict[int, Ask] = field(default_factory=dict)
+    """Unanswered ones, in order of arrival."""
+    holds: dict[int, float] = field(default_factory=dict)
+    """Process -> when it was last granted credit that its calls may not have taken yet."""
+    under_reclaim: dict[str, Job] = field(default_factory=dict)
+    """Jobs that have been asked, or made, to give its memory back."""
+    looking: bool = False
+    """A LookUsed is on its way."""
+    sampling: bool = False
+    revoking: int = 0
+    """Revokes on their way."""
+    seen_at: float = -1.0
+    """When the words were last read."""
+    sampled_at: float = -1.0
+    """When NVML was last asked."""
+    some: PressureClock = field(default_factory=PressureClock)
+    """Runs while a claim waits here,"""
+    full: PressureClock = field(default_factory=PressureClock)
+    """and while all jobs here have one waiting."""
+    shows_busy: bool = False
+    """NVML tells which processes compute: only then does a job's silence mean that it is idle."""
+
+    @property
+    def capacity(self) -> int:
+        return self.total - self.reserve
+
+    @property
+    def returning_total(self) -> int:
+        return sum(entry.amount for entry in self.returning.values())
+
+    def returning_of(self, job: str) -> int:
+        """What the driver holds for the dead of this job."""
+        return sum(entry.amount for entry in self.returning.values() if entry.job == job)
+
+    @property
+    def free(self) -> int:
+        """By the ledger; below zero when measured memory has outgrown the capacity."""
+        free = self.capacity - self.committed - self.unmanaged
+        return free - self.returning_total if self.returning else free
+
+    @property
+    def idle(self) -> int:
+        """Credit that nobody uses."""
+        return self.committed - self.usage
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the daemon's start, for metrics and tests."""
+
+    grants: int = 0
+    denials: Counter[str] = field(default_factory=Counter)
+    revoked_bytes: int = 0
+    trims: int = 0
+    trimmed_bytes: int = 0
+    terms: int = 0
+    kills: int = 0
+    relieved: int = 0
+    """Victims that gave back in time, or were no longer needed."""
+    claims: int = 0
+    """Asks within the request that did not fit at once."""
+    claim_seconds: float = 0.0
+    claims_met: Counter[str] = field(default_factory=Counter)
+    """By the highest rung that it took."""
+    breaches: int = 0
+    kills_for_breach: int = 0
+    left_alone: int = 0
+    """Processes that were not signalled, for they had become another user's."""
+    violations: Counter[str] = field(default_factory=Counter)
+    """Guarantee violations by cause."""
