@@ -66,7 +66,7 @@ WARM_EVENTS = 1000
 
 
 def job_of(shape: JobShape) -> Job:
-    return Job(shape.name, shape.queue, (Tasks(shape.tasks, gpus=shape.gpus),), shape.priority)
+    return Job(shape.name, shape.queue, (Tasks(shape.tasks, gpus=shape.gpus),), shape.priority, movable=True)
 
 
 def queue_of(shape: QueueShape) -> Queue:

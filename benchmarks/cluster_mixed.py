@@ -49,7 +49,9 @@ def jobs(count: int, seed: int = 10) -> Iterator[JobSubmitted]:
         team = random.randrange(DEPARTMENTS * TEAMS)
         selector = Selector(types=(random.choice(TYPES)[0],)) if random.random() < 0.15 else Selector()
         queue = f"team-{team // TEAMS}-{team % TEAMS}"
-        yield JobSubmitted(Job(f"job-{n}", queue, (shape,), random.choice((40, 50, 50, 60)), selector=selector))
+        yield JobSubmitted(
+            Job(f"job-{n}", queue, (shape,), random.choice((40, 50, 50, 60)), selector=selector, movable=True)
+        )
 
 
 def ladders(nodes: int, count: int) -> tuple[list[Event], list[Event]]:

@@ -50,7 +50,7 @@ from gpushare.nearest import did_you_mean
 from gpushare.quantity import count, format_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-SUBMIT_OPTIONS = ("gpus", "share", "memory", "limit", "tasks", "min", "priority", "min_runtime")
+SUBMIT_OPTIONS = ("gpus", "share", "memory", "limit", "tasks", "min", "priority", "min_runtime", "checkpoint_every")
 
 
 def _stored(function: Function) -> Function:
@@ -237,7 +237,9 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
 @click.option("--priority", metavar="N", help="Priority within its queue; more is higher.  [default: 50]")
 @click.option("--min-runtime", metavar="TIME", help="Do not stop it before it has run this long: 10m.")
 @click.option("--not-preemptible", is_flag=True, help="Never stop it for others. It must fit into the quota.")
-@click.option("--backfill", is_flag=True, help="It may run on GPUs reserved for a gang that is not complete yet.")
+@click.option("--no-backfill", is_flag=True, help="Never start it on GPUs that are reserved for a gang.")
+@click.option("--movable", is_flag=True, help="It loses nothing when it is stopped and started elsewhere.")
+@click.option("--checkpoint-every", metavar="TIME", help="A stop loses only the work since its last checkpoint.")
 @click.option("--no-wait", is_flag=True, help="Refuse the job if there is no room now.")
 @click.option("--pool", metavar="POOL", multiple=True, help="Only on nodes of this pool.")
 @click.option("--type", "type_", metavar="TYPE", multiple=True, help="Only on GPUs of this type.")
@@ -346,7 +348,8 @@ def _from_options(options: dict[str, Any], allocator: Allocator) -> Job:
         words["labels"] = {key: value for key, _, value in pairs}
     words |= {
         "preemptible": not options["not_preemptible"],
-        "backfill": options["backfill"],
+        "backfill": not options["no_backfill"],
+        "movable": options["movable"],
         "wait": not options["no_wait"],
     }
     return reading.job(_item(words))

@@ -3,7 +3,8 @@
 At most one job has a reservation: of the classes of highest queue priority and then highest job priority, the one
 that has waited longest. Its queue must be entitled to the job: with nothing else running, job and queue would be
 within share at every level. The nodes are those on which the least is still missing, one for each place a task needs.
-Nobody else starts there, but jobs flagged `backfill`; these are stopped as soon as without them all is complete.
+Others start there only if they may be stopped as soon as without them all is complete (`backfill`, which jobs have
+unless they say otherwise or have a minimum run time), or if they would else stop somebody for whom nothing is reserved.
 
 So a gang starts at the latest when the jobs that ran on its nodes have ended: newcomers cannot overtake it for ever.
 """
@@ -15,16 +16,25 @@ from gpushare.cluster.model import Code
 from gpushare.cluster.order import ROOM
 from gpushare.cluster.placement import forbidden, wants_of
 from gpushare.cluster.space import FOREVER
-from gpushare.cluster.state import JobClass, JobState
+from gpushare.cluster.state import JobClass, JobState, Shape, State
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.victims import Search, commit
+from gpushare.cluster.victims import Plan, Search, commit
 
 
-def may_reserve(job: JobState, cls: JobClass) -> bool:
+def collects(state: State, shape: Shape) -> bool:
+    """Does it need room that must first collect? A job for one GPU starts when the next one is free, unless jobs for
+    parts of a GPU come before it: its reservation would only keep a gang from having one."""
+    if shape.tasks > 1:
+        return True
+    need = next(group.needs[-1] for group in shape.groups if group.least)
+    return need.gpus > 1 or (need.whole and bool(state.space.with_shared()))
+
+
+def may_reserve(state: State, job: JobState, cls: JobClass) -> bool:
     """Blocked by room alone, and entitled."""
     if cls.gate is None or cls.gate.code not in (Code.NO_SPACE, Code.RESERVED):
         return False
-    if cls.shape.backfill or not cls.shape.possible:
+    if not cls.shape.possible or not collects(state, cls.shape):
         return False
     return all(cls.charge <= queue.share for queue in job.queue.path) and forbidden(cls, cls.charge) is None
 
@@ -40,7 +50,7 @@ def reserve(turn: Turn) -> bool:
         return False
     holder = state.reserver
     if holder is not None:
-        if holder.places or holder.seq not in state.by_seq or not may_reserve(holder, holder.cls):
+        if holder.places or holder.seq not in state.by_seq or not may_reserve(state, holder, holder.cls):
             release(turn)
             return True
         return False
@@ -50,7 +60,7 @@ def reserve(turn: Turn) -> bool:
     for cls in state.aged:
         if len(cls.pending) and cls.gate is not None:
             job = state.by_seq[cls.pending.first]
-            if turn.now >= job.since + after and may_reserve(job, cls):
+            if turn.now >= job.since + after and may_reserve(state, job, cls):
                 key = (-cls.queue.path[-1].spec.priority, -cls.priority, job.since, job.seq)
                 if best is None or key < best[0]:
                     best = key, job
@@ -143,5 +153,5 @@ def complete(turn: Turn) -> bool:
     if not search.run():
         state.undo(mark)
         return False
-    commit(turn, search, rung, reclaimed=False, more=False, reason=Code.BACKFILL_OVER)
+    commit(turn, Plan(search, rung, False, mark), Code.BACKFILL_OVER)
     return True

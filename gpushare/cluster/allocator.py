@@ -12,6 +12,7 @@ behind it, in the order in which a decision needs it:
     elastic.py     room by shrinking others; growing back
     victims.py     room by reclaim and preemption               candidates.py, clearing.py, floors.py, proof.py
     exact.py       the fewest to stop and to move, where the searches of these two may have found too many
+    rules.py       what may be done to a job that runs, and what harm it does
     ageing.py      reservations for who has waited too long
     watch.py       what each blocked class waits for
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo

@@ -50,6 +50,7 @@ from gpushare.cluster.model import (
 from gpushare.cluster.nodes import first
 from gpushare.cluster.order import is_open
 from gpushare.cluster.quantity import format_gpus
+from gpushare.cluster.rules import may_backfill
 from gpushare.cluster.space import FOREVER
 from gpushare.cluster.state import JobClass, JobState, QueueState, State
 from gpushare.cluster.turn import Turn
@@ -116,7 +117,7 @@ def _queue_changed(turn: Turn, event: QueueChanged) -> None:
         leaves += one.children.values()
         open_limit(state, one)
         for cls in one.classes.values():
-            for seq in cls.running:
+            for _, _, seq in cls.running:
                 turn.guard(state.by_seq[seq])
 
 
@@ -184,11 +185,13 @@ def enter(turn: Turn, spec: Job) -> JobState:
         check_job(spec)
         _check_limits(spec, queue)
         cls = state.class_of(spec, queue)
-    elif not spec.id or spec.min_runtime:
+    elif not spec.id or spec.min_runtime or spec.checkpoint_every is not None:
         check_job(spec)
     seq = state.sequence
     state.sequence = seq + 1
     job = JobState(spec, seq, queue, cls, turn.now)
+    if spec.checkpoint_every is not None:
+        state.journal.set(cls, "checkpoints", True)
     if state.leaving:
         job.attempt = max((attempt for name, attempt in state.leaving if name == spec.id), default=0)
     state.enter(job, state.demand_of(cls.shape) if cls.shape.by_bytes else cls.demand)
@@ -196,7 +199,7 @@ def enter(turn: Turn, spec: Job) -> JobState:
 
 
 def _known_class(state: State, queue: QueueState, spec: Job) -> JobClass | None:
-    shape_key = (spec.tasks, spec.selector, spec.backfill and spec.preemptible)
+    shape_key = (spec.tasks, spec.selector, may_backfill(spec.preemptible, spec.backfill, spec.min_runtime))
     try:
         return state.classes.get((queue.name, spec.priority, spec.preemptible, shape_key))
     except TypeError:
@@ -218,6 +221,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     state = turn.state
     at = f"job {event.job.id}: places"
     job = enter(turn, event.job)
+    job.evictions = event.evictions
     shape = job.cls.shape
     if not 0 <= event.rung < shape.rungs:
         raise bad(f"job {event.job.id}: rung", f"{event.rung} is not one of {shape.rungs}", "number rungs from 0")
@@ -259,8 +263,8 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     turn.unclaim(job, places)  # they run already
     del turn.out[length:]
     job.attempt = event.attempt
-    job.evictions = event.evictions
-    job.since = job.changed = event.since
+    turn.runs_since(job, event.since)
+    job.changed = event.since
     job.given_in = -1
     if turn.partial[-1:] == [job] and job.seq in job.cls.short:
         state.delist(job.cls.short, job.seq)  # what its gang lacks comes together or not at all
@@ -289,10 +293,15 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
     if cls is old:
         return
     charge = job.charge
-    listed = [name for name in ("pending", "running", "short", "tall") if job.seq in getattr(old, name)]
+    listed = [name for name in ("pending", "short", "tall") if job.seq in getattr(old, name)]
     state.pay(job, -charge)
     for name in listed:
         state.delist(getattr(old, name), job.seq)
+    if job.places:
+        state.delist(old.running, job.run)
+        state.enlist(cls.running, job.run)
+    if old.checkpoints:
+        state.journal.set(cls, "checkpoints", True)
     state.journal.set(job, "cls", cls)
     state.journal.set(job, "job", spec)
     for name in listed:
@@ -349,9 +358,11 @@ def _job_ended(turn: Turn, event: JobEnded) -> None:
 def _remove(turn: Turn, job: JobState) -> None:
     """Out of all lists; it holds nothing any more."""
     state, cls = turn.state, job.cls
-    for seqs in (cls.pending, cls.running, cls.short):
+    for seqs in (cls.pending, cls.short):
         if job.seq in seqs:
             state.delist(seqs, job.seq)
+    if job.run in cls.running:
+        state.delist(cls.running, job.run)
     forget_parked(state, job)
     turn.forget_run(job)
     state.ask(job, -job.demand)

@@ -4,22 +4,23 @@
     above their quota) or within share (then from those above share and quota). The rule holds for each queue on the
     victim's path and before each single victim, so what is in quota is never taken.
     Preempt: jobs of the same queue with strictly lower priority.
-    In both: preemptible, past its minimum run time, and not given a place in this turn or about to start.
+    In both: what rules.py allows.
 
 The order: lower priority classes of queues first, of queues above their shares, then lower job priorities (a stage is
-only left when it does not suffice); within a stage the queue most over its share, and of it the newest.
+only left when it does not suffice); within a stage the queue most over its share, and of it who loses the least work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace, merge
 from typing import NamedTuple
 
 from gpushare.cluster.model import Place
 from gpushare.cluster.order import ENDLESS, ratio
+from gpushare.cluster.rules import Barrier, How, barrier, harm
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import JobClass, JobState, QueueState
+from gpushare.cluster.state import JobClass, JobState, QueueState, Run
 from gpushare.cluster.turn import Turn
 
 NOTHING: Mapping[QueueState, int] = {}
@@ -244,39 +245,28 @@ def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
     return None
 
 
-def stoppable(turn: Turn, job: JobState) -> bool:
-    """It runs, and got no place in this turn: what is given in a turn is not taken in it."""
-    if job.unstarted or job.spared > turn.now:
-        return False
-    if job.given_in == turn.number:
+def allows(turn: Turn, job: JobState, how: How) -> bool:
+    """Do the rules allow this now? What was given in this cycle can be taken in the next, which is to follow."""
+    why = barrier(job, how, turn.now, turn.number)
+    if why is Barrier.GIVEN_NOW:
         turn.again = True
-        return False
-    return True
-
-
-def evictable(turn: Turn, job: JobState) -> bool:
-    """Nor is it protected by a minimum run time."""
-    if not stoppable(turn, job):
-        return False
-    granted = job.queue.granted
-    end = job.since + (granted if granted > job.job.min_runtime else job.job.min_runtime)
-    return end <= turn.now
+    return why is None
 
 
 def in_order(
     candidates: Iterable[Candidate],
     stage: tuple[int, int],
-    by_seq: Mapping[int, JobState],
+    turn: Turn,
     among: Container[QueueState] | None = None,
 ) -> Iterator[JobState]:
-    """Victims up to a stage, best first: the newest of the queue that is most over, taken one after the other."""
+    """Victims up to a stage, best first: of the queue that is most over the one that loses least, one after another."""
     leaves: dict[QueueState, list[Candidate]] = {}
     for one in candidates:
         if one.stage <= stage and (among is None or one.cls.queue in among):
             leaves.setdefault(one.cls.queue, []).append(one)
     if len(leaves) == 1:
         for found in leaves.values():
-            yield from _newest(found, by_seq)
+            yield from _least_lost(found, turn)
         return
     heap = [
         (found[0].stage[0], -ratio(leaf.allocated, leaf.share), -leaf.order, leaf.allocated, leaf)
@@ -288,7 +278,7 @@ def in_order(
         group, _, order, left, leaf = heap[0]
         jobs = begun.get(leaf)
         if jobs is None:
-            jobs = begun[leaf] = _newest(leaves[leaf], by_seq)
+            jobs = begun[leaf] = _least_lost(leaves[leaf], turn)
         job = next(jobs, None)
         if job is None:
             heappop(heap)
@@ -298,14 +288,33 @@ def in_order(
         heapreplace(heap, (group, -ratio(left, leaf.share), order, left, leaf))
 
 
-def _newest(candidates: Sequence[Candidate], by_seq: Mapping[int, JobState]) -> Iterator[JobState]:
-    """The jobs of one queue's classes, which come in order: lowest priority first, then newest first."""
+def _least_lost(candidates: Sequence[Candidate], turn: Turn) -> Iterator[JobState]:
+    """The jobs of one queue's classes, which come in order: lowest priority first, then the least work lost."""
+    by_seq, now = turn.state.by_seq, turn.now
+
+    def loss(run: Run) -> tuple[float, int, int]:
+        return harm(by_seq[run[2]], now)
+
     begin = 0
     while begin < len(candidates):
         stage, end = candidates[begin].stage, begin + 1
         while end < len(candidates) and candidates[end].stage == stage:
             end += 1
-        lists = [one.cls.running.newest_first() for one in candidates[begin:end]]
-        for seq in merge(*lists, reverse=True) if len(lists) > 1 else lists[0]:
-            yield by_seq[seq]
+        runs: Iterable[Run]
+        if end == begin + 1 and alike(candidates[begin].cls):
+            runs = candidates[begin].cls.running.newest_first()
+        else:
+            runs = merge(*(_by_loss(one.cls, loss) for one in candidates[begin:end]), key=loss)
+        for run in runs:
+            yield by_seq[run[2]]
         begin = end
+
+
+def alike(cls: JobClass) -> bool:
+    """Does the job of the class that started last lose the least? Where all hold as much, and none has checkpoints."""
+    shape = cls.shape
+    return not (shape.elastic or shape.by_bytes or shape.rungs > 1 or cls.checkpoints)
+
+
+def _by_loss(cls: JobClass, loss: Callable[[Run], tuple[float, int, int]]) -> Iterable[Run]:
+    return cls.running.newest_first() if alike(cls) else sorted(cls.running, key=loss)

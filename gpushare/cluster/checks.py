@@ -66,7 +66,7 @@ def check_node(node: Node) -> None:
 def check_policy(policy: Policy) -> None:
     if policy.endings not in ("instant", "reported"):
         raise bad("policy: endings", f"{policy.endings!r} is unknown", "write instant or reported")
-    for name in ("grow_hold", "reserve_after", "retry_after", "back_off"):
+    for name in ("grow_hold", "reserve_after", "retry_after", "back_off", "protect"):
         value = getattr(policy, name)
         if value is not None or name != "reserve_after":
             check_seconds(f"policy: {name}", value)
@@ -114,6 +114,8 @@ def check_job(job: Job) -> None:
     at = f"job {job.id}: "
     check_number(at + "priority", job.priority, -(2**31), 2**31)
     check_seconds(at + "min_runtime", job.min_runtime)
+    if job.checkpoint_every is not None:
+        check_seconds(at + "checkpoint_every", job.checkpoint_every)
     for index, tasks in enumerate(job.tasks):
         _check_tasks(f"{at}tasks[{index}]", tasks)
     lengths = {len(tasks.ladder) for tasks in job.tasks if tasks.ladder}

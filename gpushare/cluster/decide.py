@@ -44,7 +44,7 @@ from gpushare.cluster.placement import (
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State
 from gpushare.cluster.turn import Turn, spread
-from gpushare.cluster.victims import preempt, reclaim
+from gpushare.cluster.victims import commit, preempt, reclaim
 from gpushare.cluster.watch import FREED, NEXT, OVER, About, Ask, Key
 
 BY_LIMIT = frozenset({Code.LIMIT, Code.QUOTA})
@@ -130,7 +130,7 @@ def complete_or_stop(turn: Turn, job: JobState) -> None:
     queue = cls.queue
     after = queue.allocated + more_charge(turn.state, cls, wants_of(job, job.rung, True))
     in_right = after <= queue.share or queue.quota is None or after <= queue.quota
-    if (in_right and reclaim(turn, cls, job, True)) or preempt(turn, cls, job, True):
+    if stop_others(turn, cls, job, True, rightful=in_right, outranks=True):
         return
     turn.stop(job, Reason(Code.INCOMPLETE), again=True)
 
@@ -325,7 +325,7 @@ def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
         return False
     job = state.by_seq[cls.pending.first]
     if not shape.full:
-        mask = allowed_nodes(state, job)
+        mask = allowed_nodes(state, job, backfill=True)
         apart = spread(cls.queue)
         for rung in range(shape.rungs):
             if shape.rungs > 1 and forbidden(cls, _charge_on(state, shape, rung)) is not None:
@@ -516,7 +516,9 @@ def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
         return False
     job = _first(turn, cls, more)
     wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
-    return len(wants) == 1 and state.space.find(wants[0].need, allowed_nodes(state, job)) is not None
+    if len(wants) != 1:
+        return False
+    return state.space.find(wants[0].need, allowed_nodes(state, job, backfill=not more)) is not None
 
 
 def _has_means(turn: Turn, cls: JobClass) -> bool:
@@ -572,7 +574,7 @@ def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
     if not full and code in ROOM:  # is_open(), written out
         turn.state.to_try(cls)  # first where there is room now; others may have taken that by then
         return False
-    if code is Code.QUOTA or code is Code.NO_NODE:
+    if code is Code.QUOTA or code is Code.NO_NODE or not (more or cls.shape.possible):
         woken.pop(ask, None)
         return False
     job = turn.state.by_seq[seqs.items[seqs.head]]
@@ -605,9 +607,46 @@ def _by_some_means(turn: Turn, cls: JobClass, more: bool) -> bool:
     assert gate is not None
     if gate.code in ROOM and (consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)):
         return True
-    if _entitled(turn, cls, more) and reclaim(turn, cls, job, more):
+    return stop_others(turn, cls, job, more, rightful=_entitled(turn, cls, more), outranks=_outranks(cls))
+
+
+def stop_others(turn: Turn, cls: JobClass, job: JobState, more: bool, *, rightful: bool, outranks: bool) -> bool:
+    """Start the job, or one more of its tasks, in place of others; or where idle GPUs are reserved, if it could stop
+    others and fits there: then nobody is stopped, and the reservation is made again."""
+    places = _on_reserved(turn, job, more)
+    plan = (reclaim(turn, cls, job, more) if rightful else None) or (
+        preempt(turn, cls, job, more) if outranks else None
+    )
+    if plan is None:
+        return False
+    if places is None:
+        commit(turn, plan)
         return True
-    return _outranks(cls) and preempt(turn, cls, job, more)
+    state = turn.state
+    state.undo(plan.mark)
+    for place in places:
+        state.occupy(job, place)
+    if more:
+        turn.extend(job, places, THERE_IS_ROOM)
+    else:
+        turn.begin(job, places, plan.rung, THERE_IS_ROOM)
+    ageing.release(turn)
+    return True
+
+
+def _on_reserved(turn: Turn, job: JobState, more: bool) -> list[Place] | None:
+    """Idle places for it, on nodes that are reserved for another."""
+    state, shape = turn.state, job.cls.shape
+    if not state.space.reserved or job is state.reserver:
+        return None
+    mark, apart = state.mark(), spread(job.queue)
+    wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
+    mask = affordable(state, job.cls, wants, state.space.mask(shape.selector))
+    places = [place_task(state, job, want, mask, apart) for want in wants]
+    state.undo(mark)
+    found = sorted(place for place in places if place is not None)
+    allowed = forbidden(job.cls, sum(place.charge for place in found)) is None
+    return found if allowed and len(found) == len(wants) else None
 
 
 def _outranks(cls: JobClass) -> bool:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import groupby, islice
 
-from gpushare.cluster.candidates import entitled, reclaimable
+from gpushare.cluster.candidates import allows, entitled, reclaimable
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, next_charge, take, wants_of
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.rules import How
 from gpushare.cluster.space import NodeState, Space, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
@@ -134,11 +135,8 @@ class _Search:
     def _giving(self, node: NodeState) -> list[JobState]:
         """Those on the node that may shrink, in their order."""
         jobs = [self.state.by_seq[seq] for seq in node.jobs]
-        found = [one for one in jobs if one.cls in self.allowed and one is not self.job and not one.unstarted]
-        if any(one in self.turn.shifted for one in found):
-            # What is given in a turn is not taken in it: in the next one, then, which is to follow at once.
-            self.turn.again = True
-            found = [one for one in found if one not in self.turn.shifted]
+        able = [one for one in jobs if one.cls in self.allowed and one is not self.job]
+        found = [one for one in able if allows(self.turn, one, How.SHRINK)]
         return sorted(found, key=lambda one: (one.cls.priority, -one.seq))
 
     def _on(self, want: Want, node: NodeState) -> list[JobState] | None:

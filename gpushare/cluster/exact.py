@@ -27,9 +27,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare.cluster.candidates import Bounds, Unit, evictable
+from gpushare.cluster.candidates import Bounds, Unit, allows
 from gpushare.cluster.model import Place
 from gpushare.cluster.placement import Want, allowed_nodes
+from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import JobState, QueueState
 from gpushare.cluster.turn import Turn, spread
@@ -86,7 +87,7 @@ def answer_of(placed: list[Place], stopped: list[Unit], moved: Mapping[JobState,
 class Task:
     """One that needs a place."""
 
-    __slots__ = ("alike", "away", "charge", "job", "mask", "old", "rank", "stoppable", "want")
+    __slots__ = ("alike", "away", "charge", "job", "mask", "movable", "old", "rank", "stoppable", "want")
 
     def __init__(self, job: JobState, want: Want, old: Place, charge: int, mask: int) -> None:
         self.job = job
@@ -98,6 +99,7 @@ class Task:
         self.away = False
         """Whether it must leave its place."""
         self.stoppable = False
+        self.movable = True
         self.rank = 0
         """The smaller, the better a victim."""
         self.alike: object = None
@@ -140,6 +142,8 @@ class Search:
         """By node, who may leave: in groups of those that are alike, the best to disturb first."""
         self.free: dict[int, list[int]] = {}
         """Free bytes of the nodes that were touched."""
+        self.found: dict[tuple[Need, int], bool] = {}
+        """Whether there is room for a need on nodes that are as they were."""
         self.touched = 0
         self.uniform = sum(bool(nodes) for nodes in self.space.models.values()) == 1
         """All GPUs have the same memory."""
@@ -185,7 +189,7 @@ class Search:
         if not pending:
             return self._accepted()
         task, rest = pending[0], pending[1:]
-        movable = task.old is NOWHERE or (self.moving and not any(unit.job is task.job for unit in self.stopped))
+        movable = task.movable and not any(unit.job is task.job for unit in self.stopped)
         if movable:
             # Nobody else may be disturbed, so it does not matter who runs on a node, only what is free there.
             alike = not left and self.uniform and all(one.mask == task.mask for one in rest)
@@ -304,12 +308,30 @@ class Search:
 
     # ---- where there is room, and where it could be made -------------------------------------------------
 
+    def _untouched(self, need: Need, mask: int) -> bool:
+        """Is there room for it on one of these nodes that was not touched?"""
+        key = (need, mask & ~self.touched)
+        found = self.found.get(key)
+        if found is None:
+            found = self.found[key] = self.space.find(*key) is not None
+        return found
+
+    def _could_land(self, task: Task) -> bool:
+        """Is there room for it now, without anybody else leaving?"""
+        need = task.want.need
+        if self._untouched(need, task.mask):
+            return True
+        nodes = self.space.among(task.mask & self.touched)
+        return any(fit(node, self._free(node), need, None) for node in nodes)
+
     def _nodes(self, task: Task, *, open_: bool, each: int) -> list[NodeState]:
         """Where there is room for it, or where it might be made; of nodes with equally many free GPUs so many."""
         space, need, mask = self.space, task.want.need, task.mask
         if task.old is NOWHERE and self.landed and self.landed[-1][0].want.need == need:
             mask &= -1 << self.landed[-1][1].number  # equal tasks of the job go to nodes in their order
         found = list(space.among(mask & self.touched))
+        if open_ and not self._untouched(need, mask):
+            return found
         mask &= ~self.touched
         top = len(space.whole)
         if not need.whole:
@@ -345,22 +367,44 @@ class Search:
     def _sets(self, task: Task, left: int, stops: int) -> Iterator[tuple[NodeState, int | None, tuple[Task, ...]]]:
         """Nodes, of them the GPU if it is a part of one, and who would have to leave."""
         need, width = task.want.need, self.state.policy.search_width
+        landing: dict[tuple[Need, int], bool] = {}
+
+        def lands(one: Task) -> bool:
+            key = one.want.need, one.mask
+            if key not in landing:
+                landing[key] = self._could_land(one)
+            return landing[key]
+
         for node in self._nodes(task, open_=False, each=width)[:width]:
             if not self._step():
                 return
             if task.old is not NOWHERE and need.charge(node.memory) > task.charge:
                 continue
+            groups = self._residents(node)
+            # Who is the last to leave must go where there is room, or be stopped, as nobody can leave after him.
+            last = [group for group in groups if (group[0].stoppable and stops) or lands(group[0])]
+            if not (groups if left > 1 else last):
+                continue
             free = self._free(node)
             for gpu in each_gpu(need, free):
                 if not fit(node, free, need, gpu):
-                    for leaving in self._minimal(node, task, gpu, left, stops=stops):
+                    for leaving in self._minimal(node, task, gpu, left, (groups, last), stops=stops):
                         yield node, gpu, leaving
 
     def _minimal(
-        self, node: NodeState, task: Task, gpu: int | None, most: int, *, stops: int
+        self,
+        node: NodeState,
+        task: Task,
+        gpu: int | None,
+        most: int,
+        able: tuple[list[list[Task]], list[list[Task]]],
+        *,
+        stops: int,
     ) -> Iterator[tuple[Task, ...]]:
-        """Who could leave so that it fits; smallest sets first, and none of which a part would do."""
+        """Who could leave so that it fits: of the residents, or where nobody can leave after them, of those who can be
+        last. Smallest sets first, and none of which a part would do."""
         need, before = task.want.need, list(self._free(node))
+        residents, last = able
 
         def helps(one: Task) -> bool:
             if one.away or (gpu is not None and gpu not in one.old.gpus):
@@ -368,7 +412,10 @@ class Search:
             # Rather than put one of the same size out of its place, the task itself goes where that one would go.
             return one.want.need != need or bool(one.mask & ~task.mask) or (one.stoppable and stops > 0)
 
-        groups = [[one for one in group if helps(one)] for group in self._residents(node)]
+        def helping(some: list[list[Task]]) -> list[list[Task]]:
+            return [found for group in some if (found := [one for one in group if helps(one)])]
+
+        groups = helping(residents) if most > 1 else []
 
         def enough(leaving: Iterable[Task]) -> bool:
             free = before[:]
@@ -378,7 +425,7 @@ class Search:
             return bool(fit(node, free, need, gpu))
 
         for count in range(1, most + 1):
-            for leaving in choices(groups, count):
+            for leaving in choices(helping(last) if count == most else groups, count):
                 if not self._step():
                     return
                 if enough(leaving) and not (
@@ -406,7 +453,7 @@ class Search:
         return found
 
     def _movable(self, job: JobState) -> bool:
-        return job is not self.job and job.cls.preemptible and evictable(self.turn, job)
+        return job is not self.job and allows(self.turn, job, How.MOVE)
 
     def _task(self, job: JobState, place: Place) -> Task:
         key = (job.seq, place.group, place.task)
@@ -415,11 +462,12 @@ class Search:
             need = job.cls.shape.groups[place.group].needs[job.rung]
             task = Task(job, Want(place.group, place.task, need), place, place.charge, allowed_nodes(self.state, job))
             task.stoppable = job in self.victims
+            task.movable = self.moving and self._movable(job)
             task.rank = self.victims.get(job, len(self.victims) + self.state.sequence - job.seq)
             task.alike = key
             if len(job.places) == 1:
                 where = len(place.gpus) if need.whole else place.gpus
-                task.alike = job.cls, job.rung, task.stoppable, job in self.bounds.late, where
+                task.alike = job.cls, job.rung, task.stoppable, task.movable, job in self.bounds.late, where
             self.tasks[key] = task
         return task
 

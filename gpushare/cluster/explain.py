@@ -33,8 +33,9 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.placement import forbidden, forbidden_reason, why_no_room
 from gpushare.cluster.quantity import MICRO, format_gpus
+from gpushare.cluster.rules import Barrier, How, barrier, guarded_until
+from gpushare.cluster.space import FOREVER
 from gpushare.cluster.state import JobState, QueueState, State
-from gpushare.cluster.turn import min_runtime
 from gpushare.quantity import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -116,27 +117,28 @@ def _amount(quota: int | None) -> str:
 
 
 def _protected(state: State, queue: QueueState, now: float) -> Iterator[str]:
-    """What of a queue above its right can be taken."""
+    """What of a queue above its right can be taken, and by which rules the rest cannot."""
     over = queue.allocated - max(queue.share, queue.quota or 0)
-    fixed = protected = free = 0
-    until = None
+    found: Counter[Barrier | None] = Counter()
+    ends: dict[Barrier, float] = {}
     for cls in queue.classes.values():
-        for seq in cls.running:
+        for _, _, seq in cls.running:
             job = state.by_seq[seq]
-            end = job.since + min_runtime(job)
-            if not cls.preemptible:
-                fixed += 1
-            elif end > now:
-                protected += 1
-                until = end if until is None else min(until, end)
-            else:
-                free += 1
+            why = barrier(job, How.STOP, now)
+            found[why] += 1
+            if why in (Barrier.MIN_RUNTIME, Barrier.REFUSED):
+                ends[why] = min(guarded_until(job), ends.get(why, FOREVER))
+    free = found[None]
     parts = [f"{free} of its jobs can be stopped"] if free else ["none of its jobs can be stopped"]
-    if fixed:
-        parts.append(f"{count(fixed, 'is', 'are')} not preemptible")
-    if protected and until is not None:
-        who = count(protected, "is within its minimum run time,", "are within their minimum run time, the first")
-        parts.append(f"{who} for {format_duration(until - now)} more")
+    for why, one, many in (
+        (Barrier.NOT_PREEMPTIBLE, "is not preemptible", "are not preemptible"),
+        (Barrier.STARTING, "has not started yet", "have not started yet"),
+        (Barrier.MIN_RUNTIME, "is within its minimum run time,", "are within their minimum run time, the first"),
+        (Barrier.REFUSED, "could not be stopped by its engine,", "could not be stopped by their engine, the first"),
+    ):
+        if found[why]:
+            until = f" for {format_duration(ends[why] - now)} more" if why in ends else ""
+            parts.append(f"{count(found[why], one, many)}{until}")
     yield f"{queue.name} is {format_gpus(max(0, over))} above its share: {', '.join(parts)}"
 
 

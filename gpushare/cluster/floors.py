@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
-from gpushare.cluster.candidates import evictable
+from gpushare.cluster.candidates import allows
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, Space
 from gpushare.cluster.state import JobClass
 from gpushare.cluster.turn import Turn
@@ -49,9 +50,9 @@ def by_place(turn: Turn, classes: Sequence[JobClass], need: Need, mask: int) -> 
     for cls in classes:
         simple = cls.shape.simple
         alike = (simple.gpus, simple.charge(0)) if simple is not None and not simple.in_bytes else None
-        for seq in cls.running:
+        for _, _, seq in cls.running:
             job = by_seq[seq]
-            if evictable(turn, job):
+            if allows(turn, job, How.STOP):
                 for place in job.places.values():
                     sizes[place.node].append(alike or (len(place.gpus), place.charge))
     costs = []

@@ -204,10 +204,15 @@ class Job:
     selector: Selector = ANYWHERE
     wait: bool = True
     """False: refused, with the time to try again, if it cannot be placed now."""
-    backfill: bool = False
-    """May run on GPUs that are reserved for a gang, and is stopped when that gang is complete."""
+    backfill: bool = True
+    """May run on GPUs that are reserved for a gang, and is stopped when that gang is complete. What is not preemptible
+    or has a minimum run time never does."""
     name: str = ""
     """What its user calls it, if that is not the id; several jobs may have one name."""
+    movable: bool = False
+    """Loses nothing when it is stopped and started elsewhere. Others are not moved: that costs what a stop costs."""
+    checkpoint_every: float | None = None
+    """Seconds between its checkpoints: a stop loses the work since the last. None: all work since the start."""
 
 
 class Place(NamedTuple):
@@ -243,6 +248,9 @@ class Policy:
     """Seconds that a job or a node rests after a failed start; twice as long after each further one, up to 64 times."""
     start_tries: int = 3
     """A job that failed to start so often in a row is held."""
+    protect: float = 7200.0
+    """Seconds that a job is protected after its first eviction, once it runs again; three times as long after each
+    further one. It is stopped then only where nobody else will do."""
 
 
 # ---- events ------------------------------------------------------------------------------------------

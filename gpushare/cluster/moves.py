@@ -2,8 +2,8 @@
 
 A node on which some GPUs are missing for a task is cleared of the fewest movable tasks, and these are placed again
 elsewhere as if they were new. Nodes are tried in the order of the fewest moves, at most Policy.search_width of them
-for each task; if all that was moved finds a place, the job starts. Nobody loses anything but the restart: movable
-is what may also be evicted, so neither what is not preemptible nor what is within its minimum run time.
+for each task; if all that was moved finds a place, the job starts. Nobody loses anything: only jobs that say that they
+are movable move, and of these only such as might be stopped.
 
 If a node that had to be left by more is the first from which all find a place, or none is, the exact search (exact.py)
 looks for less: it also makes place for those who must leave, on other nodes.
@@ -12,10 +12,10 @@ looks for less: it also makes place for those who must leave, on other nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
 
 from gpushare.cluster import exact
-from gpushare.cluster.candidates import Unit, evictable
+from gpushare.cluster.candidates import Unit, allows
 from gpushare.cluster.clearing import Cost, clear
 from gpushare.cluster.exact import ANYBODY, MOST, Answer, answer_of
 from gpushare.cluster.model import Code, Place, Reason
@@ -30,8 +30,9 @@ from gpushare.cluster.placement import (
     wants_of,
 )
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, NodeState, fit_on
-from gpushare.cluster.state import JobClass, JobState, Shape, State
+from gpushare.cluster.state import JobClass, JobState, Shape, State, TaskShape
 from gpushare.cluster.turn import Turn, spread
 
 TRIES = 3
@@ -171,6 +172,8 @@ class Search:
         """Old places of what was moved."""
         self.floor = 0
         """No answer moves fewer."""
+        self.lands: dict[Need, bool] = {}
+        """Whether there was room for a need when the search began: nobody else moves."""
 
     def run(self) -> bool:
         for want in self.wants:
@@ -245,7 +248,9 @@ class Search:
         units: list[Unit] = []
         name = node.spec.name
         for job in [self.state.by_seq[seq] for seq in sorted(node.jobs, reverse=True)]:
-            if job is self.job or not job.cls.preemptible or not evictable(self.turn, job):
+            if job is self.job or not any(map(self._could_land, job.cls.shape.groups, repeat(job.rung))):
+                continue
+            if not allows(self.turn, job, How.MOVE):
                 continue
             if len(job.places) == 1 and job not in self.moved:
                 units.append(Unit(job, list(job.places.values()), name, len(units)))
@@ -255,6 +260,13 @@ class Search:
                 if place.node == name and (place.group, place.task) not in gone:
                     units.append(Unit(job, [place], name, len(units)))
         return units
+
+    def _could_land(self, group: TaskShape, rung: int) -> bool:
+        need = group.needs[rung]
+        found = self.lands.get(need)
+        if found is None:
+            found = self.lands[need] = self.state.space.find(need, self.state.space.alive) is not None
+        return found
 
     def _try(self, want: Want, node: NodeState, units: list[Unit]) -> bool:
         """Give the task its place there, and all who must leave others, the largest first."""

@@ -103,10 +103,9 @@ def _estimate_again(state: State, shape: Shape) -> None:
             state.weigh(cls.queue)
             state.open(cls)
         state.journal.set(cls, "demand", demand)
-        for seqs in (cls.pending, cls.running):
-            for seq in seqs:
-                job = state.by_seq[seq]
-                state.ask(job, max(demand, job.charge) - job.demand)
+        for seq in (*cls.pending, *(run[2] for run in cls.running)):
+            job = state.by_seq[seq]
+            state.ask(job, max(demand, job.charge) - job.demand)
 
 
 def node_lost(turn: Turn, event: NodeLost) -> None:

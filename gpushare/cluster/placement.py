@@ -40,11 +40,12 @@ def forbidden_reason(code: Code, queue: QueueState, need: int) -> Reason:
     return Reason(code, {"queue": queue.name, "quota": queue.quota, "allocated": queue.fixed, "need": need})
 
 
-def allowed_nodes(state: State, job: JobState) -> int:
-    """Nodes that it may use now: those that it selects, without those reserved for others."""
+def allowed_nodes(state: State, job: JobState, *, backfill: bool = False) -> int:
+    """Nodes that it may use now: those that it selects, without those reserved for others. A job that starts may
+    `backfill` these; what moves, grows or is taken from others never goes there."""
     shape = job.cls.shape
     mask = state.space.mask(shape.selector)
-    if state.space.reserved and not shape.backfill and job is not state.reserver:
+    if state.space.reserved and not (backfill and shape.backfill) and job is not state.reserver:
         mask &= ~state.space.reserved
     return mask
 

@@ -67,6 +67,8 @@ JOB_KEYS = (
     "min_runtime",
     "wait",
     "backfill",
+    "movable",
+    "checkpoint_every",
     "pool",
     "type",
     "node",
@@ -151,7 +153,7 @@ def policy(item: Item | None) -> Policy:
         return Policy()
     item.only(*(one.name for one in fields(Policy)))
     given: dict[str, Any] = {}
-    for name in ("grow_hold", "reserve_after", "retry_after", "back_off"):
+    for name in ("grow_hold", "reserve_after", "retry_after", "back_off", "protect"):
         if name in item.keys():  # noqa: SIM118  `in item` is false for null, which means never
             given[name] = item[name].seconds() if name in item else None
     for name, seconds in given.items():
@@ -212,7 +214,9 @@ def job(entry: Item) -> Job:
         given["priority"] = entry["priority"].integer(-(2**31), 2**31)
     if "min_runtime" in entry:
         given["min_runtime"] = entry["min_runtime"].seconds()
-    for name in ("preemptible", "wait", "backfill"):
+    if "checkpoint_every" in entry:
+        given["checkpoint_every"] = entry["checkpoint_every"].seconds()
+    for name in ("preemptible", "wait", "backfill", "movable"):
         if name in entry:
             given[name] = entry[name].flag()
     selector = Selector(

@@ -16,6 +16,7 @@ from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import decode, encode
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.rules import guarded_until
 from gpushare.cluster.space import FOREVER, NodeState
 from gpushare.cluster.state import FEW_CLASSES, JobClass, JobState, QueueState, State
 
@@ -258,6 +259,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     if one.seen:
         job.seen = dict.fromkeys(one.seen)
     state.enter(job, one.demand)
+    cls.checkpoints = cls.checkpoints or one.job.checkpoint_every is not None
     if one.held or one.until is not None:
         job.until = FOREVER if one.until is None else one.until
         state.parked[one.seq] = None
@@ -266,7 +268,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     if not one.places:
         cls.pending.add(one.seq)
         return
-    cls.running.add(one.seq)
+    cls.running.add(job.run)
     for place in one.places:
         state.occupy(job, place)
     state.pay(job, sum(place.charge for place in one.places))
@@ -275,7 +277,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
         for place in job.unstarted.values():
             state.claim(place, 1)
         state.waiting[one.seq] = None
-    ends = max(one.since + max(one.job.min_runtime, queue.granted), job.spared)
+    ends = guarded_until(job)
     if ends > now:
         state.guarded[one.seq] = ends
     shape = cls.shape

@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from typing import Generic, TypeVar
 
 from gpushare.cluster.journal import Journal
 from gpushare.cluster.model import ANYWHERE, Job, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.rules import may_backfill
 from gpushare.cluster.shares import Claim, Part, divide, share_out
 from gpushare.cluster.space import FOREVER, Need, NodeState, Space
 from gpushare.cluster.watch import Watch
@@ -35,38 +37,45 @@ NOTHING_SEEN: dict[tuple[int, int], None] = {}
 """The same for tasks that are known to run."""
 
 
-class SeqList:
-    """Sequence numbers in rising order; cheap at both ends, where nearly all changes happen."""
+Run = tuple[float, int, int]
+"""When a job started, how often it was evicted (negative), its sequence number: the last of these has lost the least if
+it is stopped now."""
+
+Key = TypeVar("Key", int, Run)
+
+
+class SeqList(Generic[Key]):
+    """Sequence numbers, or runs, in rising order; cheap at both ends, where nearly all changes happen."""
 
     __slots__ = ("head", "items")
 
     def __init__(self) -> None:
-        self.items: list[int] = []
+        self.items: list[Key] = []
         self.head = 0
 
     def __len__(self) -> int:
         return len(self.items) - self.head
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Key]:
         return iter(self.items[self.head :])
 
     def __bool__(self) -> bool:
         return self.head < len(self.items)
 
-    def __contains__(self, seq: int) -> bool:
+    def __contains__(self, seq: Key) -> bool:
         index = bisect_left(self.items, seq, self.head)
         return index < len(self.items) and self.items[index] == seq
 
-    def newest_first(self) -> Iterator[int]:
+    def newest_first(self) -> Iterator[Key]:
         """Of the list as it was when the iteration began."""
         return iter(self.items[self.head :][::-1]) if len(self) < 64 else self._newest_first()
 
-    def _newest_first(self) -> Iterator[int]:
+    def _newest_first(self) -> Iterator[Key]:
         items = self.items
         for index in range(len(items) - 1, self.head - 1, -1):
             yield items[index]
 
-    def falling(self) -> Iterator[int]:
+    def falling(self) -> Iterator[Key]:
         """Newest first; the list may change between two, each time."""
         index = len(self.items) - 1
         while index >= self.head:
@@ -75,10 +84,10 @@ class SeqList:
             index = bisect_left(self.items, seq, self.head) - 1
 
     @property
-    def first(self) -> int:
+    def first(self) -> Key:
         return self.items[self.head]
 
-    def add(self, seq: int) -> None:
+    def add(self, seq: Key) -> None:
         items, head = self.items, self.head
         if head == len(items):
             items.clear()
@@ -92,7 +101,7 @@ class SeqList:
         else:
             insort(items, seq, head)
 
-    def remove(self, seq: int) -> None:
+    def remove(self, seq: Key) -> None:
         items, head = self.items, self.head
         if items[head] == seq:
             self.head = head + 1
@@ -311,6 +320,7 @@ class JobClass:
 
     __slots__ = (
         "charge",
+        "checkpoints",
         "demand",
         "gate",
         "held",
@@ -335,12 +345,14 @@ class JobClass:
         self.priority = job.priority
         self.preemptible = job.preemptible
         self.shape = shape
-        self.pending = SeqList()
-        self.running = SeqList()
+        self.pending: SeqList[int] = SeqList()
+        self.running: SeqList[Run] = SeqList()
         """Placed, whether their tasks have started or not."""
-        self.short = SeqList()
+        self.checkpoints = False
+        """One of its jobs has checkpoints, or had."""
+        self.short: SeqList[int] = SeqList()
         """Of those placed, elastic ones that have fewer tasks than they could."""
-        self.tall = SeqList()
+        self.tall: SeqList[int] = SeqList()
         """Of those placed, those that can go down their ladder."""
         self.parked = 0
         """Jobs of it that are held or rest."""
@@ -382,6 +394,7 @@ class JobState:
         "places",
         "queue",
         "reason",
+        "resized_in",
         "rung",
         "seen",
         "seq",
@@ -412,6 +425,8 @@ class JobState:
         self.reason: Reason = THERE_IS_ROOM
         self.given_in = -1
         """The turn in which it was last given a place: none is taken from it in the same turn."""
+        self.resized_in = -1
+        """The turn in which it was last moved or let grow: it is not shrunk in the same turn."""
         self.evicted_in = -1
         """The turn in which it lost its last place: it may not take from others in the same turn."""
         self.evictions = 0
@@ -428,6 +443,11 @@ class JobState:
     @property
     def shape(self) -> Shape:
         return self.cls.shape
+
+    @property
+    def run(self) -> Run:
+        """Its place in the order of the jobs of its class that run."""
+        return self.since, -self.evictions, self.seq
 
     @property
     def ordered(self) -> list[Place]:
@@ -629,11 +649,11 @@ class State:
         self._hold(place, times)
         self.journal.entries.append((self._hold, place, -times))
 
-    def enlist(self, seqs: SeqList, seq: int) -> None:
+    def enlist(self, seqs: SeqList[Key], seq: Key) -> None:
         seqs.add(seq)
         self.journal.entries.append((seqs.remove, seq))
 
-    def delist(self, seqs: SeqList, seq: int) -> None:
+    def delist(self, seqs: SeqList[Key], seq: Key) -> None:
         seqs.remove(seq)
         self.journal.entries.append((seqs.add, seq))
 
@@ -682,7 +702,8 @@ class State:
     # ---- classes -------------------------------------------------------------------------------------
 
     def class_of(self, job: Job, queue: QueueState) -> JobClass:
-        shape_key = (job.tasks, job.selector, job.backfill and job.preemptible)
+        backfill = may_backfill(job.preemptible, job.backfill, job.min_runtime)
+        shape_key = (job.tasks, job.selector, backfill)
         key = (queue.name, job.priority, job.preemptible, shape_key)
         cls = self.classes.get(key)
         if cls is None:
@@ -690,7 +711,7 @@ class State:
                 self._tidy()
             shape = self.shapes.get(shape_key)
             if shape is None:
-                shape = Shape(job.tasks, job.selector, job.backfill and job.preemptible)
+                shape = Shape(job.tasks, job.selector, backfill)
                 shape.possible = self.too_large(shape) is None
                 self.journal.put(self.shapes, shape_key, shape)
                 if shape.several:

@@ -28,6 +28,7 @@ from gpushare.cluster.model import (
     Stop,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.rules import guarded_until
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import NO_PLACES, NOTHING_SEEN, JobState, QueueState, Shape, State
 
@@ -46,7 +47,6 @@ class Turn:
         "out",
         "partial",
         "reported",
-        "shifted",
         "state",
         "steps",
         "stuck",
@@ -65,8 +65,6 @@ class Turn:
         """Something that was started in this very turn may have to go: decide once more."""
         self.arrived: list[JobState] = []
         """Jobs submitted in this turn."""
-        self.shifted: dict[JobState, None] = {}
-        """Jobs that this turn has moved or let grow: it shrinks none of them."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
         self.choices: dict[tuple[Need, int], tuple[int, dict[NodeState, Any]]] = {}
@@ -87,7 +85,6 @@ class Turn:
             charge += place.charge
         state.pay(job, charge)
         state.delist(cls.pending, job.seq)
-        state.enlist(cls.running, job.seq)
         entries = journal.entries
         state.watch.changed[job.queue] = None
         kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.given_in)
@@ -98,6 +95,7 @@ class Turn:
         job.backfill = backfill
         job.reason = reason
         job.given_in = self.number
+        state.enlist(cls.running, job.run)
         shape = cls.shape
         if shape.elastic or shape.rungs > 1:
             self._note_elastic(job)
@@ -125,11 +123,11 @@ class Turn:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
 
     def guard(self, job: JobState) -> None:
-        """Note until when it cannot be stopped."""
+        """Note until when rules forbid to stop it, or some of them do."""
         state = self.state
-        until = max(job.since + max(job.job.min_runtime, job.queue.granted), job.spared)
-        if until > self.now:
-            state.journal.put(state.guarded, job.seq, until)
+        end = guarded_until(job)
+        if end > self.now:
+            state.journal.put(state.guarded, job.seq, end)
         else:
             state.journal.drop(state.guarded, job.seq)
 
@@ -214,7 +212,7 @@ class Turn:
             state.journal.drop(state.waiting, seq)
             state.journal.set(job, "given_in", self.number)
             if len(places) == len(job.places):
-                state.journal.set(job, "since", self.now)
+                self.runs_since(job, self.now)
             self.guard(job)
             self.loosen(job)
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, job.reason, job.backfill))
@@ -260,7 +258,10 @@ class Turn:
         self.leave(job, places)
         whole = not job.places
         if whole:
-            self.state.journal.set(job, "evictions", job.evictions + 1)
+            state = self.state
+            state.delist(job.cls.running, job.run)
+            state.journal.set(job, "evictions", job.evictions + 1)
+            state.enlist(job.cls.running, job.run)
         self.out.append(Preempt(job.job.id, job.attempt, tuple(sorted(places)), whole, for_job, reason))
         self.after_loss(job, reason)
 
@@ -268,7 +269,7 @@ class Turn:
         """Some of its places are gone: it goes on with the rest, or waits again when there is none."""
         state, cls = self.state, job.cls
         if not job.places:
-            state.delist(cls.running, job.seq)
+            state.delist(cls.running, job.run)
             state.enlist(cls.pending, job.seq)
             self.forget_run(job)
             state.journal.set(job, "reason", reason)
@@ -279,6 +280,13 @@ class Turn:
         elif cls.shape.elastic:
             self._note_elastic(job)
             state.open(cls)
+
+    def runs_since(self, job: JobState, since: float) -> None:
+        """It is running, and started at another time than was noted."""
+        state, running = self.state, job.cls.running
+        state.delist(running, job.run)
+        state.journal.set(job, "since", since)
+        state.enlist(running, job.run)
 
     def forget_run(self, job: JobState) -> None:
         """Notes about a run that is over."""
@@ -297,7 +305,7 @@ class Turn:
         self.leave(job, old)
         self.state.journal.set(job, "given_in", self.number)
         self.state.watch.changed[job.queue] = None
-        self.shifted[job] = None
+        self.state.journal.set(job, "resized_in", self.number)
         self.out.append(Move(job.job.id, job.attempt, tuple(sorted(old)), tuple(new), for_job, reason))
         if self.reported:
             self._claim(job, new)
@@ -345,7 +353,7 @@ class Turn:
     def grown(self, job: JobState, reason: Reason) -> None:
         self.state.journal.set(job, "changed", self.now)
         self.state.journal.set(job, "given_in", self.number)
-        self.shifted[job] = None
+        self.state.journal.set(job, "resized_in", self.number)
         self.out.append(Grow(job.job.id, job.rung, tuple(job.ordered), reason))
 
     def _restated(self, job: JobState) -> bool:
@@ -371,11 +379,6 @@ def physically_free(node: NodeState, gpu: int) -> bool:
     return node.free[gpu] + node.claimed.get(gpu, 0) - node.leaving.get(gpu, 0) >= 0
 
 
-def min_runtime(job: JobState) -> float:
-    """Seconds that the job runs undisturbed: its own, or what its queue or the nearest ancestor grants."""
-    return max(job.job.min_runtime, job.queue.granted)
-
-
 def spread(queue: QueueState) -> bool:
     for one in queue.path:
         if one.spec.placement is not None:
@@ -383,4 +386,4 @@ def spread(queue: QueueState) -> bool:
     return False
 
 
-__all__ = ["THERE_IS_ROOM", "Code", "Turn", "min_runtime", "physically_free", "spread"]
+__all__ = ["THERE_IS_ROOM", "Code", "Turn", "physically_free", "spread"]

@@ -25,17 +25,17 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
+from typing import NamedTuple
 
 from gpushare.cluster import exact, floors, moves
 from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
     Unit,
+    allows,
     candidates_for_preempt,
     candidates_for_reclaim,
-    evictable,
     in_order,
-    stoppable,
     units_on,
     within,
 )
@@ -46,6 +46,7 @@ from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Want, allowed_nodes, more_charge, place_task, take, wants_of
 from gpushare.cluster.proof import holds
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.rules import How, protected
 from gpushare.cluster.space import Need, NodeState, fit_on
 from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn, spread
@@ -88,7 +89,11 @@ class Search:
         self.gathered: dict[tuple[int, int], tuple[dict[NodeState, list[Unit]], Iterator[None]]] = {}
         """The same by stage, as each begins from the same state; and what still looks for more."""
         self.only: Mapping[int, None] | None = None
-        """If said, none but these may be victims, whatever their minimum run time."""
+        """If said, none but these may be victims: backfilling jobs, which give way."""
+        self.firm = False
+        """Also those may go that are protected after an eviction, as the others were not enough."""
+        self.passed_over = False
+        """One of those was."""
         self.refused: set[JobState] = set()
         """Whom the final check does not let go alone."""
         self.missing = 0
@@ -98,8 +103,11 @@ class Search:
         """Who may go, the best victims first; notes whose turn comes when his queues are at their bounds already."""
         of, late, turn = self.bounds.of, self.bounds.late, self.turn
         gone: dict[QueueState, int] = {}
-        for job in in_order(self.candidates, stage, self.state.by_seq, among):
-            if evictable(turn, job) if self.only is None else job.seq in self.only and stoppable(turn, job):
+        how = How.STOP if self.only is None else How.GIVE_WAY
+        for job in in_order(self.candidates, stage, turn, among):
+            if job.evictions and not self.firm and self.only is None and protected(job, self.state.policy, turn.now):
+                self.passed_over = True
+            elif (self.only is None or job.seq in self.only) and allows(turn, job, how):
                 chain = of.get(job.queue, ())
                 for queue, bound in chain:
                     if queue.allocated - gone.get(queue, 0) <= bound:
@@ -118,9 +126,13 @@ class Search:
         stages = sorted({one.stage for one in self.candidates})
         moving = bool(self.bounds.of) and self.state.policy.consolidate
         while not (found := self._evicting(stages) or (moving and self._moving(stages))):
-            if not self.bounds.spared:
+            if self.bounds.spared:
+                self.bounds.strict = self.bounds.spared = False
+            elif self.passed_over and not self.firm:
+                self.firm = True
+                self.gathered.clear()
+            else:
                 break
-            self.bounds.strict = self.bounds.spared = False
         self.gathered.clear()  # the generators in there hold this search
         return found
 
@@ -209,7 +221,7 @@ class Search:
         """One task, and all who could go are alike and large enough: nearly always the first of them will do."""
         if len(self.wants) > 1 or len(self.candidates) > 1:
             return False
-        return self.state.by_seq[self.candidates[0].cls.running.first].charge >= self._charge()
+        return self.state.by_seq[self.candidates[0].cls.running.first[2]].charge >= self._charge()
 
     def _too_little(self, stage: tuple[int, int], *, moving: bool = False) -> bool:
         """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
@@ -228,7 +240,7 @@ class Search:
                 return False
             if one.stage <= stage:
                 cls = one.cls
-                charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first].charge)
+                charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first[2]].charge)
                 total, most, had = held.get(cls.queue, (0, 0, 0))
                 total, most = total + len(cls.running) * charged, max(most, charged)
                 room = self.bounds.room(cls.queue)
@@ -304,7 +316,7 @@ class Search:
         for one in self.candidates:
             if one.stage == stage:
                 shape, queue = one.cls.shape, one.cls.queue
-                sample = self.state.by_seq[one.cls.running.first].charge
+                sample = self.state.by_seq[one.cls.running.first[2]].charge
                 excess = sample - charge if sample > charge else 0
                 if excess < least:
                     least, alike = excess, set()
@@ -540,7 +552,7 @@ class Search:
     def _free_elsewhere(self, unit: Unit) -> bool:
         """What of it cannot be where it was is moved: all of it finds a place, or nothing is changed."""
         job, mark = unit.job, self.state.mark()
-        if job in self.moved:
+        if job in self.moved or not allows(self.turn, job, How.MOVE):
             return False
         away = []
         for place in unit.places:
@@ -584,24 +596,34 @@ class Search:
 # ---- the two ways ------------------------------------------------------------------------------------
 
 
-def reclaim(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
-    """Make room for a job whose queue is below its share by taking from queues above theirs; start it."""
+class Plan(NamedTuple):
+    """What a search has found; the ledger is as it would be."""
+
+    search: Search
+    rung: int
+    more: bool
+    mark: tuple[int, int, int, int]
+    """Before the search."""
+
+
+def reclaim(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Plan | None:
+    """Room for a job whose queue is within its quota or share, taken from queues above theirs."""
     shape = cls.shape
     rung = job.rung if more else shape.rungs - 1
     wants = wants_of(job, rung, more)
     charge = more_charge(turn.state, cls, wants) if more else cls.charge
     candidates, bounds = candidates_for_reclaim(cls, charge)
-    return _take_from(turn, job, wants, candidates, bounds, rung=rung, more=more)
+    return _plan(turn, job, wants, candidates, bounds, rung=rung, more=more)
 
 
-def preempt(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
-    """Make room by stopping jobs of lower priority in the same queue; start it."""
+def preempt(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Plan | None:
+    """Room made by stopping jobs of lower priority in the same queue."""
     candidates, bounds = candidates_for_preempt(cls)
     rung = job.rung if more else cls.shape.rungs - 1
-    return _take_from(turn, job, wants_of(job, rung, more), candidates, bounds, rung=rung, more=more)
+    return _plan(turn, job, wants_of(job, rung, more), candidates, bounds, rung=rung, more=more)
 
 
-def _take_from(
+def _plan(
     turn: Turn,
     job: JobState,
     wants: list[Want],
@@ -610,21 +632,21 @@ def _take_from(
     *,
     rung: int,
     more: bool,
-) -> bool:
+) -> Plan | None:
     if not candidates or not wants:
-        return False
+        return None
     state = turn.state
     mark = state.mark()
     search = Search(turn, job, wants, candidates, bounds)
-    if not search.run():
-        state.undo(mark)
-        return False
-    commit(turn, search, rung, reclaimed=bool(bounds.ceilings), more=more)
-    return True
+    if search.run():
+        return Plan(search, rung, more, mark)
+    state.undo(mark)
+    return None
 
 
-def commit(turn: Turn, search: Search, rung: int, *, reclaimed: bool, more: bool, reason: Code = Code.PREEMPT) -> None:
+def commit(turn: Turn, plan: Plan, reason: Code = Code.PREEMPT) -> None:
     """The victims go, the others move, the job gets its places."""
+    search, reclaimed = plan.search, bool(plan.search.bounds.ceilings)
     job = search.job
     by_job: dict[JobState, list[Place]] = {}
     for unit in search.taken:
@@ -650,7 +672,7 @@ def commit(turn: Turn, search: Search, rung: int, *, reclaimed: bool, more: bool
         how = moves.how_moved(search.moved)
         why = Reason(Code.TAKEN_AND_MOVED, {**why.data, **how}) if by_job else Reason(Code.MOVED, how)
     search.placed.sort()
-    if more:
+    if plan.more:
         turn.extend(job, search.placed, why)
     else:
-        turn.begin(job, search.placed, rung, why)
+        turn.begin(job, search.placed, plan.rung, why)

@@ -288,7 +288,7 @@ def _validate_jobs(state: State) -> None:
         for seq in cls.pending:
             assert not state.by_seq[seq].places and state.by_seq[seq].cls is cls
             seqs[seq] = "pending"
-        for seq in cls.running:
+        for _, _, seq in cls.running:
             assert state.by_seq[seq].places and state.by_seq[seq].cls is cls and seq not in seqs
             seqs[seq] = "running"
         for seq in (*cls.short, *cls.tall):

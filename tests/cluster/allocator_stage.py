@@ -82,6 +82,7 @@ class Stage:
                 ladder=tuple(map(gpus, ladder)),
             )
         more.setdefault("preemptible", True)
+        more.setdefault("movable", True)
         self.actions = self.send(JobSubmitted(Job(name, queue, (tasks,), **more)))
         return name
 

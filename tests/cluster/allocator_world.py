@@ -260,7 +260,9 @@ class World:
             min_runtime=random.choice([0.0, 0.0, 0.0, 60.0]) if taste.min_runtime else 0.0,
             selector=selector,
             wait=random.random() < 0.93,
-            backfill=taste.reserve and random.random() < 0.3,
+            backfill=taste.reserve and random.random() < 0.6,
+            movable=random.random() < 0.8,
+            checkpoint_every=random.choice([None, None, 45.0]),
         )
 
     def end(self, name: str) -> None:
@@ -568,8 +570,7 @@ class World:
             assert winner.priority > job.priority
         if action.reason.code is Code.RECLAIM:
             assert self.jobs[action.for_job].queue != job.queue
-        if action.reason.code is not Code.BACKFILL_OVER:
-            assert run.since + self._min_runtime(job) <= self.now, "a victim within its minimum run time"
+        assert run.since + self._min_runtime(job) <= self.now, "a victim within its minimum run time"
 
     def _check_bound(self, for_job: str, queue: str, actions) -> None:
         """Before each victim, the largest last, the queue was above its quota."""
@@ -593,6 +594,7 @@ class World:
     def _check_movable(self, action: Move) -> None:
         job, run = self.jobs[action.job], self.running[action.job]
         assert job.preemptible
+        assert job.movable
         assert run.since + self._min_runtime(job) <= self.now
 
     def _min_runtime(self, job: Job) -> float:

@@ -69,9 +69,6 @@ def began(run: Judge, job: str) -> float:
     return next(time for time, action in run.actions if isinstance(action, Start) and action.job == job)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="one-GPU jobs that came before it hold the only reservation, one after the other"
-)
 def test_a_gang_among_jobs_that_cannot_be_stopped_starts_when_its_nodes_are_empty() -> None:
     """64 of 96 GPUs. It gets a reservation after ten minutes, and the jobs that run there then end within two hours."""
     for seed in (1, 2):

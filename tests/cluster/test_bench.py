@@ -153,7 +153,7 @@ def test_moving_looks_only_at_nodes_that_can_be_the_cheapest(monkeypatch) -> Non
     """Forty full nodes, and two on which one GPU is missing for the job: one of these it is."""
     allocator = Allocator(Policy())
     allocator.handle([NodeAdded(Node(f"n{n}", 2)) for n in range(42)] + [QueueAdded(Queue("q", quota=gpus(84)))], 0.0)
-    allocator.handle([JobSubmitted(Job(f"j{n}", "q")) for n in range(84)], 1.0)
+    allocator.handle([JobSubmitted(Job(f"j{n}", "q", movable=True)) for n in range(84)], 1.0)
     looked = []
     clear = moves.clear
     monkeypatch.setattr(moves, "clear", lambda node, *rest: looked.append(node.spec.name) or clear(node, *rest))

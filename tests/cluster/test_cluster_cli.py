@@ -135,10 +135,12 @@ def test_jobs_from_a_file(cluster) -> None:
 
 def test_every_word_of_a_job(cluster) -> None:
     line = "submit -q a --name j --memory 20Gi --limit 40Gi --gpus 2 --tasks 2 --min 1 --priority 7 --min-runtime 5m"
-    cluster(f"{line} --not-preemptible --type H100 --node n1 --label rack=r1 --pool default --backfill")
+    own = "--movable --checkpoint-every 10m"
+    cluster(f"{line} --not-preemptible --type H100 --node n1 --label rack=r1 --pool default --no-backfill {own}")
     (view,) = cluster.json("jobs")["jobs"]
     job = view["job"]
-    assert (job["priority"], job["preemptible"], job["min_runtime"], job["backfill"]) == (7, False, 300, True)
+    assert (job["priority"], job["preemptible"], job["min_runtime"], job["backfill"]) == (7, False, 300, False)
+    assert (job["movable"], job["checkpoint_every"]) == (True, 600)
     assert job["selector"] == {"pools": ["default"], "types": ["H100"], "labels": [["rack", "r1"]], "nodes": ["n1"]}
     tasks = job["tasks"][0]
     assert (tasks["least"], tasks["most"], tasks["gpus"]) == (1, 2, 2)

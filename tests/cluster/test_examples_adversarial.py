@@ -80,7 +80,7 @@ def test_a_large_job_starts_behind_a_stream_of_small_ones() -> None:
     large = stage.job("q", 8)
     for _ in range(60):
         stage.now += 10
-        stage.job("q")
+        stage.job("q", backfill=False)
         running = [name for name in stage.running() if name != large]
         if running and stage.now % 20 == 0:
             stage.end(running[0])

@@ -168,7 +168,7 @@ def scattered(**more):
     stage = Stage(FOUR_BY_TEN)
     stage.queue("a", 40)
     for index, (node, first) in enumerate([("n1", 0), ("n1", 3), ("n2", 0), ("n2", 3), ("n3", 0), ("n4", 0)]):
-        job = Job(f"three-{index}", "a", (Tasks(gpus=3),), **more)
+        job = Job(f"three-{index}", "a", (Tasks(gpus=3),), movable=True, **more)
         stage.send(JobRestored(job, (Place(0, 0, node, tuple(range(first, first + 3)), 0, 0),), since=0.0))
     assert sorted(node.free.count(80 * GIB) for node in stage.allocator.nodes.values()) == [4, 4, 7, 7]
     return stage

@@ -102,7 +102,7 @@ def test_what_moves_is_shrunk_in_another_turn() -> None:
     stage = Stage({"n1": 2, "n2": 2, "n3": 1})
     stage.queue("a", 5)
     place = Place(0, 0, "n1", (0,), 0, 0)
-    stage.send(JobRestored(Job("ladder", "a", (LADDER,)), (place,), since=0.0))
+    stage.send(JobRestored(Job("ladder", "a", (LADDER,), movable=True), (place,), since=0.0))
     fixed = Job("fixed", "a", (Tasks(gpus=1),), preemptible=False)
     stage.send(JobRestored(fixed, (place._replace(node="n2"),), since=0.0))
     elastic = Job("elastic", "a", (Tasks(gpus=2), Tasks(1, 2, share=gpus(0.6))))

@@ -101,7 +101,7 @@ def played(case: Case) -> tuple[int, int] | None:
         stage.queue(name, quota)
     restored = []
     for job in case.jobs:
-        one = Job(job.name, job.queue, (tasks_of(len(job.tasks), job.size),), preemptible=not job.fixed)
+        one = Job(job.name, job.queue, (tasks_of(len(job.tasks), job.size),), preemptible=not job.fixed, movable=True)
         places = tuple(Place(0, index, node, spot, 0, 0) for index, (node, spot) in enumerate(job.tasks))
         restored.append(JobRestored(one, places, since=0.0))
     stage.send(restored)

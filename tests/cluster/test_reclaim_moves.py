@@ -21,7 +21,7 @@ def stage_of(running: list[tuple[str, str, int, str]], policy: Policy | None = N
         gpus = tuple(range(first[node], first[node] + size))
         first[node] += size
         place = Place(0, 0, node, gpus, 0, 0)
-        stage.send(JobRestored(Job(name, queue, (Tasks(gpus=size),)), (place,), since=0.0))
+        stage.send(JobRestored(Job(name, queue, (Tasks(gpus=size),), movable=True), (place,), since=0.0))
     return stage
 
 
@@ -101,7 +101,7 @@ def scattered(nodes: dict[str, int], running: list[tuple[str, str, int, str]], *
     for name, queue, size, node in running:
         place = Place(0, 0, node, tuple(range(first[node], first[node] + size)), 0, 0)
         first[node] += size
-        job = Job(name, queue, (Tasks(gpus=size),), preemptible=not name.startswith("fixed"))
+        job = Job(name, queue, (Tasks(gpus=size),), preemptible=not name.startswith("fixed"), movable=True)
         stage.send(JobRestored(job, (place,), since=0.0))
     return stage
 
@@ -176,7 +176,11 @@ def test_a_part_of_a_gang_is_completed_in_place_of_lower_priority() -> None:
     stage = fresh(a=8)
     for node, gpus in (("n1", (4, 5, 6, 7)), ("n2", tuple(range(8)))):
         place = Place(0, 0, node, gpus, 0, 0)
-        stage.send(JobRestored(Job(f"low-{node}", "a", (Tasks(gpus=len(gpus)),), priority=10), (place,), since=0.0))
+        stage.send(
+            JobRestored(
+                Job(f"low-{node}", "a", (Tasks(gpus=len(gpus)),), priority=10, movable=True), (place,), since=0.0
+            )
+        )
     stage.send(JobRestored(GANG, PART, since=0.0))
     assert "gang" in stage.running()
     assert stage.evicted == ["low-n1"]

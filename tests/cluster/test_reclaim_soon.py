@@ -27,7 +27,9 @@ def played(seed: int) -> tuple[list[object], int]:
         fixed = random.random() < 0.1
         runtime = 100.0 if random.random() < 0.1 else 0.0
         queue = f"q{random.randrange(5)}"
-        jobs.append(JobSubmitted(Job(f"j{index}", queue, tasks, preemptible=not fixed, min_runtime=runtime)))
+        jobs.append(
+            JobSubmitted(Job(f"j{index}", queue, tasks, preemptible=not fixed, min_runtime=runtime, movable=True))
+        )
     stage.send(jobs)
     actions: list[object] = []
     for index in range(30):

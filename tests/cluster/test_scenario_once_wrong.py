@@ -1,7 +1,4 @@
-"""Decisions that the allocator once got wrong: each stays as a scenario or a short story.
-
-A mark `xfail` names behaviour that is still wrong. It is strict: a change that mends it must remove the mark.
-"""
+"""Decisions that the allocator once got wrong: each stays as a scenario or a short story."""
 
 from __future__ import annotations
 
@@ -34,27 +31,15 @@ from gpushare.errors import UsageError
 
 FOLDER = Path(__file__).resolve().parent / "scenarios"
 
-WRONG = {
-    "idle_but_reserved": "idle reserved GPUs are not seen, so somebody is evicted instead",
-}
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def marked(name: str) -> object:
-    marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=WRONG[name])] if name in WRONG else []
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", list(map(marked, NAMES)))
+@pytest.mark.parametrize("name", NAMES)
 def test_scenario(name: str) -> None:
     read = scenario.read(FOLDER / f"{name}.yaml")
     assert any(step.then is not None for step in read.steps), "a scenario that checks nothing"
     _, failures = scenario.run(read)
     assert not failures, "\n".join(map(str, failures))
-
-
-def test_each_wrong_scenario_is_there() -> None:
-    assert set(WRONG) <= set(NAMES)
 
 
 def test_a_job_that_needs_no_task_is_refused_or_kept_in_order() -> None:
@@ -90,7 +75,6 @@ def borrowed(borrowers: int) -> Simulation:
     return run
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the last to arrive is stopped again and again")
 def test_claims_that_come_again_do_not_always_stop_the_same_job() -> None:
     """Eight claims of half an hour in a day, four borrowers: none of these is stopped more than three times."""
     run = borrowed(4)
@@ -101,7 +85,6 @@ def test_claims_that_come_again_do_not_always_stop_the_same_job() -> None:
     assert max(evicted.values()) <= 3, evicted
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a victim is chosen by its arrival, not by the work lost")
 def test_the_job_that_loses_the_least_work_is_stopped() -> None:
     """Three borrowers have worked for a day; the fourth, the one that came first, has started again an hour ago."""
     run = borrowed(3)
@@ -116,7 +99,6 @@ def test_the_job_that_loses_the_least_work_is_stopped() -> None:
     assert [action.job for _, action in run.actions if isinstance(action, Preempt)] == ["first"]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a move is free, although the work of the moved is lost")
 def test_a_job_that_cannot_be_moved_without_loss_is_not_moved_for_a_borrower() -> None:
     """Two jobs have run for a day, and did not say that they can be moved. The newcomer has no right to their room."""
     run = Simulation(Policy(), check=True)

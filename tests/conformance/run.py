@@ -118,6 +118,7 @@ def _job(job: Mapping[str, Any], known: Known, seats: Seats, labelled: dict[tupl
         tuple(tasks for tasks, _ in groups),
         job["priority"],
         job["preemptible"] and not stuck,
+        movable=True,
         selector=selector,
     )
     places = []

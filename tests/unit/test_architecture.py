@@ -49,6 +49,7 @@ CLUSTER = [
     "proof",
     "quantity",
     "reasons",
+    "rules",
     "shares",
     "space",
     "state",
