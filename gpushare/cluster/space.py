@@ -180,7 +180,8 @@ class Space:
 
     def mask(self, selector: Selector) -> int:
         """The nodes that a selector allows, where something may start."""
-        return self.reach(selector) & ~self.closed
+        nodes = self.reach(selector)
+        return nodes & ~self.closed if self.closed else nodes
 
     def pay(self, node: NodeState, gpus: tuple[int, ...], charge: int) -> None:
         """Note what our jobs pay for these GPUs of an odd node; may be negative."""

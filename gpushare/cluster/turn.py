@@ -221,8 +221,9 @@ class Turn:
         """Tasks are told to stop; until that is reported their places are not empty."""
         state = self.state
         places = list(places)
-        for place in places:
-            state.journal.drop(job.seen, (place.group, place.task))
+        if job.seen:
+            for place in places:
+                state.journal.drop(job.seen, (place.group, place.task))
         if not self.reported:
             return
         key = (job.job.id, job.attempt)
@@ -275,7 +276,8 @@ class Turn:
             state.journal.set(job, "reason", reason)
             state.journal.set(job, "since", self.now)
             state.journal.set(job, "evicted_in", self.number)
-            state.journal.set(job, "seen", NOTHING_SEEN)
+            if job.seen:
+                state.journal.set(job, "seen", NOTHING_SEEN)
             state.open(cls)
         elif cls.shape.elastic:
             self._note_elastic(job)

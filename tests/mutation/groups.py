@@ -33,7 +33,12 @@ class Group:
 GROUPS = (
     Group("core", ("daemon/gpushared/core/*.py",), ("tests/core", "tests/property"), pure=True),
     Group("shell", ("daemon/gpushared/**/*.py",), ("tests/daemon",), ("daemon/gpushared/core/*.py",)),
-    Group("allocator", ("gpushare/cluster/*.py",), ("tests/cluster", "tests/conformance"), pure=True),
+    Group(
+        "allocator",
+        ("gpushare/cluster/*.py", "gpushare/cluster/engines/*.py"),
+        ("tests/cluster", "tests/conformance"),
+        pure=True,
+    ),
     Group("library", ("shim/preload/*.[ch]", "shim/*.h"), ("tests/shim", SANITIZERS), ("shim/*_abi.h",)),
     Group(
         "commandline",
