@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gpushared.clients.clients import Clients
+from gpushared.clients.clients import Client, Clients
 from gpushared.clients.credit import CreditPages
 from gpushared.clients.pages import Pages
 from gpushared.core import instructions as do
@@ -112,6 +112,10 @@ class Shell:
 
     def feed(self, event: Event) -> None:
         self.core_loop.feed(event)
+
+    def trimmed(self, client: Client) -> None:
+        """A process says that it has ended a trim."""
+        self.credit_effects.trimmed(client)
 
     def recover(self, pages: Pages) -> None:
         """Know what an earlier daemon left. The GPUs must be known already."""

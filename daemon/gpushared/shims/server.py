@@ -405,7 +405,7 @@ class ShimServer:
         elif kind == DETACH:
             self._detach(connection, client, seq)
         elif kind == TRIMMED:
-            self.shell.credit_effects.trimmed(client)
+            self.shell.trimmed(client)
             self._reply(connection, seq, OK)
         else:
             # A later library may say what is not known here yet; it is told so, and nothing is held against it.
