@@ -20,7 +20,7 @@
 #include "lock.h"
 
 #define GS_SHARD_BITS   6
-#define GS_REGION_BITS  13
+#define GS_REGION_BITS  15
 #define GS_REGION_SHIFT 21 /* the driver maps memory in blocks of 2 MiB */
 
 enum gs_kind_of_memory { GS_LINEAR, GS_MANAGED, GS_POOLED, GS_ARRAY, GS_MIPMAP, GS_HANDLE, GS_MAPPING };
