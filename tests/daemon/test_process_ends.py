@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -248,4 +249,35 @@ def test_a_job_ends_with_its_wrapper(daemon, program, kind):
             until(lambda: processes(daemon, {"id": job}) == [])
             assert daemon.client.job(job)["state"] == "running"
             wrapper.kill()
+    until(lambda: daemon.client.jobs() == [])
+
+
+def test_a_job_lasts_as_long_as_its_program_when_the_wrapper_is_killed(daemon, program):
+    """Between two processes that use the GPU nothing of the job has a page, and its request stays its own."""
+    import subprocess
+    import sys
+
+    code = f"""if 1:
+        import os, subprocess, sys, time
+        from pathlib import Path
+        from gpushare.client import Client
+        client = Client(Path({str(daemon.directory / "api.sock")!r}))
+        job = client.register({{"name": "w", "command": ["w"], "request": "6Gi", "limit": "6Gi", "gpus": 1}})
+        main = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        client.set_main(job["id"], main.pid)
+        print(job["id"], main.pid, flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as wrapper:
+        job, main = wrapper.stdout.readline().split()
+        wrapper.kill()
+    one = program(daemon.shim)
+    assert one.call("hello", job, request=6 * GIB, limit=6 * GIB)["status"] == lib.GS_OK
+    one.call("attach", GPU)
+    one.close()
+    until(lambda: processes(daemon, {"id": job}) == [])
+    time.sleep(0.2)
+    shown = daemon.client.job(job)
+    assert shown["state"] == "running" and shown["gpus"][0]["request"] == 6 * GIB
+    os.kill(int(main), signal.SIGKILL)
     until(lambda: daemon.client.jobs() == [])

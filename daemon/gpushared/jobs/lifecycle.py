@@ -86,8 +86,12 @@ class JobLifecycle:
         record.notify(kind, told.render(), {**told.data, **more})
 
     def _wrapper_ended(self, record: JobRecord) -> None:
+        main = record.main
         if record.state is JobState.QUEUED:
             self.withdraw(record)
+        elif main is not None and main.alive() and main is not record.wrapper:
+            # The wrapper was killed and its program runs on. The job keeps its request between two of its processes.
+            self.registry.set_wrapper(record, main)
         else:
             self.end(record)
 

@@ -62,7 +62,8 @@ class JobRecord:
     """As a date, for people. The system's clock may be set: what counts seconds counts from `began`."""
     began: float = field(default_factory=time.monotonic)
     wrapper: Process | None = None
-    """Who submitted the job; its end is the job's. None: the environment alone, and the job ends with its processes."""
+    """Who submitted the job; its end is the job's. If it is killed, the program that it started takes its place. None:
+    the environment alone, and the job ends with its processes."""
     main: Process | None = None
     """What the wrapper has started: stopped with the job, even while it has no GPU open."""
     patience: float | None = None
