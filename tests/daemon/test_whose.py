@@ -169,7 +169,7 @@ def test_the_daemon_leaves_it_alone_and_says_so(node, caplog):
     assert entry.main.pid == node.pid
 
     def act():
-        for event in [shell._kill(Kill(node.job, (), WHY))]:
+        for event in [shell.stopper.kill(Kill(node.job, (), WHY))]:
             assert event is not None
             shell.feed(event)
 
@@ -187,7 +187,7 @@ def test_the_daemon_leaves_it_alone_and_says_so(node, caplog):
 def test_a_reclaim_of_a_program_that_has_become_roots_goes_on_with_others(node):
     """Terminate names processes with pages only; the main process is for the kill."""
     shell = node.daemon.shell
-    assert node.daemon.call(lambda: shell._terminate(Terminate(node.job, (), 1.0, WHY))) is None
+    assert node.daemon.call(lambda: shell.stopper.terminate(Terminate(node.job, (), 1.0, WHY))) is None
     entry = shell.registry.get(node.job)
     assert entry.reclaim is not None
     sent = node.daemon.call(lambda: stop(entry, [], signal.SIGKILL))

@@ -94,8 +94,8 @@ def compile_program(compiler: str, output: Path, *arguments: str | Path) -> Path
 
 
 def exported(library: Path) -> set[str]:
-    """What a library defines for others. Hidden symbols, which some linkers list all the same, are not for others."""
+    """What a library defines for others. Some linkers also list hidden symbols and sections, which are not for others."""
     out = subprocess.run(["readelf", "--dyn-syms", "-W", str(library)], capture_output=True, text=True, check=True)
     rows = [line.split() for line in out.stdout.splitlines()]
-    found = [row for row in rows if len(row) >= 8 and row[0][:-1].isdigit() and row[6] != "UND" and row[5] != "HIDDEN"]
-    return {row[7].split("@")[0] for row in found}
+    symbols = [row for row in rows if len(row) >= 8 and row[0][:-1].isdigit() and row[3] != "SECTION"]
+    return {row[7].split("@")[0] for row in symbols if row[6] != "UND" and row[5] != "HIDDEN"}
