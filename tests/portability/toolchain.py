@@ -94,7 +94,7 @@ def compile_program(compiler: str, output: Path, *arguments: str | Path) -> Path
 
 
 def exported(library: Path) -> set[str]:
-    """What a library defines for others. Some linkers also list hidden symbols and sections, which are not for others."""
+    """What a library defines for others: not hidden symbols and sections, which some linkers list, too."""
     out = subprocess.run(["readelf", "--dyn-syms", "-W", str(library)], capture_output=True, text=True, check=True)
     rows = [line.split() for line in out.stdout.splitlines()]
     symbols = [row for row in rows if len(row) >= 8 and row[0][:-1].isdigit() and row[3] != "SECTION"]
