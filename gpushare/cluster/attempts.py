@@ -171,7 +171,7 @@ def stop_refused(turn: Turn, event: StopRefused) -> None:
 
 
 def _make_way(turn: Turn, job: JobState, places: Iterable[Place], reason: Reason) -> None:
-    """Whoever was to start in these places, or the job itself elsewhere, is not."""
+    """Give up starts of other jobs in these places, and starts of this job anywhere."""
     state = turn.state
     gpus = {(place.node, gpu) for place in places for gpu in place.gpus}
     for seq in sorted(state.waiting):

@@ -98,7 +98,8 @@ def check_queue(queue: Queue) -> None:
     unknown, quota, limit = queue.placement not in (None, "pack", "spread"), queue.quota, queue.limit
     below_quota = limit is not None and quota is not None and limit < quota
     too_low = f"{format_gpus(limit or 0)} is below the quota of {format_gpus(quota or 0)}"
-    above_most = None not in (queue.default_limit, queue.max_limit) and queue.default_limit > queue.max_limit  # type: ignore[operator]
+    usual, highest = queue.default_limit, queue.max_limit
+    above_most = usual is not None and highest is not None and usual > highest
     _refuse(
         at,
         (unknown, "placement", f"{queue.placement!r} is unknown", "write pack or spread"),

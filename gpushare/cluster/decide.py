@@ -23,7 +23,7 @@ from itertools import count
 
 from gpushare.cluster import ageing, elastic
 from gpushare.cluster.candidates import entitled
-from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.model import USUAL_MEMORY, Code, Place, Reason
 from gpushare.cluster.moves import consolidate, could_consolidate
 from gpushare.cluster.order import ABOVE, ROOM, WITHIN_SHARE, Order, is_more_open, is_open, standing
 from gpushare.cluster.placement import (
@@ -355,7 +355,7 @@ def _for_others(state: State, cls: JobClass, job: JobState, mask: int) -> bool:
 
 def _charge_on(state: State, shape: Shape, rung: int) -> int:
     memories = state.memories(shape)
-    return shape.least_charge(memories[-1] if memories else 80 * 2**30, rung)
+    return shape.least_charge(memories[-1] if memories else USUAL_MEMORY, rung)
 
 
 def _touches(state: State, places: Iterable[object], nodes: int) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from gpushare.cluster import views
 from gpushare.cluster.candidates import candidates_for_preempt, candidates_for_reclaim
 from gpushare.cluster.model import (
+    USUAL_MEMORY,
     Code,
     Event,
     Explanation,
@@ -273,9 +274,8 @@ def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
     if selector.nodes:
         return []
     memories = state.memories(shape)
-    memory = max(
-        [*memories, *(group.needs[-1].amount for group in shape.groups if group.needs[0].in_bytes)], default=80 * 2**30
-    )
+    in_bytes = [group.needs[-1].amount for group in shape.groups if group.needs[0].in_bytes]
+    memory = max([*memories, *in_bytes], default=USUAL_MEMORY)
     steps: list[tuple[str, Event]] = []
     number = len(state.space.nodes)
     for group in shape.groups:

@@ -25,7 +25,7 @@ has changed then.
 
 Two ways to run it, `Policy.endings`:
 
-    "instant"    whoever is told to stop is gone at once: for plans, simulations and tests
+    "instant"    a job that is told to stop is gone at once: for plans, simulations and tests
     "reported"   a task told to stop holds its GPUs until Stopped(job, attempt) arrives. What it frees belongs from
                  the decision on to the job that it was freed for; that job's Start comes when all of it is free.
 """
@@ -89,6 +89,8 @@ __all__ = [
 ]
 
 MOST_GPUS_OF_NODE = 1024
+USUAL_MEMORY = 80 * 2**30
+"""Bytes of one GPU, where nobody says how many it has."""
 
 
 # ---- what there is -----------------------------------------------------------------------------------
@@ -100,7 +102,7 @@ class Node:
 
     name: str
     gpus: int
-    memory: int = 80 * 2**30
+    memory: int = USUAL_MEMORY
     """Bytes of one GPU."""
     type: str = ""
     pool: str = "default"
@@ -194,7 +196,7 @@ class Job:
     """What a user submits. All `least` tasks of all groups start together or none does."""
 
     id: str
-    """Names this job for ever. An engine uses its own identity of the job (a uid), which no other job ever has."""
+    """Names this job, and no later one. An engine uses its own identity of the job (a uid), which no other job has."""
     queue: str
     tasks: tuple[Tasks, ...] = (Tasks(),)
     priority: int = 50
@@ -455,7 +457,7 @@ class Stopped:
 class StopRefused:
     """With Policy.endings == "reported": this attempt was told to stop and goes on running, all of it.
 
-    It has its places again, and nothing is taken from it for some time. Whoever was to get them waits again."""
+    It has its places again, and nothing is taken from it for some time. The job that was to get them waits again."""
 
     job: str
     attempt: int

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare.cluster.model import Code, Place, Reason, Selector
+from gpushare.cluster.model import USUAL_MEMORY, Code, Place, Reason, Selector
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State, TaskShape
@@ -233,4 +233,4 @@ def next_charge(state: State, cls: JobClass, more: bool) -> int:
 
 def more_charge(state: State, cls: JobClass, wants: list[Want]) -> int:
     memories = state.memories(cls.shape)
-    return sum(want.need.charge(memories[-1] if memories else 80 * 2**30) for want in wants)
+    return sum(want.need.charge(memories[-1] if memories else USUAL_MEMORY) for want in wants)

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from gpushare.cluster.journal import Journal
-from gpushare.cluster.model import ANYWHERE, Job, Place, Policy, Queue, Reason, Selector, Tasks
+from gpushare.cluster.model import ANYWHERE, USUAL_MEMORY, Job, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import may_backfill
@@ -785,14 +785,14 @@ class State:
     def least_charge(self, shape: Shape) -> int:
         """Least cost of its gang: on the largest GPUs, on the last rung."""
         memories = self.memories(shape)
-        return shape.least_charge(memories[-1] if memories else 80 * 2**30, shape.rungs - 1)
+        return shape.least_charge(memories[-1] if memories else USUAL_MEMORY, shape.rungs - 1)
 
     def demand_of(self, shape: Shape) -> int:
         """What it would hold if it had all that it asks for."""
         if not shape.possible:
             return 0
         memories = self.memories(shape)
-        return shape.top_charge(memories[-1] if memories else 80 * 2**30)
+        return shape.top_charge(memories[-1] if memories else USUAL_MEMORY)
 
     # ---- shares --------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
 
     def open(self, token: object, cookie: str | None) -> Session:
-        """The session of whoever knows the token: the browser's own if it has one, so that its other tabs go on.
+        """A session for a caller that knows the token: the browser's own if it has one, so that its other tabs go on.
         Refusal where the token is wrong."""
         if not isinstance(token, str) or not _same(token, self.token):
             raise Refusal(403, "wrong_token", "this address is not, or no longer, the one that the command printed")

@@ -305,7 +305,7 @@ void gs_pool_settle_all(void) {
     }
 }
 
-/* See gs_account_squeeze. Whoever calls may know nothing of these pools: only under its mutex does one stay alive. */
+/* See gs_account_squeeze. The caller may know nothing of these pools, and a pool stays alive only under its mutex. */
 static void squeeze(struct gs_gpu *gpu, bool all) {
     uint32_t last = count();
     for (struct gs_pool *pool = pools; pool < pools + last; pool++) {

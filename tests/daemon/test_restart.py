@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import threading
 import time
 
@@ -104,6 +105,33 @@ def test_a_job_whose_wrapper_died_meanwhile_ends_with_its_processes(node, progra
     node.start()
     assert node.client.job(job)["state"] == "running"
     one.close()
+    until(lambda: node.client.jobs() == [])
+
+
+def test_a_job_whose_wrapper_died_meanwhile_lasts_as_long_as_its_program(node):
+    import subprocess
+    import sys
+
+    node.start()
+    code = f"""if 1:
+        import subprocess, sys
+        from pathlib import Path
+        from gpushare.client import Client
+        client = Client(Path({str(node.directory / "api.sock")!r}))
+        job = client.register({{"name": "w", "command": ["w"], "request": "1Gi", "limit": "2Gi", "gpus": 1}})
+        main = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        client.set_main(job["id"], main.pid)
+        print(job["id"], main.pid)
+        input()
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-uc", code], **pipes) as wrapper:
+        job, main = wrapper.stdout.readline().split()
+        node.kill()
+        wrapper.kill()
+    node.start()
+    assert node.client.job(job)["state"] == "running"
+    os.kill(int(main), signal.SIGKILL)
     until(lambda: node.client.jobs() == [])
 
 

@@ -1,4 +1,4 @@
-"""The HTTP+JSON API on api.sock, for the command line and whoever speaks HTTP to a Unix socket.
+"""The HTTP+JSON API on api.sock, for the command line and all other programs that speak HTTP to a Unix socket.
 
 Who calls is known from the kernel (SO_PEERCRED). Everybody may look; a job is changed and ended by its own user
 and by administrators: root, and a group that the settings may name. Every error has the same shape:

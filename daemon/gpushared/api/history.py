@@ -127,11 +127,7 @@ def seen(shell: Shell) -> dict[SeriesKey, Amounts]:
     found: dict[SeriesKey, Amounts] = {}
     jobs = shell.core.jobs.values()
     for gpu in shell.core.gpus.values():
-        used = shell.credit.used_by(gpu.shares, gpu.id)
-        by_job: dict[str, int] = {}
-        for share in gpu.shares.values():
-            usage = used.get(share.process, share.used) + share.overhead
-            by_job[share.job] = by_job.get(share.job, 0) + usage
+        by_job = shell.credit.usage_by_job(gpu)
         lent = 0
         for job in jobs:
             bounds = job.bounds.get(gpu.id)

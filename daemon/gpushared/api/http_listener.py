@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import socket
 import time
@@ -19,6 +18,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from gpushared.runtime.shell import Shell
+from gpushared.system.acceptor import Acceptor
 from gpushared.system.descriptors import CarefulSocket
 from gpushared.system.logs import Sparingly, facts, log
 from gpushared.system.processes import peer_credentials
@@ -189,7 +189,7 @@ class HttpListener:
         self._loop = asyncio.get_running_loop()
         self._user_limits = shell.limits.users
         self._descriptors = shell.limits.descriptors
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._connections: dict[web.RequestHandler, HttpConnection] = {}
         self._by_uid: dict[int, int] = {}
         self._beginning: set[asyncio.Task[object]] = set()
@@ -200,19 +200,18 @@ class HttpListener:
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
-        listener.setblocking(False)
-        listener.listen(BACKLOG)
-        self._listener = listener
-        self._loop.add_reader(listener.fileno(), self._on_connections)
+        self._acceptor = Acceptor(listener, BACKLOG, self._on_connections, self._note_pause)
         self._check()
 
     def close(self) -> None:
         if self._checking is not None:
             self._checking.cancel()
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+
+    def _note_pause(self, error: str) -> None:
+        log.warning("cannot accept connections", extra=facts(error=error))
 
     def connection_of(self, inner: web.RequestHandler) -> HttpConnection | None:
         return self._connections.get(inner)
@@ -233,16 +232,9 @@ class HttpListener:
 
     def _on_connections(self) -> None:
         for _ in range(ACCEPTS):
-            if self._listener is None:
+            sock = self._acceptor.accept() if self._acceptor is not None else None
+            if sock is None:
                 return
-            try:
-                sock, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause_accepting(error)
-                return
-            sock.setblocking(False)
             self._take_in(sock)
 
     def _take_in(self, sock: socket.socket) -> None:
@@ -284,16 +276,3 @@ class HttpListener:
         with contextlib.suppress(OSError):  # it need not know
             sock.send(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         sock.close()
-
-    def _pause_accepting(self, error: OSError) -> None:
-        """Out of descriptors: the socket stays readable, so look away for a moment instead of spinning."""
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM) or self._listener is None:
-            raise error
-        log.warning("cannot accept connections", extra=facts(error=error.strerror))
-        listener = self._listener.fileno()
-        self._loop.remove_reader(listener)
-        self._loop.call_later(0.5, self._resume_accepting)
-
-    def _resume_accepting(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._on_connections)

@@ -152,11 +152,7 @@ class Views:
 
     def _gpu(self, gpu: Gpu, viewer: Viewer | None) -> api.Gpu:
         core = self.shell.core
-        used = self.shell.credit.used_by(gpu.shares, gpu.id)
-        by_job: dict[str, int] = {}
-        for share in gpu.shares.values():
-            usage_of_share = used.get(share.process, share.used) + share.overhead
-            by_job[share.job] = by_job.get(share.job, 0) + usage_of_share
+        by_job = self.shell.credit.usage_by_job(gpu)
         usage = sum(by_job.values())
         lent = sum(max(0, amount - core.jobs[job].bounds[gpu.id].request) for job, amount in by_job.items())
         returning = gpu.returning_total

@@ -12,6 +12,7 @@ from gpushare._layout import lib
 from gpushared.clients.pages import UNIT, Page, units
 from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Published
+from gpushared.core.model import Gpu
 
 
 class CreditPages:
@@ -71,6 +72,14 @@ class CreditPages:
             line = page.lines.get(gpu) if page is not None else None
             if line is not None:
                 found[process] = (load(line) >> 32) * UNIT
+        return found
+
+    def usage_by_job(self, gpu: Gpu) -> dict[str, int]:
+        """Job -> what its processes use of this GPU now, with what the driver takes for them."""
+        used, found = self.used_by(gpu.shares, gpu.id), dict[str, int]()
+        for share in gpu.shares.values():
+            usage = used.get(share.process, share.used) + share.overhead
+            found[share.job] = found.get(share.job, 0) + usage
         return found
 
     def stamps(self, processes: Iterable[int], gpu: str) -> dict[int, tuple[int, int]]:

@@ -7,7 +7,6 @@ COMMIT_EVERY.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from gpushared.history.levels import Amounts, SeriesKey, Who
 from gpushared.limits.backlog import Backlog
 from gpushared.system.logs import facts, log
+from gpushared.system.reply import Reply
 
 if TYPE_CHECKING:
     from gpushared.history.file import File
@@ -122,25 +122,14 @@ class UsageHistory:
         """The answer; None: there is no history, or it takes longer. All that was sampled before is in it."""
         if self._thread is None:
             return None
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer | None] = loop.create_future()
-
-        def work(file: File | None) -> None:
-            found = question(file) if file is not None else None
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_set, answer, found)
-
+        reply = Reply[Answer]()
         with self._lock:
-            self._questions.append(work)
+            self._questions.append(lambda file: reply.give(question(file) if file is not None else None))
             self._lock.notify()
-        try:
-            async with asyncio.timeout(within):
-                return await answer
-        except TimeoutError:
-            return None
+        return await reply.wait(within)
 
     def end_streams(self) -> None:
-        """The daemon goes: whoever follows should look for the next one."""
+        """The daemon ends: followers should look for the next one."""
         for follower in self.followers:
             follower.end()
 
@@ -174,11 +163,6 @@ class UsageHistory:
             if closing:
                 writer.close()
                 return
-
-
-def _set(answer: asyncio.Future[Answer], found: Answer) -> None:
-    if not answer.done():  # else nobody waits any more
-        answer.set_result(found)
 
 
 class _Writer:

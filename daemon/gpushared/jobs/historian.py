@@ -36,6 +36,7 @@ from gpushare.paths import make_private
 from gpushared.core.instructions import Record
 from gpushared.history.usage import FILES
 from gpushared.system.logs import facts, log
+from gpushared.system.reply import Reply
 
 FILE_BYTES = {EVENTS: 512 * 1024, JOBS: 256 * 1024}
 LINE_BYTES = 8 * 1024
@@ -128,23 +129,12 @@ class Historian:
         directory = self._directory
         if directory is None or self._thread is None:
             return None
-        loop = asyncio.get_running_loop()
         async with self._asking[uid]:
-            answer: asyncio.Future[Answer] = loop.create_future()
-
-            def work() -> None:
-                found = question(History(directory))
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(_answer, answer, found)
-
+            reply = Reply[Answer]()
             with self._changed:
-                self._questions.append(work)
+                self._questions.append(lambda: reply.give(question(History(directory))))
                 self._changed.notify()
-            try:
-                async with asyncio.timeout(within):
-                    return await answer
-            except TimeoutError:
-                return None
+            return await reply.wait(within)
 
     # ---- the thread --------------------------------------------------------------------------------
 
@@ -285,11 +275,6 @@ class Files:
         if self._failing:
             self._failing = False
             log.warning("the history is written again", extra=facts(directory=str(self._directory)))
-
-
-def _answer(waiting: asyncio.Future[Answer], found: Answer) -> None:
-    if not waiting.done():  # else nobody waits any more
-        waiting.set_result(found)
 
 
 def _line(content: Mapping[str, Any]) -> bytes:

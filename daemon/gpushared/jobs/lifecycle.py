@@ -12,6 +12,7 @@ from gpushared.core.events import Event, JobEnded, JobWithdrawn
 from gpushared.core.visibility import Viewer
 from gpushared.jobs.historian import Historian
 from gpushared.jobs.registry import JobRecord, JobRegistry, JobState
+from gpushared.system.processes import Process
 
 WITHDRAWN = Reason(Code.NOT_ADMITTED, "the job was withdrawn while it waited for room")
 
@@ -86,14 +87,16 @@ class JobLifecycle:
         record.notify(kind, told.render(), {**told.data, **more})
 
     def _wrapper_ended(self, record: JobRecord) -> None:
-        main = record.main
         if record.state is JobState.QUEUED:
             self.withdraw(record)
-        elif main is not None and main.alive() and main is not record.wrapper:
-            # The wrapper was killed and its program runs on. The job keeps its request between two of its processes.
-            self.registry.set_wrapper(record, main)
-        else:
+            return
+        main = None if record.over else record.main
+        program = None if main is None else Process.open(main.pid, main.start_time)
+        if program is None:
             self.end(record)
+        else:
+            # The wrapper was killed and its program runs on. The job keeps its request between two of its processes.
+            self.registry.set_wrapper(record, program)
 
     def _note_in_history(self, record: JobRecord) -> None:
         picture = self.picture_of(record)

@@ -79,11 +79,9 @@ def _open_running(
     outside: Outside, job: JobRestored, identity: dict[str, Any], found: FoundState, *, has_pages: bool
 ) -> None:
     # A wrapper that has ended its job may live on; the job does not, once its processes are gone.
-    main = _find(identity.get("main"))
-    wrapper = _find(identity.get("wrapper")) or main if job.open else None
+    # One that was killed has left its job to its program.
+    wrapper = (_find(identity.get("wrapper")) or _find(identity.get("main"))) if job.open else None
     if wrapper is None and not has_pages:
-        if main is not None:
-            main.close()
         return
     registry = outside.jobs.registry
     record = registry.open(job.job, job.spec)
@@ -92,7 +90,7 @@ def _open_running(
     _set_beginning(record, identity, found)
     if wrapper is not None:
         registry.set_wrapper(record, wrapper)
-    record.main = main
+    record.main = _find(identity.get("main"))
 
 
 def _open_queued(outside: Outside, id: str, identity: dict[str, Any], found: FoundState) -> None:

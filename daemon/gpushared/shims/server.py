@@ -25,6 +25,7 @@ from gpushared.core import instructions as do
 from gpushared.core.events import AskCancelled, AttachAsked, CreditAsked
 from gpushared.runtime.shell import Shell
 from gpushared.shims.handshake import Handshake
+from gpushared.system.acceptor import Acceptor
 from gpushared.system.logs import Sparingly, facts, log
 from gpushared.system.processes import Process, peer_credentials
 
@@ -201,22 +202,21 @@ class ShimServer:
         """By user: those that have not said HELLO."""
         self._sparingly = Sparingly()
         self._look_again = Sparingly(5.0)
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
 
     # ---- connections -------------------------------------------------------------------------------
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
-        listener.setblocking(False)
-        listener.listen(BACKLOG)
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._on_connections)
+        self._acceptor = Acceptor(listener, BACKLOG, self._on_connections, self._note_pause)
+
+    def _note_pause(self, error: str) -> None:
+        self._complain(-1, f"cannot accept connections: {error}")
 
     def stop(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
 
     def close(self) -> None:
         """The daemon goes. The ends of these connections are not the ends of their processes."""
@@ -227,24 +227,16 @@ class ShimServer:
             connection.close()
 
     def _on_connections(self) -> None:
-        """A pass of the loop may be long where many are busy: whoever waits at the door does not wait for several."""
+        """Several at once: a pass of the loop may be long, and newcomers should not wait for one each."""
         for _ in range(ACCEPTS):
             if not self._on_connection():
                 return
 
     def _on_connection(self) -> bool:
         """Whether there was one."""
-        listener = self._listener
-        if listener is None:
+        sock = self._acceptor.accept() if self._acceptor is not None else None
+        if sock is None:
             return False
-        try:
-            sock, _ = listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return False
-        except OSError as error:
-            self._pause_accepting(error)
-            return False
-        sock.setblocking(False)
         _, uid, _ = peer_credentials(sock)
         if not self.shell.limits.users.has_room(uid, PER_CONNECTION) or self.shell.limits.descriptors.too_many(uid):
             self._complain(uid, "too many connections, or descriptors that came along")
@@ -268,21 +260,6 @@ class ShimServer:
         if connection.fd >= 0 and connection.client is None:
             connection.timer = asyncio.get_running_loop().call_later(HELLO_WITHIN, connection.close)
         return True
-
-    def _pause_accepting(self, error: OSError) -> None:
-        """Out of descriptors: the socket stays readable, so look away for a moment instead of spinning."""
-        listener = self._listener
-        if listener is None:
-            return
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            raise error
-        self._complain(-1, f"cannot accept connections: {error.strerror}")
-        asyncio.get_running_loop().remove_reader(listener.fileno())
-        asyncio.get_running_loop().call_later(0.5, self._resume_accepting)
-
-    def _resume_accepting(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().add_reader(self._listener.fileno(), self._on_connections)
 
     def closed(self, connection: Connection) -> None:
         """The connection has ended; that may be the process's end, or not."""

@@ -2,7 +2,7 @@
 
 It goes wrong on purpose, by a seed: commands are lost, late, doubled or overtake each other, starts are refused, half
 done or fail later, evictions are refused, tasks vanish, nodes do not answer and are lost, programs of others come. And
-it judges whoever drives it: two runs of a job at once, or more on a GPU than it has, raise Overlap.
+it judges its caller: two runs of a job at once, or more on a GPU than it has, raise Overlap.
 """
 
 from __future__ import annotations

@@ -1,0 +1,60 @@
+"""Accepts connections on a listening socket of the loop, and pauses while the process has no descriptors left."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable
+
+PAUSE = 0.5
+"""Seconds."""
+USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Takes over a bound socket."""
+
+    def __init__(
+        self, listener: socket.socket, backlog: int, on_connections: Callable[[], None], complain: Callable[[str], None]
+    ) -> None:
+        """`on_connections` is called while connections wait, and calls accept(). `complain` is told why it pauses."""
+        self._listener: socket.socket | None = listener
+        self._on_connections, self._complain = on_connections, complain
+        self._loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        listener.listen(backlog)
+        self._resume()
+
+    def accept(self) -> socket.socket | None:
+        """The next connection, non-blocking; None: none waits, or it pauses."""
+        if self._listener is None:
+            return None
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return None
+        except OSError as error:
+            self._pause(error)
+            return None
+        sock.setblocking(False)
+        return sock
+
+    def _pause(self, error: OSError) -> None:
+        """The socket stays readable, so look away for a moment instead of spinning."""
+        if error.errno not in USED_UP or self._listener is None:
+            raise error
+        self._complain(os.strerror(error.errno))
+        self._loop.remove_reader(self._listener.fileno())
+        self._loop.call_later(PAUSE, self._resume)
+
+    def _resume(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._on_connections)
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
