@@ -409,10 +409,12 @@ def test_amounts_are_exact() -> None:
 
 
 def test_only_carriers_of_the_token_are_ours() -> None:
-    child = subprocess.Popen(["sleep", "60"], env={TOKEN: "0123"})
-    try:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["cat"], env={TOKEN: "0123"}, stdin=pipe, stdout=pipe, bufsize=0) as child:
+        assert child.stdin is not None and child.stdout is not None
+        # The kernel shows a new program's environment a moment after exec has closed the parent's pipes:
+        # a program that answers has one.
+        child.stdin.write(b"?")
+        assert child.stdout.read(1) == b"?"
         assert len(list(carriers("0123"))) == 1
         assert list(carriers("012")) == []
-    finally:
-        child.kill()
-        child.wait()
