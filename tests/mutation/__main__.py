@@ -36,6 +36,7 @@ def main() -> int:
     groups = [BY_NAME[options.group]] if options.group else list(GROUPS)
     bad = 0
     directory = Path(tempfile.mkdtemp(prefix="m-"))  # short, as names of sockets are
+    directory.chmod(0o711)  # tests that act as another user reach their daemon in it
     try:
         for index, group in enumerate(groups):
             share = options.sample * (index + 1) // len(groups) - options.sample * index // len(groups)
