@@ -1,0 +1,67 @@
+"""When the core wants the next TimePassed, and what it does then. Times are seconds.
+
+The next wake is computed from the state after each event and is stored nowhere else.
+"""
+
+from __future__ import annotations
+
+from gpushared.core import admission_queue, reservations
+from gpushared.core.events import TimePassed
+from gpushared.core.model import Gpu
+from gpushared.core.state import State
+from gpushared.core.transaction import Transaction
+
+
+def next_wake(state: State) -> float | None:
+    """None: nothing depends on the time.
+
+    A job is under reclaim only while a claim waits, so the polls for the claim also end its grace.
+    """
+    times = [waiting.until for waiting in state.queue.values()]
+    times += [one.until for one in state.reservations.values() if one.until is not None]
+    for gpu in state.gpus.values():
+        if gpu.health.lost:
+            continue  # no memory of it comes back, and no ask waits for it
+        if gpu.asks:
+            times.append(state.polled_at + state.policy.poll)
+        if _has_job_over_limit(state, gpu):
+            times.append(max(state.polled_at, gpu.seen_at) + state.policy.shrink)
+        if gpu.returning:
+            times.append(_sample_at(state, gpu))
+        if gpu.guessed:
+            times.append(gpu.sampled_at + state.policy.provisional_apart)
+    return min(times) if times else None
+
+
+def time_passed(tx: Transaction, _event: TimePassed) -> None:
+    tx.state.polled_at = tx.now
+    for gpu in tx.state.gpus.values():
+        if gpu.health.lost:
+            continue
+        if gpu.asks or gpu.under_reclaim or _has_job_over_limit(tx.state, gpu):
+            tx.look(gpu)
+        # The same sums as in next_wake: an event at exactly the time that it named must be enough.
+        overdue = gpu.asks or tx.now >= _sample_at(tx.state, gpu)
+        if (gpu.returning and overdue) or (gpu.guessed and tx.now >= gpu.sampled_at + tx.policy.provisional_apart):
+            tx.sample(gpu)
+    reservations.end_those_over(tx)
+    admission_queue.admit_waiting(tx)
+
+
+def _has_job_over_limit(state: State, gpu: Gpu) -> bool:
+    """What such a job frees is taken from its credit at once, so its pages are read often."""
+    return any(gpu.id in state.jobs[job].excess for job in state.over_limit)
+
+
+def _sample_at(state: State, gpu: Gpu) -> float:
+    """When to ask NVML for memory of ended processes again.
+
+    While an ask waits: after a quarter of the time that the memory has taken so far, so that no wait is much longer
+    than the driver needs. Otherwise less often the more processes there are: a sample costs in proportion to them, and
+    they may come and go by the hundred.
+    """
+    poll = state.policy.poll
+    if not gpu.asks:
+        return gpu.sampled_at + poll * max(1.0, len(gpu.shares) / 16)
+    waited = gpu.sampled_at - min(entry.since for entry in gpu.returning.values())
+    return gpu.sampled_at + min(poll, max(poll / 20, waited / 4))
