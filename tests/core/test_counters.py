@@ -87,9 +87,9 @@ def test_all_that_happens_is_counted_once() -> None:
     counters = world.node.counters
     assert {name: getattr(counters, name) for name in world.seen} == dict(world.seen)
     assert counters.denials == world.denied
-    assert counters.claims_met == world.met
+    assert {str(step): waits.count for step, waits in counters.claim_waits.items()} == world.met
     assert counters.claims == sum(world.met.values()), "none had to be refused"
-    assert counters.claim_seconds == pytest.approx(world.waited)
+    assert sum(waits.seconds for waits in counters.claim_waits.values()) == pytest.approx(world.waited)
     assert len(world.seen) == 7, "each of them happens"
     assert len(world.denied) > 0 and len(world.met) > 2
 

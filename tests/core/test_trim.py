@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.tale import spec, start, used
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.events import Checkpointed, MemorySampled
 from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
@@ -43,7 +44,7 @@ def test_a_cache_that_covers_it_is_all_that_is_taken(world: World) -> None:
     assert used(world, a) == 6 * GIB
     assert not world.terminated
     assert not world.refusals
-    assert world.node.counters.claims_met == {"trim": 1}
+    assert [(step, waits.count) for step, waits in world.node.counters.claim_waits.items()] == [("trim", 1)]
     assert told(world, a)[-2:] == ["trim", "trimmed"]
     met = world.node.story(world.programs[b].job)[-1]
     assert met.event == "claim_met"
@@ -132,7 +133,7 @@ def test_a_new_claim_asks_again(world: World) -> None:
     world.wait(0.5)
     assert used(world, b) == 4 * GIB
     assert not world.terminated
-    assert world.node.counters.claims_met["trim"] == 2
+    assert world.node.counters.claim_waits[ReclaimStep.TRIM].count == 2
 
 
 def test_a_job_may_leave_out_the_gentle_rungs(world: World) -> None:

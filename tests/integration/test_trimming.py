@@ -18,7 +18,7 @@ def test_a_cache_is_given_back_and_nobody_is_asked_to_stop(node: Node) -> None:
     told = [record["event"] for record in node.api("GET", "/v1/jobs/A/story")["story"]]
     assert "trimmed" in told
     assert "term" not in told
-    assert 'gpushare_claims_met_total{rung="trim"} 1.0' in node.metrics()
+    assert 'gpushare_claim_wait_seconds_count{step="trim"} 1.0' in node.metrics()
     assert a.end() == 0
     assert "asked" not in a.errors(), "its user has lost nothing, and is not disturbed"
     assert b.end() == 0

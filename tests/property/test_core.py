@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.events import AskCancelled, BudgetChanged, Checkpointed, ReservationEnded
 from gpushared.core.policy import Policy
 from property.world import World, mib
@@ -355,7 +356,8 @@ class Node(RuleBasedStateMachine):
         seen["late takes"] += world.late_takes
         seen["repeated asks"] += world.repeated
         seen["trims"] += world.trim_count
-        seen["trims met"] += world.node.counters.claims_met.get("trim", 0)
+        met = world.node.counters.claim_waits.get(ReclaimStep.TRIM)
+        seen["trims met"] += met.count if met is not None else 0
         seen["terms"] += len(world.terminated)
         seen["kills"] += len(world.killed)
         seen["claims"] += world.claims + world.node.counters.claims

@@ -14,6 +14,7 @@ DAEMON = ROOT / "daemon" / "gpushared"
 CORE = sorted(path.stem for path in (DAEMON / "core").glob("*.py"))
 ALLOWED_IN_CORE = {
     "__future__",
+    "bisect",
     "collections",
     "dataclasses",
     "enum",

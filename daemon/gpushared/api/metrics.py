@@ -1,201 +1,377 @@
-"""/metrics for Prometheus: a picture of the state at the moment of scraping, and the core's counters.
+"""/metrics for Prometheus: METRICS lists them, and docs/metrics.md is written from it.
 
-Base units, `_total` on counters only. No label is called job or instance (Prometheus has its own of these names)
-and none is a pid: a job is its `name`, and two of one name are one series.
+The state and the core's counters are read at the moment of the scrape. Base units; `_total` on counters only. No label
+is called job or instance, which Prometheus sets itself, and none is a pid. A job is its `name`: two jobs of one name
+and one user are one series.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
 
 from gpushare import __version__
+from gpushare.reasons import Code
+from gpushare.reclaim_steps import ReclaimStep
+from gpushared.core import blockers
 from gpushared.core.health_issues import Condition
+from gpushared.core.histogram import Histogram
 
 if TYPE_CHECKING:
     from gpushare.api import Gpu, Job
     from gpushared.api.views import Views
+    from gpushared.core.model import Counters
     from gpushared.core.visibility import Viewer
     from gpushared.runtime.shell import Shell
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_GPU_GAUGES = {
-    "capacity": "Memory that may be promised and lent: all but the reserve.",
-    "reserve": "Memory that is never promised nor lent.",
-    "requested": "Sum of the requests of the jobs on this GPU.",
-    "usage": "Memory that jobs use, with contexts.",
-    "lent": "Memory that jobs use above their requests.",
-    "free": "Memory that nobody uses.",
-    "unmanaged": "Memory used by programs outside gpushare.",
-    "returning": "Memory of ended programs that the driver still shows.",
-}
-_JOB_GAUGES = {
-    "request": "The job's guarantee.",
-    "limit": "The job's ceiling.",
-    "usage": "Memory that the job uses, with contexts.",
-    "loan": "Memory that the job uses above its request.",
-}
+Kind = Literal["gauge", "counter", "histogram"]
+DENIALS = (Code.OVER_LIMIT, Code.NOT_FREE, Code.CLAIM_TIMED_OUT, Code.DRIVER_FAILED, Code.GPU_UNHEALTHY)
+JOB_STATES = ("running", "borrowing", "stopped", "trimming", "asked_back", "waiting", "queued", "observed")
 
 
 def render(shell: Shell, views: Views, viewer: Viewer) -> bytes:
     """As the viewer may see it: jobs whose names are not shown are one sum for each user."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(shell, views, viewer))
+    registry.register(_Collector(Scrape(shell, views, viewer)))
     return generate_latest(registry)
 
 
-class _Collector:
-    def __init__(self, shell: Shell, views: Views, viewer: Viewer) -> None:
-        self._shell = shell
-        self._views = views
-        self._viewer = viewer
+@dataclass
+class Scrape:
+    """What the metrics of one answer are read from."""
 
-    def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("gpushare_build_info", "Version and driver.", labels=("version", "driver"))
-        build.add_metric((__version__, self._shell.gpus.driver.kind), 1)
-        yield build
-        yield from self._gpus()
-        yield from self._jobs()
-        yield from self._counters()
-        yield from self._shell_counters()
+    shell: Shell
+    views: Views
+    viewer: Viewer
+    now: float = field(default_factory=time.monotonic)
 
-    def _gpus(self) -> Iterator[Metric]:
-        gpus = self._views.gpus()
-        for key, help_text in _GPU_GAUGES.items():
-            gauge = GaugeMetricFamily(f"gpushare_gpu_memory_{key}_bytes", help_text, labels=("gpu_uuid",))
-            for gpu in gpus:
-                gauge.add_metric((gpu["uuid"],), gpu[key])  # type: ignore[literal-required]
-            yield gauge
-        yield from self._health(gpus)
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        return self.views.gpus()
 
-    def _health(self, gpus: list[Gpu]) -> Iterator[Metric]:
-        states = GaugeMetricFamily(
-            "gpushare_gpu_health", "1 for the state in which the GPU is.", labels=("gpu_uuid", "state")
-        )
-        missing = GaugeMetricFamily(
-            "gpushare_gpu_guarantee_shortfall_bytes",
-            "By how much the requests exceed what can be had of the GPU.",
-            labels=("gpu_uuid",),
-        )
-        xids = CounterMetricFamily(
-            "gpushare_gpu_xids", "Errors that the driver has reported.", labels=("gpu_uuid", "xid")
-        )
-        for gpu in gpus:
-            for state in Condition:
-                states.add_metric((gpu["uuid"], str(state)), float(gpu["health"]["state"] == str(state)))
-            missing.add_metric((gpu["uuid"],), gpu["health"]["shortfall"])
-            for xid, count in sorted(self._shell.core.gpus[gpu["uuid"]].health.counts.items()):
-                xids.add_metric((gpu["uuid"], str(xid)), count)
-        yield from (states, missing, xids)
+    @cached_property
+    def jobs(self) -> list[Job]:
+        return list(self.views.jobs(self.viewer))
 
-    def _jobs(self) -> Iterator[Metric]:
-        jobs = list(self._views.jobs(self._viewer))
-        states: dict[str, int] = {}
-        for job in jobs:
-            states[job["state"]] = states.get(job["state"], 0) + 1
-        for key, help_text in _JOB_GAUGES.items():
-            gauge = GaugeMetricFamily(
-                f"gpushare_job_memory_{key}_bytes", help_text, labels=("name", "user", "gpu_uuid")
-            )
-            for labels, amount in _by_name(jobs, key).items():
-                gauge.add_metric(labels, amount)
-            yield gauge
-        count = GaugeMetricFamily("gpushare_jobs", "Jobs by state.", labels=("state",))
-        for state in ("running", "borrowing", "stopped", "trimming", "asked_back", "waiting", "queued", "observed"):
-            count.add_metric((state,), states.get(state, 0))
-        yield count
-
-    def _counters(self) -> Iterator[Metric]:
-        counters = self._shell.core.counters
-        yield CounterMetricFamily("gpushare_grants", "Asks for credit that were granted.", value=counters.grants)
-        denied = CounterMetricFamily("gpushare_denials", "Asks that were denied.", labels=("reason",))
-        for reason, count in sorted(counters.denials.items()):
-            denied.add_metric((reason,), count)
-        yield denied
-        reclaims = CounterMetricFamily("gpushare_reclaims", "Steps taken to get loans back.", labels=("rung",))
-        reclaims.add_metric(("trim",), counters.trims)
-        reclaims.add_metric(("term",), counters.terms)
-        reclaims.add_metric(("kill",), counters.kills)
-        reclaims.add_metric(("breach",), counters.kills_for_breach)
-        yield reclaims
-        yield CounterMetricFamily(
-            "gpushare_reclaims_relieved",
-            "Jobs that gave back in time, or were no longer needed.",
-            value=counters.relieved,
-        )
-        met = CounterMetricFamily(
-            "gpushare_claims_met",
-            "Claims that had to wait and were met, by the highest rung it took.",
-            labels=("rung",),
-        )
-        for rung, count in sorted(counters.claims_met.items()):
-            met.add_metric((rung,), count)
-        yield met
-        yield CounterMetricFamily(
-            "gpushare_trimmed_bytes", "Memory that caches gave back when asked.", value=counters.trimmed_bytes
-        )
-        yield from self._stalls()
-        yield CounterMetricFamily(
-            "gpushare_revoked_bytes", "Unused credit that was taken back.", value=counters.revoked_bytes
-        )
-        yield CounterMetricFamily(
-            "gpushare_claims", "Allocations within a request that did not fit at once.", value=counters.claims
-        )
-        yield CounterMetricFamily(
-            "gpushare_claim_seconds", "Time that claims have waited.", value=counters.claim_seconds
-        )
-        yield CounterMetricFamily(
-            "gpushare_breaches", "Jobs found above their limit by what only the driver sees.", value=counters.breaches
-        )
-        yield CounterMetricFamily(
-            "gpushare_left_alone",
-            "Processes that were not stopped, for they had become another user's.",
-            value=counters.left_alone,
-        )
-        violations = CounterMetricFamily(
-            "gpushare_guarantee_violations", "Claims that could not be met in time.", labels=("cause",)
-        )
-        for cause, count in sorted(counters.violations.items()):
-            violations.add_metric((cause,), count)
-        yield violations
-
-    def _stalls(self) -> Iterator[Metric]:
-        core, now = self._shell.core, time.monotonic()
-        for kind, help_text in (
-            ("some", "Time in which at least one claim waited."),
-            ("full", "Time in which all jobs on the GPU had a claim waiting."),
-        ):
-            stall = CounterMetricFamily(f"gpushare_stall_{kind}_seconds", help_text, labels=("gpu_uuid",))
-            for gpu in core.gpus:
-                stall.add_metric((gpu,), core.pressure(gpu, now)[kind]["total"])
-            yield stall
-
-    def _shell_counters(self) -> Iterator[Metric]:
-        shell = self._shell
-        clients = GaugeMetricFamily("gpushare_clients", "Programs with a credit page.", labels=("state",))
-        connected = sum(1 for client in shell.clients if client.connection is not None)
-        clients.add_metric(("connected",), connected)
-        clients.add_metric(("detached",), len(shell.clients) - connected)
-        yield clients
-        traffic = shell.traffic
-        yield CounterMetricFamily("gpushare_round_trips", "Asks for credit by programs.", value=traffic.asks)
-        yield CounterMetricFamily("gpushare_bad_frames", "Packets that were no frames.", value=traffic.bad_frames)
-        yield CounterMetricFamily(
-            "gpushare_sample_failures", "Times that the driver did not answer.", value=shell.gpus.failures
-        )
-        yield CounterMetricFamily("gpushare_internal_errors", "Bugs that the daemon met.", value=shell.core_loop.errors)
+    @property
+    def counters(self) -> Counters:
+        return self.shell.core.counters
 
 
-def _by_name(jobs: list[Job], key: str) -> dict[tuple[str, str, str], int]:
-    sums: dict[tuple[str, str, str], int] = {}
+class Sample(NamedTuple):
+    labels: tuple[str, ...]
+    """In the order of the metric's labels."""
+    value: float | Histogram
+
+
+Read = Callable[[Scrape], Iterable[Sample]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    """As it is stored: with `_total` where it is a counter."""
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    read: Read
+
+
+def _gauge(name: str, help: str, labels: tuple[str, ...], read: Read) -> Metric:
+    return Metric(name, "gauge", help, labels, read)
+
+
+def _counter(name: str, help: str, labels: tuple[str, ...], read: Read) -> Metric:
+    return Metric(name, "counter", help, labels, read)
+
+
+def _histogram(name: str, help: str, labels: tuple[str, ...], read: Read) -> Metric:
+    return Metric(name, "histogram", help, labels, read)
+
+
+def _one(read: Callable[[Scrape], float]) -> Read:
+    return lambda scrape: (Sample((), read(scrape)),)
+
+
+def _counted(known: Iterable[str], read: Callable[[Counters], Mapping[str, int]]) -> Read:
+    """The known ones from the start, at 0: `increase()` does not see the first of a series that comes with it."""
+    zero = dict.fromkeys(map(str, known), 0)
+    return lambda scrape: (Sample((key,), count) for key, count in sorted({**zero, **read(scrape.counters)}.items()))
+
+
+def _of_gpu(key: str) -> Read:
+    return lambda scrape: (Sample((gpu["uuid"],), gpu[key]) for gpu in scrape.gpus)  # type: ignore[literal-required]
+
+
+def _of_job(key: str) -> Read:
+    return lambda scrape: (Sample(labels, amount) for labels, amount in _by_name(scrape.jobs, key).items())
+
+
+def _by_name(jobs: Iterable[Job], key: str) -> Counter[tuple[str, str, str]]:
+    sums: Counter[tuple[str, str, str]] = Counter()
     for job in jobs:
         for gpu in job["gpus"]:
-            labels = (job["name"], job["user"], gpu["uuid"])
-            amount = gpu[key]  # type: ignore[literal-required]
-            sums[labels] = sums.get(labels, 0) + amount
+            sums[job["name"], job["user"], gpu["uuid"]] += gpu[key]  # type: ignore[literal-required]
     return sums
+
+
+def _gpu_info(scrape: Scrape) -> Iterator[Sample]:
+    for gpu in scrape.gpus:
+        yield Sample((gpu["uuid"], str(gpu["index"]), gpu["name"], os.uname().nodename), 1)
+
+
+def _gpu_health(scrape: Scrape) -> Iterator[Sample]:
+    for gpu in scrape.gpus:
+        for state in Condition:
+            yield Sample((gpu["uuid"], str(state)), gpu["health"]["state"] == str(state))
+
+
+def _xids(scrape: Scrape) -> Iterator[Sample]:
+    for id, gpu in scrape.shell.core.gpus.items():
+        for xid, count in sorted(gpu.health.counts.items()):
+            yield Sample((id, str(xid)), count)
+
+
+def _stall(kind: str) -> Read:
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        core = scrape.shell.core
+        for id in core.gpus:
+            yield Sample((id,), core.pressure(id, scrape.now)[kind]["total"])
+
+    return read
+
+
+def _jobs_by_state(scrape: Scrape) -> Iterator[Sample]:
+    count = Counter(job["state"] for job in scrape.jobs)
+    for state in JOB_STATES:
+        yield Sample((state,), count[state])
+
+
+def _reclaims(scrape: Scrape) -> Iterator[Sample]:
+    yield Sample((str(ReclaimStep.TRIM),), scrape.counters.trims)
+    yield Sample((str(ReclaimStep.TERM),), scrape.counters.terms)
+    yield Sample((str(ReclaimStep.KILL),), scrape.counters.kills)
+
+
+def _claim_waits(scrape: Scrape) -> Iterator[Sample]:
+    none = Histogram()
+    for step in ReclaimStep:
+        yield Sample((str(step),), scrape.counters.claim_waits.get(step, none))
+
+
+def _clients(scrape: Scrape) -> Iterator[Sample]:
+    connected = sum(1 for client in scrape.shell.clients if client.connection is not None)
+    yield Sample(("connected",), connected)
+    yield Sample(("detached",), len(scrape.shell.clients) - connected)
+
+
+GPU = ("gpu_uuid",)
+JOB = ("name", "user", "gpu_uuid")
+
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "Memory of a GPU": (
+        _gauge(
+            "gpushare_gpu_info",
+            "Always 1: what to join other series of a GPU by.",
+            ("gpu_uuid", "gpu", "model", "hostname"),
+            _gpu_info,
+        ),
+        _gauge(
+            "gpushare_gpu_memory_capacity_bytes",
+            "Memory that may be promised and lent: all but the reserve.",
+            GPU,
+            _of_gpu("capacity"),
+        ),
+        _gauge("gpushare_gpu_memory_reserve_bytes", "Memory that is never promised nor lent.", GPU, _of_gpu("reserve")),
+        _gauge(
+            "gpushare_gpu_memory_requested_bytes",
+            "Sum of the requests of the jobs on this GPU.",
+            GPU,
+            _of_gpu("requested"),
+        ),
+        _gauge("gpushare_gpu_memory_usage_bytes", "Memory that jobs use, with contexts.", GPU, _of_gpu("usage")),
+        _gauge("gpushare_gpu_memory_lent_bytes", "Memory that jobs use above their requests.", GPU, _of_gpu("lent")),
+        _gauge("gpushare_gpu_memory_free_bytes", "Memory that nobody uses.", GPU, _of_gpu("free")),
+        _gauge(
+            "gpushare_gpu_memory_unmanaged_bytes",
+            "Memory used by programs outside gpushare.",
+            GPU,
+            _of_gpu("unmanaged"),
+        ),
+        _gauge(
+            "gpushare_gpu_memory_returning_bytes",
+            "Memory of ended programs that the driver still shows.",
+            GPU,
+            _of_gpu("returning"),
+        ),
+    ),
+    "Health of a GPU": (
+        _gauge("gpushare_gpu_health", "1 for the state in which the GPU is.", ("gpu_uuid", "state"), _gpu_health),
+        _gauge(
+            "gpushare_gpu_guarantee_shortfall_bytes",
+            "By how much the requests exceed what can be had of the GPU.",
+            GPU,
+            lambda scrape: (Sample((gpu["uuid"],), gpu["health"]["shortfall"]) for gpu in scrape.gpus),
+        ),
+        _counter("gpushare_gpu_xids_total", "Errors that the driver has reported.", ("gpu_uuid", "xid"), _xids),
+        _counter("gpushare_stall_some_seconds_total", "Time in which at least one claim waited.", GPU, _stall("some")),
+        _counter(
+            "gpushare_stall_full_seconds_total",
+            "Time in which all jobs on the GPU had a claim waiting.",
+            GPU,
+            _stall("full"),
+        ),
+    ),
+    "Jobs": (
+        _gauge("gpushare_job_memory_request_bytes", "The job's guarantee.", JOB, _of_job("request")),
+        _gauge("gpushare_job_memory_limit_bytes", "The most that the job may use.", JOB, _of_job("limit")),
+        _gauge("gpushare_job_memory_usage_bytes", "Memory that the job uses, with contexts.", JOB, _of_job("usage")),
+        _gauge("gpushare_job_memory_loan_bytes", "Memory that the job uses above its request.", JOB, _of_job("loan")),
+        _gauge("gpushare_jobs", "Jobs by state.", ("state",), _jobs_by_state),
+    ),
+    "Credit, claims and reclaims": (
+        _counter(
+            "gpushare_grants_total",
+            "Asks for credit that were granted.",
+            (),
+            _one(lambda scrape: scrape.counters.grants),
+        ),
+        _counter(
+            "gpushare_denials_total",
+            "Asks that were denied.",
+            ("reason",),
+            _counted(DENIALS, lambda counters: counters.denials),
+        ),
+        _counter(
+            "gpushare_claims_total",
+            "Allocations within a request that did not fit at once.",
+            (),
+            _one(lambda scrape: scrape.counters.claims),
+        ),
+        _histogram(
+            "gpushare_claim_wait_seconds",
+            "How long claims that were met had waited, by the highest reclaim step that it took.",
+            ("step",),
+            _claim_waits,
+        ),
+        _counter(
+            "gpushare_guarantee_violations_total",
+            "Claims that could not be met in time.",
+            ("cause",),
+            _counted(blockers.CAUSES, lambda counters: counters.violations),
+        ),
+        _counter("gpushare_reclaims_total", "Steps taken to get loans back.", ("step",), _reclaims),
+        _counter(
+            "gpushare_reclaims_relieved_total",
+            "Jobs that gave back in time, or were no longer needed.",
+            (),
+            _one(lambda scrape: scrape.counters.relieved),
+        ),
+        _counter(
+            "gpushare_revoked_bytes_total",
+            "Unused credit that was taken back.",
+            (),
+            _one(lambda scrape: scrape.counters.revoked_bytes),
+        ),
+        _counter(
+            "gpushare_trimmed_bytes_total",
+            "Memory that caches gave back when asked.",
+            (),
+            _one(lambda scrape: scrape.counters.trimmed_bytes),
+        ),
+        _counter(
+            "gpushare_breaches_total",
+            "Jobs found above their limit by what only the driver sees.",
+            (),
+            _one(lambda scrape: scrape.counters.breaches),
+        ),
+        _counter(
+            "gpushare_breach_kills_total",
+            "Jobs that were stopped because they were above their limit.",
+            (),
+            _one(lambda scrape: scrape.counters.kills_for_breach),
+        ),
+        _counter(
+            "gpushare_left_alone_total",
+            "Processes that were not stopped, because they had become another user's.",
+            (),
+            _one(lambda scrape: scrape.counters.left_alone),
+        ),
+    ),
+    "The daemon": (
+        _gauge(
+            "gpushare_build_info",
+            "Version and driver.",
+            ("version", "driver"),
+            lambda scrape: (Sample((__version__, scrape.shell.gpus.driver.kind), 1),),
+        ),
+        _gauge("gpushare_clients", "Programs with a credit page.", ("state",), _clients),
+        _counter(
+            "gpushare_round_trips_total",
+            "Asks for credit by programs.",
+            (),
+            _one(lambda scrape: scrape.shell.traffic.asks),
+        ),
+        _counter(
+            "gpushare_bad_frames_total",
+            "Packets of programs that could not be read.",
+            (),
+            _one(lambda scrape: scrape.shell.traffic.bad_frames),
+        ),
+        _counter(
+            "gpushare_sample_failures_total",
+            "Times that the driver did not answer.",
+            (),
+            _one(lambda scrape: scrape.shell.gpus.failures),
+        ),
+        _counter(
+            "gpushare_internal_errors_total",
+            "Errors of the daemon's own. Each is in its log.",
+            (),
+            _one(lambda scrape: scrape.shell.core_loop.errors),
+        ),
+    ),
+}
+"""By the heading under which docs/metrics.md has them."""
+
+
+class _Collector:
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
+
+    def collect(self) -> Iterator[Family]:
+        for metrics in METRICS.values():
+            for metric in metrics:
+                yield _family(metric, metric.read(self._scrape))
+
+
+def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
+    if metric.kind == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, value in samples:
+            assert isinstance(value, Histogram)
+            buckets = [(_bound(bound), count) for bound, count in value.cumulative()]
+            histogram.add_metric(labels, buckets, value.seconds)
+        return histogram
+    family: Any = _FAMILIES[metric.kind](metric.name, metric.help, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family  # type: ignore[no-any-return]
+
+
+_FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+
+
+def _bound(seconds: float) -> str:
+    return "+Inf" if seconds == float("inf") else str(seconds)

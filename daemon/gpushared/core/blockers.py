@@ -31,6 +31,10 @@ WAY_OUT = {
     "late": "try again: they can be asked now",
 }
 
+CAUSES = (*WAY_OUT, "driver", "gpu_lost", "no_daemon")
+"""Of guarantee violations, as they are counted: what stood in the way of a claim, and three that no claim waits for.
+The driver refuses although there is room; the GPU is lost; the library met no daemon in time."""
+
 
 NO_FURTHER = {
     ReclaimStep.REVOKE: "borrowers are not asked to give back",

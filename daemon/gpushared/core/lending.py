@@ -25,6 +25,7 @@ from gpushare.reasons import Reason
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import ask_reasons, claims, health, reclaim, unconfirmed
 from gpushared.core.events import CreditAsked
+from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Revoke
 from gpushared.core.model import UNIT, Ask, Gpu, Share, whole_units
 from gpushared.core.published import figures, published
@@ -267,10 +268,9 @@ def _grant_credit(tx: Transaction, gpu: Gpu, ask: Ask, size: int) -> None:
 
 def _record_claim(tx: Transaction, gpu: Gpu, ask: Ask) -> None:
     waited = tx.now - ask.since
-    tx.state.counters.claim_seconds += waited
+    tx.state.counters.claim_waits.setdefault(ask.step, Histogram()).add(waited)
     job = tx.state.jobs[ask.job]
     rung = str(ask.step)
-    tx.state.counters.claims_met[rung] += 1
     how = "with nobody asked" if ask.step is ReclaimStep.REVOKE else f"by {rung}"
     text = f"claim of {format_bytes(ask.wanted)} on GPU {gpu.index} met after {waited:.2f} s, {how}"
     tx.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)

@@ -13,6 +13,7 @@ from gpushare.reasons import Reason
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.events import TrimSeen
 from gpushared.core.health_issues import Health
+from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Record
 from gpushared.core.pressure import PressureClock
 
@@ -342,9 +343,8 @@ class Counters:
     """Victims that gave back in time, or were no longer needed."""
     claims: int = 0
     """Asks within the request that did not fit at once."""
-    claim_seconds: float = 0.0
-    claims_met: Counter[str] = field(default_factory=Counter)
-    """By the highest rung that it took."""
+    claim_waits: dict[ReclaimStep, Histogram] = field(default_factory=dict)
+    """How long claims that were met had waited, by the highest step that it took."""
     breaches: int = 0
     kills_for_breach: int = 0
     left_alone: int = 0
