@@ -223,7 +223,7 @@ class Daemon:
             if watchdog is not None:
                 self._notifier.alive()
             self.shell.processes.give_up_broken()
-            self.shims.look_after_the_absent()
+            self.shell.processes.end_replaced()
             self._check()
             status = self._describe()
             if status != self._status:

@@ -87,10 +87,10 @@ def test_an_ask_costs_so_much(daemon, clients, monkeypatch):
     def count() -> None:
         for client in clients:
             ask(client, 512)
-        shims.ready = [one for one in shims._connections if one.client is not None]
+        shims.inbox.ready += [one for one in shims._connections if one.client is not None]
         sys.settrace(trace)
         try:
-            shims._end_round()
+            shims.inbox.end_round()
         finally:
             sys.settrace(None)
 

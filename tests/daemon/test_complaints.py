@@ -31,7 +31,7 @@ def connected(daemon: InProcess) -> socket.socket:
 
 
 def test_too_many_connections_that_say_nothing(daemon, monkeypatch, said) -> None:
-    monkeypatch.setattr("gpushared.shims.server.STRANGERS_PER_UID", 3)
+    monkeypatch.setattr("gpushared.shims.connection.PENDING_PER_UID", 3)
     socks = [connected(daemon) for _ in range(6)]
     assert socks[-1].recv(100) == b"", "it is closed"
     assert said() == [(os.getuid(), "too many connections without a HELLO", 0, 0)], "once"

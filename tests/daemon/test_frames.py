@@ -198,14 +198,14 @@ def test_a_client_that_does_not_read_holds_nobody_up(daemon, shim):
 
 
 def test_connections_without_a_hello_are_limited_and_do_not_stay(daemon, shim, monkeypatch):
-    monkeypatch.setattr("gpushared.shims.server.STRANGERS_PER_UID", 20)
+    monkeypatch.setattr("gpushared.shims.connection.PENDING_PER_UID", 20)
     socks = []
     for _ in range(40):
         socks.append(raw(daemon))
     until(lambda: daemon.call(lambda: len(daemon.daemon.shims._connections)) <= 21)
     for sock in socks:
         sock.close()
-    monkeypatch.setattr("gpushared.shims.server.HELLO_WITHIN", 0.1)
+    monkeypatch.setattr("gpushared.shims.connection.HELLO_WITHIN", 0.1)
     until(lambda: daemon.call(lambda: len(daemon.daemon.shims._connections)) == 1)
     with raw(daemon) as sock:
         assert is_closed(sock)

@@ -13,7 +13,7 @@ from shim_client import MIB
 
 from gpushare._layout import lib
 from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
-from gpushared.shims.server import LOOK_AGAIN
+from gpushared.runtime.process_lifecycle import LOOK_AGAIN
 
 CONTEXT = 300 * MIB
 

@@ -45,7 +45,7 @@ MORE_FIELDS = {
             "        page.line[0].mood, page.magic = 7, lib.GS_PAGE_MAGIC\n",
         )
     ],
-    "daemon/gpushared/shims/server.py": [
+    "daemon/gpushared/shims/outbox.py": [
         (
             "body.node_number = status, line, granted, node_number\n",
             "body.node_number = status, line, granted, node_number\n        body.more = 7\n",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from gpushare._layout import lib
 from gpushared.clients.clients import Client, Clients
 from gpushared.clients.credit import CreditPages
+from gpushared.clients.pages import has_page
 from gpushared.core.events import Detached, ProcessGone
 from gpushared.jobs.lifecycle import JobLifecycle
 from gpushared.jobs.registry import JobRecord
@@ -17,6 +20,8 @@ from gpushared.system.logs import facts, log
 
 PER_CLIENT = 2
 """Descriptors: a page and a pidfd."""
+LOOK_AGAIN = 0.5
+"""Seconds from a lost connection to a second look at its process."""
 
 
 class ProcessLifecycle:
@@ -84,6 +89,25 @@ class ProcessLifecycle:
         for client in self._clients:
             if client.page.broken:
                 self.gone(client)
+
+    def connection_lost(self, client: Client) -> None:
+        """The process has ended, has become another program (exec), or has only closed the socket."""
+        self.end_if_replaced(client)
+        # exec closes one descriptor after the other: this socket may have been closed before the page's.
+        asyncio.get_running_loop().call_later(LOOK_AGAIN, self.end_if_replaced, client)
+
+    def end_if_replaced(self, client: Client) -> None:
+        """A process that lives, but has neither connection nor page, has become another program. (A process that ends
+        just now is left to its pidfd.)"""
+        alone = self._clients.get(client.id) is client and client.connection is None
+        if alone and client.process.alive() and not has_page(client.process, client.page):
+            self.gone(client)
+
+    def end_replaced(self) -> None:
+        """Look at all clients that lost an earlier daemon and have not come back: exec after that reports nothing."""
+        for client in self._clients:
+            if client.connection is None:
+                self.end_if_replaced(client)
 
     def detached(self, client: Client, gpu: str) -> None:
         """The process has closed its last context on the GPU."""

@@ -59,7 +59,7 @@ class Welcome:
     text: str = ""
     client: Client | None = None
     new: bool = False
-    """When it is sent, settle_in() must follow, before anything else."""
+    """When it is sent, introduce() must follow, before anything else."""
 
 
 class Refusal(Exception):
@@ -95,8 +95,8 @@ class Handshake:
         patience = int(self._patience() * 1000)
         return Welcome(OK, client.id, int(client.job, 16), patience, client=client, new=known is None)
 
-    def settle_in(self, client: Client) -> None:
-        """What the newcomer need not wait for: the rest of the daemon learns of it, and the next page is made ready."""
+    def introduce(self, client: Client) -> None:
+        """Tell the rest of the daemon of a new client, and make the next page ready: the client waits for neither."""
         client.command = command_of(client.process.pid)
         self.shell.processes.adopt(client)
         self.shell.feed(ProcessJoined(client.id, client.job, client.process.pid, client.command))
