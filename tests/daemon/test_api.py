@@ -291,6 +291,15 @@ def test_foreign_bytes_on_the_socket(daemon, garbage):
     assert daemon.client.version()["pid"] == os.getpid()
 
 
+def test_a_reservation_begins_now_and_ends_when_it_was_asked_to(daemon):
+    """In the time of the calendar, as all of the API."""
+    before = time.time()
+    made = daemon.client.reserve({"name": "night", "request": "2Gi", "lasting": 3600.0})
+    after = time.time()
+    assert before - 1 <= made["since"] <= after + 1
+    assert before + 3599 <= made["until"] <= after + 3601
+
+
 def test_metrics(daemon):
     job = register(daemon)
     shim = daemon.connect()

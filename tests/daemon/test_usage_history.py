@@ -386,6 +386,19 @@ def test_a_full_disk_costs_what_it_costs_and_no_more(path, quick, monkeypatch, c
     assert kept(path, "max(usage)") == 9
 
 
+def test_the_disk_is_written_now_and_then_and_not_each_second(path, monkeypatch):
+    commits = []
+    real = File.commit
+    monkeypatch.setattr(File, "commit", lambda self, now: (commits.append(now), real(self, now)))
+    usage = UsageHistory(path.parent)
+    usage.start()
+    for number in range(50):
+        usage.look({A: amounts(number)}, WHO.__getitem__, START / 1000 + number)
+    usage.close()
+    assert 2 <= len(commits) <= 4, "the first, the last, and one every ten seconds between"
+    assert kept(path, "max(usage)") == 49
+
+
 def test_a_series_that_goes_is_ended_and_a_pause_ends_all(path):
     usage = UsageHistory(path.parent)
     usage.start()
