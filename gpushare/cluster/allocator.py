@@ -1,8 +1,8 @@
 """The allocator: `Allocator.handle(event, now)` returns actions. No clock, randomness or input and output in here.
 
-This file is the door: it makes an event, or several, one transaction, has it decided, and answers questions. What is
-behind it, in the order in which a decision needs it:
+This file has what others call. What decides, in the order in which a decision needs it:
 
+    transaction.py one turn: events, what follows from them; or nothing has changed
     apply.py       what each event means for the state     nodes.py, attempts.py, losses.py: of nodes and attempts
     shares.py      fair shares: exact weighted max-min
     decide.py      in which order the ways to start jobs are tried
@@ -23,16 +23,13 @@ behind it, in the order in which a decision needs it:
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpushare.cluster import explain, views
-from gpushare.cluster.apply import apply, known
-from gpushare.cluster.attempts import wake
+from gpushare.cluster.apply import known
 from gpushare.cluster.checks import bad, check_policy
-from gpushare.cluster.decide import decide, learn
 from gpushare.cluster.model import (
     Action,
     Event,
@@ -49,14 +46,11 @@ from gpushare.cluster.model import (
     QueueAdded,
     QueueView,
     Reason,
-    Refuse,
     Share,
-    Wait,
     WhatIf,
 )
 from gpushare.cluster.state import State
-from gpushare.cluster.turn import Turn
-from gpushare.cluster.watch import NEXT
+from gpushare.cluster.transaction import Transactions
 
 __all__ = ["Allocator"]
 
@@ -79,8 +73,7 @@ class Allocator:
         self.policy = policy or Policy()
         check_policy(self.policy)
         self._state = State(self.policy)
-        self._now = 0.0
-        self._again = False
+        self._turns = Transactions(self._state)
 
     def handle(self, event: Event | Iterable[Event], now: float) -> list[Action]:
         """What follows from the event, or from several that come together: all of them count, or if one is wrong none.
@@ -92,69 +85,7 @@ class Allocator:
             raise bad(
                 "now", f"{now!r} is not a moment", "hand in seconds as a number, of any clock that does not go back"
             )
-        before = self._now
-        self._now = max(self._now, now)
-        try:
-            turn = self._turn(event if isinstance(event, Iterable) else (event,), hypothetical=False)
-        except BaseException:
-            self._now = before
-            self._undo()
-            raise
-        self._again = turn.again
-        self._state.watch.unread = False
-        self._state.journal.clear()
-        return turn.out
-
-    def _turn(self, events: Iterable[Event], *, hypothetical: bool = True) -> Turn:
-        """A turn makes no reference cycles, so the collector would go through a million jobs and find nothing."""
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return self._decided(events, hypothetical=hypothetical)
-        finally:
-            if collects:
-                gc.enable()
-
-    def _decided(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
-        state = self._state
-        self._kept = state.sequence, state.version
-        turn = Turn(self._state, self._now, hypothetical=hypothetical)
-        if state.watch.unread:
-            learn(turn)
-        if self._again:
-            state.version += 1  # what has just started may move now
-            state.watch.loose = True
-            state.watch.publish(NEXT)
-        wake(turn)
-        for event in events:
-            apply(turn, event)
-        decide(turn)
-        self._answer(turn)
-        return turn
-
-    def _answer(self, turn: Turn) -> None:
-        """Tell those who came and did not start; forget those who do not want to wait."""
-        state = turn.state
-        refused = []
-        for job in turn.arrived:
-            if job.places or job.job.id not in state.jobs:
-                continue
-            reason = views.job(job).reason
-            if job.job.wait:
-                turn.out.append(Wait(job.job.id, reason))
-            else:
-                turn.out.append(Refuse(job.job.id, state.policy.retry_after, reason))
-                refused.append(job)
-        if refused:
-            for job in refused:
-                apply(turn, JobWithdrawn(job.job.id))
-            decide(turn)
-
-    def _undo(self) -> None:
-        state = self._state
-        state.journal.undo(0)
-        state.watch.clear()
-        state.sequence, state.version = self._kept
+        return self._turns.keep(event if isinstance(event, Iterable) else (event,), now).out
 
     # ---- questions -----------------------------------------------------------------------------------
 
@@ -162,20 +93,17 @@ class Allocator:
         """Why a job waits or runs, and for one that waits the smallest change that would start it, tried out.
 
         Slower than handle(): each remedy costs turns that are undone again. NoSuchJob if it is unknown."""
-        return explain.explain(self, known(self._state, job))
+        return explain.explain(self._turns, known(self._state, job))
 
     def what_if(self, changes: Iterable[Event]) -> WhatIf:
         """What would happen after these events, and what time alone brings at once; the state is as before.
 
         Raises what handle() would."""
-        try:
-            turn = self._turn(changes)
+        with self._turns.tried(changes) as turn:
             running = frozenset(name for name, job in self._state.jobs.items() if job.places)
             allocated = {name: queue.allocated for name, queue in self._state.queues.items()}
             shares = {name: share.share for name, share in self.shares().items()}
             return WhatIf(tuple(turn.out), running, allocated, shares)
-        finally:
-            self._undo()
 
     def never(self, jobs: Iterable[Job]) -> dict[str, Reason]:
         """Jobs that could not start if they had the cluster to themselves, one at a time, and why not.
@@ -206,12 +134,12 @@ class Allocator:
         """When time alone changes something (seconds): a protection or a hold ends, a job has waited long enough.
 
         Hand in TimePassed() then, if no event comes before. None: never."""
-        return self._now if self._again else views.next_wake(self._state, self._now)
+        return self.now if self._turns.again else views.next_wake(self._state, self.now)
 
     @property
     def now(self) -> float:
         """Seconds: the largest that was handed in."""
-        return self._now
+        return self._turns.now
 
     def limit(self, job: str, place: Place) -> int:
         """Bytes that a task of the job may use of each of its GPUs at most: its own limit, or its queue's default."""

@@ -261,7 +261,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     length = len(turn.out)
     turn.begin(job, places, event.rung, Reason(Code.FREE))
     turn.unclaim(job, places)  # they run already
-    del turn.out[length:]
+    turn.take_back(length)
     job.attempt = event.attempt
     turn.runs_since(job, event.since)
     job.changed = event.since

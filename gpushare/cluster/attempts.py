@@ -163,7 +163,7 @@ def stop_refused(turn: Turn, event: StopRefused) -> None:
     forget_leaving(state, key, places)
     if not _put_back(turn, job, event.attempt, places, reason):
         state.undo(mark)
-        del turn.out[length:]
+        turn.take_back(length)
         return
     state.journal.set(job, "spared", turn.now + max(0.0, event.retry_after))
     turn.guard(job)
@@ -203,7 +203,7 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
     else:
         turn.extend(job, places, reason)
     turn.unclaim(job, places)  # they run already
-    del turn.out[length:]
+    turn.take_back(length)
     return True
 
 

@@ -88,7 +88,7 @@ def learn(turn: Turn) -> None:
                 mark, length = state.mark(), len(turn.out)
                 if attempt(turn, cls, more):
                     state.undo(mark)
-                    del turn.out[length:]
+                    turn.take_back(length)
 
 
 def _end_protections(turn: Turn) -> None:
@@ -162,7 +162,7 @@ def complete_gang(turn: Turn, job: JobState) -> bool:
         turn.extend(job, placed, Reason(Code.INCOMPLETE))
         return True
     state.undo(mark)
-    del turn.out[length:]
+    turn.take_back(length)
     return False
 
 
@@ -574,7 +574,7 @@ def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
     if not full and code in ROOM:  # is_open(), written out
         turn.state.to_try(cls)  # first where there is room now; others may have taken that by then
         return False
-    if code is Code.QUOTA or code is Code.NO_NODE or not (more or cls.shape.possible):
+    if code is Code.QUOTA or not (more or cls.shape.possible):
         woken.pop(ask, None)
         return False
     job = turn.state.by_seq[seqs.items[seqs.head]]

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gpushare.cluster import views
 from gpushare.cluster.candidates import candidates_for_preempt, candidates_for_reclaim
@@ -37,10 +35,8 @@ from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.rules import Barrier, How, barrier, guarded_until
 from gpushare.cluster.space import FOREVER
 from gpushare.cluster.state import JobState, QueueState, State
+from gpushare.cluster.transaction import Transactions
 from gpushare.quantity import count, format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from gpushare.cluster.allocator import Allocator
 
 MOST_NODES = 1000
 """More than these are not proposed."""
@@ -48,22 +44,23 @@ STEPS = 16
 """So many constraints behind each other are looked through, and others that come first and take what is added."""
 
 
-def explain(allocator: Allocator, job: JobState) -> Explanation:
+def explain(turns: Transactions, job: JobState) -> Explanation:
     view = views.job(job)
     name = job.job.id
     if view.state == "running":
         return Explanation(name, view.state, view.reason)
-    state = allocator._state
+    state = turns.state
     if view.state == "starting":
         return Explanation(name, view.state, _ending(state, job))
     if job.seq in state.parked:
         release = (JobReleased(name),)
-        helps = name in allocator.what_if(release).started
+        with turns.tried(release):
+            helps = bool(job.places)
         return Explanation(name, view.state, view.reason, (), release if helps else (), "release it" if helps else "")
     reason = binding(state, job)
-    found = list(_options(allocator, job, reason))
+    found = list(_options(turns, job, reason))
     (change, changes), others = (found[0], tuple(found[1:])) if found else (("", ()), ())
-    return Explanation(name, view.state, reason, tuple(_who(state, job, allocator.now)), changes, change, others)
+    return Explanation(name, view.state, reason, tuple(_who(state, job, turns.now)), changes, change, others)
 
 
 def binding(state: State, job: JobState) -> Reason:
@@ -146,24 +143,14 @@ def _protected(state: State, queue: QueueState, now: float) -> Iterator[str]:
 # ---- what would change it --------------------------------------------------------------------------------
 
 
-@contextmanager
-def _hypothesis(allocator: Allocator, changes: list[Event]) -> Iterator[None]:
-    """The state as it would be after these changes."""
-    try:
-        allocator._turn(changes)
-        yield
-    finally:
-        allocator._undo()
-
-
-def _options(allocator: Allocator, job: JobState, reason: Reason) -> Iterator[tuple[str, tuple[Event, ...]]]:
+def _options(turns: Transactions, job: JobState, reason: Reason) -> Iterator[tuple[str, tuple[Event, ...]]]:
     """Changes that start the job, each tried out."""
     remedies: list[Remedy] = [_more_priority, _more_quota, _more_nodes]
     if reason.code in (Code.LIMIT, Code.QUOTA):
         remedies.insert(0, _none)
     seen: set[tuple[Event, ...]] = set()
     for remedy in remedies:
-        found = _follow(allocator, job, remedy)
+        found = _follow(turns, job, remedy)
         if found is not None and found[1] not in seen:
             seen.add(found[1])
             yield found
@@ -172,18 +159,18 @@ def _options(allocator: Allocator, job: JobState, reason: Reason) -> Iterator[tu
 Remedy = Callable[[State, JobState], list[tuple[str, Event]]]
 
 
-def _follow(allocator: Allocator, job: JobState, remedy: Remedy) -> tuple[str, tuple[Event, ...]] | None:
+def _follow(turns: Transactions, job: JobState, remedy: Remedy) -> tuple[str, tuple[Event, ...]] | None:
     """Lift limits and quotas as they come up, apply the remedy when it is room that is lacking."""
     words: list[str] = []
     changes: list[Event] = []
     for _ in range(STEPS):
-        with _hypothesis(allocator, changes):
+        with turns.tried(changes):
             if job.places:
                 return _joined(words), tuple(changes)
-            reason = binding(allocator._state, job)
+            reason = binding(turns.state, job)
             over = reason.code in (Code.LIMIT, Code.QUOTA)
             # A quota may be too small only for the dear places that are free: then it is cheaper ones that lack.
-            steps = (_raise(job, reason) if over else []) or remedy(allocator._state, job)
+            steps = (_raise(job, reason) if over else []) or remedy(turns.state, job)
         if not steps:
             return None
         for text, event in steps:

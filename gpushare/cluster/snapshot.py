@@ -110,7 +110,7 @@ def take(allocator: Allocator) -> str:
     return encode(
         Snapshot(
             now=allocator.now,
-            again=allocator._again,
+            again=allocator._turns.again,
             sequence=state.sequence,
             nodes=tuple(_node(node) for node in state.space.nodes),
             queues=tuple(KeptQueue(queue.spec, queue.order) for queue in queues),
@@ -205,7 +205,7 @@ def restore(policy: Policy, text: str) -> Allocator:
     state.journal.clear()
     state.watch.clear()
     state.watch.unread = True
-    allocator._now, allocator._again = kept.now, kept.again
+    allocator._turns.now, allocator._turns.again = kept.now, kept.again
     return allocator
 
 

@@ -31,6 +31,7 @@ from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import guarded_until
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import NO_PLACES, NOTHING_SEEN, JobState, QueueState, Shape, State
+from gpushare.cluster.watch import OVER
 
 STEPS = 20_000
 """Of exact searches (exact.py), all those of a turn together."""
@@ -38,10 +39,12 @@ STEPS = 20_000
 
 class Turn:
     __slots__ = (
+        "about",
         "again",
         "arrived",
         "choices",
         "hypothetical",
+        "indexed",
         "now",
         "number",
         "out",
@@ -60,6 +63,9 @@ class Turn:
         state.turn += 1
         self.number = state.turn
         self.out: list[Action] = []
+        self.about: dict[str, list[int]] = {}
+        """By job, where in `out` its actions are; of the first `indexed` of them."""
+        self.indexed = 0
         self.reported = state.policy.endings == "reported"
         self.again = False
         """Something that was started in this very turn may have to go: decide once more."""
@@ -116,6 +122,7 @@ class Turn:
         state.watch.changed[job.queue] = None
         state.journal.set(job, "given_in", self.number)
         self._note_elastic(job)
+        self._correct_demand(job)
         # While its gang waits for others to end, what comes later waits with it.
         if self.reported and (job.unstarted or self._must_wait(job, places)):
             self._claim(job, places)
@@ -136,6 +143,7 @@ class Turn:
         watch = self.state.watch
         watch.changed[job.queue] = None
         watch.loose = True
+        watch.publish(OVER)  # a move of it beside a stop may make room, whatever its queue holds
         self.state.version += 1
         if job.cls.tall:
             watch.publish_all()  # or shrunk
@@ -168,9 +176,9 @@ class Turn:
                 journal.drop(state.tall, cls)
 
     def _correct_demand(self, job: JobState) -> None:
-        """Bytes cost more on smaller GPUs than was expected: then that is what it asks for."""
-        if job.cls.shape.by_bytes and job.charge > job.demand:
-            self.state.ask(job, job.charge - job.demand)
+        """Bytes cost more on smaller GPUs than was expected: while it is there, that is what it asks for."""
+        if job.cls.shape.by_bytes:
+            self.state.ask(job, max(job.cls.demand, job.charge) - job.demand)
 
     # ---- places that others still hold -----------------------------------------------------------------
 
@@ -282,6 +290,7 @@ class Turn:
         elif cls.shape.elastic:
             self._note_elastic(job)
             state.open(cls)
+        self._correct_demand(job)
 
     def runs_since(self, job: JobState, since: float) -> None:
         """It is running, and started at another time than was noted."""
@@ -305,6 +314,7 @@ class Turn:
         keys = sorted((place.group, place.task) for place in old)
         new = [job.places[key] for key in keys]
         self.leave(job, old)
+        self._correct_demand(job)
         self.state.journal.set(job, "given_in", self.number)
         self.state.watch.changed[job.queue] = None
         self.state.journal.set(job, "resized_in", self.number)
@@ -348,9 +358,8 @@ class Turn:
     def shrunk(self, job: JobState, for_job: str, reason: Reason) -> None:
         """It has gone down its ladder; what starts in this turn starts there instead."""
         self.state.journal.set(job, "changed", self.now)
-        if job.given_in == self.number and self._restated(job):
-            return
-        self.out.append(Shrink(job.job.id, job.rung, tuple(job.ordered), for_job, reason))
+        if job.given_in != self.number or not self._restated(job):
+            self.out.append(Shrink(job.job.id, job.rung, tuple(job.ordered), for_job, reason))
 
     def grown(self, job: JobState, reason: Reason) -> None:
         self.state.journal.set(job, "changed", self.now)
@@ -359,17 +368,25 @@ class Turn:
         self.out.append(Grow(job.job.id, job.rung, tuple(job.ordered), reason))
 
     def _restated(self, job: JobState) -> bool:
-        """Say in the starts of this turn what its places are now; whether these are all of its places."""
-        left = len(job.places)
-        for index in range(len(self.out) - 1, -1, -1):
+        """Say in this turn's starts and shrinks of the job what its places are now; whether these are all of them."""
+        for index in range(self.indexed, len(self.out)):
+            self.about.setdefault(self.out[index].job, []).append(index)
+        self.indexed = len(self.out)
+        told: set[Place] = set()
+        for index in self.about.get(job.job.id, ()):
             action = self.out[index]
-            if isinstance(action, Start) and action.job == job.job.id:
+            if isinstance(action, (Start, Shrink)):
                 places = tuple([job.places[place.group, place.task] for place in action.places])
                 self.out[index] = action._replace(places=places, rung=job.rung)
-                left -= len(places)
-                if not left:
-                    return True
-        return False
+                told.update(places)
+        return len(told) == len(job.places)
+
+    def take_back(self, length: int) -> None:
+        """Actions after so many were only tried out."""
+        del self.out[length:]
+        if self.indexed > length:
+            self.indexed = 0
+            self.about.clear()
 
 
 def _restore(job: JobState, kept: tuple[int, int, float, float, bool, Reason, int]) -> None:

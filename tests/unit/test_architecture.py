@@ -54,6 +54,7 @@ CLUSTER = [
     "shares",
     "space",
     "state",
+    "transaction",
     "turn",
     "victims",
     "views",

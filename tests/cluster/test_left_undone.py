@@ -1,0 +1,133 @@
+"""Cases in which a job was once forgotten, or given something that was taken again in the same turn."""
+
+from __future__ import annotations
+
+from allocator_facts import facts, left_undone
+from allocator_stage import GIB, Stage, gpus
+
+from gpushare.cluster import transaction
+from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.model import (
+    Job,
+    JobRestored,
+    JobSubmitted,
+    Node,
+    NodeAdded,
+    NodeLost,
+    Place,
+    Policy,
+    Shrink,
+    Start,
+    Tasks,
+)
+from gpushare.cluster.turn import Turn
+
+
+def test_jobs_that_waited_for_any_node_take_from_others_when_one_comes_and_others_fill_it() -> None:
+    """Each of two queues gets more than its quota, by one further task; two owners wait for a GPU each."""
+    node = Node("n", 5)
+    stage = Stage([node])
+    for name, quota, priority in (("lent-1", 1.5, 1), ("lent-2", 1.5, 1), ("mine-1", 1, 0), ("mine-2", 1, 0)):
+        stage.queue(name, quota, priority=priority)
+    stage.send(NodeLost("n"))
+    tasks = (Tasks(share=gpus(0.1)), Tasks(0, 2, gpus=1))
+    stage.send([JobSubmitted(Job(f"elastic-{n}", f"lent-{n}", tasks)) for n in (1, 2)])
+    stage.send([JobSubmitted(Job(f"job-{n}", f"mine-{n}")) for n in (1, 2)])
+    assert len(stage.waiting()) == 4
+    stage.send(NodeAdded(node))
+    assert stage.held("lent-1", "lent-2") == (1.1, 1.1)
+    assert stage.held("mine-1", "mine-2") == (1, 1)
+    assert not left_undone(stage.allocator, {})
+
+
+def test_when_a_job_in_quota_may_be_moved_again_others_are_stopped_beside_its_move() -> None:
+    """The block is got by stopping one of `a` and moving the one of `c`, which has a minimum run time."""
+    stage = Stage({"n1": 8, "n2": 8})
+    for name, quota in (("a", 0), ("b", 8), ("c", 8)):
+        stage.queue(name, quota)
+
+    def restored(name: str, queue: str, node: str, **more: object) -> None:
+        gpus_of = tuple(range(4)) if name in ("moves", "fixed") else tuple(range(4, 8))
+        job = Job(name, queue, (Tasks(gpus=4),), movable=True, **more)
+        stage.send(JobRestored(job, (Place(0, 0, node, gpus_of, 0, 0),), since=0.0))
+
+    restored("moves", "c", "n1", min_runtime=60.0)
+    restored("loan", "a", "n1", min_runtime=0.0)
+    restored("fixed", "c", "n2", preemptible=False)
+    restored("loan-2", "a", "n2")
+    stage.job("b", 8, name="block")
+    assert stage.waiting() == ["block"]
+    stage.wait(60)
+    assert "block" in stage.running()
+    assert sorted(stage.evicted) == ["loan", "loan-2"]
+    assert stage.place("moves").node == "n2"
+
+
+def demand(stage: Stage, queue: str) -> float:
+    return stage.allocator.queues[queue].demand / 1_000_000
+
+
+def test_a_job_asks_for_the_dearer_gpu_only_while_it_is_there() -> None:
+    """40 GiB are a whole small GPU and half of a large one."""
+    stage = Stage([Node("large", 1, 80 * GIB), Node("small", 1, 40 * GIB)])
+    stage.queue("lent", 0)
+    stage.queue("owner", 2)
+    stage.job("owner", name="on-large")
+    stage.job("lent", memory=40 * GIB, name="bytes")
+    assert (stage.place("bytes").node, demand(stage, "lent")) == ("small", 1.0)
+    stage.job("owner", name="on-small")
+    assert stage.waiting() == ["bytes"]
+    assert demand(stage, "lent") == 0.5
+
+
+def test_a_job_that_gets_a_task_and_shrinks_twice_in_a_turn_is_told_one_thing() -> None:
+    stage = Stage({"n": 2}, Policy(reserve_after=None, consolidate=False))
+    stage.queue("q", 2)
+    stage.job("q", name="block", priority=70)
+    stage.job("q", name="elastic", most=2, ladder=(0.7, 0.4), priority=60)
+    stage.job("q", 0.3, name="small", most=2, devices=2)
+    assert stage.running() == ["block", "elastic"]
+    told: dict[tuple[str, int], Place] = {}
+    for action in stage.end("block"):
+        assert isinstance(action, (Start, Shrink))
+        for place in action.places:
+            assert told.setdefault((action.job, place.task), place) == place, action
+    assert len(told) == 4
+    assert stage.allocator.jobs["elastic"].rung == 2
+
+
+def test_shrinking_what_has_just_started_reads_each_action_once(monkeypatch) -> None:
+    read = 0
+
+    class Counted(list):
+        def __getitem__(self, index):
+            nonlocal read
+            read += 1
+            return super().__getitem__(index)
+
+    class Counting(Turn):
+        __slots__ = ()
+
+        def __init__(self, *args: object, **more: object) -> None:
+            super().__init__(*args, **more)
+            self.out = Counted()
+
+    monkeypatch.setattr(transaction, "Turn", Counting)
+    stage = Stage({f"n{n}": 8 for n in range(10)})
+    stage.queue("q", 80)
+    tasks = (Tasks(share=gpus(1), ladder=(gpus(0.4),)),)
+    stage.send([JobSubmitted(Job(f"j{n}", "q", tasks)) for n in range(160)])
+    assert len(stage.running()) == 160
+    assert read < 160 * 8
+
+
+def test_the_facts_of_an_allocator_make_an_equal_one() -> None:
+    """The oracle itself: queues ask for the same in both."""
+    stage = Stage([Node("small", 2, 40 * GIB), Node("large", 2, 80 * GIB)])
+    stage.queue("q", 2)
+    for memory in (10, 40, 60):
+        stage.job("q", memory=memory * GIB)
+    other = Allocator(stage.allocator.policy)
+    for events in facts(stage.allocator, {}):
+        other.handle(events, stage.now)
+    assert other.queues["q"].demand == stage.allocator.queues["q"].demand
