@@ -101,7 +101,7 @@ test-browser: $(VENV)/installed-test ## the dashboard's page in a headless Chrom
 
 man: $(VENV)/installed-test ## write the man pages and docs/metrics.md again, from what they describe
 	$(BIN)/python docs/man/generate.py
-	$(BIN)/python docs/generate_metrics.py
+	$(BIN)/python docs/man/generate_metrics.py
 
 build: $(VENV)/bin/python ## compile the C parts into the source tree
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'

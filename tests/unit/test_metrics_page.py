@@ -9,7 +9,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_page_is_the_list() -> None:
-    spec = importlib.util.spec_from_file_location("generate_metrics", DOCS / "generate_metrics.py")
+    spec = importlib.util.spec_from_file_location("generate_metrics", DOCS / "man" / "generate_metrics.py")
     assert spec is not None and spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)

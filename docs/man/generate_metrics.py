@@ -1,4 +1,4 @@
-"""Writes metrics.md beside itself, from the list that the daemon answers from: python docs/generate_metrics.py"""
+"""Writes docs/metrics.md from the list that the daemon answers from: python docs/man/generate_metrics.py"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushared.api.metrics import METRICS
 
-PAGE = Path(__file__).with_name("metrics.md")
+PAGE = Path(__file__).resolve().parents[1] / "metrics.md"
 
 INTRODUCTION = """\
 # Metrics
