@@ -134,9 +134,9 @@ class Client:
         sent = None if body is None else json.dumps(body).encode()
         timeout = self.timeout if timeout == -1 else timeout
         status, received = unixhttp.exchange(self.api_socket, method, target, sent, timeout)
-        value = _decode(received)
+        value = decode(received)
         if status >= 400:
-            raise _error(status, value)
+            raise error_of(status, value)
         api.check(value, answer)
         return value
 
@@ -192,7 +192,7 @@ class Events(Generic[Line]):
         self._line = bytearray(rest)
         for line in lines:
             if line.strip():
-                value = _decode(bytes(line))
+                value = decode(bytes(line))
                 api.check(value, self._shape)
                 yield cast(Line, value)
 
@@ -201,14 +201,14 @@ def _job_path(name: str) -> str:
     return f"/v1/jobs/{quote(name, safe='', errors='backslashreplace')}"
 
 
-def _decode(data: bytes) -> Any:
+def decode(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
         raise unixhttp.garbage(data) from None
 
 
-def _error(status: int, value: object) -> GpushareError:
+def error_of(status: int, value: object) -> GpushareError:
     error = value.get("error") if isinstance(value, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
         return unixhttp.garbage(json.dumps(value).encode())

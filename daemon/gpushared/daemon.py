@@ -11,12 +11,12 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
-from gpushared.api.http_listener import LINGERS, READ_AT_ONCE, HttpListener
+from gpushared.api.http_listener import HttpListener, listener_options
 from gpushared.api.views import Views
 from gpushared.clients.pages import Pages
 from gpushared.core.node import NodeState
@@ -163,7 +163,7 @@ class Daemon:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        self.api.listener = listener = HttpListener(runner.server, self.shell)
+        self.api.guard.listener = listener = HttpListener(runner.server, self.shell.limits)
         listener.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
         stack.callback(listener.close)
 
@@ -180,7 +180,7 @@ class Daemon:
             listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise GpushareError(f"cannot listen on {self.config.metrics_listen}: {error.strerror}") from None
-        http = HttpListener(runner.server, self.shell)
+        http = HttpListener(runner.server, self.shell.limits)
         http.start(listener)
         stack.callback(http.close)
 
@@ -242,7 +242,7 @@ class Daemon:
     def _is_idle(self) -> bool:
         """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
         now = time.monotonic()
-        if self.api.active or self.shell.core.reservations or any(True for _ in self.shell.registry.live()):
+        if self.api.guard.active or self.shell.core.reservations or any(True for _ in self.shell.registry.live()):
             self._busy_at = now
         return now - self._busy_at >= self.config.idle_exit
 
@@ -280,11 +280,6 @@ class Daemon:
             self._caution()
             log.info("settings read again", extra=facts(changed="; ".join(changed) or "nothing"))
         self._notifier.ready(self._describe())
-
-
-def listener_options() -> dict[str, Any]:
-    """How aiohttp is to read: bodies as they come, for what is packed could unpack to any size; and little ahead."""
-    return {"access_log": None, "auto_decompress": False, "read_bufsize": READ_AT_ONCE, "lingering_time": LINGERS}
 
 
 def _count(number: int, noun: str) -> str:

@@ -8,14 +8,17 @@
     explain   why a job waits or runs, and the smallest change that would start it
     simulate  play a scenario or a trace on a simulated clock
     compact   shorten the cluster's file
+    serve     run the service, which starts and stops jobs
 
-The state is a file (store.py). These commands plan and start nothing on any machine. The system that carries a plan out
-reports back with `end`.
+The state is a file (store.py). Where a service has it, these commands talk to the service. Else they plan and start
+nothing on any machine; the system that carries a plan out reports back with `end`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -73,7 +76,7 @@ class InOrder(Group):
 
     def list_commands(self, _: click.Context) -> list[str]:
         now = ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "change", "plan", "explain"]
-        return [*now, "simulate", "compact"]
+        return [*now, "simulate", "compact", "serve"]
 
 
 @click.group(
@@ -565,6 +568,25 @@ def compact(store: Path | None) -> None:
         rows = cluster.compact()
         cluster.shrink()
     _output.echo(f"{count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
+
+
+@command.command(
+    short_help="Run jobs: the service behind `gpushare submit`.",
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(arguments: tuple[str, ...]) -> None:
+    """Run the service that decides who may run where, starts and stops jobs, and answers these commands.
+
+    \b
+    gpushare cluster serve --engine local            for yourself, on this machine
+    gpushare cluster serve --engine local --system   for all users, as root
+    gpushare cluster serve --engine memory           nothing runs; to try things out
+
+    `gpushare cluster serve --help` lists its options. What runs goes on when the service ends, and the next one finds
+    it.
+    """
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "gpushared.cluster", *arguments])
 
 
 def _scenario(file: Path, *, text: bool) -> views.Played:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import decode, decode_events, encode, encode_actions, encode_events
@@ -90,6 +90,9 @@ ENGINE_EVENTS = (
     *(NodeUnknown, NodeCordoned, NodeDrained, NodeUncordoned, ForeignUse, JobHeld, JobReleased),
     *(Started, StartFailed, TasksLost, StopRefused),
 )
+
+
+Also = Callable[[sqlite3.Connection, list[Action]], None]
 
 
 class StoreError(GpushareError):
@@ -195,22 +198,27 @@ class Store:
         set_back = clock + self._shift < self.now - SET_BACK
         return self.now - clock if set_back else self._shift
 
-    def append(self, events: Sequence[Event], now: float) -> list[Action]:
+    def append(self, events: Sequence[Event], now: float, also: Also | None = None) -> list[Action]:
         """Decide on events that come together, and keep both. If they are refused, nothing has changed.
 
-        `now` is what the machine's clock shows (seconds); what counts is at(now)."""
-        return self._append(events, lambda: (self.at(now), self._shift_at(now)))
+        `now` is what the machine's clock shows (seconds); what counts is at(now). `also` writes more in the same
+        transaction; it is given the actions."""
+        return self._append(events, lambda: (self.at(now), self._shift_at(now)), also)
 
-    def _append(self, events: Sequence[Event], clock: Callable[[], tuple[float, float]]) -> list[Action]:
+    def _append(
+        self, events: Sequence[Event], clock: Callable[[], tuple[float, float]], also: Also | None = None
+    ) -> list[Action]:
         """`clock` says the cluster's time, and how far it is ahead, once all rows have been seen."""
         if self.read_only:
             raise StoreError(f"{self.path} was opened for reading", hint="open it for writing")
+        handled = False
         try:
             with _understood(self.path):
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._catch_up()
                 now, shift = clock()
                 actions = self.allocator.handle(list(events), now)
+                handled = True
                 self._connection.execute(
                     "INSERT INTO log VALUES (?, ?, ?, ?)",
                     (self.seq + 1, now, encode_events(events), encode_actions(actions)),
@@ -219,11 +227,13 @@ class Store:
                     self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('shift', ?)", (shift.hex(),))
                 if any(isinstance(event, ENGINE_EVENTS) for event in events):
                     self._connection.execute(f"PRAGMA user_version = {OF_ENGINES}")
+                if also is not None:
+                    also(self._connection, actions)
                 self._connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back()
             refused = isinstance(error, GpushareError) and not isinstance(error, StoreError)
-            if not refused:  # the allocator may have seen what the disk has not
+            if handled or not refused:  # the allocator may have seen what the disk has not
                 self._begin_again()
             raise
         self.seq += 1
@@ -234,13 +244,29 @@ class Store:
                 self.compact()
         return actions
 
+    def write(self, change: Callable[[sqlite3.Connection], None]) -> None:
+        """A change of what the file has beside the log, in one transaction."""
+        try:
+            with _understood(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")
+                change(self._connection)
+                self._connection.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def read(self, query: str, *values: object) -> list[Any]:
+        """Rows of what the file has beside the log."""
+        with _understood(self.path):
+            return self._connection.execute(query, values).fetchall()
+
     @property
     def length(self) -> int:
         """Rows of the log that are there."""
         return self.seq - self._folded
 
-    def compact(self) -> int:
-        """Replace all rows by the state that they lead to; how many that were."""
+    def compact(self, policy: Policy | None = None) -> int:
+        """Replace all rows by the state that they lead to; how many that were. With another policy, if one is given."""
         if self.read_only:
             raise StoreError(f"{self.path} was opened for reading", hint="open it for writing")
         try:
@@ -249,6 +275,12 @@ class Store:
                 self._catch_up()
                 rows = self.length
                 state = self._written()
+                if policy is not None:
+                    allocator = restore(policy, state)
+                    state = take(allocator)
+                    self._connection.execute(
+                        "UPDATE meta SET value = ? WHERE key = 'policy'", (encode(policy, Policy),)
+                    )
                 checksum = _checksum(self._meta("policy"), self.seq, self.now, state)
                 self._connection.execute("DROP TABLE IF EXISTS snapshot")
                 self._connection.execute(SNAPSHOT)
@@ -261,6 +293,8 @@ class Store:
         except BaseException:
             self._roll_back()
             raise
+        if policy is not None:
+            self.policy, self.allocator = policy, allocator
         self._fold(self.seq)
         return rows
 
@@ -411,7 +445,8 @@ def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     if read_only and not os.access(path.parent, os.W_OK):
         mode = "ro" if _size(path.with_name(f"{path.name}-wal")) else "ro&immutable=1"
     name = path.absolute().as_uri() + f"?mode={mode}"
-    connection = sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    # The service opens it in one thread and uses it in another, never in two at once.
+    connection = sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA synchronous = FULL")
     if read_only:
         connection.execute("PRAGMA query_only = ON")

@@ -41,7 +41,7 @@ def answer(sock: socket.socket) -> bytes:
 
 
 def guests(daemon) -> int:
-    return daemon.call(lambda: len(daemon.daemon.api.listener._connections))
+    return daemon.call(lambda: len(daemon.daemon.api.guard.listener._connections))
 
 
 # ---- connections -------------------------------------------------------------------------------
@@ -93,11 +93,11 @@ def test_a_request_that_comes_byte_by_byte(shared, monkeypatch):
 
 
 def test_a_body_that_does_not_come(shared, monkeypatch):
-    monkeypatch.setattr("gpushared.api.routes.BODY_WITHIN", 0.5)
+    monkeypatch.setattr("gpushared.api.answers.BODY_WITHIN", 0.5)
     with api(shared) as sock:
         sock.send(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert b"400 Bad Request" in sock.recv(65536)
-    assert shared.call(lambda: shared.daemon.api.active) == 0
+    assert shared.call(lambda: shared.daemon.api.guard.active) == 0
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_descriptors_that_take_an_hour_to_close(shared):
 
 
 def test_a_user_has_only_so_many_jobs(make_daemon, monkeypatch):
-    monkeypatch.setattr("gpushared.runtime.shell.UserLimits", lambda: UserLimits(400))
+    monkeypatch.setattr("gpushared.limits.limits.UserLimits", lambda: UserLimits(400))
     daemon = make_daemon(system=True)
 
     def many():

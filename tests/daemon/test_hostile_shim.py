@@ -79,7 +79,7 @@ def test_a_process_has_only_so_many_pages(shared):
 
 def test_descriptors_do_not_run_out(make_daemon, monkeypatch):
     """With room for 400: two users take all that they can get, on both sockets; root and a third user get in."""
-    monkeypatch.setattr("gpushared.runtime.shell.UserLimits", lambda: UserLimits(400))
+    monkeypatch.setattr("gpushared.limits.limits.UserLimits", lambda: UserLimits(400))
     daemon = make_daemon(system=True)
     before = descriptors(daemon)
 

@@ -1,4 +1,4 @@
-"""Answers of the API: JSON in pieces that its reader keeps up with, and errors in their one shape.
+"""Bodies and answers of the API: JSON in pieces that its reader keeps up with, and errors in their one shape.
 
 A list of a thousand jobs is megabytes of text. The daemon makes and sends it in pieces. Between two pieces other users
 have their time of the loop, and the next piece is made only when the user's unread answers are few enough
@@ -7,7 +7,9 @@ have their time of the loop, and the next piece is made only when the user's unr
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 
 from aiohttp import web
@@ -23,6 +25,8 @@ PIECE = 32 * 1024
 MAX_BODY = 256 * 1024
 """Bytes of a request."""
 
+BODY_WITHIN = 10.0
+"""Seconds."""
 RETRY_AFTER = 3
 """Seconds until it is worth asking again for a place, for each job that queues for one already and for the asker."""
 
@@ -143,3 +147,34 @@ def http_error(request: web.Request, error: web.HTTPException) -> web.Response:
     else:
         message = f"{(error.reason or 'no').lower()}: {request.method} {printable(request.path, 100)}"
     return error_response(error.status, GpushareError(message, code=f"http_{error.status}"))
+
+
+def unix_socket(request: web.Request) -> socket.socket | None:
+    sock: socket.socket | None = request.transport.get_extra_info("socket") if request.transport is not None else None
+    return sock if sock is not None and sock.family == socket.AF_UNIX else None
+
+
+async def read_body(request: web.Request, held: ByteBudget, uid: int, most: int = MAX_BODY) -> bytes:
+    """The body of a request. Its bytes are held for the caller until they are read."""
+    size = most if request.content_length is None else min(request.content_length, most)
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            await held.room(uid, size)
+            held.change(uid, size)
+            try:
+                return await _read(request, most)
+            finally:
+                held.change(uid, -size)
+    except TimeoutError:
+        message = f"the body of the request did not come within {BODY_WITHIN:g} s"
+        raise UsageError(message, code="bad_request") from None
+
+
+async def _read(request: web.Request, most: int) -> bytes:
+    """Not by request.read(), which keeps the bytes as long as the request: a job may queue for days."""
+    data = bytearray()
+    while not request.content.at_eof():
+        data += await request.content.readany()
+        if len(data) > most:
+            raise web.HTTPRequestEntityTooLarge(most, len(data))
+    return bytes(data)

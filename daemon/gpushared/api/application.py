@@ -7,15 +7,12 @@ and by administrators: root, and a group that the settings may name. Every error
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from aiohttp import web
 
-from gpushare.errors import GpushareError, UsageError
-from gpushared.api.answers import error_response, http_error, status_of
+from gpushared.api.guard import Guard
 from gpushared.api.history import HistoryHandler
-from gpushared.api.http_listener import HttpListener
 from gpushared.api.job_routes import JobRoutes
 from gpushared.api.node_routes import NodeRoutes
 from gpushared.api.reservation_routes import ReservationRoutes
@@ -25,13 +22,10 @@ from gpushared.config import Config
 from gpushared.history.usage import UsageHistory
 from gpushared.limits.access import Access
 from gpushared.runtime.shell import Shell
-from gpushared.system.logs import Sparingly, facts, log
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Api:
-    """The routes, and what surrounds each request: errors, and its user's share of the loop."""
+    """The routes. guard.py has what surrounds each request."""
 
     def __init__(
         self, shell: Shell, config: Callable[[], Config], scope: str, access: Access, usage: UsageHistory | None = None
@@ -43,14 +37,10 @@ class Api:
         self.reservations = ReservationRoutes(shell, access, self.views)
         self.history = HistoryHandler(shell, usage or UsageHistory(), self.node.viewer, self.node.answer)
         self._shell = shell
-        self._access = access
-        self._sparingly = Sparingly()
-        self.listener: HttpListener | None = None
-        self.active = 0
-        """Requests in progress; a daemon that somebody is talking to does not go idle."""
+        self.guard = Guard(shell.limits, access.meet, self._count_failure)
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self.guard.middleware])
         job = "/v1/jobs/{job}"
         app.add_routes(
             [
@@ -78,47 +68,8 @@ class Api:
         )
         return app
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self.active += 1
-        try:
-            _check_body(request)
-            return await self._in_turn(request, handler)
-        except web.HTTPException as error:
-            return http_error(request, error)
-        except GpushareError as error:
-            return error_response(status_of(error), error)
-        except ConnectionError:
-            raise  # the client has gone in the middle of its answer
-        except Exception as error:
-            return self._failed(request, error)
-        finally:
-            self.active -= 1
-
-    def _failed(self, request: web.Request, error: Exception) -> web.Response:
+    def _count_failure(self) -> None:
         self._shell.core_loop.errors += 1
-        resource = request.match_info.route.resource
-        left_out = self._sparingly.allow((request.method, resource and resource.canonical, type(error)))
-        if left_out is not None:
-            more = {"more": left_out} if left_out else {}
-            log.exception("a request failed", extra=facts(method=request.method, path=request.path, **more))
-        hint = "this is a bug of gpushare; the daemon's log has the details"
-        return error_response(500, GpushareError("the daemon failed on this request", code="internal", hint=hint))
-
-    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A user's requests are begun one after the other, so that many of them hold nobody else up."""
-        connection = self.listener.connection_of(request.protocol) if self.listener is not None else None
-        if connection is None:
-            return await handler(request)  # metrics over TCP
-        connection.busy += 1
-        try:
-            uid = self.node.caller(request).uid
-            await self._shell.limits.time.enter(uid)
-            await self._access.meet(uid)
-            return await handler(request)
-        finally:
-            connection.busy -= 1
-            connection.idle_since = time.monotonic()
 
 
 def metrics_application(handlers: Api) -> web.Application:
@@ -126,11 +77,3 @@ def metrics_application(handlers: Api) -> web.Application:
     app = web.Application()
     app.add_routes([web.get("/metrics", handlers.node.get_metrics)])
     return app
-
-
-def _check_body(request: web.Request) -> None:
-    """Before anything is done for it: what is packed could be any size, and to look takes no body."""
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise web.HTTPUnsupportedMediaType
-    if request.method in ("GET", "HEAD") and request.body_exists:
-        raise UsageError(f"a {request.method} request has no body", code="bad_request")

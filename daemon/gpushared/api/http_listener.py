@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from gpushared.runtime.shell import Shell
+from gpushared.limits.limits import Limits
 from gpushared.system.acceptor import Acceptor
 from gpushared.system.descriptors import CarefulSocket
 from gpushared.system.logs import Sparingly, facts, log
@@ -184,19 +184,19 @@ class HttpConnection(asyncio.Protocol):
 class HttpListener:
     """One listening socket and its connections."""
 
-    def __init__(self, server: Callable[[], web.RequestHandler], shell: Shell) -> None:
+    def __init__(self, server: Callable[[], web.RequestHandler], limits: Limits) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._user_limits = shell.limits.users
-        self._descriptors = shell.limits.descriptors
+        self._user_limits = limits.users
+        self._descriptors = limits.descriptors
         self._acceptor: Acceptor | None = None
         self._connections: dict[web.RequestHandler, HttpConnection] = {}
         self._by_uid: dict[int, int] = {}
         self._beginning: set[asyncio.Task[object]] = set()
         self._sparingly = Sparingly()
         self._checking: asyncio.TimerHandle | None = None
-        self.fair_share = shell.limits.time
-        self.byte_budget = shell.limits.bytes
+        self.fair_share = limits.time
+        self.byte_budget = limits.bytes
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
@@ -276,3 +276,8 @@ class HttpListener:
         with contextlib.suppress(OSError):  # it need not know
             sock.send(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         sock.close()
+
+
+def listener_options() -> dict[str, Any]:
+    """How aiohttp is to read: bodies as they come, for what is packed could unpack to any size; and little ahead."""
+    return {"access_log": None, "auto_decompress": False, "read_bufsize": READ_AT_ONCE, "lingering_time": LINGERS}

@@ -12,9 +12,10 @@ from aiohttp import web
 from gpushare import __version__, api
 from gpushare.errors import UsageError
 from gpushared.api import event_stream
+from gpushared.api.answers import unix_socket
 from gpushared.api.http_listener import NOBODY
 from gpushared.api.request_body import number
-from gpushared.api.routes import Routes, unix_socket
+from gpushared.api.routes import Routes
 from gpushared.api.views import Views
 from gpushared.core import instructions as do
 from gpushared.core.visibility import Viewer

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -12,7 +10,7 @@ from aiohttp import web
 from gpushare.errors import NoSuchJob, NotPermitted, QuantityError, UsageError
 from gpushare.quantity import Quantity
 from gpushare.reasons import words
-from gpushared.api.answers import MAX_BODY, Pieces, document
+from gpushared.api.answers import Pieces, document, read_body, unix_socket
 from gpushared.api.request_body import RequestBody
 from gpushared.api.views import Views
 from gpushared.core import visibility
@@ -21,8 +19,6 @@ from gpushared.jobs.registry import JobRecord
 from gpushared.limits.access import Access
 from gpushared.runtime.shell import Shell
 from gpushared.system.processes import peer_credentials, printable
-
-BODY_WITHIN = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +54,7 @@ class Routes:
 
     async def body(self, request: web.Request, *, empty_is_ok: bool = False) -> RequestBody:
         """Its bytes are held for the caller until they are read and understood."""
-        held, uid = self.shell.limits.bytes, self.caller(request).uid
-        size = MAX_BODY if request.content_length is None else min(request.content_length, MAX_BODY)
-        try:
-            async with asyncio.timeout(BODY_WITHIN):
-                await held.room(uid, size)
-                held.change(uid, size)
-                try:
-                    data = await _read(request)
-                finally:
-                    held.change(uid, -size)
-        except TimeoutError:
-            message = f"the body of the request did not come within {BODY_WITHIN:g} s"
-            raise UsageError(message, code="bad_request") from None
+        data = await read_body(request, self.shell.limits.bytes, self.caller(request).uid)
         if not data and empty_is_ok:
             return RequestBody({})
         try:
@@ -130,21 +114,6 @@ class Routes:
     async def answer(self, request: web.Request, **fields: object) -> web.StreamResponse:
         """For what may be long: lists are iterators."""
         return await self._pieces.send(request, self.caller(request).uid, document(fields))
-
-
-def unix_socket(request: web.Request) -> socket.socket | None:
-    sock: socket.socket | None = request.transport.get_extra_info("socket") if request.transport is not None else None
-    return sock if sock is not None and sock.family == socket.AF_UNIX else None
-
-
-async def _read(request: web.Request) -> bytes:
-    """Not by request.read(), which keeps the bytes as long as the request: a job may queue for days."""
-    data = bytearray()
-    while not request.content.at_eof():
-        data += await request.content.readany()
-        if len(data) > MAX_BODY:
-            raise web.HTTPRequestEntityTooLarge(MAX_BODY, len(data))
-    return bytes(data)
 
 
 def quantity(text: str | None, what: str) -> Quantity | None:

@@ -10,7 +10,6 @@ import asyncio
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from gpushared.clients.clients import Client, Clients
 from gpushared.clients.credit import CreditPages
@@ -25,9 +24,7 @@ from gpushared.jobs.historian import Historian
 from gpushared.jobs.lifecycle import JobLifecycle
 from gpushared.jobs.registry import JobRegistry
 from gpushared.jobs.state_file import Planned, StateFile
-from gpushared.limits.byte_budget import ByteBudget
-from gpushared.limits.fair_share import FairShare
-from gpushared.limits.user_limits import UserLimits
+from gpushared.limits.limits import Limits
 from gpushared.runtime.asks import INTERNAL
 from gpushared.runtime.core_loop import CoreLoop
 from gpushared.runtime.credit_effects import CreditEffects
@@ -37,7 +34,6 @@ from gpushared.runtime.rebuild import Earlier, Outside, rebuild
 from gpushared.runtime.record_effects import RecordEffects
 from gpushared.runtime.recovery import recover
 from gpushared.runtime.stopping import Stopper
-from gpushared.system.descriptors import DescriptorCloser
 from gpushared.system.epoll import Epoll
 
 
@@ -49,23 +45,12 @@ class Traffic:
     bad_frames: int = 0
 
 
-class Limits(NamedTuple):
-    """What the daemon shares out among users."""
-
-    users: UserLimits
-    """Descriptors and jobs."""
-    time: FairShare
-    bytes: ByteBudget
-    descriptors: DescriptorCloser
-
-
 class Shell:
     """The parts of a running node."""
 
     def __init__(self, core: NodeState, gpus: Inventory, state_file: Path, historian: Historian | None = None) -> None:
         loop = asyncio.get_running_loop()
-        users = UserLimits()
-        self.limits = Limits(users, FairShare(loop), ByteBudget(users.is_bound), DescriptorCloser())
+        self.limits = Limits.make(loop)
         self.epoll = Epoll(loop)
         self.gpus = gpus
         self.historian = historian or Historian()
@@ -84,7 +69,7 @@ class Shell:
             self.clients,
             jobs=self.jobs,
             driver=self.driver,
-            limits=users,
+            limits=self.limits.users,
             epoll=self.epoll,
         )
         self.credit_effects = CreditEffects(self.core_loop, self.credit, self.clients)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from gpushare._layout import ffi, lib
-from gpushared.runtime.shell import Limits
+from gpushared.limits.limits import Limits
 from gpushared.shims.connection import Connection
 from gpushared.shims.frames import AT_ONCE, FrameBatch
 from gpushared.shims.outbox import Outbox

@@ -7,7 +7,7 @@ killed between any two steps and started again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from gpushare.cluster.allocator import Allocator
@@ -15,6 +15,7 @@ from gpushare.cluster.engines.reconcile import (
     Command,
     Note,
     Notes,
+    Ours,
     Round,
     Settings,
     adoptable,
@@ -25,7 +26,7 @@ from gpushare.cluster.engines.reconcile import (
     node_facts,
 )
 from gpushare.cluster.engines.seam import Answer, Deposed, Engine, Evict, Observed, Start, Token, Unanswered
-from gpushare.cluster.model import Action, Event, JobSubmitted
+from gpushare.cluster.model import Action, Event, JobSubmitted, JobView, NodeView, Place, Refuse, Wait
 from gpushare.errors import NoSuchJob, UsageError
 
 __all__ = ["Ledger", "Loop"]
@@ -50,8 +51,48 @@ class Ledger(Protocol):
     def pass_time(self, now: float) -> list[Action]: ...
 
 
+class Part:
+    """Of the allocator what a round without most of the waiting jobs looks at: these jobs, and all nodes."""
+
+    def __init__(self, allocator: Allocator, uids: Collection[str]) -> None:
+        self._allocator, self._uids = allocator, uids
+        self.nodes: Mapping[str, NodeView] = allocator.nodes
+        self.jobs: Mapping[str, JobView] = _Some(allocator.jobs, uids)
+
+    @property
+    def leaving(self) -> Mapping[tuple[str, int], tuple[Place, ...]]:
+        return {which: places for which, places in self._allocator.leaving.items() if which[0] in self._uids}
+
+
+class _Some(Mapping[str, JobView]):
+    def __init__(self, jobs: Mapping[str, JobView], uids: Collection[str]) -> None:
+        self._jobs, self._uids = jobs, uids
+
+    def __getitem__(self, uid: str) -> JobView:
+        if uid not in self._uids:
+            raise KeyError(uid)
+        return self._jobs[uid]
+
+    def __iter__(self) -> Iterator[str]:
+        return (uid for uid in self._uids if uid in self._jobs)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._uids and uid in self._jobs
+
+
+def log_each(events: Sequence[Event], actions: Sequence[Action]) -> None:  # noqa: ARG001
+    """What a loop does with what has happened, where nobody else wants to know."""
+    for action in actions:
+        log.info("%s %s: %s", type(action).__name__.lower(), action.job, action.reason.message)
+
+
 class Loop:
-    """One engine and one ledger. `clock` shows seconds, as time.time() does."""
+    """One engine and one ledger. `clock` shows seconds, as time.time() does.
+
+    `tell` is called with events that are on the ledger and with the actions that followed."""
 
     def __init__(
         self,
@@ -61,14 +102,20 @@ class Loop:
         *,
         holder: str = "gpushare",
         settings: Settings | None = None,
+        tell: Callable[[Sequence[Event], Sequence[Action]], None] = log_each,
     ) -> None:
         self.ledger = ledger
         self.engine = engine
         self.clock = clock
         self.holder = holder
         self.settings = settings or Settings()
+        self.tell = tell
         self.notes = Notes()
+        self.active: set[str] = set()
+        """Jobs that a round looks at even if it looks at few: those that run, start or stop, and that are new."""
         self._number = 0
+        self._shown: frozenset[str] = frozenset()
+        self._ours: Ours = ledger.allocator
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Round after round, until `stopping` says so."""
@@ -80,20 +127,55 @@ class Loop:
             wake, now = self.ledger.allocator.next_wake, self.ledger.at(self.clock())
             self.engine.watch(POLL if wake is None else min(POLL, max(0.0, wake - now)))
 
-    def step(self) -> bool:
-        """One round; False while another leads. Raises Unanswered where the engine cannot be observed."""
+    def step(self, *, whole: bool = True) -> bool:
+        """One round; False while another leads. Raises Unanswered where the engine cannot be observed.
+
+        Without `whole` it looks only at `active` jobs and at those that the engine shows by itself. Then the service
+        has to tell of all else that changes (heed)."""
         asked = self.clock()
         term = self.engine.lead(self.holder, TERM)
         if term is None:
             return False
-        seen = self.engine.snapshot()
+        seen = self._look(whole=whole)
         self._note(seen)
+        if not whole and not self.active <= self._shown:
+            seen = self._look(whole=False)  # what was decided meanwhile, too
         for command in list(commands(self._round(seen))):
             if not asked <= self.clock() < asked + TERM:
                 break  # another may lead by now
             self._number += 1
             self._tell(command, (term, self._number))
+        self._prune()
         return True
+
+    def heed(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
+        """These events are on the ledger, and these actions followed."""
+        self.active |= {action.job for action in actions if not isinstance(action, Wait | Refuse)}
+        self.tell(events, actions)
+
+    def hurry(self, uids: Collection[str]) -> None:
+        """Where tasks of these jobs are to stop, or do so already, they are killed."""
+        self.notes.hurry |= set(uids)
+        self.notes.stops = {which: stop for which, stop in self.notes.stops.items() if which[0] not in uids}
+
+    def _look(self, *, whole: bool) -> Observed:
+        """What the engine shows of all jobs, or of those that matter; it is compared with the same jobs of ours."""
+        allocator = self.ledger.allocator
+        if whole:
+            self._ours = allocator
+            return self.engine.snapshot()
+        self.active |= {uid for uid, _ in allocator.leaving}
+        seen = self.engine.glance(self.active)
+        self._shown = frozenset(self.active) | {one.job.id for one in seen.jobs}
+        self._ours = Part(allocator, self._shown)
+        return seen
+
+    def _prune(self) -> None:
+        """Jobs that only wait matter when something is decided about them."""
+        allocator = self.ledger.allocator
+        known = self._ours.jobs
+        self.active = {uid for uid, view in known.items() if view.places}
+        self.active |= {uid for uid, _ in allocator.leaving}
 
     # ---- what has happened ---------------------------------------------------------------------------
 
@@ -106,10 +188,10 @@ class Loop:
         self._adopt(seen)
         for batch in list(job_facts(self._round(seen))):
             self._append(batch)
-        self.ledger.pass_time(self.clock())
+        self.heed((), self.ledger.pass_time(self.clock()))
 
     def _round(self, seen: Observed) -> Round:
-        return Round(self.ledger.allocator, seen, self.notes, self.ledger.at(self.clock()), self.settings)
+        return Round(self._ours, seen, self.notes, self.ledger.at(self.clock()), self.settings)
 
     def _adopt(self, seen: Observed) -> None:
         """All at once if they fit, else those that do."""
@@ -130,8 +212,7 @@ class Loop:
                 if isinstance(event, JobSubmitted):
                     self.notes.wrong[event.job.id] = error.message, self.ledger.at(now) + self.settings.last_retry
             return False
-        for action in actions:
-            log.info("%s %s: %s", type(action).__name__.lower(), action.job, action.reason.message)
+        self.heed(batch, actions)
         return True
 
     # ---- what to do ----------------------------------------------------------------------------------

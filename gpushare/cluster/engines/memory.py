@@ -7,7 +7,7 @@ it judges its caller: two runs of a job at once, or more on a GPU than it has, r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -222,6 +222,9 @@ class Memory:
             for one in self.nodes.values()
         )
         return Observed(nodes, tuple(self._seen(job) for job in self.jobs.values()))
+
+    def glance(self, uids: Collection[str]) -> Observed:  # noqa: ARG002  what has changed is not noted
+        return self.snapshot()
 
     def _seen(self, job: _Job) -> SeenJob:
         return SeenJob(

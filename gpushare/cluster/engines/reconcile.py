@@ -142,6 +142,8 @@ class Notes:
     """What answers mean, to be handed in before anything else."""
     unfit: set[str] = field(default_factory=set)
     """Jobs that run and could not be adopted as they do."""
+    hurry: set[str] = field(default_factory=set)
+    """Jobs whose tasks are killed where they are to stop."""
     wrong: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Jobs that the allocator refuses, why, and when to try again."""
 
@@ -387,12 +389,12 @@ def commands(now: Round) -> Iterator[Command]:
         if uid in now.there and not now.there[uid].ended:
             yield from _evict(now, uid, attempt, [(place.group, place.task) for place in places])
     for job in now.seen.jobs:
-        if job.job.id in ours.jobs and not job.ended:
-            strangers: dict[int, list[Task]] = {}
-            for task in now.strangers(job):
-                strangers.setdefault(task.attempt, []).append((task.group, task.task))
-            for attempt, tasks in strangers.items():
-                yield from _evict(now, job.job.id, attempt, tasks)
+        superfluous: dict[int, list[Task]] = {}
+        if job.ended or job.job.id in ours.jobs:
+            for task in [task for task in job.tasks if task.holds] if job.ended else now.strangers(job):
+                superfluous.setdefault(task.attempt, []).append((task.group, task.task))
+        for attempt, tasks in superfluous.items():
+            yield from _evict(now, job.job.id, attempt, tasks)
     free = _really_free(now)
     for uid, view in ours.jobs.items():
         known = now.there.get(uid)
@@ -419,11 +421,14 @@ def _evict(now: Round, uid: str, attempt: int, tasks: Iterable[Task]) -> Iterato
     for task in tasks:
         stop = now.notes.stops.setdefault((uid, attempt, *task), Patience(now.now, now.now))
         if now.now >= stop.next:
-            late = stop.accepted and now.now >= stop.first + settings.grace + settings.stop_within
+            late = uid in now.notes.hurry or (
+                stop.accepted and now.now >= stop.first + settings.grace + settings.stop_within
+            )
             (kill if late else due).append(task)
     for some, grace in ((due, settings.grace), (kill, 0.0)):
         if some:
-            yield Evict(uid, attempt, tuple(sorted(some)), grace, uid in now.ours.jobs)
+            again = uid in now.ours.jobs and not now.there[uid].ended
+            yield Evict(uid, attempt, tuple(sorted(some)), grace, again)
 
 
 def _really_free(now: Round) -> dict[tuple[str, int], int]:
@@ -468,6 +473,7 @@ def _forget(now: Round) -> None:
     """Notes about what is over."""
     ours, notes = now.ours, now.notes
     notes.unfit &= now.there.keys()
+    notes.hurry &= now.there.keys()
     notes.wrong = {uid: why for uid, why in notes.wrong.items() if uid in now.there and uid not in ours.jobs}
     waits: dict[Which, bool] = {}
     """Tasks that are to run, and whether they are not known to."""
@@ -475,7 +481,13 @@ def _forget(now: Round) -> None:
         for one in _started(view):
             waits[uid, view.attempt, one.group, one.task] = (one.group, one.task) not in view.seen
     # A task that was told to stop, and was given a place again in the same attempt, may be told to stop once more.
-    notes.stops = {which: stop for which, stop in notes.stops.items() if which[0] in ours.jobs and not waits.get(which)}
+    exist = {uid for uid, job in now.there.items() if any(task.holds for task in job.tasks)}
+    exist |= {uid for uid, _ in ours.leaving}
+    notes.stops = {
+        which: stop
+        for which, stop in notes.stops.items()
+        if (which[0] in ours.jobs or which[0] in exist) and not waits.get(which)
+    }
     notes.starts = {which: start for which, start in notes.starts.items() if waits.get(which)}
     notes.annotated = {uid: at for uid, at in notes.annotated.items() if uid in ours.jobs or uid in notes.wrong}
 

@@ -18,6 +18,7 @@ What an engine promises:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -62,8 +63,10 @@ class SeenTask:
     phase: Literal["starting", "running", "stopping", "done", "failed"]
     """The last two hold no GPU. "failed": it did not start."""
     why: str = ""
-    """Of a failed one."""
+    """Of a failed one; of one that is done, if there is something to say."""
     node_to_blame: bool = False
+    exit: int | None = None
+    """Of one that is done: its exit status, or the signal that ended it as a negative number. None: nobody knows."""
 
     @property
     def holds(self) -> bool:
@@ -175,6 +178,12 @@ class Engine(Protocol):
 
     def snapshot(self) -> Observed:
         """Everything, as it is."""
+        ...
+
+    def glance(self, uids: Collection[str]) -> Observed:
+        """All nodes, and of the jobs at least these, those that have tasks, and those that have changed by themselves.
+
+        For a round that does not look at thousands of jobs that wait."""
         ...
 
     def watch(self, seconds: float) -> None:

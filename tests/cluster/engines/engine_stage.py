@@ -74,10 +74,12 @@ class Disk:
         return actions
 
     def pass_time(self, now: float):
+        actions = []
         last = None
         while (wake := self.allocator.next_wake) is not None and wake <= now and wake != last:
             last = wake
-            self.append([TimePassed()], wake)
+            actions += self.append([TimePassed()], wake)
+        return actions
 
 
 class Stage:

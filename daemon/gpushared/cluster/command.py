@@ -1,0 +1,178 @@
+"""The command line of the service, and its run from the file's lock to its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare.cluster.engines.registry import ENGINES, make
+from gpushare.cluster.engines.runner import Context
+from gpushare.cluster.model import Policy
+from gpushare.cluster.service.lock import Lock
+from gpushare.cluster.service.rounds import Options
+from gpushare.cluster.service.service import Service
+from gpushare.cluster.store import Store, default_path
+from gpushare.errors import GpushareError, NotPermitted
+from gpushare.paths import SOCKET_PATH_BYTES, make_private, own_dir
+from gpushared.cluster.settings import Settings, load
+from gpushared.system import logs
+from gpushared.system.logs import facts, log
+from gpushared.system.systemd import Notifier
+
+__all__ = ["main"]
+
+SYSTEM_STORE = Path("/var/lib/gpushare/cluster.db")
+SYSTEM_SOCKET = Path("/run/gpushare-cluster/api.sock")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    logs.set_up(options.log_level, options.log_format)
+    try:
+        return _serve(options)
+    except GpushareError as error:
+        print(error.render(), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="gpushare cluster serve",
+        description="Run the jobs of a cluster: decide who may run where, start, stop, and say why.",
+    )
+    made.add_argument("--engine", metavar="NAME", help=f"what runs the jobs: {', '.join(ENGINES)} (default: local)")
+    made.add_argument("--system", action="store_true", help="for all users, as root; as a service, under systemd")
+    made.add_argument("--store", type=Path, metavar="FILE", help="the cluster's file, which is made if it is not there")
+    made.add_argument("--socket", type=Path, metavar="PATH", help="where to listen")
+    made.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/cluster.toml")
+    made.add_argument("--log-format", choices=("text", "json"), default="text", help="of its log, on standard error")
+    level = os.environ.get("GPUSHARE_LOG", "")
+    made.add_argument(
+        "--log-level",
+        choices=tuple(logs.LEVELS),
+        default=level if level in logs.LEVELS else "info",
+        help="default: GPUSHARE_LOG, or info",
+    )
+    return made
+
+
+def _serve(options: argparse.Namespace) -> int:
+    settings = load(options.config.absolute() if options.config is not None else None)
+    os.umask(0o077)
+    if options.system and os.geteuid() != 0:
+        raise NotPermitted("--system serves all users, and needs root for it", hint="leave --system out")
+    path = options.store.absolute() if options.store is not None else SYSTEM_STORE if options.system else default_path()
+    where = _socket(options)
+    engine = options.engine or settings.engine
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotPermitted(
+                f"cannot make {path.parent}: {error.strerror}", hint="name a file with --store"
+            ) from None
+        lock = Lock(path, where)
+        stack.callback(lock.release)
+        store = Store.open(path) if path.exists() else Store.create(path, Policy(endings="reported"))
+        stack.callback(store.close)
+        service = _service(store, engine, settings, system=options.system)
+        stack.callback(service.work.runner.close)
+        asyncio.run(_run(service, settings, where, system=options.system))
+    return 0
+
+
+def _socket(options: argparse.Namespace) -> Path:
+    if options.socket is not None:
+        where = Path(options.socket).absolute()
+    elif options.system:
+        where = SYSTEM_SOCKET
+    else:
+        directory, _ = own_dir("", os.environ)
+        where = directory / "cluster.sock"
+    if len(os.fsencode(where)) > SOCKET_PATH_BYTES - 12:
+        raise GpushareError(f"{where} is too long for a socket's name", hint="name a shorter one with --socket")
+    return where
+
+
+def _service(store: Store, engine: str, settings: Settings, *, system: bool) -> Service:
+    directory = store.path.with_name(f"{store.path.name}.{engine}")
+    make_private(directory)
+    nodes = tuple(view.node for view in store.allocator.nodes.values() if view.alive)
+    runner = make(engine, Context(settings.engines.get(engine, {}), time.time, directory, nodes, system))
+    options = Options(settings.grace, settings.own_queues, settings.queues_below or None, settings.most_jobs)
+    return Service(store, runner, engine=engine, clock=time.time, options=options)
+
+
+async def _run(service: Service, settings: Settings, where: Path, *, system: bool) -> None:
+    from aiohttp import web
+
+    from gpushared.api.http_listener import HttpListener, listener_options
+    from gpushared.cluster.routes import Api
+    from gpushared.cluster.writer import Writer
+    from gpushared.limits.identities import Identities
+    from gpushared.limits.limits import Limits
+
+    loop, notifier, stop = asyncio.get_running_loop(), Notifier(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        limits, identities = Limits.make(loop), Identities(loop)
+        stack.callback(identities.close)
+        writer = Writer(service)
+        api = Api(writer, limits, identities, settings.admin_group)
+        runner = web.AppRunner(api.application(), handler_cancellation=True, shutdown_timeout=1.0, **listener_options())
+        await runner.setup()
+        assert runner.server is not None
+        gc.collect()
+        gc.freeze()
+        writer.start()
+        stack.push_async_callback(asyncio.to_thread, writer.stop)
+        stack.push_async_callback(runner.cleanup)
+        stack.callback(api.end_streams)
+        api.guard.listener = listener = HttpListener(runner.server, limits)
+        listener.start(_bind(where, system=system))
+        stack.callback(listener.close)
+        stack.callback(where.unlink, missing_ok=True)
+        notifier.ready(f"engine {service.engine}")
+        log.info("ready", extra=facts(engine=service.engine, store=str(service.store.path), socket=str(where)))
+        await _until(stop, notifier)
+        notifier.stopping()
+    log.info("stopped; what runs goes on")
+
+
+async def _until(stop: asyncio.Event, notifier: Notifier) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(notifier.watchdog_interval):
+                await stop.wait()
+        notifier.alive()
+
+
+def _bind(path: Path, *, system: bool) -> socket.socket:
+    """A socket that is in place only when it is ready. Its users are told apart by SO_PEERCRED."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if system and not path.parent.is_dir():
+            path.parent.mkdir(mode=0o755)
+            path.parent.chmod(0o755)
+        fresh.unlink(missing_ok=True)
+        sock.bind(str(fresh))
+        fresh.chmod(0o666 if system else 0o600)
+        fresh.replace(path)
+    except OSError as error:
+        sock.close()
+        fresh.unlink(missing_ok=True)
+        raise GpushareError(f"cannot listen at {path}: {error.strerror}", hint="name a place with --socket") from None
+    return sock

@@ -1,0 +1,247 @@
+"""The service's rounds: what runs is compared with what is decided, results are kept, and what is over is closed.
+
+Nothing that matters is in memory alone, so a service that is killed at any point is simply started again: results are
+on disk before anything follows from them, and each step looks at what is, not at what has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from gpushare.cluster.engines.hosted import Hosted
+from gpushare.cluster.engines.loop import Loop
+from gpushare.cluster.engines.reconcile import BY_ITS_USER, Settings
+from gpushare.cluster.engines.runner import Result, Runner, outcome
+from gpushare.cluster.engines.seam import Unanswered
+from gpushare.cluster.model import Action, Event, JobHeld, JobReleased, JobWithdrawn, Preempt, Wait
+from gpushare.cluster.service.book import Book, Entry
+from gpushare.cluster.service.notices import Notices
+from gpushare.cluster.store import Store
+
+__all__ = ["Options", "Rounds", "waits_for"]
+
+log = logging.getLogger(__name__)
+
+
+class Options(NamedTuple):
+    """What an administrator may set."""
+
+    grace: float = 30.0
+    """Seconds between being asked to stop and being killed."""
+    own_queues: bool = True
+    """A user who names no queue gets one of the user's name. All of these have the same share."""
+    parent: str | None = None
+    """The queue above these."""
+    most_jobs: int = 20_000
+    """Of one user that are not over."""
+
+
+class Rounds:
+    """Of one store, which is open for writing and to which nobody else writes, and one runner."""
+
+    def __init__(self, store: Store, runner: Runner, clock: Callable[[], float], options: Options) -> None:
+        self.store = store
+        self.runner = runner
+        self.clock = clock
+        if store.policy.endings != "reported":
+            store.compact(replace(store.policy, endings="reported"))
+        self.book = Book(store)
+        self.notices = Notices(clock)
+        self.hosted = Hosted(runner, self.book, self.book.next_term())
+        settings = Settings(grace=options.grace, annotate_every=inf)
+        self.loop = Loop(store, self.hosted, clock, settings=settings, tell=self._tell)
+        self.count = 0
+        """Rounds so far."""
+        self.counts: Counter[str] = Counter()
+        """Of actions, by kind, and of submitted jobs."""
+        self._load()
+
+    def _load(self) -> None:
+        self._whole = True
+        self._ending = {id for id, entry in self.book.entries.items() if entry.result is not None}
+        self.per_user = Counter(entry.uid for entry in self.book.entries.values())
+        """Jobs that are not over."""
+        self._followers: dict[str, set[str]] = {}
+        for entry in self.book.entries.values():
+            self.follow(entry)
+
+    def round(self) -> None:
+        """Compare what is decided with what runs, and tell the engine. Raises nothing that another round may mend."""
+        try:
+            self._results()
+            self._not_again()
+            self.loop.step(whole=self._whole)
+            self._whole = False
+            self._note_progress()
+            self._close()
+        except Unanswered as error:
+            log.warning("this round was not finished: %s", error)
+        self.count += 1
+
+    @property
+    def next_wake(self) -> float:
+        """Seconds since 1970: a round is due then, if nothing happens before."""
+        wake = self.store.allocator.next_wake
+        due = inf if wake is None else self.clock() + max(0.0, wake - self.store.at(self.clock()))
+        patience = self.loop.notes
+        waits = [one.next for notes in (patience.starts, patience.stops) for one in notes.values()]
+        return min([due, *(self.clock() + max(0.0, at - self.store.at(self.clock())) for at in waits)])
+
+    def begin_again(self) -> None:
+        """After a failure in the middle of something: go back to what the file has."""
+        self.book.load()
+        self._load()
+
+    def _results(self) -> None:
+        """What has ended by itself: its result is on disk before anything follows from it."""
+        found: dict[str, Result] = {}
+        for id, tasks in self.runner.tasks().items():
+            entry = self.book.entries.get(id)
+            if entry is None:
+                if not any(task.holds for task in tasks):
+                    self.runner.collect(id)  # its record is complete, and the service ended before this
+            elif entry.result is None and any(task.phase == "done" for task in tasks):
+                result = outcome(self.book.job(id), tasks)
+                if result is not None:
+                    found[id] = result
+        if found:
+            self.store.write(lambda connection: self.book.set_result(connection, found))
+            self._set_results(found)
+
+    def _not_again(self) -> None:
+        """Jobs that were evicted and are not to wait again."""
+        ids = self.book.entries if self._whole else self.loop.active
+        found = {}
+        for id in list(ids):
+            entry = self.book.entries.get(id)
+            if entry is None or entry.requeue or entry.result is not None:
+                continue
+            view = self.store.allocator.jobs.get(id)
+            if view is not None and view.evictions:
+                found[id] = Result("evicted", None, "stopped for others")
+        self.end(found)
+
+    def _note_progress(self) -> None:
+        jobs = self.store.allocator.jobs
+        for id in self.loop.active:
+            entry, view = self.book.entries.get(id), jobs.get(id)
+            if entry is None or view is None:
+                continue
+            entry.attempt, entry.evictions = view.attempt, view.evictions
+            running = any(task.phase == "running" for task in self.hosted.tasks.get(id, ()))
+            if entry.started is None and running:
+                entry.started = self.clock()
+                self.notices.add("running", id, f"job {id} runs")
+
+    def _close(self) -> None:
+        """Jobs of which nothing is left: they are over."""
+        allocator = self.store.allocator
+        leaving = {id for id, _ in allocator.leaving}
+        for id in list(self._ending):
+            entry, tasks = self.book.entries.get(id), self.hosted.tasks.get(id, ())
+            if entry is None:
+                self._ending.discard(id)
+            elif id not in allocator.jobs and id not in leaving and not any(task.holds for task in tasks):
+                assert entry.result is not None
+                if entry.started is None and any(task.phase == "done" for task in tasks):
+                    entry.started = entry.submitted  # it ran, and nobody looked meanwhile
+                self.book.close(entry, self.clock())
+                self._ending.discard(id)
+                self.per_user[entry.uid] -= 1
+                self.runner.collect(id)
+                self._said_ended(entry, entry.result)
+                self._go_on_after(entry)
+
+    def _said_ended(self, entry: Entry, result: Result) -> None:
+        words = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled", "evicted": "was evicted"}
+        text = f"job {entry.id} {words[result.how]}" + (f": {result.text}" if result.text else "")
+        self.notices.add("ended", entry.id, text, how=result.how, exit=result.exit)
+
+    def _tell(self, events: Sequence[Event], actions: Sequence[Action]) -> None:  # noqa: ARG002
+        for action in actions:
+            kind = type(action).__name__.lower()
+            self.counts[kind] += 1
+            if not isinstance(action, Wait):
+                self.notices.add(
+                    "evict" if isinstance(action, Preempt) else kind,
+                    action.job,
+                    f"{kind} {action.job}: {action.reason.message}",
+                    reason=action.reason.code.value,
+                )
+
+    # ---- ends ----------------------------------------------------------------------------------------
+
+    def end(self, results: Mapping[str, Result]) -> None:
+        """These jobs are to end so: written with what the allocator makes of it."""
+        if not results:
+            return
+        events: list[Event] = [JobWithdrawn(id) for id in results if id in self.store.allocator.jobs]
+        self.append(events, lambda connection, _: self.book.set_result(connection, results))
+        self._set_results(results)
+
+    def _set_results(self, results: Mapping[str, Result]) -> None:
+        for id, result in results.items():
+            self.book.entries[id].result = result
+            self._ending.add(id)
+
+    def append(
+        self,
+        events: Sequence[Event],
+        also: Callable[[sqlite3.Connection, list[Action]], None] | None = None,
+    ) -> list[Action]:
+        actions = self.store.append(events, self.clock(), also)
+        self.loop.heed(events, actions)
+        return actions
+
+    # ---- dependencies --------------------------------------------------------------------------------
+
+    def follow(self, entry: Entry) -> None:
+        for other in entry.after:
+            self._followers.setdefault(other, set()).add(entry.id)
+
+    def _go_on_after(self, ended: Entry) -> None:
+        for name in (ended.id, ended.array):
+            if name is not None and not self.book.of(name):
+                for id in self._followers.pop(name, set()):
+                    entry = self.book.entries.get(id)
+                    if entry is not None and entry.result is None:
+                        self._go_on(entry)
+
+    def _go_on(self, entry: Entry) -> None:
+        """One of those that it waits for is over."""
+        left, failed = [], None
+        for name in entry.after:
+            if self.book.of(name):
+                left.append(name)
+            elif not self.succeeded(name):
+                failed = name
+        if failed is not None:
+            self.end({entry.id: Result("cancelled", None, f"job {failed}, which it was to follow, has not succeeded")})
+            return
+        events = [] if entry.id not in self.store.allocator.jobs else list(self.holds(entry, left, entry.held))
+        self.append(events, lambda connection, _: self.book.set_after(connection, entry.id, left))
+        entry.after = tuple(left)
+
+    def holds(self, entry: Entry, after: Sequence[str], held: bool) -> Iterable[Event]:
+        """It is held back by what still holds it, and by nothing else."""
+        yield JobReleased(entry.id)
+        if held:
+            yield JobHeld(entry.id, BY_ITS_USER)
+        elif after:
+            yield JobHeld(entry.id, waits_for(after))
+
+    def succeeded(self, name: str) -> bool:
+        """A job that is over, or an array of which all are."""
+        one = self.book.ended(name)
+        over = [one] if one is not None else self.book.ended_of(int(name)) if name.isdecimal() else []
+        return bool(over) and all(ended.result.how == "done" for ended in over)
+
+
+def waits_for(names: Sequence[str]) -> str:
+    return f"until job {', '.join(names)} has succeeded"

@@ -1,0 +1,387 @@
+"""What people may ask of the service. One thread calls all of it: the only one that writes to the file.
+
+What is answered has been written before, in one transaction with what the allocator has decided about it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gpushare.cluster.codec import encode, plain
+from gpushare.cluster.engines.reconcile import BY_ITS_USER
+from gpushare.cluster.engines.runner import Record, Result, Runner
+from gpushare.cluster.engines.seam import SeenTask
+from gpushare.cluster.model import (
+    Action,
+    Event,
+    JobChanged,
+    JobHeld,
+    JobSubmitted,
+    NodeCordoned,
+    NodeDrained,
+    NodeUncordoned,
+    Policy,
+    Queue,
+    QueueAdded,
+    QueueChanged,
+    QueueRemoved,
+    Refuse,
+    Wait,
+)
+from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.service import submission
+from gpushare.cluster.service.book import Entry
+from gpushare.cluster.service.rounds import Options, Rounds, waits_for
+from gpushare.cluster.service.shown import Shown, ended_job, live_job
+from gpushare.cluster.snapshot import take
+from gpushare.cluster.store import Store
+from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
+from gpushare.nearest import did_you_mean
+
+__all__ = ["Caller", "Options", "Service"]
+
+log = logging.getLogger(__name__)
+
+SHOWN_ENDED = 1000
+
+
+class Caller(NamedTuple):
+    """Who asks, as the kernel says."""
+
+    uid: int
+    gid: int
+    user: str
+    admin: bool
+
+    def may_change(self, uid: int) -> bool:
+        return self.admin or self.uid == uid
+
+
+class Service:
+    """One cluster that runs."""
+
+    def __init__(
+        self, store: Store, runner: Runner, *, engine: str, clock: Callable[[], float], options: Options | None = None
+    ) -> None:
+        """The store is open for writing, and nobody else writes to it."""
+        self.store = store
+        self.engine = engine
+        self.clock = clock
+        self.options = options or Options()
+        self.work = Rounds(store, runner, clock, self.options)
+        self.book = self.work.book
+        self.notices = self.work.notices
+        self._state: tuple[int, str] = (-1, "")
+
+    # ---- submitting ----------------------------------------------------------------------------------
+
+    def submit(self, body: object, caller: Caller) -> dict[str, Any]:
+        """{"id", "jobs", "actions"}. UsageError, NotPermitted, Refused, NoSuchJob (of `after`)."""
+        wanted = submission.read(body)
+        events: list[Event] = []
+        queue = wanted.job.queue or self._own_queue(caller, events)
+        self._check_queue(queue, caller)
+        count = 1 if wanted.array is None else wanted.array
+        if self.work.per_user[caller.uid] + count > self.options.most_jobs:
+            raise Refused(
+                f"{caller.user} has {self.work.per_user[caller.uid]} jobs, and may have {self.options.most_jobs}",
+                code="too_many_jobs",
+                hint="cancel some, or wait until some have ended",
+            )
+        after = self._after(wanted.after)
+        number, now = self.book.number(), self.clock()
+        ids = [str(number)] if wanted.array is None else [f"{number}_{index}" for index in range(wanted.array)]
+        records, entries = [], []
+        for index, id in enumerate(ids):
+            place = None if wanted.array is None else index
+            job = replace(wanted.job, id=id, queue=queue)
+            array = None if place is None else str(number)
+            records.append(
+                Record(id, job, *caller[:2], caller.user, now, wanted.run, array, place, requeue=wanted.requeue)
+            )
+            entry = Entry(id, number, place, caller.uid, caller.user, now, wanted.hold, wanted.requeue, after)
+            entries.append(entry)
+            events.append(JobSubmitted(job))
+            if wanted.hold or after:
+                events.append(JobHeld(id, BY_ITS_USER if wanted.hold else waits_for(after)))
+        self.work.runner.check(records[0])
+        own = queue if not wanted.job.queue and queue not in self.store.allocator.queues else None
+
+        def also(connection: sqlite3.Connection, actions: list[Action]) -> None:
+            refused = {action.job for action in actions if isinstance(action, Refuse)}
+            self.book.insert(
+                connection, number, [one for one in zip(records, entries, strict=True) if one[0].id not in refused]
+            )
+            if own is not None:
+                self.book.insert_queue(connection, own, caller.uid)
+
+        actions = self.work.append(events, also)
+        if own is not None:
+            self.book.own_queues[own] = caller.uid
+        refused = {action.job: action for action in actions if isinstance(action, Refuse)}
+        if len(refused) == count:
+            raise _refused(refused[ids[0]])
+        entries = [entry for entry in entries if entry.id not in refused]
+        for entry in entries:
+            self.book.entries[entry.id] = entry
+            self.work.follow(entry)
+        self.work.per_user[caller.uid] += len(entries)
+        self.work.counts["submitted"] += len(entries)
+        what = f"job {number}" if wanted.array is None else f"array {number} of {count} jobs"
+        self.notices.add("submitted", str(number), f"{caller.user} submitted {what} to {queue}", jobs=count)
+        waits = {action.job: action.reason for action in actions if isinstance(action, Wait)}
+        never = self.store.allocator.never([records[0].job]) if ids[0] in waits else {}
+        return {
+            "id": str(number),
+            "jobs": [entry.id for entry in entries],
+            "actions": [plain(action) for action in actions],
+            "never": {id: plain(reason) for id, reason in never.items()},
+        }
+
+    def _own_queue(self, caller: Caller, events: list[Event]) -> str:
+        queues = self.store.allocator.queues
+        if caller.user in queues:
+            return caller.user
+        if not self.options.own_queues:
+            raise UsageError("no queue is named", hint=f"name a queue: {', '.join(list(queues)[:8])}")
+        events.append(QueueAdded(Queue(caller.user, self.options.parent, quota=0, weight=MICRO)))
+        return caller.user
+
+    def _check_queue(self, queue: str, caller: Caller) -> None:
+        owner = self.book.own_queues.get(queue)
+        if owner is not None and not caller.may_change(owner):
+            raise NotPermitted(f"queue {queue} belongs to its user", hint="leave the queue out: your own is used")
+
+    def _after(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of them that are not over. A job that has failed is never followed."""
+        left = []
+        for name in names:
+            if self.book.of(name):
+                left.append(name)
+            elif self.book.ended(name) is None and not (name.isdecimal() and self.book.ended_of(int(name))):
+                raise self._no_such(name)
+            elif not self.work.succeeded(name):
+                raise UsageError(f"job {name}, which this is to follow, has not succeeded", hint="leave --after out")
+        return tuple(left)
+
+    # ---- jobs ----------------------------------------------------------------------------------------
+
+    def cancel(self, name: str, caller: Caller, *, now: bool = False) -> dict[str, Any]:
+        """A job, or all of an array. It is over when nothing of it runs any more; `now`: without grace."""
+        entries = self._own(name, caller)
+        results = {
+            entry.id: Result("cancelled", None, f"by {caller.user}") for entry in entries if entry.result is None
+        }
+        self.work.end(results)
+        if now:
+            self.work.loop.notes.hurry |= {entry.id for entry in entries}
+            stops = self.work.loop.notes.stops
+            self.work.loop.notes.stops = {
+                which: one for which, one in stops.items() if which[0] not in self.work.loop.notes.hurry
+            }
+        for id in results:
+            self.notices.add("cancelled", id, f"{caller.user} cancelled job {id}")
+        return {"jobs": [entry.id for entry in entries]}
+
+    def hold(self, name: str, caller: Caller) -> dict[str, Any]:
+        """Jobs that wait are not started before release(). UsageError if one of them runs."""
+        entries = [entry for entry in self._own(name, caller) if entry.result is None]
+        for entry in entries:
+            view = self.store.allocator.jobs.get(entry.id)
+            if view is not None and view.places:
+                raise UsageError(
+                    f"job {entry.id} runs already", code="runs", hint=f"cancel it: `gpushare cancel {entry.id}`"
+                )
+        return self._set_held([entry for entry in entries if not entry.held], entries, held=True)
+
+    def release(self, name: str, caller: Caller) -> dict[str, Any]:
+        """They may start, whatever held them back: hold(), or starts that have failed; not what they follow."""
+        entries = [entry for entry in self._own(name, caller) if entry.result is None]
+        return self._set_held(entries, entries, held=False)
+
+    def _set_held(self, changed: Sequence[Entry], named: Sequence[Entry], *, held: bool) -> dict[str, Any]:
+        known = [entry for entry in changed if entry.id in self.store.allocator.jobs]
+        events = [event for entry in known for event in self.work.holds(entry, entry.after, held)]
+        ids = [entry.id for entry in changed]
+        if ids:
+            self.work.append(events, lambda connection, _: self.book.set_held(connection, ids, held=held))
+        for entry in changed:
+            entry.held = held
+            self.notices.add("held" if held else "released", entry.id, f"job {entry.id} is {_held(held)}")
+        return {"jobs": [entry.id for entry in named]}
+
+    def ids(self, *, queue: str | None = None, user: str | None = None) -> list[str]:
+        """Of jobs that are not over, in the order in which they came."""
+        if queue is not None and queue not in self.store.allocator.queues:
+            queues = self.store.allocator.queues
+            near = did_you_mean(queue, queues)
+            raise UsageError(f"no queue {queue!r}", hint=near or f"there are: {', '.join(list(queues)[:8])}")
+        return [
+            id
+            for id, entry in self.book.entries.items()
+            if user in (None, entry.user) and (queue is None or self.book.job(id).queue == queue)
+        ]
+
+    def shown(self, ids: Iterable[str]) -> list[Shown]:
+        """Those of these jobs that are not over."""
+        jobs = self.store.allocator.jobs
+        found = []
+        for id in ids:
+            entry = self.book.entries.get(id)
+            if entry is not None:
+                view = jobs.get(id)
+                job = view.job if view is not None else self.book.job(id)
+                found.append(live_job(entry, job, view, self._tasks(id)))
+        return found
+
+    def shown_ended(self, *, queue: str | None = None, user: str | None = None) -> list[Shown]:
+        """The latest of those that are over."""
+        return [
+            ended_job(one)
+            for one in self.book.last_ended(SHOWN_ENDED)
+            if user in (None, one.user) and queue in (None, one.job.queue)
+        ]
+
+    def show(self, name: str, caller: Caller) -> Shown:
+        """One job, over or not; with what it is run with, if it is the caller's."""
+        found = self.find(name)
+        if isinstance(found, Entry):
+            (shown,) = self.shown([found.id])
+        else:
+            ended = self.book.ended(found)
+            assert ended is not None
+            shown = ended_job(ended)
+        if caller.may_change(shown["uid"]):
+            record = self.book.record(shown["id"])
+            shown["run"] = {} if record is None else dict(record.run)
+        return shown
+
+    def explain(self, name: str) -> dict[str, Any]:
+        """Why it waits or runs, and the smallest change that would start it."""
+        found = self.find(name)
+        allocator = self.store.allocator
+        if not isinstance(found, Entry) or found.id not in allocator.jobs:
+            id = found.id if isinstance(found, Entry) else found
+            raise NoSuchJob(f"job {id} has ended", hint=f"`gpushare job {id}` says how", code="ended")
+        explanation = allocator.explain(found.id)
+        never = explanation.state == "pending" and bool(allocator.never([allocator.jobs[found.id].job]))
+        return {**plain(explanation), "never": never}
+
+    def find(self, name: str) -> Entry | str:
+        """The job with this id or, of those that are not over, with this name. The id of one that is over."""
+        entry = self.book.entries.get(name)
+        if entry is not None:
+            return entry
+        if self.book.ended(name) is not None:
+            return name
+        named = [one for one in self.book.entries.values() if self.book.job(one.id).name == name]
+        if len(named) == 1:
+            return named[0]
+        if named or self.book.of(name):
+            ids = [one.id for one in (named or self.book.of(name))]
+            raise UsageError(
+                f"{name!r} is {len(ids)} jobs", code="ambiguous_job", hint=f"name one of them: {', '.join(ids[:8])}"
+            )
+        raise self._no_such(name)
+
+    def _own(self, name: str, caller: Caller) -> list[Entry]:
+        entries = self.book.of(name)
+        if not entries:
+            found = self.find(name)
+            if not isinstance(found, Entry):
+                raise NoSuchJob(f"job {name} has ended", code="ended")
+            entries = [found]
+        for entry in entries:
+            if not caller.may_change(entry.uid):
+                raise NotPermitted(
+                    f"job {entry.id} belongs to {entry.user}", hint="its user or an administrator may change it"
+                )
+        return entries
+
+    def _no_such(self, name: str) -> NoSuchJob:
+        return NoSuchJob(f"no job {name[:60]!r}", hint="`gpushare cluster jobs` lists them")
+
+    def _tasks(self, id: str) -> Sequence[SeenTask]:
+        return self.work.hosted.tasks.get(id, ())
+
+    # ---- the cluster ---------------------------------------------------------------------------------
+
+    def queues(self) -> dict[str, Any]:
+        allocator = self.store.allocator
+        shares = allocator.shares()
+        queues = [{**plain(view), "share": plain(shares[name])} for name, view in allocator.queues.items()]
+        return {"queues": queues, "loans": [plain(loan) for loan in allocator.loans()]}
+
+    def nodes(self) -> dict[str, Any]:
+        return {"nodes": [plain(view) for view in self.store.allocator.nodes.values()]}
+
+    def cordon(self, node: str, draining: bool | None, caller: Caller) -> dict[str, Any]:
+        """Nothing starts on the node any more; `draining`: what runs there is stopped. None: jobs may start again."""
+        self._administrator(caller, "nodes")
+        nodes = self.store.allocator.nodes
+        if node not in nodes:
+            near = did_you_mean(node, nodes)
+            raise UsageError(f"no node {node[:60]!r}", hint=near or f"there are: {', '.join(list(nodes)[:8])}")
+        self.book.set_cordon(node, draining)
+        what = "open again" if draining is None else "drained" if draining else "cordoned"
+        self.notices.add("node", None, f"{node} is {what}, by {caller.user}", node=node)
+        return {"node": node}
+
+    def change(self, events: Sequence[Event], caller: Caller) -> dict[str, Any]:
+        """Queues and priorities, all together."""
+        self._administrator(caller, "queues")
+        for event in events:
+            if isinstance(event, NodeCordoned | NodeDrained | NodeUncordoned):
+                raise UsageError("nodes are cordoned by themselves", hint="`gpushare cluster cordon NODE`")
+            if not isinstance(event, QueueAdded | QueueChanged | QueueRemoved | JobChanged):
+                raise UsageError(
+                    f"{type(event).__name__}: the engine {self.engine} says which nodes there are and how jobs end",
+                    code="engine_knows",
+                    hint="change queues and priorities here; cancel a job with `gpushare cluster cancel`",
+                )
+        actions = self.work.append(events)
+        self.notices.add("changed", None, f"{caller.user} changed the queues", events=len(events))
+        return {"actions": [plain(action) for action in actions]}
+
+    def state(self) -> str:
+        """The allocator's state and policy as JSON text: what `gpushare cluster` makes its tables and plans of."""
+        if self._state[0] != self.store.seq:
+            self._state = self.store.seq, take(self.store.allocator)
+        return (
+            f'{{"now": {self.store.now!r}, "policy": {encode(self.store.policy, Policy)}, "state": {self._state[1]}}}'
+        )
+
+    def status(self) -> dict[str, Any]:
+        views = list(self.store.allocator.queues.values())
+        return {
+            "engine": self.engine,
+            "jobs": len(self.book.entries),
+            "running": sum(view.running for view in views),
+            "waiting": sum(view.pending for view in views),
+            "nodes": len(self.store.allocator.nodes),
+            "rounds": self.work.count,
+            "seq": self.notices.seq,
+            "store": str(self.store.path),
+        }
+
+    def _administrator(self, caller: Caller, what: str) -> None:
+        if not caller.admin:
+            raise NotPermitted(
+                f"only administrators change {what}", hint="ask one, or see `admin_group` in the settings"
+            )
+
+
+def _refused(action: Refuse) -> Refused:
+    return Refused(
+        f"there is no room for it now: {action.reason.message}",
+        code="no_room",
+        hint=f"try again in {action.retry_after:g} s, or let it wait",
+    )
+
+
+def _held(held: bool) -> str:
+    return "held" if held else "released"
