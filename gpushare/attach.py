@@ -109,7 +109,7 @@ class LateLaunch(Launch):
         try:
             if self.node is not None and self.job is not None:
                 self.node.client().set_main(self.job["id"], os.getpid())
-            _replace_environ(self._child_environ())  # the library reads it at the first call
+            _replace_environ(self.program_environ())  # the library reads it at the first call
             _check(_open(_make_farm(user_dir(driver, self.environ), drivers)))
         except BaseException:
             _replace_environ(before)

@@ -27,7 +27,6 @@ from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
 from gpushare.exit_message import Ending, exit_message, memory_kills, write_report
 from gpushare.job_spec import plain_options
-from gpushare.paths import software_driver_dir
 from gpushare.printable import one_line, printable, shortened
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.start_warnings import start_warnings
@@ -75,7 +74,7 @@ class Launch:
             self._ask_for_reserved()
             self._admit()
         try:
-            environ = self._child_environ()
+            environ = self.program_environ()
             if self.options.replace:
                 self._replace(program, environ)
             return self._supervise(program, environ)
@@ -94,7 +93,7 @@ class Launch:
         self.settings.flag("GPUSHARE_REQUIRE_DAEMON")
         self._options()
         if self.options.report is not None:
-            self._check_report(self.options.report)
+            _check_report(self.options.report, replace=self.options.replace)
         spawn.preload(self.environ)
         for warning in [*self.settings.warnings, *unknown_variables(self.environ)]:
             self.say(warning, level=0)
@@ -109,13 +108,6 @@ class Launch:
         if self.mode == "off" and self.options.report is not None:
             raise UsageError("--report needs the wrapper to stay, --mode off runs the program in its place")
         self.budget, self.request, self.limit = Budget(NOTHING, MAX), None, None
-
-    def _check_report(self, path: Path) -> None:
-        if self.options.replace:
-            raise UsageError("--report needs the wrapper to stay, --exec replaces it")
-        if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-            why = "it is a directory" if path.is_dir() else "its directory must be there, and yours to write to"
-            raise UsageError(f"cannot write the report to {path}", hint=why)
 
     def _find_daemon(self) -> locate.Node | None:
         try:
@@ -260,46 +252,23 @@ class Launch:
                 level=1,
             )
 
-    def _child_environ(self) -> dict[str, str]:
-        environ = spawn.without_preload(self.environ)
-        for name, quantity in (("GPUSHARE_REQUEST", self.budget.request), ("GPUSHARE_LIMIT", self.budget.limit)):
-            for alias in self.settings.overruled_aliases(name, quantity):
-                del environ[alias]
-            environ[name] = quantity.canonical()
-        if self.mode == "enforce":
-            environ["LD_PRELOAD"] = spawn.preload(self.environ)
-        environ["GPUSHARE_NAME"] = self.name
-        for name in ("GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
-            setting = self.settings.find(name)
-            if setting:
-                environ[name] = setting.text
-        environ.pop("GPUSHARE_JOB", None)  # of a job around this one
-        if self.options.devices:
-            environ["CUDA_VISIBLE_DEVICES"] = ",".join(self.options.devices)
-        if self.node is not None and self.job is not None:
-            environ["GPUSHARE_JOB"] = self.job["id"]
-            environ["GPUSHARE_SOCKET"] = str(self.node.runtime.api_socket)
-            environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu["uuid"] for gpu in self.job["gpus"])
-        if self._driver() == "sim":
-            environ["LD_LIBRARY_PATH"] = _first(self._software_driver(), environ.get("LD_LIBRARY_PATH"))
-            environ["GPUSHARE_DRIVER"] = "sim"
-        return environ
+    def program_environ(self) -> dict[str, str]:
+        return spawn.program_environ(
+            self.environ,
+            self.settings,
+            self.budget,
+            name=self.name,
+            devices=self.options.devices,
+            driver=self._driver(),
+            runtime=self.node.runtime if self.node is not None else None,
+            job=self.job,
+        )
 
     def _driver(self) -> str:
         if self.node is not None:
             return self.node.driver
         driver = self.settings.choice("GPUSHARE_DRIVER")
         return locate.detect_driver() if driver == "auto" else driver
-
-    def _software_driver(self) -> str:
-        if self.node is None:
-            return str(software_driver_dir())
-        links = self.node.runtime.drivers
-        try:
-            spawn.make_driver_links(links, software_driver_dir())
-        except OSError:
-            return str(software_driver_dir())  # the package has the two main names
-        return str(links)
 
     # The program
 
@@ -424,16 +393,20 @@ def write_stderr(text: str) -> None:
         os.write(2, f"{printable(text)}\n".encode("utf-8", "backslashreplace"))
 
 
+def _check_report(path: Path, *, replace: bool) -> None:
+    if replace:
+        raise UsageError("--report needs the wrapper to stay, --exec replaces it")
+    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        why = "it is a directory" if path.is_dir() else "its directory must be there, and yours to write to"
+        raise UsageError(f"cannot write the report to {path}", hint=why)
+
+
 def _source(setting: Setting | None) -> str | None:
     return setting.source if setting else None
 
 
 def _from(source: str | None) -> str:
     return f" (from {source})" if source else ""
-
-
-def _first(path: str, others: str | None) -> str:
-    return f"{path}:{others}" if others else path
 
 
 def _signals(mask: set[int] | set[signal.Signals]) -> set[signal.Signals]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpushare.api import Job
+from gpushare.env import Settings
 from gpushare.errors import CommandNotExecutable, CommandNotFound, GpushareError, UsageError
-from gpushare.paths import library, make_private
+from gpushare.paths import Runtime, library, make_private, software_driver_dir
+from gpushare.quantity import Budget
 
 __all__ = ["exec_program", "find_program", "make_driver_links", "preload", "prepend", "spawn_program"]
 
@@ -81,6 +84,55 @@ def without_preload(environ: Mapping[str, str]) -> dict[str, str]:
 def prepend(item: str, items: str) -> str:
     others = [other for other in items.replace(" ", ":").split(":") if other and other != item]
     return ":".join([item, *others])
+
+
+def program_environ(
+    environ: Mapping[str, str],
+    settings: Settings,
+    budget: Budget,
+    *,
+    name: str,
+    devices: Sequence[str],
+    driver: str,
+    runtime: Runtime | None,
+    job: Job | None,
+) -> dict[str, str]:
+    """The environment of a program under `run`. `runtime`, `job`: of its daemon; None: it runs without one."""
+    found = without_preload(environ)
+    for variable, quantity in (("GPUSHARE_REQUEST", budget.request), ("GPUSHARE_LIMIT", budget.limit)):
+        for alias in settings.overruled_aliases(variable, quantity):
+            del found[alias]
+        found[variable] = quantity.canonical()
+    if settings.choice("GPUSHARE_MODE") == "enforce":
+        found["LD_PRELOAD"] = preload(environ)
+    found["GPUSHARE_NAME"] = name
+    for variable in ("GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
+        setting = settings.find(variable)
+        if setting:
+            found[variable] = setting.text
+    found.pop("GPUSHARE_JOB", None)  # of a job around this one
+    if devices:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    if runtime is not None and job is not None:
+        found["GPUSHARE_JOB"] = job["id"]
+        found["GPUSHARE_SOCKET"] = str(runtime.api_socket)
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpu["uuid"] for gpu in job["gpus"])
+    if driver == "sim":
+        others = found.get("LD_LIBRARY_PATH")
+        path = _software_driver(runtime)
+        found["LD_LIBRARY_PATH"] = f"{path}:{others}" if others else path
+        found["GPUSHARE_DRIVER"] = "sim"
+    return found
+
+
+def _software_driver(runtime: Runtime | None) -> str:
+    if runtime is None:
+        return str(software_driver_dir())
+    try:
+        make_driver_links(runtime.drivers, software_driver_dir())
+    except OSError:
+        return str(software_driver_dir())  # the package has the two main names
+    return str(runtime.drivers)
 
 
 def make_driver_links(directory: Path, source: Path) -> None:

@@ -51,65 +51,66 @@ def screen() -> Iterator[Callable[[float], str]]:
 
     Ctrl-Z, fg and a SIGSTOP from elsewhere work: after each the terminal is set up again.
     """
-    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
-    before = termios.tcgetattr(keys) if keys is not None else None
-    entered = False
-
-    def enter() -> None:
-        nonlocal entered
-        if keys is not None:
-            tty.setcbreak(keys)
-        if not entered:
-            os.write(1, ENTER.encode())
-        entered = True
-
-    def leave() -> None:
-        nonlocal entered
-        entered = False
-        os.write(1, LEAVE.encode())
-        if keys is not None and before is not None:
-            termios.tcsetattr(keys, termios.TCSADRAIN, before)
-
-    def pause(_number: int, _frame: object) -> None:
-        leave()
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    def go_on(_number: int, _frame: object) -> None:
-        enter()
-
-    def end(number: int, _frame: object) -> None:
-        for one in ENDING:
-            signal.signal(one, signal.SIG_IGN)  # a second signal must not stop the clean-up
-        raise SystemExit(128 + number)
-
+    terminal = _Terminal(sys.stdin.fileno() if sys.stdin.isatty() else None)
     read, write = os.pipe()
     os.set_blocking(write, False)
-    handlers: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(ENDING, end)
-    handlers |= {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: pause, signal.SIGCONT: go_on}
+    handlers: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(ENDING, _end)
+    handlers |= {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: terminal.pause}
+    handlers[signal.SIGCONT] = lambda *_: terminal.enter()
     earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     earlier_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-
-    def wait(seconds: float) -> str:
-        """The key; nothing after the time or a signal; "gone" if the terminal is gone."""
-        ready, _, _ = select.select([read, *([keys] if keys is not None else [])], [], [], seconds)
-        if read in ready:
-            os.read(read, 4096)
-        if keys not in ready:
-            return ""
-        assert keys is not None
-        return _key(keys)
-
     try:
-        enter()
-        yield wait
+        terminal.enter()
+        yield lambda seconds: _wait(read, terminal.keys, seconds)
     finally:
         with contextlib.suppress(OSError):
-            leave()
+            terminal.leave()
         signal.set_wakeup_fd(earlier_wakeup)
         for number, handler in earlier.items():
             signal.signal(number, handler)
         os.close(read)
         os.close(write)
+
+
+class _Terminal:
+    """Switches between the canvas and what was on the terminal before."""
+
+    def __init__(self, keys: int | None) -> None:
+        """`keys`: the descriptor that keys come from; None: there are none."""
+        self.keys = keys
+        self._before = termios.tcgetattr(keys) if keys is not None else None
+        self._entered = False
+
+    def enter(self) -> None:
+        if self.keys is not None:
+            tty.setcbreak(self.keys)
+        if not self._entered:
+            os.write(1, ENTER.encode())
+        self._entered = True
+
+    def leave(self) -> None:
+        self._entered = False
+        os.write(1, LEAVE.encode())
+        if self.keys is not None and self._before is not None:
+            termios.tcsetattr(self.keys, termios.TCSADRAIN, self._before)
+
+    def pause(self, _number: int, _frame: object) -> None:
+        self.leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _end(number: int, _frame: object) -> None:
+    for one in ENDING:
+        signal.signal(one, signal.SIG_IGN)  # a second signal must not stop the clean-up
+    raise SystemExit(128 + number)
+
+
+def _wait(wakeup: int, keys: int | None, seconds: float) -> str:
+    """The key; nothing after the time or a signal; "gone" if the terminal is gone."""
+    ready, _, _ = select.select([wakeup, *([keys] if keys is not None else [])], [], [], seconds)
+    if wakeup in ready:
+        os.read(wakeup, 4096)
+    return _key(keys) if keys is not None and keys in ready else ""
 
 
 def _key(keys: int) -> str:
