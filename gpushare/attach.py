@@ -65,13 +65,7 @@ class Enabled:
         return self.text
 
 
-def enable(
-    request: Amount | None = None,
-    limit: Amount | None = None,
-    *,
-    gpus: int = 1,
-    name: str | None = None,
-) -> Enabled:
+def enable(request: Amount | None, limit: Amount | None, *, gpus: int, name: str | None) -> Enabled:
     """Make this process a job. See gpushare.enable."""
     if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
         raise UsageError(f"gpushare.enable(gpus={gpus!r}): not a number of GPUs", hint="write gpus=1, or leave it out")

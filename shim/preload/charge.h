@@ -64,6 +64,17 @@ static inline void gs_charge_undo(struct gs_charge *charge) {
         gs_release(charge->place.gpu->line, charge->units);
 }
 
+/* After the driver's last answer: is there memory to note? Not if nothing is charged, nor if the driver failed; then
+ * the reservation is given back. */
+GS_INLINE bool gs_charge_taken(struct gs_charge *charge, CUresult result) {
+    if (charge->place.gpu == NULL)
+        return false;
+    if (result == CUDA_SUCCESS)
+        return true;
+    gs_charge_undo(charge);
+    return false;
+}
+
 void gs_charge_noted(const struct gs_entry *entry, const struct gs_entry *displaced);
 
 /* The driver has succeeded: note the memory under its key. false: there is no room to note it; the reservation is
@@ -109,6 +120,15 @@ static inline void gs_unknown_freed(CUdeviceptr pointer) {
 
 /* The driver did not free it after all. */
 void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry);
+
+/* After the driver's answer to a free. Returns that answer. */
+GS_INLINE CUresult gs_entry_released(struct gs_table *table, const struct gs_entry *entry, CUresult result) {
+    if (__builtin_expect(result == CUDA_SUCCESS, 1))
+        gs_entry_freed(entry);
+    else
+        gs_entry_put_back(table, (struct gs_entry[]){*entry});
+    return result;
+}
 
 /* A context is gone, and with it all memory of this table that it held. */
 void gs_charge_context_gone(struct gs_table *table, uint32_t context);

@@ -168,9 +168,7 @@ static void exchange_pointer(const char *name, void **function) {
         gs_note_unknown(name);
 }
 
-CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
-    bool on = gs_on();
-    CUresult result = gs_driver.cuGetProcAddress(symbol, function, version, flags);
+static CUresult looked_up(bool on, CUresult result, const char *symbol, void **function) {
     if (on && result == CUDA_SUCCESS) {
         gs_compare_look_ups();
         exchange_pointer(symbol, function);
@@ -178,13 +176,13 @@ CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint
     return result;
 }
 
+CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
+    bool on = gs_on();
+    return looked_up(on, gs_driver.cuGetProcAddress(symbol, function, version, flags), symbol, function);
+}
+
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
                              CUdriverProcAddressQueryResult *status) {
     bool on = gs_on();
-    CUresult result = gs_driver.cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (on && result == CUDA_SUCCESS) {
-        gs_compare_look_ups();
-        exchange_pointer(symbol, function);
-    }
-    return result;
+    return looked_up(on, gs_driver.cuGetProcAddress_v2(symbol, function, version, flags, status), symbol, function);
 }

@@ -68,12 +68,8 @@ static bool note_array(struct gs_charge *charge, CUarray array) {
 }
 
 static CUresult finish(struct gs_charge *charge, CUresult result, CUarray array) {
-    if (charge->place.gpu == NULL)
+    if (!gs_charge_taken(charge, result))
         return result;
-    if (result != CUDA_SUCCESS) {
-        gs_charge_undo(charge);
-        return result;
-    }
     if (note_array(charge, array))
         return CUDA_SUCCESS;
     gs_driver.cuArrayDestroy(array);
@@ -120,12 +116,7 @@ CUresult cuArrayDestroy(CUarray array) {
     struct gs_entry entry;
     if (!gs_on() || !gs_table_take(&gs_arrays, (uint64_t)(uintptr_t)array, &entry))
         return gs_driver.cuArrayDestroy(array);
-    CUresult result = gs_driver.cuArrayDestroy(array);
-    if (result == CUDA_SUCCESS)
-        gs_entry_freed(&entry);
-    else
-        gs_entry_put_back(&gs_arrays, &entry);
-    return result;
+    return gs_entry_released(&gs_arrays, &entry, gs_driver.cuArrayDestroy(array));
 }
 
 static bool note_mipmap(struct gs_charge *charge, CUmipmappedArray array) {
@@ -151,12 +142,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     do
         result = gs_driver.cuMipmappedArrayCreate(array, descriptor, levels);
     while (gs_charge_again(&charge, result));
-    if (charge.place.gpu == NULL)
+    if (!gs_charge_taken(&charge, result))
         return result;
-    if (result != CUDA_SUCCESS) {
-        gs_charge_undo(&charge);
-        return result;
-    }
     if (note_mipmap(&charge, *array))
         return CUDA_SUCCESS;
     gs_driver.cuMipmappedArrayDestroy(*array);
@@ -167,12 +154,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     struct gs_entry entry;
     if (!gs_on() || !gs_table_take(&gs_arrays, (uint64_t)(uintptr_t)array, &entry))
         return gs_driver.cuMipmappedArrayDestroy(array);
-    CUresult result = gs_driver.cuMipmappedArrayDestroy(array);
-    if (result == CUDA_SUCCESS)
-        gs_entry_freed(&entry);
-    else
-        gs_entry_put_back(&gs_arrays, &entry);
-    return result;
+    return gs_entry_released(&gs_arrays, &entry, gs_driver.cuMipmappedArrayDestroy(array));
 }
 
 GS_AT(fork) {

@@ -41,6 +41,13 @@ static void detach_if_last(struct gs_gpu *gpu) {
         gs_account_detach(gpu);
 }
 
+/* After a call that would have opened a context. Returns the driver's answer. */
+static CUresult detach_if_failed(struct gs_gpu *gpu, CUresult result) {
+    if (result != CUDA_SUCCESS && gpu != NULL)
+        detach_if_last(gpu);
+    return result;
+}
+
 static CUresult opened(CUresult result, struct gs_gpu *gpu, const CUcontext *context) {
     if (gpu == NULL)
         return result;
@@ -189,9 +196,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
             note_primary(*context, gpu);
         gs_mutex_unlock(&primaries[device].mutex);
     } while (again(gpu, result, &retried));
-    if (result != CUDA_SUCCESS && gpu != NULL)
-        detach_if_last(gpu);
-    return result;
+    return detach_if_failed(gpu, result);
 }
 
 static void was_reset(CUdevice device) {
@@ -306,9 +311,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
             GS_RELAXED(note_green(*green, gpu));
         gs_mutex_unlock(&primaries[device].mutex);
     } while (again(gpu, result, &retried));
-    if (result != CUDA_SUCCESS && gpu != NULL)
-        detach_if_last(gpu);
-    return result;
+    return detach_if_failed(gpu, result);
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {

@@ -8,12 +8,8 @@
 
 /* Note what the driver has given, or give everything back. */
 GS_INLINE CUresult finish(struct gs_charge *charge, CUresult result, CUdeviceptr pointer, enum gs_kind_of_memory kind) {
-    if (charge->place.gpu == NULL)
+    if (!gs_charge_taken(charge, result))
         return result;
-    if (result != CUDA_SUCCESS) {
-        gs_charge_undo(charge);
-        return result;
-    }
     if (__builtin_expect(gs_charge_note(charge, &gs_pointers, pointer, kind), 1))
         return CUDA_SUCCESS;
     gs_driver.cuMemFree_v2(pointer);
@@ -107,12 +103,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
         gs_unknown_freed(pointer);
         return gs_driver.cuMemFree_v2(pointer);
     }
-    CUresult result = gs_driver.cuMemFree_v2(pointer);
-    if (__builtin_expect(result == CUDA_SUCCESS, 1))
-        gs_entry_freed(&entry);
-    else
-        gs_entry_put_back(&gs_pointers, (struct gs_entry[]){entry});
-    return result;
+    return gs_entry_released(&gs_pointers, &entry, gs_driver.cuMemFree_v2(pointer));
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) {
@@ -121,10 +112,5 @@ CUresult cuMemFree(CUdeviceptr_v1 pointer) {
         gs_unknown_freed(pointer);
         return gs_driver.cuMemFree(pointer);
     }
-    CUresult result = gs_driver.cuMemFree(pointer);
-    if (result == CUDA_SUCCESS)
-        gs_entry_freed(&entry);
-    else
-        gs_entry_put_back(&gs_pointers, &entry);
-    return result;
+    return gs_entry_released(&gs_pointers, &entry, gs_driver.cuMemFree(pointer));
 }

@@ -137,12 +137,7 @@ GS_INLINE CUresult release(const struct variant *driver, CUdeviceptr pointer, CU
         gs_unknown_freed(pointer);
         return (*driver->free)(pointer, stream);
     }
-    CUresult result = (*driver->free)(pointer, stream);
-    if (__builtin_expect(result == CUDA_SUCCESS, 1))
-        gs_entry_freed(&entry);
-    else
-        gs_entry_put_back(&gs_pointers, (struct gs_entry[]){entry});
-    return result;
+    return gs_entry_released(&gs_pointers, &entry, (*driver->free)(pointer, stream));
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {

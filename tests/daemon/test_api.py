@@ -180,7 +180,7 @@ def test_a_changed_budget_is_in_the_page_when_the_caller_is_told(daemon):
     assert shim.hello(job["id"], request=4 * GIB, limit=14 * GIB).status == lib.GS_OK
     line = shim.page.line[shim.attach(GPU).line]
     daemon.call(
-        lambda: setattr(daemon.shell.credit_effects._publisher, "_not_before", daemon.loop.time() + 3600)
+        lambda: setattr(daemon.shell._credit_effects._publisher, "_not_before", daemon.loop.time() + 3600)
     )  # as after a costly round
     daemon.client.change(job["id"], {"request": "5Gi", "limit": "6Gi"})
     unit = lib.GS_UNIT_BYTES

@@ -148,8 +148,8 @@ def test_who_is_about_to_take_credit_is_read_from_the_page(daemon, clients):
     assert owner.answer().status == lib.GS_OK
     core = daemon.shell.core
     assert daemon.call(lambda: list(core.state.gpus[GPU].holds)) == [owner.page_id]
-    seen = daemon.call(lambda: daemon.shell.credit_effects.used_seen(GPU).asking)
+    seen = daemon.call(lambda: daemon.shell._credit_effects.used_seen(GPU).asking)
     assert seen == {owner.page_id: 1}
     owner.page.line[0].asking = 0
-    assert daemon.call(lambda: daemon.shell.credit_effects.used_seen(GPU).asking) == {}
+    assert daemon.call(lambda: daemon.shell._credit_effects.used_seen(GPU).asking) == {}
     assert other.word()[1] >= 0

@@ -228,7 +228,7 @@ def test_who_has_hung_up_leaves_nothing_either(daemon, monkeypatch):
 
 def test_submissions_of_one_moment_share_writes(daemon, monkeypatch):
     written = []
-    write = daemon.shell.state_file.write
+    write = daemon.shell._state_file.write
 
     def counted(*arguments: Any) -> None:
         began = daemon.loop.time()
@@ -236,7 +236,7 @@ def test_submissions_of_one_moment_share_writes(daemon, monkeypatch):
         written.append(began)
         until(lambda: daemon.loop.time() > began + 0.02)  # a slow disk
 
-    monkeypatch.setattr(daemon.shell.state_file, "write", counted)
+    monkeypatch.setattr(daemon.shell._state_file, "write", counted)
     threads = [
         threading.Thread(target=submit, args=(daemon.client, f"j{n}"), kwargs={"request": "1Mi"}) for n in range(30)
     ]

@@ -124,8 +124,8 @@ def test_words_that_change_while_they_are_read_are_told(node, program):
         return read(processes, gpu)
 
     try:
-        assert node.call(lambda: shell.credit_effects.used_seen(GPU).moving) == frozenset()
+        assert node.call(lambda: shell._credit_effects.used_seen(GPU).moving) == frozenset()
         shell.credit.asking = move
-        assert node.call(lambda: shell.credit_effects.used_seen(GPU).moving) == {pages[first.pid]}
+        assert node.call(lambda: shell._credit_effects.used_seen(GPU).moving) == {pages[first.pid]}
     finally:
         del shell.credit.asking, shell.core.watched

@@ -202,8 +202,8 @@ def test_any_field_may_be_anything(make_daemon, directory):
         from gpushared.runtime.recovery import read_jobs
 
         for case in cases:
-            shell.state_file.path.write_text(json.dumps(case))
-            found = FoundState(shell.state_file.path)
+            shell._state_file.path.write_text(json.dumps(case))
+            found = FoundState(shell._state_file.path)
             jobs = [] if not found.state else list(found.jobs.values())
             core = {**found.state.get("core", {}), "jobs": [one["note"] for one in jobs if one.get("note") is not None]}
             read = [

@@ -25,8 +25,6 @@ from gpushared.system.processes import peer_credentials
 
 BACKLOG = 256
 """Who finds it full waits for a place in the order of coming; a longer queue would only be a longer wait."""
-ACCEPTS = 64
-"""Connections that are accepted in one pass of the loop."""
 PIECE = 4096
 """Bytes that are parsed at once: a request has a few hundred, and small ones come to twenty microseconds each."""
 READ_AT_ONCE = 16 * 1024
@@ -200,7 +198,7 @@ class HttpListener:
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
-        self._acceptor = Acceptor(listener, BACKLOG, self._on_connections, self._note_pause)
+        self._acceptor = Acceptor(listener, BACKLOG, self._take_in, self._note_pause)
         self._check()
 
     def close(self) -> None:
@@ -229,13 +227,6 @@ class HttpListener:
             connection.check(now)
         self.byte_budget.look_again()
         self._checking = self._loop.call_later(1.0, self._check)
-
-    def _on_connections(self) -> None:
-        for _ in range(ACCEPTS):
-            sock = self._acceptor.accept() if self._acceptor is not None else None
-            if sock is None:
-                return
-            self._take_in(sock)
 
     def _take_in(self, sock: socket.socket) -> None:
         uid = peer_credentials(sock)[1] if sock.family == socket.AF_UNIX else NOBODY

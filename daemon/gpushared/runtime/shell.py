@@ -54,7 +54,7 @@ class Shell:
         self.epoll = Epoll(loop)
         self.gpus = gpus
         self.historian = historian or Historian()
-        self.state_file = StateFile(state_file)
+        self._state_file = StateFile(state_file)
         self.commits = Commits(loop, self._write_state, str(state_file))
         self.credit = CreditPages()
         self.clients = Clients()
@@ -72,12 +72,12 @@ class Shell:
             limits=self.limits.users,
             epoll=self.epoll,
         )
-        self.credit_effects = CreditEffects(self.core_loop, self.credit, self.clients)
+        self._credit_effects = CreditEffects(self.core_loop, self.credit, self.clients)
         self.stopper = Stopper(self.jobs, self.clients)
         self.records = RecordEffects(self.historian)
         self._outside = Outside(gpus, self.jobs, self.clients)
         self.core_loop.effects |= {
-            **self.credit_effects.effects(),
+            **self._credit_effects.effects(),
             do.SampleMemory: self.driver.sample_memory,
             do.JobAdmitted: self.jobs.admitted,
             do.JobRefused: self.jobs.refused,
@@ -100,11 +100,11 @@ class Shell:
 
     def trimmed(self, client: Client) -> None:
         """A process says that it has ended a trim."""
-        self.credit_effects.trimmed(client)
+        self._credit_effects.trimmed(client)
 
     def recover(self, pages: Pages) -> None:
         """Know what an earlier daemon left. The GPUs must be known already."""
-        recover(self.core_loop, self._outside, FoundState(self.state_file.path), pages, self.processes.adopt)
+        recover(self.core_loop, self._outside, FoundState(self._state_file.path), pages, self.processes.adopt)
 
     @property
     def outside(self) -> Outside:
@@ -131,7 +131,7 @@ class Shell:
         self.commits.soon()
 
     def _write_state(self, planned: Planned) -> None:
-        self.state_file.write(self.core, time.monotonic(), self.registry.live(), planned)
+        self._state_file.write(self.core, time.monotonic(), self.registry.live(), planned)
 
     # ---- failures of the core ----------------------------------------------------------------------
 

@@ -24,8 +24,6 @@ from gpushared.system.processes import Process, peer_credentials
 
 BACKLOG = 256
 """Connections that the kernel keeps until they are accepted. A longer queue would only be a longer wait."""
-ACCEPTS = 64
-"""Connections that are accepted in one pass of the loop."""
 PER_CONNECTION = 2
 """Descriptors: the socket and a pidfd."""
 
@@ -46,7 +44,7 @@ class ShimServer:
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
-        self._acceptor = Acceptor(listener, BACKLOG, self._on_connections, self._note_pause)
+        self._acceptor = Acceptor(listener, BACKLOG, self._take_in, self._note_pause)
 
     def _note_pause(self, error: str) -> None:
         self._requests.complain(-1, f"cannot accept connections: {error}")
@@ -63,14 +61,6 @@ class ShimServer:
         for connection in list(self._connections):
             connection.client = None
             connection.close()
-
-    def _on_connections(self) -> None:
-        """Several at once: a pass of the loop may be long, and newcomers should not wait for one each."""
-        for _ in range(ACCEPTS):
-            sock = self._acceptor.accept() if self._acceptor is not None else None
-            if sock is None:
-                return
-            self._take_in(sock)
 
     def _take_in(self, sock: socket.socket) -> None:
         _, uid, _ = peer_credentials(sock)

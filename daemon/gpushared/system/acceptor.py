@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 PAUSE = 0.5
 """Seconds."""
+AT_ONCE = 64
+"""Connections that are accepted in one pass of the loop."""
 USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -17,18 +19,30 @@ class Acceptor:
     """Takes over a bound socket."""
 
     def __init__(
-        self, listener: socket.socket, backlog: int, on_connections: Callable[[], None], complain: Callable[[str], None]
+        self,
+        listener: socket.socket,
+        backlog: int,
+        on_connection: Callable[[socket.socket], None],
+        complain: Callable[[str], None],
     ) -> None:
-        """`on_connections` is called while connections wait, and calls accept(). `complain` is told why it pauses."""
+        """`on_connection` is called with each connection, non-blocking; `complain` with the reason of a pause."""
         self._listener: socket.socket | None = listener
-        self._on_connections, self._complain = on_connections, complain
+        self._on_connection, self._complain = on_connection, complain
         self._loop = asyncio.get_running_loop()
         listener.setblocking(False)
         listener.listen(backlog)
         self._resume()
 
-    def accept(self) -> socket.socket | None:
-        """The next connection, non-blocking; None: none waits, or it pauses."""
+    def _accept_some(self) -> None:
+        """Several at once: a pass of the loop may be long, and newcomers should not wait for one each."""
+        for _ in range(AT_ONCE):
+            sock = self._accept()
+            if sock is None:
+                return
+            self._on_connection(sock)
+
+    def _accept(self) -> socket.socket | None:
+        """The next connection; None: none waits, or it pauses."""
         if self._listener is None:
             return None
         try:
@@ -51,7 +65,7 @@ class Acceptor:
 
     def _resume(self) -> None:
         if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._on_connections)
+            self._loop.add_reader(self._listener.fileno(), self._accept_some)
 
     def close(self) -> None:
         if self._listener is not None:
