@@ -51,6 +51,23 @@ def test_a_cache_that_covers_it_is_all_that_is_taken(world: World) -> None:
     assert met.facts["rung"] == "trim"
 
 
+def test_nobody_is_asked_for_what_the_driver_has_already_returned(world: World) -> None:
+    """The last sample is older than the memory's return: NVML is asked again before any borrower is."""
+    a = borrow(world, "A", 5 * GIB, cached=5 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    over = start(world, "over", "none", "8Gi")
+    world.allocate(over, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    world.exit(over, lag=0.01)
+    world.now += 0.2
+    assert world.node.gpus["GPU-0"].returning_total > 7 * GIB, "as far as the daemon knows"
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(0.05)
+    assert used(world, b) == 7 * GIB
+    assert used(world, a) == 5 * GIB
+    assert world.trim_count == 0
+
+
 def test_what_a_trim_gives_counts_and_only_the_rest_is_asked_for(world: World) -> None:
     large = borrow(world, "large", 7 * GIB, cached=4 * GIB)
     small = borrow(world, "small", 5 * GIB, cached=0, priority=-1)

@@ -49,7 +49,6 @@ def pursue(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> None:
         return
     if gpu.returning and gpu.sampled_at < fresh:
         tx.sample(gpu)
-        return
     for job in asked:
         _note_end_of_trim(tx, gpu, job)
     _note_unkillable(tx, gpu)
