@@ -1,7 +1,7 @@
-"""The processes that have a credit page: their identity, their page, and the connection that they have just now.
+"""The processes that have a credit page: their identity, their page, and their present connection.
 
-A client is there as long as its process is, connected or not: a shim may lose its connection (the daemon was
-restarted, a descriptor was closed) and the process goes on using its credit.
+A client lasts as long as its process, connected or not: a shim may lose its connection (the daemon was restarted, a
+descriptor was closed) while its process goes on using its credit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpushared.system.processes import Process
 
 
 class Connection(Protocol):
-    """What it takes to be rid of one (server.py has all of it)."""
+    """What a client needs of a connection; shims/connection.py implements it."""
 
     def close(self) -> None: ...
 
@@ -38,11 +38,11 @@ class Client:
         self.uid = uid
         self.command = ""
         self.budget: object = None
-        """What it said in HELLO, where it came with the environment alone: children with the same join its job."""
+        """Its budget from HELLO, if only the environment made its job: children with the same budget join that job."""
         self.connection: Connection | None = None
         self.waits: OrderedDict[int, float] = OrderedDict()
-        """Ticket -> seconds that this allocation has waited. It may have to ask again, because another thread took what
-        it was granted, or because its connection was lost: then it keeps its place and its deadline."""
+        """Ticket -> seconds that an allocation has waited. It may ask again, because another thread took its credit or
+        because its connection was lost; with the ticket it keeps its place and its deadline."""
 
     def remember_wait(self, ticket: int, waited: float) -> None:
         if not ticket:
@@ -52,7 +52,7 @@ class Client:
             self.waits.popitem(last=False)
 
     def restored(self) -> ProcessRestored:
-        """For a core that does not know it: the process as its page and the ledger say."""
+        """The event that makes a core know the process, from its page and the ledger."""
         shares = tuple(
             ShareSeen(self.page.gpus[seen.index], seen.used, seen.credit, seen.overhead)
             for seen in self.page.lines_seen()

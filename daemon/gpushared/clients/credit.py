@@ -1,4 +1,4 @@
-"""Budgets in force: the only module that writes credit, limits and requests into the words of credit pages.
+"""Enforces budgets: the only module that writes credit, limits and requests into credit pages.
 
 Amounts are bytes. A process is named by the id of its page. Credit is entered into the ledger with each change.
 """
@@ -43,13 +43,13 @@ class CreditPages:
             _enter(self.pages[process], gpu, 0, 0)
 
     def grant(self, process: int, gpu: str, size: int, figures: Published) -> None:
-        """Let the process use this much more, and tell it its figures then."""
+        """Let the process use `size` more bytes, and publish its figures."""
         page = self.pages.get(process)
         line = page.lines.get(gpu) if page is not None else None
         if page is None or line is None:
             return
-        # The figures first, the credit second: a program that looks in between is told too little, never too much, and
-        # a daemon that is started now finds the overhead with which this credit fits.
+        # The figures first: a program that reads in between sees too little, never too much. A daemon that starts now
+        # finds the overhead that belongs to this credit.
         more = units(size)
         _tell(page, gpu, line, figures, given=more)
         lib.gs_grant(line, more)
@@ -64,7 +64,7 @@ class CreditPages:
         return taken * UNIT, (lib.gs_word_load(line) >> 32) * UNIT
 
     def used_by(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
-        """What the processes use of a GPU now. A claim looks at all of them at once."""
+        """What these processes use of a GPU now, in bytes."""
         load, pages = lib.gs_word_load, self.pages
         found = {}
         for process in processes:
@@ -75,7 +75,7 @@ class CreditPages:
         return found
 
     def usage_by_job(self, gpu: Gpu) -> dict[str, int]:
-        """Job -> what its processes use of this GPU now, with what the driver takes for them."""
+        """Job -> what its processes use of this GPU now, overhead included."""
         used, found = self.used_by(gpu.shares, gpu.id), dict[str, int]()
         for share in gpu.shares.values():
             usage = used.get(share.process, share.used) + share.overhead
@@ -83,7 +83,7 @@ class CreditPages:
         return found
 
     def stamps(self, processes: Iterable[int], gpu: str) -> dict[int, tuple[int, int]]:
-        """What used_by() says, with the number of releases: what was taken and given back in between has raised it."""
+        """As used_by(), with the number of releases, which also changes if memory was taken and freed in between."""
         found = {}
         for process in processes:
             line = self._line(process, gpu)
@@ -99,7 +99,7 @@ class CreditPages:
         return {process: line.asking for process, line in lines if line is not None and line.asking}
 
     def take_unmet(self, process: int) -> dict[str, int]:
-        """GPU -> calls within the request that have failed without an answer, and that nobody has been told of yet."""
+        """GPU -> calls within the request that failed without an answer and are not reported yet."""
         page = self.pages.get(process)
         found = {}
         for gpu, line in page.lines.items() if page is not None else ():
@@ -161,6 +161,6 @@ def _tell(page: Page, gpu: str, line: Any, figures: Published, given: int = 0) -
 
 
 def _enter(page: Page, gpu: str, given: int, overhead: int | None) -> None:
-    """In the ledger, which outlives this daemon as the page does and which no process can write."""
+    """Write it into the ledger, which outlives this daemon and which no program can write."""
     if page.account is not None:
         page.account.enter(page.gpus.index(gpu), given, overhead)

@@ -1,16 +1,13 @@
-"""The daemon's own record of what it has put into the credit pages: whose each page is, and the credit of its lines.
+"""The ledger: the daemon's own record of the owner of each credit page, and of the credit that it gave.
 
-Processes write into their pages, and may write anything there: another program's pid, another user's job, credit
-without end. A daemon that was killed and comes again must not believe that. This file is beside the pages, on the
-same tmpfs, and never handed out; it is changed with plain stores into its mapping, so it is as old as the last
-instruction of the daemon that went. Credit is entered before it is given and struck out after it was taken: what
-stands here is never less than what the page honestly says.
+Processes can write anything into their pages: another program's pid, another user's job, any credit. A daemon that
+restarts must not believe it. The ledger is a file beside the pages, on the same tmpfs, and no process gets it. The
+daemon changes it with plain stores into a mapping, so it is complete up to the daemon's last instruction. Credit is
+entered before it is given and struck out after it was taken: the ledger never has less than an honest page.
 
-The terms of its job stand here too, so that a job keeps its limit whatever becomes of the notes (recovery.py): those
-are a few milliseconds old, and may be lost.
+The terms of each job are here too, so that a job keeps its limit even if state.json is old or lost (recovery.py).
 
-A newer daemon reads what an older one has left, and the other way round: a record grows at its end only, and what is
-zero there was not said.
+Older and newer daemons read each other's ledger: a record only grows at its end, and zero there means "not said".
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ assert _HEADER.size <= LINES_AT and TERMS_AT + _TERMS.size <= RECORD_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a job may have, and how it is asked back: as much as a program says of itself with its environment alone."""
+    """A job's budget and reclaim options, as far as the environment alone can set them."""
 
     request: Quantity
     limit: Quantity
@@ -62,7 +59,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who a page belongs to."""
+    """The process and job that a page belongs to."""
 
     page_id: int
     job_id: int
@@ -127,11 +124,11 @@ class Account:
         _AMOUNTS.pack_into(self.ledger.map, line.at, line.credit, line.overhead)
 
     def correct(self, index: int, credit: int) -> None:
-        """The credit is this: an earlier daemon has entered more than it came to give."""
+        """Set the credit (units): an earlier daemon entered more than it gave before it ended."""
         self.enter(index, credit - self.lines[index].credit, None)
 
     def strike_out(self) -> None:
-        """The page is no more."""
+        """Remove the record: the page is removed."""
         self.ledger.strike_out(self)
 
 
@@ -146,7 +143,7 @@ class Ledger:
         self.map = mmap.mmap(self._fd, self._records * RECORD_BYTES)
         self._free: list[int] = []
         self.found: dict[int, Account] = {}
-        """What an earlier daemon has left, by page; whoever knows the page takes it out."""
+        """Records that an earlier daemon left, by page; taken out when the page is found."""
         for number in reversed(range(self._records)):
             account = self._read(number)
             if account is None:
@@ -182,7 +179,7 @@ class Ledger:
         self._free.append(account.number)
 
     def forget_found(self) -> None:
-        """The records whose pages nobody has any more."""
+        """Remove the records whose pages were not found."""
         for account in self.found.values():
             self.strike_out(account)
         self.found.clear()

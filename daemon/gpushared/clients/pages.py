@@ -1,18 +1,16 @@
-"""The credit pages: making them, mapping them, finding them again after a restart.
+"""Credit pages: makes them, maps them, finds them again after a restart.
 
-A page is a file of one page in DIR/pages, named by its id in hexadecimal, mode 0600; shim/credit.h defines what
-is in it. The daemon is never told what a word says: it reads it here, so a restarted daemon knows every word
-without the help of any process. The file goes when its process has. A few are made ahead, in DIR/spare-pages: a program
-that opens its first context waits for its page.
+A page is a file of 4096 bytes in DIR/pages, named by its id in hexadecimal, mode 0600; shim/credit.h defines its
+content. Processes do not send their `used` words: the daemon reads them here, so a restarted daemon knows them without
+the help of any process. The file is removed when its process has ended. A few pages are made ahead, in DIR/spare-pages,
+because a program that opens its first context waits for its page.
 
-The process must be able to write its page, so it may write anything there, and cut the file short. Of what is in a
-page the daemon believes `used`, up to the credit that it has given; whose the page is, and what was given, stands in
-the ledger, which no process ever has (ledger.py). A page that was cut short reads as zeros, and its process is given
-up (shim/guard.h).
+A process can write anything into its page, and truncate the file. The daemon believes only `used`, up to the credit
+that it gave. The ledger, which no process can reach, has the owner and the credit (ledger.py). A truncated page reads
+as zeros, and its process is given up (shim/guard.h).
 
 Each process gets an open file of its own, with a lock on it. The kernel drops the lock when the last descriptor and
-the last mapping of that open file are gone: so the daemon can tell, without looking into the process's memory, that a
-program has become another one (exec).
+the last mapping of that open file are gone. So the daemon notices an exec without reading the process's memory.
 """
 
 from __future__ import annotations
@@ -82,13 +80,13 @@ class Page:
     __slots__ = ("_struct", "account", "fd", "gpus", "header", "lines", "path", "published")
 
     def __init__(self, fd: int, path: Path | None, *, fresh: bool = False) -> None:
-        """Takes the descriptor over. `path` is None for a file that has no name any more. A fresh one is all zeros."""
+        """Takes the descriptor over. `path`: None if the file has no name any more. `fresh`: it is all zeros."""
         mapped = lib.gs_page_map(fd)
         if mapped == ffi.NULL:
             raise OSError(ffi.errno, os.strerror(ffi.errno))
         self._struct = ffi.cast("struct gs_page *", mapped)
         self.account: Account | None = None
-        """What the ledger has of it; None until the daemon knows whose it is."""
+        """Its record in the ledger; None until its owner is known."""
         self.fd = fd
         self.path = path
         self.lines: dict[str, Any] = {}
@@ -96,7 +94,7 @@ class Page:
         self.gpus: list[str] = []
         """By line number."""
         self.published: dict[str, object] = {}
-        """GPU -> what its line was last made to say."""
+        """GPU -> the figures that were last written into its line."""
         self.header = NOBODY if fresh else self._read_header()
 
     @property
@@ -111,7 +109,7 @@ class Page:
         )
 
     def write_header(self, header: Header) -> None:
-        """Magic last: a page without it is one that its maker did not finish."""
+        """The magic number is written last: a page without it was not finished."""
         page = self._struct
         page.version, page.size = lib.GS_PAGE_VERSION, PAGE_BYTES
         page.page_id, page.job_id, page.start_time = header.page_id, header.job_id, header.start_time
@@ -162,7 +160,7 @@ class Page:
         return seen
 
     def claimed_lines(self, most: Mapping[bytes, int]) -> None:
-        """Enter what the page says of itself, where the ledger knows nothing: of each GPU at most so many bytes."""
+        """Enter the page's own amounts where the ledger has none. `most`: bytes to believe at most, by GPU."""
         assert self.account is not None
         for index in range(LINES):
             line = self._struct.line[index]
@@ -176,7 +174,7 @@ class Page:
             self.account.enter(index, min(max(word >> 32, word & MAX_UNITS), allowed), overhead)
 
     def take_lines(self, gpus: Mapping[bytes, str]) -> list[tuple[str, LineSeen]]:
-        """After a restart: know the lines again. A GPU that is gone keeps its line, under a name of no use."""
+        """After a restart: the lines by GPU. The line of a GPU that is gone keeps its number, without a usable name."""
         taken = []
         for seen in self.lines_seen():
             gpu = gpus.get(seen.uuid, f"GPU-{uuid.UUID(bytes=seen.uuid)}")
@@ -189,7 +187,7 @@ class Page:
         return taken
 
     def ask_trim(self, gpu: str, wanted: int, within_ms: int) -> None:
-        """Ask for so many units of this GPU. What was asked of others stays, as long as it is not done."""
+        """Ask for so many units of this GPU. An unfinished trim of other GPUs stays asked for."""
         page = self._struct
         if page.trim_done == page.trim_asked:
             for line in self.lines.values():
@@ -199,7 +197,7 @@ class Page:
         lib.gs_ask_trim(page)
 
     def trim_seen(self) -> TrimSeen | None:
-        """Where the process is with the last trim; None: nobody in it would act on one."""
+        """How far the process is with the last trim; None: it cannot be asked to trim."""
         page = self._struct
         if not page.trim_ready:
             return None
@@ -214,14 +212,14 @@ class Page:
         return {gpu: (lib.gs_word_load(line) >> 32) * UNIT for gpu, line in self.lines.items()}
 
     def move(self, path: Path) -> None:
-        """It is somebody's now."""
+        """Give a spare page its place: it has an owner now."""
         assert self.path is not None
         self.path.rename(path)
         self.path = path
 
     @property
     def broken(self) -> bool:
-        """Its process has cut it short: what is seen here has nothing to do with the process any more."""
+        """Its process has truncated the file: this mapping no longer shows what the process writes."""
         return bool(lib.gs_page_broken(self._struct))
 
     @contextlib.contextmanager
@@ -235,7 +233,7 @@ class Page:
             os.close(fd)
 
     def is_held(self) -> bool:
-        """Whether anybody still has what was sent, open or mapped."""
+        """Whether a process still has the file that was sent, open or mapped."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -265,8 +263,8 @@ class Pages:
     """The directory of them."""
 
     def __init__(self, directory: Path, *, adopts: bool = True) -> None:
-        """`adopts`: a page without file and ledger is believed. Not where several users share the daemon: anybody can
-        keep the descriptor of a page, and write any amount of credit into it."""
+        """`adopts`: a page without file and ledger is believed. Not if several users share the daemon: a user could
+        keep the descriptor of a page and write any amount of credit into it."""
         self._directory = directory
         self._adopts = adopts
         self._spares_directory = directory.with_name(f"spare-{directory.name}")
@@ -274,7 +272,7 @@ class Pages:
         directory.mkdir(mode=0o700, exist_ok=True)
         self._spares_directory.mkdir(mode=0o700, exist_ok=True)
         for path in self._spares_directory.iterdir():
-            path.unlink(missing_ok=True)  # an earlier daemon's; it never gave them to anybody
+            path.unlink(missing_ok=True)  # an earlier daemon's, which had no owner yet
         self._device = directory.stat().st_dev
         self.ledger = Ledger(directory.with_name("ledger"))
 
@@ -294,7 +292,7 @@ class Pages:
         return page
 
     def make_spares(self) -> None:
-        """Some time when nobody waits."""
+        """To be called when no process waits."""
         while len(self._spares) < SPARES:
             self._spares.append(self._make())
 
@@ -316,7 +314,7 @@ class Pages:
         path = self._spares_directory / f"{page_id:016x}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            # Not ftruncate: with the disk full that would be a signal at the first touch, not an error here.
+            # Not ftruncate: on a full disk it would succeed, and the first store would raise a signal.
             os.posix_fallocate(fd, 0, PAGE_BYTES)
             return page_id, home, Page(fd, path, fresh=True)
         except BaseException:
@@ -362,10 +360,10 @@ class Pages:
         return None
 
     def adopt(self, fd: int) -> Page | None:
-        """A page that a process presents and whose file the directory no longer has (somebody has cleaned up).
+        """A page that a process presents and whose file is no longer in the directory (it was cleaned up).
 
-        The file must be one that a daemon of this user has made, not one of the presenting user's own. The
-        descriptor stays the caller's: closing a stranger's may take as long as the stranger likes.
+        The file must be made by a daemon of this user, not by the presenting user. The descriptor stays the caller's:
+        closing a descriptor of another user may take as long as that user likes.
         """
         if not self._adopts or not lib.gs_page_is_ours(fd, self._device):
             return None
@@ -378,7 +376,7 @@ class Pages:
 
 
 def map_checked(fd: int, path: Path | None) -> Page | None:
-    """Map a page that somebody else has written; None (and the descriptor closed) if it is none."""
+    """Map a page that another process has written; None if it is no page, and the descriptor is closed."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size != PAGE_BYTES:
         os.close(fd)

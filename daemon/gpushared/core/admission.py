@@ -1,9 +1,9 @@
-"""Admission: whether a job's request finds a place, on which GPUs, and if not, who holds what.
+"""Admission: whether a job's request fits, on which GPUs, and if not, which jobs hold the memory.
 
-Placement is best fit by request, all of a job's GPUs at once: the GPUs on which the least unrequested memory is
-left over, so that large requests still find whole ones. A job with request 0 goes where most memory is free.
-Memory outside gpushare counts as taken: a guarantee that it would break is not given. A GPU that is not well comes
-last, and one that is sick or lost not at all (health.py).
+Placement is best fit by request, all of a job's GPUs at once: it takes the GPUs on which the least unrequested memory
+is left over, so that large requests still find whole GPUs. A job with request 0 goes where most memory is free. Memory
+outside gpushare counts as taken, so that every guarantee can be kept. Degraded GPUs come last; sick and lost ones are
+not used (health.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def place(
 ) -> dict[str, Bounds] | Reason:
     """The GPUs for a job and its bounds there, or why there are none.
 
-    Not on a closed one: others wait for room on it. A job inside a reservation has what that keeps on its GPUs.
+    Closed GPUs are not used: queued jobs wait for room on them. A job inside a reservation may use what it keeps.
     """
     allowed = candidates(state, spec)
     if isinstance(allowed, Reason):
@@ -67,7 +67,7 @@ def place(
     for gpu in sorted(allowed, key=lambda gpu: gpu.capacity):
         found = bounds_on(gpu, spec.request, spec.limit)
         if isinstance(found, Reason):
-            misfit = found  # of the largest: what is too much for it is too much for all
+            misfit = found  # of the largest GPU: what does not fit there fits nowhere
         else:
             bounds[gpu.id] = found
     if misfit is not None and len(bounds) < spec.gpus:
@@ -95,8 +95,8 @@ def place(
 
 
 def is_blocked(state: State, spec: JobSpec, closed: Container[str]) -> bool:
-    """Whether others are ahead of it on the GPUs that it could have: what place() would say at length, for a queue that
-    may have a thousand jobs. (One whose GPUs or reservation are gone waits for nothing, and is not blocked.)"""
+    """Whether queued jobs are ahead of it on the GPUs that it could use. place() would find the same, but a queue may
+    have a thousand jobs. (A job whose GPUs or reservation are gone is not blocked: place() refuses it.)"""
     if spec.reservation and spec.reservation not in state.reservations:
         return False
     wanted = set(state.gpus if spec.devices is None else spec.devices)
@@ -109,7 +109,7 @@ def is_blocked(state: State, spec: JobSpec, closed: Container[str]) -> bool:
 def no_room(
     state: State, spec: JobSpec, gpus: list[Gpu], *, but: Job | None = None, inside: Reservation | None = None
 ) -> Reason:
-    """A refusal with the numbers and who holds them."""
+    """The refusal, with numbers and holders."""
     facts: list[tuple[Words, Words]] = []
     data: dict[str, object] = {}
     lefts = []
@@ -155,7 +155,7 @@ def said(request: Quantity, gpus: list[Gpu]) -> str:
 
 
 def candidates(state: State, spec: JobSpec) -> list[Gpu] | Reason:
-    """The GPUs among which the job is to have its place."""
+    """The GPUs that the job could use."""
     if not state.gpus:
         return Reason(Code.NO_SUCH_GPU, "this node has no GPU", hint="see `gpushare doctor`")
     if spec.devices is None:
@@ -169,7 +169,7 @@ def candidates(state: State, spec: JobSpec) -> list[Gpu] | Reason:
 
 
 def _position(spec: JobSpec, gpu: Gpu) -> int:
-    """Where the user has named devices, theirs is the order in which the program sees them."""
+    """The program sees the GPUs in the order in which the user named them, if the user did."""
     return spec.devices.index(gpu.id) if spec.devices is not None else gpu.index
 
 

@@ -27,13 +27,13 @@ WAY_OUT = {
     "unmanaged": "`gpushare ps -o wide` names those programs: end them, or start them with `gpushare run`",
     "left_alone": "that user, or root, has to end it: `gpushare ps -o wide` has its number",
     "protected": "try again when that time is over",
-    "policy": "whoever runs this node sets the rule; else a job on this GPU must free memory or end",
+    "policy": "the administrator of this node sets the rule; otherwise a job on this GPU must free memory or end",
     "late": "try again: they can be asked now",
 }
 
 CAUSES = (*WAY_OUT, "driver", "gpu_lost", "no_daemon")
-"""Of guarantee violations, as they are counted: what stood in the way of a claim, and three that no claim waits for.
-The driver refuses although there is room; the GPU is lost; the library met no daemon in time."""
+"""Causes of guarantee violations, as they are counted: what stood in the way of a claim, and three without a claim: the
+driver fails although there is room; the GPU is lost; no daemon answered the library in time."""
 
 
 NO_FURTHER = {
@@ -41,15 +41,15 @@ NO_FURTHER = {
     ReclaimStep.TRIM: "borrowers are asked to trim their caches, and nothing more",
     ReclaimStep.TERM: "borrowers are asked with SIGTERM, and never killed",
 }
-"""By the last rung that the settings allow."""
+"""By the last reclaim step that the settings allow."""
 
 
 NAMED = 8
-"""Of those who hold memory so many are named, the first of them; of the others is said how many they are."""
+"""So many holders of memory are named in a message; the others are counted."""
 
 
 def and_others(amounts: Sequence[int]) -> list[Words]:
-    """For the end of a list of the first NAMED, of all of which these are the amounts."""
+    """How many holders a list of the first NAMED leaves out, and how much they hold. `amounts`: of all holders."""
     rest = amounts[NAMED:]
     others = "1 other job" if len(rest) == 1 else f"{len(rest)} other jobs"
     return [f"{others} {format_bytes(sum(rest))}"] if rest else []

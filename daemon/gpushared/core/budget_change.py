@@ -1,6 +1,6 @@
-"""How a running job's budget changes: first what it would become, then the change.
+"""Changes a running job's budget: first computes what it would become, then applies it.
 
-The two are apart so that the shell can write the new budget to the notes before the change takes effect.
+The two are apart so that the shell can write the new budget to the state file before the change takes effect.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def _bounds_on(state: State, job: Job, id: str, request: Quantity, limit: Quanti
 
 
 def would(state: State, id: str, found: Found, look: Callable[[], Seen]) -> tuple[Seen, str]:
-    """What `look` sees once the budget is so, and the note that the change would be answered with.
+    """What `look` returns with the new budget, and the note that would answer the change.
 
-    The state is as it was when this returns. A copy of a state with a thousand jobs would take seconds.
+    The state is changed for the call of `look` only, not copied: a copy of a thousand jobs would take seconds.
     """
     job = state.jobs[id]
     spec, bounds = job.spec, dict(job.bounds)
@@ -100,7 +100,7 @@ def apply(tx: Transaction, id: str, found: Found) -> None:
     tx.emit(Persist())
     for gpu in found.bounds:
         state.note_excess(job, gpu)
-        tx.look(state.gpus[gpu])  # what is idle by now is taken before the change is answered
+        tx.look(state.gpus[gpu])  # idle credit over the limit is taken before the change is answered
         measure.work_off(tx, state.gpus[gpu])
         lending.answer_asks(tx, state.gpus[gpu])
         tx.emit(Publish(gpu))

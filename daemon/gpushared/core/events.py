@@ -36,7 +36,7 @@ class GpuFound(Event):
 
 @dataclass(frozen=True, slots=True)
 class GpuExamined(Event):
-    """The driver was asked how the GPU is: all that is wrong with it now, but for what it has reported as Xids."""
+    """The driver was asked about the GPU's health: all issues that it has now, except Xids."""
 
     gpu: str
     issues: tuple[HealthIssue, ...]
@@ -54,12 +54,12 @@ class XidSeen(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(Event):
-    """A job asks for admission. Answered by JobAdmitted, JobRefused, or later when it may wait."""
+    """A job asks for admission. Answered by JobAdmitted or JobRefused; by JobQueued first if it may wait."""
 
     job: str
     spec: JobSpec
     wait: float | None = None
-    """Seconds it is ready to queue from now on; None: not at all."""
+    """The most seconds to queue from now on; None: it does not queue."""
     age: float = 0.0
     """Seconds for which it has queued already, as far as an earlier core knew."""
 
@@ -85,14 +85,14 @@ class ReservationAsked(Event):
 
     reservation: str
     spec: JobSpec
-    """Its name, user, request, number of GPUs and devices; the rest means nothing."""
+    """Only its name, user, request, number of GPUs and devices count."""
     lasting: float | None = None
     """Seconds; None: until it is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationRestored(Event):
-    """One that an earlier daemon had made."""
+    """A reservation that an earlier daemon had made."""
 
     reservation: str
     spec: JobSpec
@@ -175,7 +175,7 @@ class AttachAsked(Event):
     """Seconds for which it has been asked already: of an earlier core, which has failed."""
 
 
-@dataclass(slots=True)  # not frozen: that costs five times as much to make, and of these hundreds come at once
+@dataclass(slots=True)  # not frozen: a frozen one costs five times as much to make, and hundreds come at once
 class CreditAsked(Event):
     """The process needs `size` bytes beyond its unused credit. Answered by Granted or Denied."""
 
@@ -188,14 +188,14 @@ class CreditAsked(Event):
     allocation: int = 0
     """What the program wanted to allocate in all, for messages: at least `size`."""
     again: bool = False
-    """And said so again after the GPU was looked at: nothing is asked for, it is to be counted."""
+    """The driver failed again after NVML was asked: this asks for nothing and reports the failure."""
     waited: float = 0.0
     """Seconds for which this allocation has waited already: it keeps its place and its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskCancelled(Event):
-    """Nobody waits for this answer any more."""
+    """The caller of the ask has gone."""
 
     ask: int
 
@@ -226,14 +226,12 @@ class UsedSeen(Event):
     trims: Mapping[int, TrimSeen] = field(default_factory=dict)
     """Of the processes that can be asked to trim."""
     asking: Mapping[int, int] = field(default_factory=dict)
-    """Process -> calls that have asked for credit and have neither taken it nor given up: they wait for an answer, or
-    have one."""
+    """Process -> calls that have asked for credit and have neither used it nor given up."""
     ending: frozenset[int] = frozenset()
-    """Of the processes that NodeState.watched() names: those that have ended, or are in their exit. Their ProcessGone
-    follows."""
+    """Of the processes that NodeState.watched() names, those that have ended or are ending. ProcessGone follows."""
     moving: frozenset[int] = frozenset()
-    """Of these, those that took or freed memory while the words were read, one after the other: what one of them freed
-    may have been counted a second time, with the next one that has taken it."""
+    """Of these processes, those that took or freed memory while the words were read one after the other. Memory that
+    one freed and another took may be counted twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +268,7 @@ class MemorySampled(Event):
 
     gpu: str
     used: int | None
-    """Of the device, without what the driver keeps; None: the driver has not answered, and nothing else counts."""
+    """Of the device, without the driver's own; None: the driver did not answer, and the other fields mean nothing."""
     by_pid: Mapping[int, int] | None
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
@@ -280,14 +278,13 @@ class MemorySampled(Event):
     busy: frozenset[int] | None = None
     """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
     begun: float | None = None
-    """When NVML was asked, by the clock of the events; None: it does not answer, and nothing newer is to be had."""
+    """When NVML was asked, by the clock of the events; None: it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone(Event):
-    """Of the processes that were to be stopped these belong to another user by now, since they have executed a setuid
-    program: they were not signalled. By process id, with the process as the core knows it; None: it has no memory here.
-    """
+    """Processes that were not signalled: they have executed a setuid program and belong to another user now. By process
+    id, with the core's id of the process; None: it has no page."""
 
     job: str
     pids: Mapping[int, int | None]
@@ -295,7 +292,7 @@ class LeftAlone(Event):
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed(Event):
-    """The job says that its work is saved now: less would be lost with it."""
+    """The job says that its work is saved now: its end would lose less."""
 
     job: str
 

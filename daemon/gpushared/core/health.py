@@ -1,15 +1,15 @@
 """What follows from a GPU's health. Pure; the shell reports what it finds as GpuExamined and XidSeen.
 
     ok         nothing
-    degraded   shown to whoever asks; a new job goes elsewhere if it fits there as well
+    degraded   shown in status; a new job goes to another GPU if it fits there as well
     sick       no new job and no new loan. Claims are met as before: what was promised to a running job holds
-    lost       every ask is answered at once with no; one within a request counts as a broken guarantee ("gpu_lost")
+    lost       every ask is refused at once; within a request this counts as a broken guarantee ("gpu_lost")
 
-Jobs on a GPU are told once when its state changes. Nobody is stopped for it: a program whose GPU is lost finds out by
-itself, and one whose GPU is sick may have hours of work to save.
+Jobs on a GPU are told once when its state changes. No job is stopped for it: a program notices by itself that its GPU
+is lost, and on a sick GPU it may have hours of work to save.
 
-Two more reasons to be degraded are no issues of the hardware and are derived when somebody asks: guarantees that
-cannot all be kept, because memory is used outside gpushare or the GPU has shrunk; and a driver that does not say which
+A GPU is also degraded for two reasons that are no issues of the hardware, computed when they are needed: not all
+guarantees can be kept, because memory is used outside gpushare or the GPU has shrunk; or the driver does not say which
 process uses how much memory.
 """
 
@@ -25,7 +25,7 @@ from gpushared.core.transaction import Transaction
 from gpushared.core.xid_catalog import RESTART_PROGRAM, of_xid
 
 RECOVERED_AFTER = 30.0
-"""So long after an Xid the driver's word that nothing needs to be done is believed."""
+"""Seconds after an Xid from which on the driver is believed when it says that nothing needs to be done."""
 
 MEANING = {
     Condition.DEGRADED: "it goes on",
@@ -60,7 +60,7 @@ def xid_seen(tx: Transaction, gpu: Gpu, event: XidSeen) -> None:
 
 
 def _note_error_of_program(tx: Transaction, gpu: Gpu, ailment: HealthIssue, number: int, count: int) -> None:
-    """NVML does not say whose it was: of a job that is alone on the GPU it is part of its story."""
+    """NVML does not say which program it was. If one job is alone on the GPU, its story has the error."""
     jobs = {share.job for share in gpu.shares.values()}
     job = tx.state.jobs[jobs.pop()] if len(jobs) == 1 else None
     what = ": an error of a program, not of the GPU" if ailment.hint == RESTART_PROGRAM else ""
@@ -69,7 +69,7 @@ def _note_error_of_program(tx: Transaction, gpu: Gpu, ailment: HealthIssue, numb
 
 
 def _conclude(tx: Transaction, gpu: Gpu) -> None:
-    """The state that all issues make together. Jobs hear of it when it changes; the log has every ailment."""
+    """Compute the state from all issues. Tell jobs when it changes, and log every new issue."""
     health = gpu.health
     issues, before = health.issues, health.condition
     health.condition = max((one.condition for one in issues), default=Condition.OK)
@@ -95,7 +95,7 @@ def _tell(tx: Transaction, gpu: Gpu, why: Reason) -> None:
 
 
 def refusal(tx: Transaction, gpu: Gpu, ask: Ask) -> Reason | None:
-    """Why this ask is not to be met on a GPU that admits nothing; None: it is within a request, and may be tried."""
+    """Why this ask is refused on a GPU that admits nothing; None: it is within a request, and may be granted."""
     if gpu.health.lost:
         if ask.claim:
             tx.state.counters.violations["gpu_lost"] += 1
@@ -109,7 +109,7 @@ def refusal(tx: Transaction, gpu: Gpu, ask: Ask) -> Reason | None:
 
 
 def none_left(gpus: list[Gpu], wanted: int) -> Reason:
-    """A job that would have to go where nothing is admitted."""
+    """The refusal of a job that fits only on GPUs that admit nothing."""
     out = [gpu for gpu in gpus if not gpu.health.admits]
     facts = tuple((f"GPU {gpu.index}", f"{gpu.health.condition}: {_texts(gpu.health.issues)}") for gpu in out)
     data = {"asked": wanted, "gpus": len(gpus) - len(out), **{gpu.id: str(gpu.health.condition) for gpu in out}}
@@ -155,12 +155,12 @@ def _texts(issues: tuple[HealthIssue, ...]) -> str:
 
 
 def shortfall(gpu: Gpu) -> int:
-    """By how much the requests exceed what can be had of the GPU."""
+    """By how many bytes the requests exceed the GPU's usable memory."""
     return max(0, gpu.requested - max(0, gpu.capacity - gpu.unmanaged))
 
 
 def all_of(gpu: Gpu) -> tuple[HealthIssue, ...]:
-    """The issues of the hardware, and what else makes it worse than it should be. The worst first."""
+    """The issues of the hardware and the two computed ones, the worst first."""
     found = list(gpu.health.issues)
     if shortfall(gpu):
         found.append(_overpromised(gpu))
@@ -172,12 +172,12 @@ def all_of(gpu: Gpu) -> tuple[HealthIssue, ...]:
 
 
 def condition_of(gpu: Gpu) -> Condition:
-    """With all of it."""
+    """By all issues."""
     return max((one.condition for one in all_of(gpu)), default=Condition.OK)
 
 
 def note_guarantees(tx: Transaction, gpu: Gpu) -> None:
-    """Write it down when a GPU begins, or ceases, to have less than is guaranteed on it."""
+    """Record when a GPU begins, or ceases, to have less memory than is guaranteed on it."""
     short = shortfall(gpu) > 0
     if short == gpu.health.short:
         return
@@ -199,7 +199,8 @@ def _overpromised(gpu: Gpu) -> HealthIssue:
 
 
 def resized(tx: Transaction, gpu: Gpu, total: int, reserve: int) -> bool:
-    """The GPU has more or less memory than before. True if so; who is over is left in peace, and cannot grow."""
+    """Take over the GPU's size. Returns whether it has changed. A job that is now over its limit keeps its memory, and
+    cannot grow."""
     if (total, reserve) == (gpu.total, gpu.reserve):
         return False
     before = gpu.capacity
@@ -213,7 +214,7 @@ def resized(tx: Transaction, gpu: Gpu, total: int, reserve: int) -> bool:
 
 
 def obstacle(gpu: Gpu) -> tuple[str, str] | None:
-    """Of a claim that could not be met: whether the GPU itself stood in its way."""
+    """Why the GPU itself could not meet a claim: cause and text; None: it was not the GPU."""
     if gpu.overpromised:
         return "capacity", f"GPU {gpu.index} has {format_bytes(gpu.overpromised)} less than is guaranteed on it"
     return None

@@ -1,7 +1,7 @@
 """What can be wrong with a GPU, as data: how bad it is, what happened in words, and what to do about it.
 
-The shell says what it has found (nvml_health.py), the core what follows (health.py); this is what passes between them.
-What the driver reports as an Xid is in xid_catalog.py.
+nvml_health.py finds issues, health.py decides what follows; these types pass between them. xid_catalog.py has the
+issues that the driver reports as Xids.
 
 The sources are NVIDIA's NVML API reference and "GPU Memory Error Management"
 (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt): an uncorrected error that was contained, or a row that waits for its
@@ -20,11 +20,11 @@ class Condition(IntEnum):
 
     OK = 0
     DEGRADED = 1
-    """It works, and not everything about it is as it should be."""
+    """It works, with faults."""
     SICK = 2
     """What runs on it may go on; nothing new is admitted and nothing is lent."""
     LOST = 3
-    """It does not answer. What was on it is gone."""
+    """It does not answer. Its memory is lost."""
 
     def __str__(self) -> str:
         return self.name.lower()

@@ -29,7 +29,7 @@ class JobAdmitted(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class JobRefused(Instruction):
-    """Tell the submitter: no place, and why. The job is forgotten."""
+    """Tell the submitter: there is no room, and why. The job is forgotten."""
 
     job: str
     reason: Reason
@@ -45,7 +45,7 @@ class JobQueued(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class ReservationMade(Instruction):
-    """Tell whoever asked: the memory is kept on these GPUs."""
+    """Answer ReservationAsked: the memory is kept on these GPUs."""
 
     reservation: str
     gpus: tuple[str, ...]
@@ -53,7 +53,7 @@ class ReservationMade(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class ReservationRefused(Instruction):
-    """Tell whoever asked: no place, and why."""
+    """Answer ReservationAsked: there is no room, and why."""
 
     reservation: str
     reason: Reason
@@ -100,7 +100,7 @@ class Granted(Instruction):
     gpu: str
     size: int
     figures: Published
-    """Where the process stands then: for its page, before the credit."""
+    """For the process's page, to be written before the credit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Notify(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class BudgetSet(Instruction):
-    """Tell whoever asked: the job's budget is changed."""
+    """Answer BudgetChanged: the budget is changed."""
 
     job: str
     note: str
@@ -198,7 +198,7 @@ class BudgetSet(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class BudgetRefused(Instruction):
-    """Tell whoever asked: the job keeps its budget, and why."""
+    """Answer BudgetChanged: the job keeps its budget, and why."""
 
     job: str
     reason: Reason
@@ -234,5 +234,5 @@ class Record:
     facts: Mapping[str, object] = field(default_factory=dict)
     job: str | None = None
     name: str | None = None
-    """Of the job, which may be over when somebody reads this; likewise its user's id."""
+    """Of the job, which may have ended when this is read; likewise its user's id."""
     uid: int | None = None

@@ -48,7 +48,7 @@ def _validate_gpu(state: State, gpu: Gpu) -> None:
     remainders = sum(state.remainder(one, gpu.id) for one in state.reservations.values())
     _hold(gpu.reserved == remainders, f"{gpu.id}: reserved is out of step")
     under_reclaim = {job.id for job in owners if gpu.id in job.reclaims}
-    _hold(set(gpu.under_reclaim) == under_reclaim, f"{gpu.id}: the list of jobs on a rung is out of step")
+    _hold(set(gpu.under_reclaim) == under_reclaim, f"{gpu.id}: the list of jobs under reclaim is wrong")
     _hold(
         gpu.committed + gpu.unmanaged + gpu.returning_total <= gpu.capacity + gpu.excess,
         f"{gpu.id}: more is given away than there is",

@@ -30,7 +30,7 @@ def restored(tx: Transaction, event: JobRestored) -> None:
     if event.saved is not None:
         job.saved_at = tx.now - event.saved
     state.add_job(job)
-    tx.record("restored", "found again by a daemon that has begun anew", job=job)
+    tx.record("restored", "restored by a daemon that started again", job=job)
     for id in bounds:
         tx.emit(Publish(id))
 

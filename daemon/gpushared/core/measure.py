@@ -1,9 +1,9 @@
 """What NVML says, and what follows: overheads, unmanaged memory, memory that has come back.
 
-The ledger knows what was allocated; only NVML knows what contexts and modules cost, what programs outside gpushare
-hold, and when the memory of a dead process is really free. A sample corrects the ledger and never the other way
-round. Where it shows more than the ledger had, `excess` says by how much the promises now exceed the GPU: nothing
-is granted until that is worked off, and idle credit is taken back first.
+The ledger knows what was allocated. Only NVML knows what contexts and modules cost, what programs outside gpushare
+hold, and when the memory of an ended process is free. A sample corrects the ledger, never the other way round. If it
+shows more than the ledger had, `excess` is what is promised beyond the GPU's size: nothing is granted until it is 0,
+and idle credit is taken back first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _live_by_pid(tx: Transaction, gpu: Gpu) -> dict[int, Share]:
 
 def _settle_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
     coming_back = {entry.pid for entry in gpu.returning.values()}
-    refused = Counter[int]()  # by the driver, though it is charged: NVML shows nothing of it
+    refused = Counter[int]()  # bytes that are charged although the driver refused them: NVML does not show them
     for ask in gpu.asks.values():
         if ask.driver_failed:
             refused[ask.process] += ask.wanted
@@ -92,10 +92,10 @@ def _young(tx: Transaction, share: Share) -> bool:
 
 
 def _settled(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
-    """What to charge for a context that NVML shows to cost `found`.
+    """What to charge for a context that costs `found` bytes by NVML.
 
-    More counts at once. Less counts when NVML has shown no more for a while: what a call is about to allocate, or has
-    just freed, is in the word already, or still, and hides as much of the overhead.
+    A higher cost counts at once. A lower one counts after NVML has shown no more for a while: memory that a call is
+    about to allocate, or has just freed, is still in the `used` word, and hides as much of the overhead.
     """
     if share.provisional < 0 or found > share.overhead:
         share.provisional, share.provisional_at = found, tx.now
@@ -125,14 +125,15 @@ def _learn(tx: Transaction, gpu: Gpu, share: Share, measured: int) -> None:
 
 
 def take_for_measured(gpu: Gpu, shares: Iterable[Share]) -> None:
-    """NVML has had its time: what these contexts are charged stands."""
+    """Treat the charges of these contexts as measured: NVML had enough time to show more or less."""
     for share in shares:
         share.measured = True
         gpu.guessed.discard(share.process)
 
 
 def _settle_returning(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
-    """A sample that had begun before a process ended may be older than what that process took."""
+    """Memory of ended processes that NVML no longer shows is free. A sample that began before a process ended may be
+    older than the process's last allocation, so it does not count."""
     if not gpu.returning:
         return
     live = _live_by_pid(tx, gpu)
@@ -141,7 +142,7 @@ def _settle_returning(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: 
             continue
         left = by_pid.get(entry.pid, 0)
         if entry.pid in live:
-            late = tx.now - entry.since > tx.policy.unkillable_after  # then it is the living one's, after all
+            late = tx.now - entry.since > tx.policy.unkillable_after  # then the living process with this pid has it
             left = 0 if late else max(0, left - live[entry.pid].usage)
         if left <= 0:
             del gpu.returning[process]
@@ -158,7 +159,7 @@ def _record_returned(tx: Transaction, gpu: Gpu, entry: Returning) -> None:
 
 
 def _settle_unmanaged(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
-    """Memory of other processes, and what the device has in use beyond all processes that NVML lists."""
+    """Unmanaged memory: other processes', and what the device has in use beyond all processes that NVML lists."""
     ours = set(_live_by_pid(tx, gpu)) | {entry.pid for entry in gpu.returning.values()}
     foreign = sum(amount for pid, amount in by_pid.items() if pid not in ours)
     quiet = not gpu.returning and all(
@@ -181,12 +182,13 @@ def set_unmanaged(tx: Transaction, gpu: Gpu, amount: int) -> None:
 
 
 def _settle_by_totals(tx: Transaction, gpu: Gpu, sample: MemorySampled) -> None:
-    """Without attribution the device's total is all there is; guesses of overheads stay as they are.
+    """If NVML attributes no memory to processes, there is only the device's total, and guessed overheads stay.
 
-    Memory counts as returned when the device shows no more in use than the living account for, or after a while, though
-    the driver does not answer or the living allocate without a pause; what is in use beyond that is unmanaged.
+    Memory of ended processes counts as free when the device has no more in use than the living processes account for.
+    It also does after a while if the driver does not answer or the living allocate without a pause. Use beyond that is
+    unmanaged.
     """
-    gpu.guessed.clear()  # a guess is all that there will be
+    gpu.guessed.clear()  # nothing will be measured
     for process, entry in list(gpu.returning.items()):
         if tx.now - entry.since > tx.policy.unattributed_after:
             del gpu.returning[process]
@@ -206,7 +208,7 @@ def _settle_by_totals(tx: Transaction, gpu: Gpu, sample: MemorySampled) -> None:
 
 
 def work_off(tx: Transaction, gpu: Gpu) -> None:
-    """Take idle credit back where a job is over its limit, or the GPU over its capacity, as far as it goes."""
+    """Take idle credit back from jobs over their limit, and from all if the GPU is over its capacity."""
     if gpu.revoking:
         return
     taken: dict[int, int] = {}

@@ -63,9 +63,9 @@ class Share:
     ending: bool = False
     """Its process has ended, or is in its exit: nothing of this is in use much longer."""
     moving: bool = False
-    """It took or freed memory while the words were last read: what they say together was never true at once."""
+    """It took or freed memory while the words were last read: their sum may be wrong."""
     trim: TrimSeen | None = None
-    """As last seen in the page; None: nobody in the process would act on a trim."""
+    """As last seen in the page; None: the process cannot be asked to trim."""
     granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))
     """What each of its last calls was granted and may not have taken yet: counts while the process is in Gpu.holds."""
 
@@ -108,7 +108,7 @@ class Reclaim:
     step: ReclaimStep
     since: float
     deadline: float
-    """The end of the trim or of the grace: the next rung after this moment, if the memory is still missing then."""
+    """The end of the trim or of the grace. The next step follows if the memory is still missing then."""
     reason: Reason
     owner: str
     asked: int
@@ -117,7 +117,7 @@ class Reclaim:
     """Its trim is over: it has done what it could, or has not answered."""
     killed_at: float | None = None
     given_up: bool = False
-    """Killed, and it does not go: nobody counts on its memory any more."""
+    """Killed, and it does not end: its memory is no longer expected back."""
 
 
 @dataclass(slots=True)
@@ -149,12 +149,12 @@ class Job:
     breaches: dict[str, float] = field(default_factory=dict)
     """By GPU: since when it is above its limit by what only NVML sees."""
     observed: dict[str, int] = field(default_factory=dict)
-    """By GPU, of a job that is only observed: what the last sample showed of its programs. It is in no sum of ours: it
-    counts as used outside gpushare."""
+    """By GPU, of a job that is only observed: what its programs used in the last sample. It counts as used outside
+    gpushare."""
     left_alone: set[int] = field(default_factory=set)
-    """Its processes that belong to another user: as long as one of them is there, nobody tries to stop the job."""
+    """Its processes that belong to another user: as long as one of them is there, the job is not stopped."""
     strays_told: dict[str, str] = field(default_factory=dict)
-    """DescriptorCloser that it has been told of, and on which GPU."""
+    """Processes without a page that it has been told of -> the GPU."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
@@ -187,7 +187,7 @@ class Reservation:
     inside: dict[str, int] = field(default_factory=dict)
     """By GPU: the requests of the jobs that have started in it."""
     note: dict[str, object] | None = None
-    """What is written down of it: made once (persistence.py)."""
+    """Its entry in the state file, made once (persistence.py)."""
 
 
 @dataclass(slots=True)
@@ -207,11 +207,11 @@ class Ask:
     made: float = 0.0
     """When this daemon was asked; the allocation may have waited before, since `since`."""
     sampled: bool = False
-    """NVML has been asked since: where the driver failed, or memory of the dead may have come back."""
+    """NVML has been asked since: after the driver failed, or when memory of ended processes may be free again."""
     looked: bool = False
     """The words have been read since."""
     closely: bool = False
-    """It is about to be refused for what the processes of its job are charged: it counts whether they still live."""
+    """It is about to be refused for memory that processes of its job are charged: check first that they still live."""
     verified: bool = False
     """That has been looked at since."""
     allocation: int = 0
@@ -221,13 +221,13 @@ class Ask:
     above: int = 0
     """By how much its job would be above the request, in bytes, by what is in use now; a claim is not."""
     unsure: int = 0
-    """Of `above`, what contexts may cost less that are to be opened, and are only guessed at, in bytes."""
+    """By how many bytes `above` may be too large: contexts that are about to open are charged by a guess."""
     short: bool = False
     """A claim that neither free memory nor idle credit could meet."""
     trim_until: float | None = None
-    """From then on nobody is asked to trim for it any more: set when the first is."""
+    """After this time no job is asked to trim for it; set when the first one is."""
     step: ReclaimStep = ReclaimStep.REVOKE
-    """The highest that anybody stood on for it."""
+    """The highest step that was taken for it."""
 
     @property
     def order(self) -> tuple[int, float, int]:
@@ -236,12 +236,12 @@ class Ask:
 
     @property
     def wanted(self) -> int:
-        """What the program is waiting for, as it would say it."""
+        """What the program asked for, in bytes."""
         return max(self.size, self.allocation)
 
     @property
     def need(self) -> int:
-        """Credit that is missing: none where the driver failed although the credit was there."""
+        """Bytes of credit that are missing; 0 if the driver failed although the credit was there."""
         return 0 if self.driver_failed else self.size
 
 
@@ -313,7 +313,7 @@ class Gpu:
         return sum(entry.amount for entry in self.returning.values())
 
     def returning_of(self, job: str) -> int:
-        """What the driver holds for the dead of this job."""
+        """Bytes that the driver has not freed yet of ended processes of this job."""
         return sum(entry.amount for entry in self.returning.values() if entry.job == job)
 
     @property
@@ -324,7 +324,7 @@ class Gpu:
 
     @property
     def idle(self) -> int:
-        """Credit that nobody uses."""
+        """Credit that is not used."""
         return self.committed - self.usage
 
 
@@ -348,6 +348,6 @@ class Counters:
     breaches: int = 0
     kills_for_breach: int = 0
     left_alone: int = 0
-    """Processes that were not signalled, for they had become another user's."""
+    """Processes that were not signalled because they belonged to another user by then."""
     violations: Counter[str] = field(default_factory=Counter)
     """Guarantee violations by cause."""

@@ -1,13 +1,12 @@
-"""Memory that a job uses beyond its credit: found by NVML, named, and dealt with as the administrator wants.
+"""Overuse: memory that a job uses beyond its credit. NVML shows it, and `on_breach` in the settings says what follows.
 
-Programs keep to their credit because the shim is between them and the driver. Two ways lead past it. A process of the
-job may have no page at all (a static or setuid program): a *stray*. Or its page does not say what it uses (edited, or
-memory that no hook saw): then what NVML shows beyond the credit is overhead like any other. Either way the memory is
-there, and the next sample sees it. `on_breach` in the settings says what follows:
+The shim keeps programs within their credit, with two exceptions. A process of the job may have no page (a static or
+setuid program): a *stray*. Or the page does not say what the process uses (it was edited, or no hook saw the memory):
+NVML then shows more overhead. The next sample finds both.
 
-    warn   the processes are named; a stray stays outside of its job's account, like any unmanaged program
+    warn   the processes are named; a stray is not charged to its job, like any unmanaged program
     deny   strays are charged to their job, which cannot grow as long as it is above its limit
-    kill   and a job that stays above its limit for a second is stopped
+    kill   as deny; and a job that stays above its limit for a second is stopped
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from gpushared.core.transaction import Transaction
 
 
 def stray_id(pid: int) -> int:
-    """In the place of a page's id, which is never negative."""
+    """The id of its share: negative, because the ids of pages are not."""
     return -pid
 
 
 def settle_strays(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
-    """Each stray has a share of its job's, all of it overhead, and of just the size that NVML shows.
+    """Give each stray a share of its job: all overhead, of the size that NVML shows.
 
-    A program may have become another (exec) under the same pid: what is still on its way back of the one before is not
-    the new one's, unless that takes so long that it must be.
+    A program may have become another (exec) under the same pid. Memory of the earlier program that is on its way back
+    is not charged to the new one, unless it does not come back in time.
     """
     state = tx.state
     coming_back: dict[int, int] = {}
@@ -73,7 +72,7 @@ def _join(tx: Transaction, job: Job, pid: int, command: str) -> Process:
 
 
 def _drop(tx: Transaction, share: Share) -> None:
-    """It has gone, or has no memory here any more: NVML has said so itself."""
+    """It has ended, or has no memory here any more, by NVML."""
     state = tx.state
     state.drop_share(share)
     process = state.processes[share.process]
@@ -102,7 +101,7 @@ def _tell_of_stray(tx: Transaction, gpu: Gpu, job: Job, who: Mention, amount: in
 
 
 def check(tx: Transaction, gpu: Gpu) -> None:
-    """After a sample: whose job is above its limit by what was measured, and not by a lowered limit."""
+    """After a sample: act on jobs that are above their limit by measured memory, not because it was lowered."""
     state = tx.state
     slack = max(tx.policy.breach_least, int(gpu.total * tx.policy.breach_share))
     for id in dict.fromkeys(share.job for share in gpu.shares.values()):

@@ -1,8 +1,8 @@
 """What a daemon writes down for its successor, and how it is read again: admitted jobs and learned overheads.
 
-Credit and use need no notes: they are in the credit pages. Times are those of the core's clock, which means nothing to
-another process, so the time of writing is beside them. A job's note changes only with the job, and its text is made
-once: a node may have a thousand jobs, and is not to write them all down anew whenever one comes.
+Credit and use are not written: they are in the credit pages. Times are by the core's clock, which means nothing to
+another process, so the time of writing is written, too. The text of a job's note is made once and kept until the job
+changes: otherwise each new job would cost the text of a thousand others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _quantity_to_note(quantity: Quantity) -> dict[str, Any]:
 
 
 class OddNote(ValueError):
-    """Something in the notes that no daemon of ours has written."""
+    """Something in the notes that no version of this daemon has written."""
 
 
 Odd = Callable[[str, OddNote], None]
@@ -76,12 +76,12 @@ Odd = Callable[[str, OddNote], None]
 
 
 def refuse(what: str, why: OddNote) -> None:
-    """For notes that are our own: they cannot be odd."""
+    """For notes that this process wrote: they cannot be odd."""
     raise OddNote(f"{what}: {why}")
 
 
 def now_of(notes: Mapping[str, Any]) -> float:
-    """The core's clock when they were written. Where they do not say it: the youngest time that they name."""
+    """The core's clock when they were written; if they do not say it, the latest time in them."""
     try:
         return number(notes.get("now"))
     except OddNote:
@@ -98,7 +98,7 @@ def _since(one: object) -> float:
 
 def _list(notes: Mapping[str, Any], name: str) -> list[object]:
     found = notes.get(name, [])
-    return found if isinstance(found, list) else [found]  # what is no list is one odd entry
+    return found if isinstance(found, list) else [found]  # anything but a list is one odd entry
 
 
 def restore(notes: Mapping[str, Any], odd: Odd = refuse) -> list[JobRestored]:

@@ -1,6 +1,6 @@
-"""Whom to take borrowed memory back from: one pure function with one documented order.
+"""Chooses the borrowers that must give memory back: one pure function with one documented order.
 
-The plan is all or nothing: the victims' loans cover the shortfall, or nobody is touched. Of all sets of borrowers that
+The plan is all or nothing: the victims' loans cover the shortfall, or no job is touched. Of all sets of borrowers that
 cover it, the plan is the first in this order:
 
     1. By class, from the highest down: the set with the fewest victims of the highest class comes first; of these the
@@ -18,9 +18,8 @@ Rule 2 compares single borrowers, not sums. To find the least sum of lost work t
 problem, which takes exponential time; here exchanging one victim for another at a time is exact. The plan is the
 first of all sets for any number of borrowers and loans of any size, in the time that sorting takes.
 
-A victim is good for its *loan*, not for all that it holds: the part within its request is its own guarantee, and no
-claim is met from that. With requests that fit into the GPU the loans always cover a claim; they fall short only when
-memory outside gpushare is in the way.
+A victim counts with its *loan*, not with all that it holds: what it holds within its request is its own guarantee.
+Because all requests fit into the GPU, the loans cover every claim, unless memory outside gpushare is in the way.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Borrower:
 
     job: str
     loan: int
-    """Bytes that its end would give back; 0 or more. Who has none is never a victim."""
+    """Bytes that its end would give back; with 0 it is never a victim."""
     usage: int
     """Bytes that it holds on all its GPUs: it goes as a whole."""
     priority: int
@@ -54,7 +53,7 @@ class Borrower:
 
     @property
     def idle_minutes(self) -> int:
-        """Whole minutes: a pause between two steps of a loop says nothing, and must not decide."""
+        """Whole minutes: a pause between two steps of a loop must not decide."""
         return int(self.idle // 60)
 
 
@@ -81,7 +80,7 @@ def plan(shortfall: int, borrowers: Sequence[Borrower]) -> tuple[Borrower, ...]:
 
 
 def _largest(members: Sequence[Borrower], amount: int) -> list[Borrower]:
-    """As few of the members as cover the amount (bytes): the largest loans do it with the fewest, and give the most."""
+    """The fewest members that cover the amount (bytes): those with the largest loans."""
     chosen: list[Borrower] = []
     for one in sorted(members, key=_loan, reverse=True):
         if amount <= 0:
@@ -94,8 +93,8 @@ def _largest(members: Sequence[Borrower], amount: int) -> list[Borrower]:
 def _spare_the_dearest(members: Sequence[Borrower], largest: Sequence[Borrower], surplus: int) -> list[Borrower]:
     """As many victims as `largest` has, each as cheap as the surplus (bytes) allows. Members come dearest first.
 
-    Each victim is exchanged for the largest loan among the cheaper members that are no victims, if the surplus pays
-    for the difference. No other set spares this victim if that one does not: it gives the most of all that do.
+    Each victim is exchanged for the largest loan among the cheaper members that are no victims, if the surplus covers
+    the difference. That is exact: of all sets that spare this victim, this one gives back the most.
     """
     chosen = set(largest)
     others = deque(one for one in sorted(members, key=_loan, reverse=True) if one not in chosen)

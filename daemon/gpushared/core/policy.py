@@ -22,11 +22,11 @@ class Policy:
     """Credit beyond the need, so that growth costs one round trip per chunk."""
     claim_timeout: float = 30.0
     trim: float = 2.0
-    """The longest that a claim waits for caches to be given back before anybody is stopped; a process that has not
-    begun after half of it is not waited for."""
+    """The longest that a claim waits for trims before a job is stopped. After half of it, processes that have not begun
+    their trim are not waited for."""
     grace: float = 5.0
     teardown: float = 2.0
-    """What the driver may need to return the memory of the killed: a grace ends so long before the claim's patience."""
+    """What the driver may need to free the memory of killed processes: a grace ends so long before the claim's time."""
     last_step: ReclaimStep = ReclaimStep.KILL
     """How far a reclaim may go."""
     poll: float = 0.02
@@ -34,9 +34,9 @@ class Policy:
     shrink: float = 0.1
     """How often words are looked at while a job has more than its limit, which was lowered."""
     unkillable_after: float = 5.0
-    """A killed job whose processes still live then no longer counts as about to return its memory."""
+    """Memory of a killed job whose processes still live after this time is no longer expected back."""
     settling: float = 2.0
-    """A context that opens grows for a while: so long what it was charged is the floor of what is measured ..."""
+    """A context grows while it opens: for so long it is charged at least its first charge ..."""
     provisional_apart: float = 0.25
     """... or until two samples so far apart show the same."""
     unattributed_after: float = 2.0
@@ -44,21 +44,21 @@ class Policy:
     on_breach: str = "deny"
     """What follows when a job uses memory past its account: warn, deny or kill (overuse.py)."""
     hold: float = 1.0
-    """So long, in seconds, credit granted within a request waits for its call to take it. A call needs microseconds;
-    this ends the hold of a program that was stopped in between."""
+    """Seconds for which credit is held for the call that it was granted to. A call needs microseconds; this ends the
+    hold of a program that was stopped in between."""
     breach_lasts: float = 1.0
-    """So long before a job is stopped for it."""
+    """Seconds of overuse before a job is stopped for it."""
     breach_least: int = 64 * MIB
     breach_share: float = 0.02
-    """The larger of the two is the noise that measuring has."""
+    """The larger of the two is how inexact a measurement may be."""
     overhead_most: int = 2048 * MIB
-    """A context that costs more is its program's own doing: charged to its job, not expected of the next one."""
+    """A context that costs more is charged to its job, and not taken as the usual cost: its program made it large."""
     overhead_guess: int = 512 * MIB
     """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
 
     @property
     def longest_grace(self) -> float:
-        """Seconds: a job's grace is cut to what the claim of an owner can wait."""
+        """Seconds; a longer grace of a job is cut, so that an owner's claim can be met in time."""
         return max(0.0, self.claim_timeout - self.teardown)
 
     def guess(self, total: int) -> int:

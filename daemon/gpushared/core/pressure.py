@@ -1,7 +1,7 @@
-"""Stall time: how long claims have waited, in the shape that Linux' pressure stall information has.
+"""Pressure: how long claims have waited, in the form of Linux' pressure stall information.
 
-Per GPU there are two of these clocks. `some` runs while at least one claim waits for memory that others hold; `full`
-while every job with a context on the GPU has one waiting, so that nobody there can allocate. Each keeps the total in
+Each GPU has two clocks. `some` runs while at least one claim waits for memory that others hold; `full` while every job
+with a context on the GPU has one waiting, so that no job there can allocate. Each keeps the total in
 seconds and averages over 10, 60 and 300 seconds, as shares of the time: 0.25 is a quarter of it. The averages decay
 exponentially and are exact, since they are brought up to date whenever the clock starts or stops.
 """

@@ -1,26 +1,27 @@
 """Reclaim: getting a claim's shortfall back from borrowers, by the gentlest step that is enough.
 
-Idle credit has been revoked before anything here runs (lending.py). What is left of the ladder, rung by rung:
+Idle credit is revoked before anything here runs (lending.py). The other reclaim steps, in order:
 
-    trim   the program's own allocators give back what they only keep; nobody loses anything
-    term   SIGTERM to all processes of a victim; it may free memory, or write a checkpoint and go
+    trim   the program's allocators give back memory that they only keep; no job loses anything
+    term   SIGTERM to all processes of a victim; it may free memory, or write a checkpoint and end
     kill   SIGKILL when its grace is over and the memory is still missing
 
-A job may leave out trim or term (`--on-reclaim`), never kill: a loan that cannot be taken back would be a gift.
+A job may exclude trim or term (`--on-reclaim`), never kill: otherwise its loan could never be taken back.
 
-Rules, each held at the moment of action and on words read at that moment:
+The rules. Each holds at the moment of action, on words read at that moment:
 
-* there is a shortfall, and borrowers' loans can cover it: else nobody is touched (invariant 6)
-* only borrowers are asked, never the claimant's own job; none is stopped within its protected start (5)
-* whom to trim, to stop and to kill is planner.py's choice each time (7); a job is on a rung as a whole (8)
-* the rung comes first, then the class: a job of high priority is asked for caches before one of low priority is stopped
-* who has been told to stop counts first, whatever its priority: to tell others as well would harm both
-* nobody is stopped while a trim may still be enough, and no claim waits for trims longer than the trim time
-* nobody is stopped on an old sample: memory outside gpushare may have come back, or be too much for all loans
-* a victim that has given back, or is no longer needed, is left in peace
-* memory that is on its way back counts as covered, and as free only when NVML says so (9)
+* There is a shortfall, and borrowers' loans can cover it. Otherwise no job is touched.
+* Only borrowers are asked, never the claimant's own job. No job is stopped within its minimum run time.
+* planner.py chooses which jobs to trim, to stop and to kill, each time. A step is for a whole job.
+* A gentler step comes before a lower priority: a job of high priority is asked for its caches before a job of low
+  priority is stopped.
+* Jobs that have been told to stop count first, at any priority: to tell others as well would harm both.
+* No job is stopped while a trim may still be enough. No claim waits for trims longer than the trim time.
+* No job is stopped on an old sample: memory outside gpushare may have come back, or exceed all loans.
+* A victim that has given back, or is no longer needed, is not stopped.
+* Memory on its way back counts as covered; it counts as free only when NVML shows it free.
 
-reclaim_steps.py does what is decided here.
+reclaim_steps.py carries the steps out.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ def _climb(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, short
 
 
 def _first_to_fail(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> float:
-    """The earliest deadline of the claims (in order) that the loans of those who have been told to stop do not cover.
+    """The earliest deadline of the claims (in order) that are not covered by the loans of jobs told to stop.
 
-    The last claim may have come much later than one that waits for the same borrower.
+    The last claim may have come much later than another that waits for the same borrower.
     """
     told = sum(tx.state.loan(job, gpu.id) for job in _told(gpu))
     uncovered = (ask for count, ask in enumerate(claims, 1) if _missing(tx, gpu, claims[:count]) > told)
@@ -95,7 +96,7 @@ def _first_to_fail(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> float:
 
 
 def _is_stale(tx: Transaction, gpu: Gpu) -> bool:
-    """Whether NVML must be asked before anybody is stopped: memory outside gpushare comes and goes between samples."""
+    """Whether NVML must be asked before a job is stopped: memory outside gpushare comes and goes between samples."""
     stale = gpu.sampled_at < tx.now - tx.policy.poll / 2
     if stale:
         tx.sample(gpu)
@@ -116,7 +117,7 @@ def _told(gpu: Gpu) -> list[Job]:
 
 
 def _killed(tx: Transaction, gpu: Gpu) -> list[Job]:
-    """Killed jobs whose memory may be counted on: the kernel is still at it."""
+    """Killed jobs whose memory is expected back: the kernel is still ending their processes."""
     found = []
     for job in gpu.under_reclaim.values():
         killed_at = job.reclaims[gpu.id].killed_at
@@ -126,16 +127,15 @@ def _killed(tx: Transaction, gpu: Gpu) -> list[Job]:
 
 
 def _lenders(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
-    """Whose loans could meet these claims at all."""
+    """The jobs whose loans could meet these claims."""
     claimants = {ask.job for ask in claims}
     return [
         job
         for job in tx.state.owners(gpu.id)
-        # A job with limit = request never borrows; what it is above that, NVML has found, not the job, unless its
-        # limit has been lowered.
+        # A job with limit = request never borrows. Use above that was measured by NVML, unless its limit was lowered.
         if job.id not in claimants
         and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(tx, gpu, job))
-        # Nobody is stopped for a context that may cost less than it is charged.
+        # No job is stopped for a context that may cost less than it is charged.
         and tx.state.loan(job, gpu.id) > unconfirmed.contexts(gpu, tx.state.shares_of(job, gpu.id))
     ]
 
@@ -146,7 +146,7 @@ def _over_lowered_limit(tx: Transaction, gpu: Gpu, job: Job) -> bool:
 
 
 def _stoppable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
-    """Who could be stopped for these claims, and has not been told so yet."""
+    """The jobs that could be stopped for these claims, and have not been told so yet."""
     return [
         job
         for job in _lenders(tx, gpu, claims)
@@ -157,7 +157,7 @@ def _stoppable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
 
 
 def _trimmable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
-    """Who could be asked to trim now: nobody twice for the same claim, nobody when the time for it is over."""
+    """The jobs that could be asked to trim now: each once for a claim, none after the claim's time for trims."""
     fresh = [ask for ask in claims if ask.trim_until is None or tx.now < ask.trim_until]
     newest = max((ask.since for ask in fresh), default=None)
     if newest is None:
@@ -178,7 +178,7 @@ def _listeners(tx: Transaction, gpu: Gpu, job: Job) -> list[Share]:
 
 
 def _in_trim(gpu: Gpu) -> list[Job]:
-    """Jobs that may be giving back this very moment."""
+    """Jobs that were asked to trim and have not finished."""
     return [
         job for job in _asked(gpu) if job.reclaims[gpu.id].step is ReclaimStep.TRIM and not job.reclaims[gpu.id].trimmed
     ]
@@ -202,7 +202,7 @@ def borrower(tx: Transaction, gpu: Gpu, job: Job) -> planner.Borrower:
 
 
 def _missing(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> int:
-    """Bytes that these claims need beyond what is free or surely on its way."""
+    """Bytes that these claims need beyond what is free or on its way back."""
     state = tx.state
     claimed: dict[str, int] = {}
     for ask in claims:
@@ -217,9 +217,9 @@ def _missing(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> int:
 
 
 def _feasible(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> tuple[Ask | None, int]:
-    """The shortfall of as many claims (in order) as borrowers' loans can cover, and the claim to name for it.
+    """The last claim (in order) up to which borrowers' loans cover all claims, and the shortfall of these in bytes.
 
-    No claim: not even the first can be covered.
+    None: the loans do not cover even the first claim.
     """
     for count in range(len(claims), 0, -1):
         some = claims[:count]
@@ -236,9 +236,10 @@ def _feasible(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> tuple[Ask | N
 
 
 def _trimming(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, missing: int) -> bool:
-    """Whether to wait for trims, having asked for more of them if need be.
+    """Ask for more trims if they are needed. Returns whether to wait for trims.
 
-    First the few whose loans could cover it, then everybody else: what a cache holds is known when it has been given.
+    First it asks the few jobs whose loans could cover `missing` (bytes), then all: how much a cache holds is known only
+    when it has been given back.
     """
     state = tx.state
     pending = sum(state.loan(job, gpu.id) for job in _in_trim(gpu))
@@ -272,10 +273,10 @@ def _note_end_of_trim(tx: Transaction, gpu: Gpu, job: Job) -> None:
 
 
 def _kill_due(tx: Transaction, gpu: Gpu, victims: list[Job], shortfall: int) -> None:
-    """Kill those whose grace is over, as far as the shortfall (bytes) needs them.
+    """Kill the victims whose grace is over, if the shortfall (bytes) needs them.
 
-    The planner chooses among all who have been told, not only among those whose grace is over: while it is enough to
-    wait for one of low priority, one of high priority is not killed. If all of them are not enough, all are needed.
+    The planner chooses among all victims, not only among those whose grace is over: while waiting for one of low
+    priority is enough, one of high priority is not killed. If all of them are not enough, all are needed.
     """
     told = _borrowers(tx, gpu, victims)
     for one in planner.plan(shortfall, told) or told:
@@ -285,7 +286,7 @@ def _kill_due(tx: Transaction, gpu: Gpu, victims: list[Job], shortfall: int) -> 
 
 
 def _gave_back(tx: Transaction, gpu: Gpu, victim: Job) -> bool:
-    """A victim whose loan is gone has done what it was asked: it is no borrower any more."""
+    """A victim without a loan has given back all that it borrowed: its reclaim ends."""
     if tx.state.loan(victim, gpu.id) > 0:
         return False
     reclaim_steps.relieve(tx, gpu, victim, "it has given its loan back")
@@ -293,7 +294,7 @@ def _gave_back(tx: Transaction, gpu: Gpu, victim: Job) -> bool:
 
 
 def _note_unkillable(tx: Transaction, gpu: Gpu) -> None:
-    """Once, when a killed job no longer counts as about to give its memory back: others are asked instead."""
+    """Record once that a killed job does not end. Its memory is no longer expected back, so others are asked."""
     for job in gpu.under_reclaim.values():
         reclaim = job.reclaims[gpu.id]
         late = reclaim.killed_at is not None and tx.now - reclaim.killed_at > tx.policy.unkillable_after
@@ -306,7 +307,7 @@ def _note_unkillable(tx: Transaction, gpu: Gpu) -> None:
 
 
 def left_alone(tx: Transaction, event: LeftAlone) -> None:
-    """What was to be stopped belongs to another user. Nobody waits for its memory: others are asked instead."""
+    """The processes to be stopped belong to another user now. No claim waits for their memory: others are asked."""
     job = tx.state.jobs.get(event.job)
     if job is None:
         return
@@ -326,7 +327,7 @@ def left_alone(tx: Transaction, event: LeftAlone) -> None:
 
 
 def timed_out(tx: Transaction, gpu: Gpu, ask: Ask) -> Reason:
-    """A claim that could not be met: counted by what stood in the way."""
+    """Why a claim was not met in time. Counted by its cause."""
     found = blockers.of(tx.state, gpu, ask, tx.now)
     tx.state.counters.violations[found.cause] += 1
     waited = tx.now - ask.since

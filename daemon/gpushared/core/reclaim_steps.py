@@ -1,4 +1,4 @@
-"""The rungs of reclaim: what is done to a borrower, what it is told, and what is noted. reclaim.py decides when."""
+"""The reclaim steps: what is done to a borrower, what it is told, and what is recorded. reclaim.py decides when."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def trim(tx: Transaction, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
 
 
 def trim_over(tx: Transaction, gpu: Gpu, job: Job, *, answered: bool) -> None:
-    """Its trim has brought what it could. It stays on this rung until it is needed further, or not at all."""
+    """Its trim has ended. It stays under reclaim until the next step is needed, or none."""
     reclaim = job.reclaims[gpu.id]
     reclaim.trimmed = True
     got = max(0, reclaim.loan - tx.state.loan(job, gpu.id))
@@ -56,8 +56,8 @@ def trim_over(tx: Transaction, gpu: Gpu, job: Job, *, answered: bool) -> None:
 
 
 def stop(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
-    """Take its loan by ending it: with notice and grace, unless it wants none and may be killed. The grace is cut so
-    that the memory is back at `needed_by`."""
+    """End a job for its loan: with SIGTERM and grace, unless it excludes them and may be killed. The grace is cut so
+    that the memory is back at `needed_by` (seconds)."""
     if ReclaimStep.TERM in victim.spec.on_reclaim or tx.policy.last_step == ReclaimStep.TERM:
         _terminate(tx, gpu, victim, claim, needed_by)
     else:
@@ -105,13 +105,13 @@ def kill(tx: Transaction, gpu: Gpu, victim: Job) -> None:
 
 
 def relieve(tx: Transaction, gpu: Gpu, job: Job, why: str) -> None:
-    """Nothing more is wanted of it."""
+    """End its reclaim: nothing more is asked of it."""
     reclaim = job.reclaims[gpu.id]
     if reclaim.step is ReclaimStep.TRIM and not reclaim.trimmed:
         trim_over(tx, gpu, job, answered=True)
     tx.state.end_reclaim(job, gpu.id)
     if reclaim.step is ReclaimStep.TRIM:
-        return  # nobody has been told anything that would have to be taken back
+        return  # the job was told nothing that would have to be taken back
     got = max(0, reclaim.loan - tx.state.loan(job, gpu.id))
     tx.state.counters.relieved += 1
     gave = f"gave {format_bytes(got)} of GPU {gpu.index} back" if got else f"keeps its loan on GPU {gpu.index}"
@@ -122,7 +122,7 @@ def relieve(tx: Transaction, gpu: Gpu, job: Job, why: str) -> None:
 
 
 def gone(tx: Transaction, gpu: Gpu, victim: Job) -> None:
-    """The last process of a job on a rung has left the GPU."""
+    """The last process of a job under reclaim has left the GPU."""
     reclaim = tx.state.end_reclaim(victim, gpu.id)
     if reclaim is None or reclaim.step is ReclaimStep.TRIM:
         return

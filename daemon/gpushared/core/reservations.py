@@ -1,12 +1,11 @@
 """Reservations: memory that is promised to a user without a job, so that it is there when the next one starts.
 
-A reservation is admitted as a request is, and outlives the jobs that are started in it. What a job in it requests
-comes out of it first; the rest, its *remainder*, stays promised:
+A reservation is admitted as a request is, and outlives the jobs that start in it. The requests of these jobs are taken
+from it first. The rest, its *remainder*, stays promised:
 
     reserved on the GPU   max(0, its amount there - the requests of the jobs in it)
 
-and counts with the requests in admission. It is memory like an owner's headroom: nobody uses it, so it is lent, and
-comes back by a claim of the job that starts in it.
+and counts with the requests in admission. It is idle, so it is lent; a claim of a job in the reservation gets it back.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def _objection(tx: Transaction, event: ReservationAsked) -> Reason | None:
 
 
 def restore(tx: Transaction, event: ReservationRestored) -> None:
-    """What still fits of one that an earlier daemon had made."""
+    """Make again what still fits of an earlier daemon's reservation."""
     state = tx.state
     amounts = {}
     for gpu, amount in event.amounts.items():
@@ -78,7 +77,7 @@ def restore(tx: Transaction, event: ReservationRestored) -> None:
 
 
 def end(tx: Transaction, event: ReservationEnded) -> None:
-    """Released. Jobs in it keep what they have requested; what it held for others to come is free again."""
+    """It was released. Jobs in it keep their requests; its remainder is free again."""
     gone = tx.state.reservations.get(event.reservation)
     if gone is not None:
         tx.state.drop_reservation(gone)

@@ -1,18 +1,18 @@
-"""What this node allows whom: the [policy] tables of the settings file, and one pure function over them.
+"""What this node allows each user: the [policy] tables of the settings file, and pure functions over them.
 
     [policy.users.NAME]      one user
     [policy.projects.NAME]   users and groups that the file puts together under a name
     [policy.groups.NAME]     the members of a Unix group
     [policy]                 everybody
 
-Key by key, the first table in this order that covers the user and says something counts; among several projects
-(or groups) of one user the one that stands first in the file. So what is said of one person is never undone by a
-group that this person happens to be in. `request` and `limit`, what a job gets that says neither, go together: the
-first table that has one of them gives both.
+For each key, the first table in this order counts that covers the user and sets the key. Of several projects (or
+groups) of one user, the first in the file counts. So a rule for one user is never changed by the user's groups.
+`request` and `limit` are the budget of a job that sets neither. They go together: the first table that sets one of
+them gives both.
 
-A maximum is per job and per GPU. What a job asks for above it is refused, with the rule's place in the file; `max`
-is not an amount, it is "all that I may have", and becomes the maximum. Rules speak at the door: when a job is
-submitted, and when its user raises something. A job that is there already keeps what it has.
+A maximum is per job and per GPU. A job that asks for more is refused, with the rule's place in the file. `max` is no
+amount: it means "all that I may have", and becomes the maximum. Rules apply when a job is submitted and when its user
+raises something. They never change a job that is already admitted.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """Every key of a policy table, and what holds where no table says anything. None: unlimited.
 
-The minimum run time fits into the claim timeout, with the trim, the grace and the teardown that may follow: so an owner
-has its memory back in time from those who have just begun to borrow. Root, and the user whose daemon it is, are not
-held to these defaults, only to what a table says: who may do everything on a node, or is alone, hurts nobody by it.
+The minimum run time fits into the claim timeout together with trim, grace and teardown, so an owner gets memory back in
+time from a job that has just begun to borrow. These defaults do not bind root, nor the user of a user's daemon; tables
+do.
 """
 
 
@@ -63,7 +63,7 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of the file. Neither users nor groups: it is about everybody."""
+    """One table of the file. Without users and groups it covers every user."""
 
     path: str
     values: Mapping[str, Any]
@@ -77,11 +77,11 @@ class Table:
 
 
 class Said(NamedTuple):
-    """What holds for a user, and who says so."""
+    """The value of a key for a user, and where it comes from."""
 
     value: Any
     rule: str = ""
-    """$.policy.groups.students.max_limit; empty: nobody, it is the default."""
+    """As $.policy.groups.students.max_limit; empty: it is the default."""
     place: str = ""
     """FILE:LINE"""
 
@@ -101,14 +101,14 @@ class Rules:
 
     @property
     def need_groups(self) -> bool:
-        """Whether anybody's groups have to be known."""
+        """Whether a table depends on groups of users."""
         return any(table.groups for table in self.tables)
 
 
 def budget(rules: Rules, who: Who, request: Quantity | None, limit: Quantity | None) -> tuple[Budget, str]:
-    """A job's budget from what it says, and the place in the file if it says nothing and the file does.
+    """A job's budget, and the place in the file if it comes from there and not from the job.
 
-    A job that says one of the two has said both (Budget.of), and so has a table.
+    A job, or a table, that sets one of the two amounts sets both (Budget.of).
     """
     if request is None and limit is None:
         for table in rules.tables:
@@ -131,7 +131,7 @@ def admit(
 def reserve(
     rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int], reservations: int, *, bound: bool = True
 ) -> JobSpec | Reason:
-    """The same for a reservation: what a user's job may request, the user may reserve. It has no limit."""
+    """The same for a reservation: a user may reserve what the user's job may request. It has no limit."""
     over = [*_over(rules, who, spec, totals), *_too_many(rules, who, "reservations", reservations)]
     return _permitted(who, spec, over, bound)
 
@@ -149,15 +149,15 @@ def _too_many(rules: Rules, who: Who, what: str, count: int) -> list[Over]:
 
 
 def change(rules: Rules, who: Who, old: JobSpec, new: JobSpec, totals: Sequence[int]) -> JobSpec | Reason:
-    """The same for a running job that its user changes: what is not raised is not asked about, so that a job from
-    before the rule can still be made smaller."""
+    """The same for a running job that its user changes. Only what is raised is checked, so that a job that is older
+    than the rule can still be made smaller."""
     new = within(rules, who, new)
     over = [one for one in _over(rules, who, new, totals) if _raised(one.what, old, new, totals)]
     return _reason(who, over) if over else new
 
 
 def within(rules: Rules, who: Who, spec: JobSpec) -> JobSpec:
-    """`max` means all that this user may have."""
+    """The job with `max` replaced by all that this user may have."""
     ceiling, guarantee = rules.find(who, "max_limit"), rules.find(who, "max_request")
     if spec.limit.kind is Kind.MAX and ceiling.value is not None:
         spec = spec._replace(limit=ceiling.value, limit_source=ceiling.place)
@@ -183,7 +183,7 @@ class Over(NamedTuple):
 def _over(rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int]) -> list[Over]:
     ceiling = rules.find(who, "max_limit")
     found = [
-        # A request above the ceiling has either a limit that is above it too, or `max` for one, which is not.
+        # If the request is above the maximum, so is the limit, unless the limit is `max`.
         _amount_over("request", spec.request, rules.find(who, "max_request"), totals)
         or _amount_over("request", spec.request, ceiling, totals),
         _amount_over("limit", spec.limit, ceiling, totals),
@@ -247,6 +247,6 @@ def _reason(who: Who, over: Sequence[Over]) -> Reason:
         Code.POLICY,
         f"this node's settings do not allow that to {who.user}: {named}",
         facts,
-        f"{first.what}: {first.most}; whoever runs this node sets the rule",
+        f"{first.what}: {first.most}; the administrator of this node sets the rule",
         {"rules": data},
     )

@@ -3,15 +3,14 @@
 Amounts are bytes:
 
     credit     what a process may use without asking; only the daemon changes it
-    used       what its word said when last looked at; the process changes it at any moment
+    used       its `used` word as last read; the process changes it at any moment
     overhead   what it is charged beside its allocations (contexts, modules), guessed first, then measured
     committed  credit + overhead: what the daemon has given away, used or not
     usage      used + overhead
-    idle       credit - used: can be taken back without asking anybody
+    idle       credit - used: can be taken back without asking the process
 
-Sums and lists that every request needs (committed and usage of a GPU, of a job on a GPU, who lends nothing, who is
-under a reclaim) are kept, not computed: a node can have a thousand jobs, a GPU hundreds of processes. So only State's
-methods change what they are made of. invariants.py computes them again and compares.
+Sums and lists that every event needs are kept, not computed: a node can have a thousand jobs, a GPU hundreds of
+processes. So only methods of State change what they are made of. invariants.py computes them again and compares.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class State:
         job.bounds[gpu] = bounds
 
     def _request(self, job: Job, gpu: str, more: int) -> None:
-        """A job in a reservation takes from that first."""
+        """The request of a job in a reservation is taken from that first."""
         self.gpus[gpu].requested += more
         inside = self.reservations.get(job.spec.reservation)
         if inside is not None:
@@ -77,7 +76,7 @@ class State:
             self.gpus[gpu].reserved += self.remainder(inside, gpu) - before
 
     def add_reservation(self, one: Reservation) -> None:
-        """There may be jobs that have started in it, where an earlier daemon had made it."""
+        """Jobs may be inside already, if an earlier daemon had made it."""
         one.inside = self._requests_inside(one)
         self.reservations[one.id] = one
         for gpu in one.amounts:
@@ -101,7 +100,7 @@ class State:
         self.gpus[reclaim.gpu].under_reclaim[job.id] = job
 
     def end_reclaim(self, job: Job, gpu: str) -> Reclaim | None:
-        """What it stood under, if anything."""
+        """Returns the reclaim, if there was one."""
         self.gpus[gpu].under_reclaim.pop(job.id, None)
         return job.reclaims.pop(gpu, None)
 
@@ -129,7 +128,7 @@ class State:
         self._sum(share, credit + overhead, overhead)
 
     def see(self, share: Share, used: int) -> bool:
-        """Its word has been looked at. Whether it has changed."""
+        """Its word was read. Returns whether it has changed."""
         used = min(used, share.credit)
         if used == share.used:
             return False
@@ -145,8 +144,8 @@ class State:
         job.usage[share.gpu] += usage
 
     def in_limit(self, job: Job, gpu: Gpu) -> int:
-        """What may be given to the job until its limit: the limit is for what the driver shows, so memory of its dead
-        counts until it is back."""
+        """Bytes until the job's limit. The limit is for memory that the driver shows, so memory of its ended processes
+        counts until it is free."""
         return job.bounds[gpu.id].limit - job.committed.get(gpu.id, 0) - gpu.returning_of(job.id)
 
     def note_excess(self, job: Job, gpu: str) -> None:
@@ -199,7 +198,7 @@ class State:
         return [job for job in self.jobs.values() if gpu in job.bounds]
 
     def unlent(self, gpu: str, but: Job) -> int:
-        """Headroom that its owners do not lend: it is in nobody's free memory but their own."""
+        """Bytes that owners have not used and do not lend: free for them only."""
         if not self.non_lending:
             return 0
         return sum(
@@ -225,9 +224,9 @@ class State:
     def held(self, gpu: Gpu, *, against_claims: bool) -> dict[int, int]:
         """Process -> idle credit that its calls were granted and are about to take.
 
-        Nobody takes it from them meanwhile: two programs would otherwise take the same memory from each other in turn.
-        Against a claim only what is within the holder's own request is held. That is part of its guarantee, so the
-        loans of others always suffice for the claims that wait.
+        It is not revoked meanwhile: otherwise two programs could take the same memory from each other without end.
+        Against a claim only credit within the holder's own request is held. That is part of its guarantee, so the
+        loans of others are still enough for all waiting claims.
         """
         found = {process: gpu.shares[process].pending for process in gpu.holds}
         if not against_claims:

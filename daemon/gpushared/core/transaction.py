@@ -1,4 +1,4 @@
-"""One turn of the node core: the state, the time of the event, and the instructions that it leads to."""
+"""One event of the core: the state, the time, and the instructions that follow."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ class Transaction:
     def record(
         self, event: str, text: Words, *, job: Job | None = None, gpu: str | None = None, **facts: object
     ) -> None:
-        """Note for the log, the node's story and the job's."""
+        """Record for the log, for the node's story and for the job's."""
         self._keep(event, text, job, gpu, facts)
 
     def record_of_user(self, uid: int, event: str, text: Words) -> None:
-        """The same of what is a user's and no job's."""
+        """The same for what concerns a user and no job."""
         self._note(Record(self.now, event, None, text, {}, uid=uid))
 
     def record_of_submission(self, event: str, reason: Reason, job: str, spec: JobSpec) -> None:
-        """The same of a job that has no place yet, and may never have one."""
+        """The same for a job that is not admitted."""
         facts = {"code": reason.code.value, **reason.data}
         self._note(Record(self.now, event, None, reason.message, facts, job, spec.name, spec.uid))
 
     def record_reason(
         self, event: str, reason: Reason, text: Words = "", *, job: Job | None = None, gpu: str | None = None
     ) -> None:
-        """The same for a reason, with its numbers; `text` where its message is for somebody else's eyes."""
+        """The same for a reason, with its numbers. `text`: instead of the message, if that addresses another reader."""
         self._keep(event, text or reason.message, job, gpu, {"code": reason.code.value, **reason.data})
 
     def _keep(self, event: str, text: Words, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:

@@ -1,9 +1,9 @@
-"""What a job is charged and may not have: contexts that are not measured yet, memory of processes that end, and memory
-that one process has freed and another has taken while their words were read.
+"""Amounts that a job is charged but may not use: contexts that are not measured yet, memory of ending processes, and
+memory that one process freed and another took while their words were read.
 
-An ask that only such amounts put above the request or the limit may be within it. It is refused on facts that are newer
-than itself, never because a time is over: the words are read, and of the job's other processes it is looked whether
-they still live, and NVML is asked. Until these facts are there it waits, at most as long as a claim.
+An ask that is above the request or the limit only by such amounts may be within it. It is refused on newer facts only:
+the words are read again, the job's other processes are checked for life, and NVML is asked. Until then it waits, at
+most as long as a claim.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _of(gpu: Gpu, share: Share) -> int:
 
 
 def contexts(gpu: Gpu, shares: Iterable[Share]) -> int:
-    """Of the charges for contexts that are not measured yet, what NVML has not shown. Bytes."""
+    """Bytes charged for contexts that are not measured yet, beyond what NVML has shown."""
     if not gpu.health.attributed:
         return 0
     return sum(
@@ -35,13 +35,13 @@ def contexts(gpu: Gpu, shares: Iterable[Share]) -> int:
 
 
 def strays(shares: Iterable[Share]) -> int:
-    """What programs without a page hold: only a sample tells that one of them has gone (overuse.py). Bytes."""
+    """Bytes held by programs without a page: only a sample shows that one of them has ended (overuse.py)."""
     return sum(share.overhead for share in shares if share.process < 0)
 
 
 def may_cover(tx: Transaction, gpu: Gpu, ask: Ask, lacking: int) -> bool:
-    """Whether so many bytes, which an ask lacks by what its job is charged, may be there after all: then it is not
-    refused yet, and what is not known is asked for."""
+    """Whether unconfirmed charges may be as large as the bytes that the ask lacks. If so it is not refused yet, and the
+    missing facts are asked for."""
     job = tx.state.jobs[ask.job]
     shares = tx.state.shares_of(job, gpu.id)
     others = [share for share in shares if share.process != ask.process]
@@ -66,7 +66,7 @@ def may_cover(tx: Transaction, gpu: Gpu, ask: Ask, lacking: int) -> bool:
 
 
 def watched(gpu: Gpu) -> set[int]:
-    """Processes of which it is decisive whether they still live, and what they have at one moment: those of a job that
-    may be refused something for what they are charged."""
+    """Processes that must be checked for life, with their words read at one moment: those of jobs whose ask may be
+    refused for what these processes are charged."""
     jobs = {ask.job for ask in gpu.asks.values() if ask.closely}
     return {process for process, share in gpu.shares.items() if process > 0 and share.job in jobs}

@@ -1,14 +1,13 @@
-"""What one user is told of another's jobs: the one rule, whatever the channel.
+"""What one user is told of another's jobs: one rule for all channels.
 
     reveal = "name"   the job's name and its user
     reveal = "user"   its user
     reveal = "none"   that it is another user's
 
-Its id and how much memory it takes are always told, for they are everybody's business; what it runs never is. A
-user's own jobs are told in full, and so is everything to administrators and to the daemon's log.
+A job's id and memory are always shown, what it runs never. Users see their own jobs in full; administrators and the
+daemon's log have everything.
 
-Whatever names a job in a text or in data does it with a Mention from here; views.py, which shows jobs as such, asks
-the same Viewer.
+Every text and every datum names a job with a Mention from here. views.py, which shows whole jobs, asks the same Viewer.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from gpushare.reasons import Mention, Reason, Text, Told, Words
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks, and how much of other users' jobs is shown."""
+    """A user who reads, and how much of other users' jobs is shown."""
 
     uid: int
     reveal: str
     admin: bool = False
 
     def may_see(self, uid: int) -> bool:
-        """All that there is about what belongs to this user."""
+        """Whether everything of this user is shown."""
         return self.may_see_all or self.uid == uid
 
     @property
@@ -57,7 +56,7 @@ class Viewer:
         return "".join(part if isinstance(part, str) else self.word(part) or "-" for part in text.parts)
 
     def data(self, value: object) -> object:
-        """JSON-able data, with each Mention in it as this viewer may have it."""
+        """JSON-able data, with each Mention in it as this viewer may see it."""
         if isinstance(value, Mention):
             return self.word(value)
         if isinstance(value, Text):
@@ -82,14 +81,14 @@ class Viewer:
 
 
 OPERATOR = Viewer(0, "name", admin=True)
-"""Who reads the daemon's log."""
+"""The reader of the daemon's log."""
 
 
 # ---- what is mentioned ------------------------------------------------------------------------------
 
 
 def name(spec: JobSpec) -> Mention:
-    """A job, in a sentence that says whose it is elsewhere."""
+    """A job, in a sentence that names its user elsewhere."""
     return Mention(spec.uid, spec.name, spec.name, f"a job of {spec.user}", "another user's job")
 
 
@@ -109,7 +108,7 @@ def reserved(spec: JobSpec) -> Mention:
 
 
 def program(uid: int, command: str, pid: int) -> Mention:
-    """A process of a job: what it runs is its user's business alone."""
+    """A process of a job. Other users do not see what it runs."""
     hidden = f"a process[{pid}]"
     return Mention(uid, f"{command or 'a process'}[{pid}]", hidden, hidden, hidden)
 

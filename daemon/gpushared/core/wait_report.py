@@ -1,7 +1,7 @@
-"""Who waits for what at this moment, who holds it, and what would end the wait: what `gpushare explain` answers.
+"""What waits at this moment, who holds the memory, and what would end the wait: the answers of `gpushare explain`.
 
-Two kinds of waiting: a claim, which is a program's call within its job's request, and a job that queues for a place.
-Read from the state; changes nothing. What is done about it is reclaim.py's.
+Two things wait: claims (calls of programs within their job's request) and queued jobs. Reads the state and changes
+nothing; reclaim.py acts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpushared.core.state import State
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One that waits. Times are the core's."""
+    """A claim or job that waits. Times are by the core's clock."""
 
     job: str
     name: str
@@ -29,7 +29,7 @@ class Wait:
     """None: a job that queues for any GPU."""
     since: float
     until: float
-    """Then it is refused."""
+    """It is refused at this time."""
     reason: Reason
 
 
@@ -39,8 +39,8 @@ def all_of(state: State, now: float) -> list[Wait]:
 
 
 def each_of(state: State, now: float, wanted: Callable[[Job | Submission], bool]) -> Iterator[Wait]:
-    """The same, of the jobs that are wanted. Each is worked out when it is taken: a thousand may queue, and the state
-    may change between two of them."""
+    """The same for the wanted jobs. Each is computed when it is taken: a thousand jobs may be queued, and the state may
+    change between two of them."""
     claims = [
         (gpu, ask)
         for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)
@@ -81,7 +81,7 @@ def _of_claim(state: State, gpu: Gpu, ask: Ask, now: float) -> Reason:
 
 
 def _holders(state: State, gpu: Gpu, but: Job) -> list[Words]:
-    """Borrowers first: theirs is what can come back."""
+    """Borrowers first: their memory can come back."""
     others = [job for job in state.owners(gpu.id) if job is not but and state.usage(job, gpu.id)]
     held: list[Words] = []
     others.sort(key=lambda job: (-state.loan(job, gpu.id), -state.usage(job, gpu.id)))
@@ -110,7 +110,7 @@ def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> Words:
 
 
 def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> tuple[str, Words]:
-    """What is waited for, as a word for programs, and what would end the wait."""
+    """What the claim waits for, as a word for programs, and what would end the wait."""
     gone = [job for job in asked if job.reclaims[gpu.id].killed_at is not None]
     told = [job for job in asked if job not in gone and job.reclaims[gpu.id].step >= ReclaimStep.TERM]
     trims = [job for job in asked if job.reclaims[gpu.id].step is ReclaimStep.TRIM]
@@ -168,5 +168,5 @@ def _names(jobs: list[Job]) -> Words:
 
 
 def _span(seconds: float) -> str:
-    """To a tenth: nobody reads microseconds."""
+    """To a tenth of a second."""
     return format_duration(max(0.0, round(seconds, 1)))

@@ -1,7 +1,7 @@
-"""NVIDIA's Xids: what each number means, and what it says of the GPU. Data.
+"""NVIDIA's Xids: the meaning of each number, and the state of the GPU that follows. Data.
 
-An Xid is an error report of the driver in the kernel's log; NVML hands the number to whoever waits for it. Numbers and
-meanings are from NVIDIA's public catalogue, and what we conclude follows its column "Immediate Action":
+An Xid is an error report of the driver in the kernel's log; NVML reports its number. Numbers and meanings are from
+NVIDIA's public catalogue, and the state follows from its column "Immediate Action":
 
     https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 
@@ -19,10 +19,10 @@ with these exceptions, which are degraded:
                     Kubernetes ignores (github.com/NVIDIA/k8s-device-plugin, in its health check)
     155             comes with intended transitions of a link as well
     171, 172        details of memory errors that come with 48, 94, 95 or 140
-    54, 78, 121, 157, 160, 161, 168    hardware or firmware that somebody should look at, and that works
+    54, 78, 121, 157, 160, 161, 168    hardware or firmware that works, and that an administrator should check
 
 The others on that plugin's list (13, 31, 43, 45, 68) are ok in this table too. A number that is not in here is new, or
-one that the catalogue calls unused: degraded, so that somebody looks.
+one that the catalogue calls unused: degraded, so that an administrator checks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Xid:
 
 
 def of_xid(number: int) -> HealthIssue:
-    """What an Xid says of the GPU. With Condition.OK: nothing, it is about a program."""
+    """What an Xid says of the GPU. Condition.OK: it is about a program, not about the GPU."""
     xid = XIDS.get(number) or Xid(number, "which this version does not know", DEGRADED, SEE_LOG)
     cause = "lost" if xid.condition is LOST else f"xid_{number}"
     return HealthIssue(xid.condition, cause, f"Xid {number}, {xid.meaning}", xid.hint, {"xid": number})

@@ -1,7 +1,7 @@
-"""DriverThread to the GPU driver, asked on a thread of their own.
+"""Asks the GPU driver on a thread of its own.
 
-A driver that hangs keeps that thread, and nothing else: the loop goes on, and the process can end. (The threads of
-concurrent.futures are waited for at the end of the process.)
+A driver that hangs stops that thread and nothing else: the loop goes on, and the process can end. (Python waits for
+threads of concurrent.futures when the process ends, so they are not used.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Answered = TypeVar("Answered")
 
 
 class DriverThread:
-    """One after the other, in the order in which they were asked."""
+    """Asks one question after the other, in their order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -31,7 +31,7 @@ class DriverThread:
         return future
 
     def close(self) -> None:
-        """No further question is asked. The one that is being asked is not waited for."""
+        """Ask no further question. The present one is not waited for."""
         with contextlib.suppress(queue.Empty):
             while True:
                 asked = self._waiting.get_nowait()

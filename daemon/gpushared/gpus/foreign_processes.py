@@ -1,9 +1,9 @@
-"""Programs that use a GPU without us: who they are, and why the shim is not between them and the driver.
+"""Foreign processes: programs that use a GPU without a credit page, and why the library is not in them.
 
-Found by NVML, which lists every process with memory on a GPU; those that have no credit page are outsiders. Most were
-simply not started with gpushare. One with a GPUSHARE_JOB in its environment was, and has escaped: the library cannot
-be preloaded into a static or setuid program, and a program that binds its own symbols first (RTLD_DEEPBIND), or talks
-to the driver by a private door, goes past it. Nothing here is on a hot path: people ask.
+NVML lists every process with memory on a GPU. Most processes without a page were not started with gpushare. One with
+GPUSHARE_JOB in its environment was: the library cannot be preloaded into a static or setuid program, and does not see
+the calls of a program that binds its own symbols first (RTLD_DEEPBIND) or uses private ways into the driver. This need
+not be fast: it is asked by people.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PT_INTERP = 3
 
 
 def outsiders(by_pid: Mapping[int, int] | None, known: Iterable[int]) -> list[api.UnmanagedProcess]:
-    """Of the processes in a sample those that are not known, the largest first."""
+    """The processes of a sample that are not known, the largest first."""
     inside = set(known)
     found = [(pid, used) for pid, used in (by_pid or {}).items() if used > 0 and pid not in inside]
     return [_describe(pid, used) for pid, used in sorted(found, key=lambda one: (-one[1], one[0]))]
 
 
 class StrayFinder:
-    """Which of the processes without a page were started under a job; each is looked at once."""
+    """Finds the processes without a page that were started under a job; looks at each once."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[int, tuple[Stray, int] | None]] = {}
@@ -41,7 +41,7 @@ class StrayFinder:
     def among(
         self, gpu: str, by_pid: Mapping[int, int] | None, clients: Clients, jobs: Mapping[str, Job]
     ) -> dict[int, Stray]:
-        """Of the processes in a sample. What a process says of its job counts only if the job is its own user's."""
+        """Those of a sample. The job in a process's environment counts only if it belongs to the process's user."""
         unknown = [pid for pid, used in (by_pid or {}).items() if used > 0 and not clients.of_pid(pid)]
         before = self._seen.get(gpu, {})
         seen = self._seen[gpu] = {pid: before[pid] if pid in before else _stray(pid) for pid in unknown}
@@ -59,7 +59,7 @@ def _stray(pid: int) -> tuple[Stray, int] | None:
 
 
 def open_stray(pid: int, job: str) -> Process | None:
-    """To signal it. The descriptor first, the check second: who is checked is who is signalled."""
+    """A handle to signal it. It is opened before the check, so the checked process is the one that is signalled."""
     process = Process.open(pid)
     if process is not None and job_of(pid) != job:
         process.close()
@@ -91,7 +91,7 @@ def job_of(pid: int) -> str | None:
 
 
 def reason_of(pid: int) -> str:
-    """Why no credit page stands for it: not_preloaded, static, setuid, past_the_shim, or unknown."""
+    """Why it has no credit page: not_preloaded, static, setuid, past_the_shim, or unknown."""
     loaded = has_mapped(pid, SHIM)
     if loaded:
         return "past_the_shim"  # or without a budget
@@ -106,7 +106,7 @@ def reason_of(pid: int) -> str:
 
 
 def has_interpreter(program: Path) -> bool:
-    """Whether a loader starts it, which is who preloads. A static program has none, be it position-independent."""
+    """Whether the dynamic loader, which preloads, starts it. A static program has none, position-independent or not."""
     with program.open("rb") as file:
         head = file.read(64)
         if head[:4] != b"\x7fELF" or head[4] != 2:

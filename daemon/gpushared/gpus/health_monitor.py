@@ -1,4 +1,4 @@
-"""The GPUs' health: asks the driver now and then, listens to it all the time, and tells the core.
+"""Watches the GPUs' health: asks the driver now and then, listens to it all the time, and tells the core.
 
 Questions run on the driver's thread; listening has a thread of its own. An answer to a question from before a report of
 the driver is stale: the monitor asks again.
@@ -27,7 +27,7 @@ class Seen:
     """One look."""
 
     infos: list[GpuInfo] | None
-    """All GPUs; None: nobody asked."""
+    """All GPUs; None: not asked for."""
     examinations: dict[str, Examination | None]
 
 
@@ -42,7 +42,7 @@ class HealthMonitor:
         feed: Callable[[Event], None],
         found: Callable[[list[GpuInfo]], None],
     ) -> None:
-        """`core` gives the core of the moment; `feed` hands it an event; `found` takes a new inventory."""
+        """`core` returns the present core; `feed` hands it an event; `found` takes a new inventory."""
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._driver = driver
@@ -51,27 +51,27 @@ class HealthMonitor:
         self._found = found
         self._looking = False
         self._wanted: set[str] = set()
-        """GPUs to look at as soon as the present look is over."""
+        """GPUs to examine as soon as the present examination is over."""
         self._faults: dict[str, int] = {}
-        """What the driver has reported of each GPU, counted."""
+        """Counts of reports of the driver, by GPU."""
         self._ended = threading.Event()
         self._listener = threading.Thread(target=self._listen, name="listener", daemon=True)
 
     def start(self) -> None:
-        """Look once, before anybody is admitted, and listen from now on."""
+        """Examine once, before any job is admitted, and listen from now on."""
         self._take_in(self._look(list(self._core().gpus), inventory=False, reopen=False))
         self._listener.start()
 
     def close(self) -> None:
-        """The listener may be in the driver for a moment yet. Nobody waits for it: it has nothing more to say."""
+        """The listener may be in the driver for a moment yet. It is not waited for: it reports nothing more."""
         self._ended.set()
 
     def poll(self) -> None:
-        """Ask for everything: what GPUs there are, how large, and how they are."""
+        """Ask for everything: which GPUs there are, their sizes and their health."""
         self._begin(list(self._core().gpus), inventory=True)
 
     def suspect(self, gpu: str) -> None:
-        """Something is odd about this GPU: ask now."""
+        """Examine this GPU now: it may be unwell."""
         self._begin([gpu], inventory=False)
 
     # ---- asking ------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class HealthMonitor:
             return
         self._looking = True
         counted = dict(self._faults)
-        # A GPU that was lost and is back is known to the driver's library only when that is opened anew.
+        # The driver's library finds a GPU that was lost and is back only after it is opened again.
         reopen = inventory and any(gpu.health.lost for gpu in self._core().gpus.values())
 
         def done(future: asyncio.Future[Seen]) -> None:

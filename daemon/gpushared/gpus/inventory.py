@@ -1,7 +1,7 @@
-"""The GPUs of this node: what there is, and how much of each is used and by whom.
+"""The GPUs of this node: their names, their sizes, and which processes use how much.
 
-`Driver` is the seam; nvml.py is the implementation for real GPUs and for the software driver, FixedGpus one for
-tests. `Gpus` adds what the shell needs: names as users write them, and the last figures.
+`Driver` is the interface; nvml.py implements it for real GPUs and for the software driver, FixedGpus for tests.
+`Inventory` adds names as users write them, and the last samples.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """How a GPU is."""
+    """A GPU's health."""
 
     issues: tuple[HealthIssue, ...]
     recovered: bool = False
@@ -51,7 +51,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What the driver reports by itself: an Xid, or (None) that a look at these GPUs is worth it."""
+    """A report of the driver: an Xid, or (None) a reason to examine these GPUs."""
 
     gpus: tuple[str, ...]
     xid: int | None = None
@@ -76,7 +76,7 @@ class Driver(Protocol):
         """For a thread of its own: until the driver reports something, at most so many seconds."""
 
     def reopen(self) -> None:
-        """Look anew at what GPUs there are: one that was lost may be back. While nobody else asks anything."""
+        """List the GPUs again: one that was lost may be back. No other question may run meanwhile."""
 
     def close(self) -> None:
         """The end."""
@@ -84,7 +84,7 @@ class Driver(Protocol):
 
 @dataclass
 class FixedGpus:
-    """A driver for tests: GPUs of given sizes, memory as told."""
+    """A driver for tests: GPUs of given sizes and memory."""
 
     infos: list[GpuInfo]
     samples: dict[str, Sample | None] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Inventory:
         self._names = pid_names.PidNames(driver.kind == "sim" or pid_names.in_first_namespace())
 
     def note(self, found: list[GpuInfo]) -> list[GpuInfo]:
-        """This is what there is now. Those that were there before stay known by their UUIDs."""
+        """Take over the present GPUs. Earlier ones stay known by their UUIDs."""
         self.present = {info.uuid for info in found}
         for info in found:
             self.infos[info.uuid] = info
@@ -151,14 +151,14 @@ class Inventory:
         return sample
 
     def named(self, uuid: str, sample: Sample, held: Mapping[int, int]) -> Sample:
-        """The sample as far as its numbers of processes are ours: see pid_names.py."""
+        """The sample, with its processes only if its pids are those of this namespace: see pid_names.py."""
         if sample.by_pid is not None and not self._names.are_ours(uuid, sample.used, sample.by_pid, held):
             sample = self.samples[uuid] = replace(sample, by_pid=None, busy=None)
         return sample
 
     def _may_be_true(self, uuid: str, sample: Sample) -> bool:
-        """No figure is negative, or above what there is. Sums are not compared: what two processes share may count
-        twice, and the total and the list are read one after the other."""
+        """No figure is negative, or above the GPU's size. Sums are not compared: shared memory may count twice, and the
+        total and the list are read one after the other."""
         info = self.infos.get(uuid)
         if info is None:
             return True

@@ -1,7 +1,7 @@
 """NVML, through NVIDIA's nvidia-ml-py: for real GPUs, and for the software driver, which has the same library.
 
-Every call can fail at any time (a GPU falls off the bus, a MIG instance is taken apart); that is a sample less,
-never an end of the daemon. Handles are looked up by UUID and dropped when a call with them fails.
+Every call can fail at any time (a GPU falls off the bus, a MIG instance is destroyed). A failure costs a sample and
+never ends the daemon. Handles are looked up by UUID and dropped when a call with them fails.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Nvml:
         self.kind = kind
         self._handles: dict[str, Any] = {}
         self._whole: dict[str, str] = {}
-        """Of each GPU and MIG instance the physical GPU, by UUID."""
+        """GPU or MIG instance -> its physical GPU, by UUID."""
         self._lock = threading.RLock()
-        """Held while the library is asked anything but to wait, and while it is opened anew."""
+        """Held during every call except those that wait for events, and while the library is opened again."""
         self._faults = nvml_health.Faults(lambda: dict(self._whole))
         self._busy_until: dict[str, int] = {}
         """By GPU: the time (NVML's, microseconds) of the last utilisation that was read."""
@@ -129,8 +129,8 @@ class Nvml:
         return self._handles[uuid]
 
     def _by_pid(self, handle: Any) -> dict[int, int] | None:
-        """None where the driver does not say who uses the memory: MIG and vGPU of some drivers, WSL. Whether the
-        numbers are ours, pid_names.py finds out."""
+        """None if the driver does not attribute memory: MIG and vGPU of some drivers, WSL. pid_names.py finds out
+        whether the pids are those of this namespace."""
         found: dict[int, int] = {}
         for ask in _PROCESS_LISTS:
             try:
@@ -145,7 +145,7 @@ class Nvml:
         return found
 
     def _busy(self, uuid: str, handle: Any) -> frozenset[int] | None:
-        """Who has computed since the last time. "Not found" is the driver's word for nobody."""
+        """The processes that have computed since the last call. The driver's "not found" means none."""
         # The system's clock may have been set back: then nothing would be newer for as long.
         since = min(self._busy_until.get(uuid, 0), time.time_ns() // 1000)
         self._busy_until[uuid] = since

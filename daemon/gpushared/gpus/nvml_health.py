@@ -1,8 +1,8 @@
-"""How a GPU is, by NVML, without root: what can be asked at any time, and what the driver reports by itself.
+"""A GPU's health by NVML, without root: questions that can be asked at any time, and reports of the driver.
 
 Asked: uncorrected ECC errors since the driver was loaded, rows to be remapped (Ampere and later) or pages to be retired
-(before), and what the driver itself says needs to be done (R570 and later). What a GPU or a driver does not know is no
-ailment. Reported: Xids, and a few events that are worth a look; a driver that reports nothing is asked all the same.
+(before), and the recovery that the driver recommends (R570 and later). A question that a GPU or driver cannot answer is
+no issue. Reported: Xids, and a few events that are a reason to ask; a driver that reports nothing is asked as well.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ recovery action. Corrected errors are not waited for: a GPU may have thousands, 
 
 
 def of_error(error: nv.NVMLError) -> HealthIssue | None:
-    """What a call's failure says of the GPU; None: nothing."""
+    """The issue that a failed call shows; None: none."""
     ailment = _BY_ERROR.get(error.value)
     return ailment() if ailment is not None else None
 
 
 def examine(handle: Any) -> Examination:
-    """All that NVML has to say. Raises the errors that of_error knows."""
+    """Ask everything. Raises the errors that of_error knows."""
     found: list[HealthIssue] = []
     count = _ask(nv.nvmlDeviceGetTotalEccErrors, handle, nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nv.NVML_VOLATILE_ECC)
     if count:
@@ -75,7 +75,7 @@ def examine(handle: Any) -> Examination:
 
 
 def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
-    """None where this GPU, this driver or this user does not get an answer."""
+    """None if this GPU, this driver or this user gets no answer."""
     try:
         return question(*arguments)
     except nv.NVMLError as error:
@@ -92,23 +92,23 @@ def _recovery_action(handle: Any) -> int | None:
 
 
 class Faults:
-    """Waits for what the driver reports. One thread waits; another may have it pause."""
+    """Waits for reports of the driver. One thread waits; another may make it pause."""
 
     def __init__(self, whole: Callable[[], Mapping[str, str]]) -> None:
         """whole: of each GPU and MIG instance the physical GPU, by UUID."""
         self._whole = whole
         self._lock = threading.Lock()
         self._pause_wanted = threading.Event()
-        """A lock is not fair: the waiting thread, which has it nearly all the time, steps back by itself."""
+        """The waiting thread has the lock nearly all the time, and a lock is not fair: this asks it to release it."""
         self._set: Any = None
         self._watched: dict[int, str] = {}
         """Physical GPUs by the address of their handles, which is how an event names them."""
         self._lost: set[str] = set()
         self._failed = False
-        """The last wait has ended with an error: the next one is not to follow at once."""
+        """The last wait ended with an error: the next one must not follow at once."""
 
     def wait(self, timeout: float) -> Fault | None:
-        """What was reported within so many seconds, if anything. With nothing to wait for it just takes as long."""
+        """The report within `timeout` seconds, if there is one. Without anything to wait for it sleeps as long."""
         while self._pause_wanted.is_set():
             time.sleep(0.001)
         if not self._failed:
@@ -122,7 +122,7 @@ class Faults:
         return None
 
     def stop(self) -> bool:
-        """Nobody waits from now on. False: somebody does, and cannot be interrupted."""
+        """End the wait. False: the waiting thread cannot be interrupted."""
         return self._lock.acquire(blocking=False)
 
     @contextlib.contextmanager

@@ -1,9 +1,8 @@
-"""Whether the driver names processes as this daemon does.
+"""Whether NVML's pids are those of this daemon's PID namespace.
 
-NVML knows processes by the numbers of one PID namespace. In a container these may be other numbers than ours, or none
-are told; and in some containers (gVisor) they are ours although the namespace looks like another. No file says which.
-So it is decided by looking for programs of our own: what one of them holds, by its page, must be found under its
-number.
+In a container NVML may use the pids of another namespace, or show none; in some containers (gVisor) the pids are ours
+although the namespace looks like another. No file tells. So the daemon looks for its own programs: what one of them
+holds, by its page, must be listed under its pid.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ HOST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the first PID namespace, fixed in the kernel. NVML usually names processes as that one does."""
 
 MISSES = 3
-"""So many samples of a GPU in a row without any of our programs, and the numbers are somebody else's: a program that
-has just ended, or begun, may be missing in one of them."""
+"""After so many samples of a GPU in a row without any of our programs, the pids are of another namespace. One sample is
+not enough: a program that has just ended or begun may be missing."""
 
 
 def in_first_namespace() -> bool:
@@ -30,15 +29,15 @@ def in_first_namespace() -> bool:
 
 
 class PidNames:
-    """What has been found out so far."""
+    """What was found so far."""
 
     def __init__(self, believed: bool) -> None:
-        """believed: what holds until a program of ours holds memory."""
+        """`believed`: the answer until a program of ours holds memory."""
         self._ours = believed
         self._misses: dict[str, int] = {}
 
     def are_ours(self, gpu: str, used: int, by_pid: Mapping[int, int], held: Mapping[int, int]) -> bool:
-        """Whether the numbers of this sample of a GPU may be taken for ours.
+        """Whether the pids of this sample of a GPU may be taken for ours.
 
         used: bytes of the GPU in use. by_pid: bytes, by the driver's numbers. held: bytes that programs of ours are
         charged for on this GPU, by our numbers, no contexts among them.

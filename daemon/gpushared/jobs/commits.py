@@ -1,4 +1,4 @@
-"""When the notes are written: before an answer that promises something, and soon after what nobody was promised.
+"""When state.json is written: before an answer that promises something; soon after any other change.
 
 Many answers may wait for one write. The next write begins at the earliest after a pause as long as the last one took,
 so that writing takes at most half of the daemon's time, and a burst of submissions shares a few writes.
@@ -14,13 +14,13 @@ from gpushared.jobs.state_file import NOTHING_PLANNED, Planned
 from gpushared.system.logs import facts, log
 
 SOON = 0.01
-"""Seconds: so far behind may the notes be of what nobody was promised."""
+"""Seconds by which the file may be late for changes that were not promised."""
 AGAIN = 1.0
-"""Seconds from a write that failed to the next one, if nobody asks for one earlier."""
+"""Seconds from a failed write to the next one, unless one is needed earlier."""
 
 
 class Commits:
-    """Writes the notes, and knows who waits for it."""
+    """Writes the file, and wakes those who wait for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, write: Callable[[Planned], None], file: str) -> None:
         """`write` raises OSError; `file` is for messages."""
@@ -38,7 +38,7 @@ class Commits:
         return self._timer is not None
 
     def soon(self) -> None:
-        """Write within SOON: for what is not promised."""
+        """Write within SOON: for changes that were not promised."""
         self._at(max(self._not_before, self._loop.time() + SOON))
 
     async def done(self) -> None:
@@ -72,14 +72,14 @@ class Commits:
             raise error
 
     def quietly(self) -> None:
-        """Write at once. Where that fails the log says it, and it is tried again."""
+        """Write at once. A failure is logged and tried again."""
         try:
             self.now()
         except NotNoted:
             return
 
     def close(self) -> None:
-        """Write what is not written, and no more after that."""
+        """Write the last changes. Nothing is written after that."""
         if self.pending:
             self.quietly()
         if self._timer is not None:

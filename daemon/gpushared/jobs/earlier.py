@@ -1,7 +1,7 @@
-"""What earlier daemons have left behind, for the API: ended jobs, records, stories.
+"""The history of earlier daemons, for the API: ended jobs, records, stories.
 
-A daemon that starts takes up as many ended jobs and records as it would have in memory; the rest stays in the files
-(gpushare/history.py) and is read when somebody asks.
+A daemon that starts loads as many ended jobs and records as it keeps in memory. The rest stays in the files
+(gpushare/history.py) and is read on request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Before(NamedTuple):
 
 
 async def read(historian: Historian) -> Before:
-    """Before this daemon writes anything itself. Nothing, if that takes too long."""
+    """Read the history before this daemon writes any. Empty if that takes too long."""
 
     def look(history: History) -> Before:
         return Before(history.jobs()[-ENDED_KEPT:], history.records(most=STORY_LINES).records)
@@ -55,7 +55,7 @@ def take_up(registry: JobRegistry, before: Before) -> list[Record]:
 
 
 def users_for(viewer: Viewer) -> frozenset[int] | None:
-    """Whose records this viewer may read; None: everybody's."""
+    """The users whose records this viewer may read; None: all."""
     return None if viewer.reveal == "name" or viewer.may_see_all else frozenset((viewer.uid,))
 
 
@@ -73,7 +73,7 @@ def shown(record: Mapping[str, Any], viewer: Viewer) -> api.Record:
 
 
 def note_of_cut(records: Sequence[api.Record]) -> list[api.Record]:
-    """The line in the place of earlier ones that are not in the answer."""
+    """The line that stands for earlier ones that are not in the answer."""
     when = records[0]["time"] if records else time.time()
     text = "earlier events are left out here: there are too many"
     return [{"time": when, "name": None, "event": "lost", "gpu": None, "job": None, "text": text, "facts": {}}]

@@ -45,7 +45,7 @@ class FoundState:
         return state
 
     def odd(self, what: str, why: persistence.OddNote) -> None:
-        """An record that is not used."""
+        """Log an entry that is not used."""
         self._keep()
         log.warning("a part of the notes makes no sense", extra=self._facts(what=what, error=str(why)))
 
@@ -79,14 +79,14 @@ class FoundState:
 
     @property
     def same_clock(self) -> bool:
-        """Whether the core's clock of then is the present one."""
+        """Whether the file's times are by the present clock of the core: there was no boot since."""
         written_in = self.state.get("boot")
         return written_in is not None and written_in == boot() and self._written <= time.monotonic()
 
     @property
     def since(self) -> float:
-        """Seconds since it was written: by the core's clock, for the system's may have been set meanwhile. The system's
-        counts after a boot, and where the notes do not name theirs."""
+        """Seconds since it was written, by the core's clock, because the system's may have been set meanwhile. After a
+        boot, or without a boot id in the file, by the system's."""
         if self.same_clock:
             return time.monotonic() - self._written
         try:

@@ -1,19 +1,18 @@
-"""Writes what happens to the files of gpushare/history.py, and reads them for the API. Never on the loop.
+"""Writes records and ended jobs into the files of gpushare/history.py, and reads them for the API, on a thread.
 
-One thread does both, in order: a question that is asked after a line was handed in finds it. A full disk or a hanging
-file server costs lines of history and nothing else; the log says it once.
+The thread does both in order: a question finds every line that was handed in before it. A full disk or a hanging file
+server costs lines of history and nothing else; the log says so once.
 
 What is bounded, and how much of it:
 
     each file of a user      FILE_BYTES; when it is full it becomes the old one, and the older one goes
     users with files         USERS; a new one gets no file while there are so many that were written within KEPT
     a line                   LINE_BYTES; a longer one loses its facts, or is left out
-    lines that wait          WAITING_BYTES for each file; what comes on top is left out
-    records of one kind      BURST of a job at once, then one a second: a program that asks in a loop does not push the
-                             rest of its user's story out
+    lines that wait          WAITING_BYTES for each file; more lines are left out
+    records of one kind      BURST of a job at once, then one a second: a program that asks in a loop does not displace
+                             the rest of its user's story
 
-There is no fsync: what was handed in more than a moment ago survives the death of the daemon, and the last half minute
-may be lost with the machine.
+There is no fsync: lines survive the end of the daemon, and the last half minute may be lost when the machine fails.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ BURST = 20.0
 KINDS = 4096
 """So many kinds of records are known at once."""
 PAUSE = 0.02
-"""Seconds between two batches: what comes in one moment is written together."""
+"""Seconds between two batches, so that lines are written together."""
 CLOSE_WITHIN = 2.0
 """Seconds that an ending daemon waits for the last lines."""
 
@@ -58,7 +57,7 @@ Answer = TypeVar("Answer")
 
 
 class Historian:
-    """Takes lines, and answers questions about earlier ones. Without a directory it does neither."""
+    """Takes lines, and answers questions about earlier ones. Without a directory it does nothing."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
@@ -174,7 +173,7 @@ class Allowance:
         self._left: dict[object, tuple[float, float, int]] = {}
 
     def take(self, kind: object, now: float) -> int | None:
-        """How many were left out since the last one that was taken; None: this one is left out, too."""
+        """How many were left out since the last one that was allowed; None: this one is left out, too."""
         if len(self._left) >= KINDS and kind not in self._left:
             self._left.clear()
         left, then, missing = self._left.get(kind, (BURST, now, 0))
@@ -287,10 +286,10 @@ def _write(fd: int, text: bytes) -> None:
 
 
 def prune(*directories: Path) -> None:
-    """Remove files of ours whose last line is KEPT older than the last of all.
+    """Remove files of ours whose last line is KEPT seconds older than the last line of all.
 
-    The clock alone does not say what is old: one that is far ahead would cost all of the history. What it says is
-    believed once something has been written by it. A file from the future makes nothing older than the clock does.
+    The clock alone does not decide: a clock that is far ahead would cost the whole history. Its time counts once a line
+    was written by it. A file with a time in the future makes no other file old.
     """
     written_at: dict[Path, float] = {}
     for directory in directories:

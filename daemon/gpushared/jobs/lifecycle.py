@@ -25,7 +25,7 @@ class JobLifecycle:
         self.viewer_of: Callable[[int], Viewer] = lambda uid: Viewer(uid, "none")
         """What a user may read; access.py knows."""
         self.picture_of: Callable[[JobRecord], api.Job | None] = lambda _: None
-        """How the API shows a job to its user, but for the mentions in its outcome; views.py knows."""
+        """The job as the API shows it to its user, with mentions in its outcome; views.py knows."""
         self._feed = feed
         self._historian = historian
         registry.on_wrapper_end = self._wrapper_ended
@@ -68,7 +68,7 @@ class JobLifecycle:
         self._feed(JobEnded(record.id))
 
     def note_end(self, record: JobRecord) -> None:
-        """Before the core hears of it: the core forgets the job then."""
+        """Note the end before the core is told: the core forgets the job then."""
         record.over = True
         picture = self.picture_of(record)
         if picture is not None and picture["gpus"]:
@@ -95,7 +95,7 @@ class JobLifecycle:
         if program is None:
             self.end(record)
         else:
-            # The wrapper was killed and its program runs on. The job keeps its request between two of its processes.
+            # The wrapper was killed and its program goes on. The job keeps its request while no process has a page.
             self.registry.set_wrapper(record, program)
 
     def _note_in_history(self, record: JobRecord) -> None:

@@ -1,7 +1,7 @@
-"""What the shell keeps of each job beside the core: whom to tell, whom to signal, and how it ended.
+"""The registry: what the daemon knows of each job outside the core: its wrapper, its program, its notices, its end.
 
-The core knows budgets and processes with pages. It does not know the wrapper (`gpushare run`) that waits in a
-call of ours, the child that the wrapper has started, nor the notices on their way to its terminal.
+The core knows budgets and processes with pages. It does not know the wrapper (`gpushare run`) that waits in a call to
+the daemon, the child that the wrapper has started, nor the notices for its terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpushared.system.processes import Process, Sent, is_stopped
 
 NOTICES_KEPT = 64
 ENDED_KEPT = 256
-"""Ended jobs in memory. Of one more, the user who has most of them loses the oldest."""
+"""Ended jobs in memory. If there are more, the user who has the most of them loses the oldest."""
 AROUND_A_NOTICE = 1024
 """Bytes."""
 
@@ -59,28 +59,28 @@ class JobRecord:
     id: str
     spec: JobSpec
     started: float = field(default_factory=time.time)
-    """As a date, for people. The system's clock may be set: what counts seconds counts from `began`."""
+    """The system's time, to be shown as a date. It may be set: durations are counted from `began`."""
     began: float = field(default_factory=time.monotonic)
     wrapper: Process | None = None
-    """Who submitted the job; its end is the job's. If it is killed, the program that it started takes its place. None:
-    the environment alone, and the job ends with its processes."""
+    """The process that submitted the job; its end ends the job. If it is killed, the program that it started takes its
+    place. None: the environment alone made the job, and it ends with its processes."""
     main: Process | None = None
-    """What the wrapper has started: stopped with the job, even while it has no GPU open."""
+    """The program that the wrapper started: stopped with the job, even while it has no GPU open."""
     patience: float | None = None
-    """Until when (time.monotonic()) it queues for room; None: it does not."""
+    """The end of its time in the queue (time.monotonic()); None: it does not queue."""
     over: bool = False
-    """Its wrapper has said so, or is gone: it is there only as long as processes of its own are."""
+    """Its wrapper has said so, or has ended: the job lasts only as long as its processes."""
     state: JobState = JobState.QUEUED
-    """What else a job may be (borrowing, asked_back, waiting) the core knows."""
+    """The core knows the finer states (borrowing, asked_back, waiting)."""
     admission: asyncio.Future[Reason | None] | None = None
     """Resolved with None when the job is admitted, else with the reason of the refusal."""
     queued: bool = False
     notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
     listeners: set[Backlog[Notice]] = field(default_factory=set)
     reclaim: dict[str, Any] | None = None
-    """The Terminate or Kill that it stands under, unless it has been relieved; its owner's names are mentions."""
+    """The Terminate or Kill that it is under, unless it has been relieved; its owner's names are mentions."""
     stopping: signal.Signals | None = None
-    """What `gpushare stop` has sent last: a program that starts just then gets it, too."""
+    """The last signal of `gpushare stop`: a program that starts just then gets it, too."""
     exit_code: int | None = None
     exit_signal: int | None = None
     ended: float | None = None
@@ -88,11 +88,11 @@ class JobRecord:
     """Seconds from its beginning to its end; None: it has not ended."""
     peak: dict[str, int] = field(default_factory=dict)
     refusals: int = 0
-    """Of processes that have gone; the living ones count in their pages."""
+    """Of processes that have ended; living ones count in their pages."""
     seen: bool = True
     """Whether a daemon saw it end, if it has."""
     of_earlier_daemon: bool = False
-    """What happened to it is in the history, not in the core's story."""
+    """Its story is in the history, not in the core."""
     last_seen: dict[str, Any] | None = None
     """How the API showed the job last, for when the core has forgotten it."""
     bytes: int = 0
@@ -126,7 +126,7 @@ class JobRecord:
             listener.put(notice)
 
     def backlog(self, held: ByteBudget) -> Backlog[Notice]:
-        """For a new listener: all notices so far. Those that it has not read are held for the job's user."""
+        """For a new listener: all notices so far. Unread ones count as bytes of the job's user."""
 
         def count(notice: Notice, sign: int) -> bool:
             held.change(self.spec.uid, sign * (AROUND_A_NOTICE + len(notice["text"])))
@@ -142,7 +142,7 @@ class JobRecord:
             self.peak[gpu] = usage
 
     def outcome(self, refusals_alive: int) -> dict[str, Any]:
-        """With mentions in what is said about the reclaim: not yet told to anybody."""
+        """How it ended, with mentions in its reclaim: to be told to a viewer."""
         return {
             "exit_code": self.exit_code,
             "signal": self.exit_signal,
@@ -156,7 +156,7 @@ class JobRecord:
 
 
 class JobRegistry:
-    """All jobs that anybody may still ask about."""
+    """All jobs that live, and the last ended ones."""
 
     def __init__(self, epoll: Epoll, budget: ByteBudget) -> None:
         self._epoll = epoll
@@ -189,7 +189,8 @@ class JobRegistry:
     def find(self, name: str, viewer: Viewer) -> list[JobRecord]:
         """By id, else by name (a living job before ended ones), else by the beginning of an id, four letters or more.
 
-        By name only what the viewer may know by name: else who guesses would learn it. Of several, a user's own.
+        By name only jobs whose names the viewer may see: otherwise a guess could be confirmed. Of several, the viewer's
+        own.
         """
         exact = self._records.get(name)
         if exact is not None:
@@ -216,14 +217,14 @@ class JobRegistry:
         wrapper.watch(self._epoll, lambda: self.on_wrapper_end(record))
 
     def forget(self, record: JobRecord) -> None:
-        """A submission that came to nothing."""
+        """Forget a submission that was not admitted."""
         if self._records.get(record.id) is record:  # else its wrapper has submitted it again meanwhile
             del self._records[record.id]
         self._let_go(record)
         self._uncount(record)
 
     def end(self, record: JobRecord) -> None:
-        """The job is over; it is kept for a while, for whoever asks what became of it."""
+        """The job has ended. It is kept for a while, for questions about its end."""
         if record.state is JobState.ENDED:
             return
         record.become(JobState.ENDED)
@@ -252,12 +253,12 @@ class JobRegistry:
                 listener.end()
 
     def close(self) -> None:
-        """Let go of all processes; the jobs stay."""
+        """Close the handles of all processes; the jobs stay."""
         for record in self._records.values():
             self._let_go(record)
 
     def _uncount(self, record: JobRecord) -> None:
-        """Once: a call that breaks off late may forget an record that has ended already."""
+        """Once: a call that ends late may forget a record that has ended already."""
         self.byte_budget.change(record.spec.uid, -record.bytes)
         record.bytes = 0
 

@@ -1,16 +1,15 @@
-"""state.json: what a daemon leaves for its successor; recovery.py reads it.
+"""state.json: what a daemon leaves for the next one; recovery.py reads it.
 
     version, time   of the file; the time on the wall's clock
     core            persistence.py, of the node
-    jobs            by id: who has submitted it and what that has started, whose ends are the end of the job;
-                    under "note" what persistence.py writes of the job, or under "queued" what it asks for and
-                    until when it waits
+    jobs            by id: the wrapper and its program, whose ends are the end of the job; under "note" the core's
+                    part of the job (persistence.py), or under "queued" its submission and the end of its wait
 
-The file is whole at every moment, and made anew at each change. A job's part of it is made once and kept, so that what
-a change costs with a thousand jobs is to put texts together.
+The file is whole at every moment, and written again at each change. The text of a job is made once and kept, so that a
+change with a thousand jobs costs only to join texts.
 
-A write ends with fsync before the rename: some file systems say only then that they are full. On tmpfs, where the file
-lies unless somebody has chosen otherwise, that costs nothing.
+A write ends with fsync before the rename: some file systems report only then that they are full. On tmpfs, the usual
+place of the file, that costs nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Planned:
 
     job: str = ""
     spec: JobSpec | None = None
-    """What the job's becomes."""
+    """The job's new specification."""
     released: str = ""
     """A reservation that ends."""
 
@@ -53,7 +52,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fresh = path.with_name(f".{path.name}.new")  # the only one: a daemon that dies here leaves no litter
+        self._fresh = path.with_name(f".{path.name}.new")  # always this name: a killed daemon leaves at most one
         self._texts: dict[str, tuple[object, str]] = {}
 
     def write(
@@ -77,11 +76,11 @@ class StateFile:
             self._fresh.replace(self.path)
         except OSError:
             with contextlib.suppress(OSError):
-                self._fresh.unlink()  # what is full should not hold half a file of ours as well
+                self._fresh.unlink()  # a full disk should not hold half a file as well
             raise
 
     def _text_of(self, record: JobRecord, job: Job | None) -> tuple[object, str]:
-        """The text, and what it was made of: as long as that is the same, so is the text."""
+        """The job's text, and the key that it was made for: the same key means the same text."""
         made_of = (
             *(record.wrapper, record.main, record.state, record.patience),
             job and (job.spec, job.open, job.saved_at, tuple(job.bounds)),
@@ -101,14 +100,14 @@ class StateFile:
 
 
 def _queued(record: JobRecord) -> dict[str, Any]:
-    """`until` is on the core's clock; `patience`, of time.time(), is for after a boot and for earlier versions."""
+    """`until` is by the core's clock; `patience`, by time.time(), is for use after a boot and for older daemons."""
     until = record.patience
     patience = None if until is None else time.time() + until - time.monotonic()
     return {"spec": persistence.spec_to_note(record.spec), "until": until, "patience": patience}
 
 
 def boot() -> str | None:
-    """This boot's name. The core's clock runs on from one daemon to the next as long as it is the same."""
+    """The id of this boot. The core's clock continues from one daemon to the next within one boot."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return None

@@ -1,1 +1,1 @@
-"""What one user may ask for and fill: access, descriptors and jobs, time of the loop, bytes."""
+"""What one user may take: access by the rules, descriptors and jobs, time of the loop, bytes."""

@@ -1,8 +1,7 @@
-"""The door to the core: what jobs come with is measured against the rules of the settings file, and who may do what.
+"""Access: checks new jobs and changes against the rules of the settings file, and what each user may see.
 
-rules.py decides; this module knows the settings of the moment, the users' groups and the GPUs. It is asked by
-whatever can bring or change a job: the API, and the shims of programs that come with the environment alone. A job
-that is there already is not asked about again, whatever a reload has changed.
+rules.py decides; this module has the present settings, the users' groups and the GPUs. The API asks it, and the
+handshake for programs whose job the environment alone makes. Admitted jobs are not checked again after a reload.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Access:
     def __init__(
         self, core: Callable[[], NodeState], config: Callable[[], Config], identities: Identities, limits: UserLimits
     ) -> None:
-        """`core` and `config` give those of the moment: both may be replaced while the daemon runs."""
+        """`core` and `config` return the present ones: both may be replaced while the daemon runs."""
         self._core = core
         self._config = config
         self._identities = identities
@@ -38,12 +37,12 @@ class Access:
     # ---- who ---------------------------------------------------------------------------------------
 
     async def meet(self, uid: int) -> None:
-        """Before a user is decided about: its groups, if anything depends on them."""
+        """Wait until the user's groups are known, if a rule depends on them."""
         if self._needs_groups():
             await self._identities.get(uid)
 
     def when_met(self, uid: int, then: Callable[[], None]) -> None:
-        """The same for callers that cannot wait: they are called, mostly at once."""
+        """The same for callers that cannot wait: `then` is called, mostly at once."""
         if self._needs_groups():
             self._identities.when_known(uid, then)
         else:
@@ -54,7 +53,7 @@ class Access:
         return config.rules.need_groups or bool(config.admin_group)
 
     def is_admin(self, uid: int) -> bool:
-        """root, and who is in the group of administrators: they see and change the jobs of all users."""
+        """root and members of the administrators' group: they see and change the jobs of all users."""
         group = self._config().admin_group
         return uid == 0 or (bool(group) and group in self._identities.known(uid).groups)
 
@@ -65,11 +64,11 @@ class Access:
     # ---- what --------------------------------------------------------------------------------------
 
     def budget(self, uid: int, request: Quantity | None, limit: Quantity | None) -> tuple[Budget, str]:
-        """A job's budget, and the place in the settings file that has it where the job itself says nothing."""
+        """A job's budget, and its place in the settings file if the job itself sets none."""
         return rules.budget(self._config().rules, self._identities.known(uid), request, limit)
 
     def admit(self, spec: JobSpec, own: Sequence[int]) -> JobSpec | Reason:
-        """A new job, as it may be. `own`: what the live jobs of its user cost, in bytes, one number a job."""
+        """A new job as it is allowed. `own`: bytes of the daemon's memory for each live job of its user."""
         who = self._identities.known(spec.uid)
         full = self._is_full(spec, own)
         if full:
@@ -86,7 +85,7 @@ class Access:
         return rules.reserve(self._config().rules, who, spec, totals, own, bound=self._limits.is_bound(spec.uid))
 
     def _is_full(self, spec: JobSpec, own: Sequence[int]) -> str:
-        """What the user has so many of that one more job cannot be kept; "": nothing."""
+        """Why one more job of this user cannot be kept; "": it can."""
         most = self._limits.most_jobs(spec.uid)
         if most is None:
             return ""
@@ -97,7 +96,7 @@ class Access:
         return ""
 
     def change(self, spec: JobSpec, event: BudgetChanged) -> BudgetChanged | Reason:
-        """What a user wants to change of a job of its own. `spec`: as the job was submitted."""
+        """A user's change of its own job, as it is allowed. `spec`: as the job was submitted."""
         job = self._core().jobs.get(event.job)
         old = job.spec if job is not None else spec
         new = old._replace(

@@ -1,4 +1,4 @@
-"""What one reader of a stream has not read yet: records of the node, notices of a job.
+"""Items of a stream (records of the node, notices of a job) that one reader has not read yet.
 
 A reader that does not keep up loses the oldest items, so that the daemon's memory stays bounded. The reader is told how
 many it lost.
@@ -52,7 +52,7 @@ class Backlog(Generic[Item]):
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        """What this reader does not want, others' for instance, cannot push out what it does."""
+        """Items that this reader does not want, others' for instance, cannot displace those that it wants."""
         if self._ended or not self._wanted(item):
             return
         if self._items and (len(self._items) >= UNREAD or not self._room):
@@ -77,7 +77,7 @@ class Backlog(Generic[Item]):
         self._more.set()
 
     async def take(self, patience: float | None) -> Batch[Item]:
-        """The next few, as soon as there are some, or nothing when the patience is at its end."""
+        """The next few items, as soon as there are some; none after `patience` seconds."""
         try:
             async with asyncio.timeout(patience):
                 await self._more.wait()

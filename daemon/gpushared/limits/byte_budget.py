@@ -1,7 +1,7 @@
-"""How many bytes the daemon holds for each user: the text of jobs, requests that come, answers that are not read yet.
+"""Bytes that the daemon holds for each user: the text of jobs, requests under way, answers that are not read yet.
 
-One number for all of it, and one bound. What a user can wait with (answers, event streams, bodies of requests) waits
-until there is room; a job for whose text there is no room is refused. Others notice nothing of either.
+They have one sum and one bound. Answers, event streams and bodies of requests wait until there is room; a job whose
+text has no room is refused. Other users notice neither.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gpushare.job_spec import JobSpec
 MOST = 16 * 2**20
 """Bytes for one user."""
 MOST_OF_JOBS = MOST // 2
-"""Bytes: the rest is for what a user can wait with. What jobs take comes back only when they end."""
+"""Bytes for jobs, which come back only when they end. The rest is for everything that can wait."""
 AROUND_A_JOB = 4096
 """Bytes."""
 WOKEN_AT_ONCE = 8
-"""Waiters that look again when bytes are let go: all of them at once would be a long pass of the loop."""
+"""Waiters that are woken when bytes are freed: all at once would make a long pass of the loop."""
 
 
 class ByteBudget:
@@ -61,19 +61,19 @@ class ByteBudget:
         woken = 0
         while waiting and woken < WOKEN_AT_ONCE:
             waiter = waiting.popleft()
-            if not waiter.done():  # else its client has gone
+            if not waiter.done():  # otherwise its client has gone
                 waiter.set_result(None)
                 woken += 1
         if not waiting:
             del self._waiting[uid]
 
     def look_again(self) -> None:
-        """Wake some of those who wait with room: one that was woken may have gone without using it."""
+        """Wake some waiters for which there is room: an earlier one may have gone without using it."""
         for uid in list(self._waiting):
             self._wake(uid)
 
 
 def bytes_of(spec: JobSpec) -> int:
-    """What a job costs beside its notices: its text, here, in the core and in the notes, and what is around it."""
+    """Bytes that a job costs beside its notices: its text here, in the core and in state.json, and its objects."""
     texts = (spec.request_source, spec.limit_source, *spec.command, *(spec.devices or ()))
     return AROUND_A_JOB + 2 * sum(map(len, texts))

@@ -1,5 +1,5 @@
-"""FairShare: a user who has had a short time of the event loop waits for its next pass. So one user with thousands of
-busy connections makes a pass longer by its slice and no more, while a user alone on the node loses nothing.
+"""FairShare: after a short time of the event loop a user waits for the next pass. So one user with thousands of busy
+connections makes a pass longer by one slice only, and a user alone on the node loses nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable
 
 SLICE = 0.004
-"""Seconds for one user; what has begun is not interrupted."""
+"""Seconds for one user; work that has begun is not interrupted."""
 
 
 class FairShare:
-    """Who has had how much, from one full slice to the next: to count anew in each pass would cost a pass each time."""
+    """The time that each user has had. It is cleared after a full slice, not in each pass, which would cost a callback
+    a pass."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -36,17 +37,17 @@ class FairShare:
         self._set_next()
 
     async def enter(self, uid: int) -> None:
-        """For work of unknown length: one of these per pass and user."""
+        """For work of unknown length: one piece a pass for each user."""
         if not self.may(uid) or uid in self._waiting:
-            turn: asyncio.Future[None] = self._loop.create_future()
+            begun: asyncio.Future[None] = self._loop.create_future()
 
             def begin() -> None:
-                if not turn.done():  # else its client has gone meanwhile
+                if not begun.done():  # otherwise its client has gone meanwhile
                     self.spend(uid, SLICE)
-                    turn.set_result(None)
+                    begun.set_result(None)
 
             self.wait(uid, begin)
-            await turn
+            await begun
         else:
             self.spend(uid, SLICE)
 

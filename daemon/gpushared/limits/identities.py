@@ -1,8 +1,8 @@
-"""Who users are by the node's accounts: their names and groups, for the rules of the settings file.
+"""Names and groups of users, for the rules of the settings file.
 
-The account database may be a server that takes seconds to answer, or does not: it is asked on threads, never by the
-loop, and only where a rule or the group of administrators is about groups at all. An answer is used for a while and
-then renewed beside its use; reading the settings again forgets all of them.
+The account database may be a server that takes seconds to answer, or never does. It is asked on threads, and only if a
+rule or the administrators' group depends on groups. An answer is used for a while and then renewed in the background;
+a reload of the settings forgets all answers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Identities:
         self._sparingly = Sparingly()
 
     def known(self, uid: int) -> Who:
-        """What is known; a user that nobody has asked about has a name and no groups."""
+        """What is known so far; an unknown user has a name and no groups."""
         found = self._known.get(uid)
         if found is None:
             return Who(uid, user_name(uid))
@@ -87,7 +87,7 @@ class Identities:
             self._ask(uid).add_done_callback(lambda done: None if done.cancelled() else self.when_known(uid, then))
 
     def forget(self) -> None:
-        """Groups may have changed. Answers that are on their way are not used for what comes."""
+        """Groups may have changed. Answers that are on their way are not used later."""
         self._known.clear()
         self._asked.clear()
 
@@ -113,7 +113,7 @@ class Identities:
         if error is not None:
             if self._sparingly.allow(uid) is not None:
                 log.error("the groups of a user cannot be looked up", extra=facts(uid=uid, error=repr(error)))
-            # Better without groups for a while than never: rules about everybody hold in any case.
+            # Better without groups for a while than never: rules about all users hold in any case.
             who = self._known[uid][1] if uid in self._known else Who(uid, str(uid))
         else:
             who = done.result()

@@ -1,4 +1,4 @@
-"""What a server shares out among users, in one place."""
+"""All that one user may take of a server."""
 
 from __future__ import annotations
 

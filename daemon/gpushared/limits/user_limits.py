@@ -1,7 +1,7 @@
-"""How much of the daemon one user may fill: descriptors, of which it has only so many, and jobs.
+"""How many of the daemon's descriptors one user may take, and how many jobs.
 
-The user whose daemon it is, and root, are not counted out: nobody else can connect to a user's daemon, and on a node
-root must always get in.
+The daemon's own user and root are not bound: only that user can connect to a user's daemon, and root must always be
+able to connect to a node's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEPT_BACK = 8
 API_CONNECTIONS = 1024
 """Of one user: each `gpushare run` has one open."""
 JOBS = 1024
-"""Of one user at once, where the settings say nothing: each costs descriptors and a part of every look at all jobs."""
+"""Of one user at once, unless the settings say otherwise: each costs descriptors and time."""
 JOBS_SHARE = 16
 
 
@@ -31,7 +31,7 @@ class UserLimits:
         self._total = 0
 
     def is_bound(self, uid: int) -> bool:
-        """Whether the user has to share with others."""
+        """Whether bounds hold for this user."""
         return uid not in self._own
 
     def has_room(self, uid: int, descriptors: int) -> bool:

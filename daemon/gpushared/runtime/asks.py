@@ -1,4 +1,4 @@
-"""The asks of processes that the core has not answered yet, and who waits for each answer."""
+"""The asks that the core has not answered yet, and their callers."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Asks:
         self.open[event.ask] = OpenAsk(event, answer, time.monotonic())
 
     def answer(self, done: do.Attached | do.Granted | do.Denied, line: int | None) -> None:
-        """Hand the core's answer on, unless nobody waits for it any more."""
+        """Hand the core's answer on, unless its caller has gone."""
         ask = self.open.get(done.ask)
         if ask is not None:
             ask.answer(done, line)
             self.open.pop(done.ask, None)
 
     def drop(self, number: int) -> None:
-        """Nobody waits for the answer any more."""
+        """The caller has gone."""
         self.open.pop(number, None)
 
     def refuse(self, number: int) -> bool:

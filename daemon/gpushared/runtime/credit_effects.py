@@ -58,7 +58,7 @@ class CreditEffects:
         core, credit = self._core_loop.core, self._credit
         shares, watched = core.gpus[gpu].shares, core.watched(gpu)
         before = credit.stamps(watched, gpu)
-        # First who is asking, then what is used: a call that takes its credit in between is seen to have done so.
+        # `asking` before `used`: a call that takes its credit in between is then seen to have taken it.
         asking = credit.asking(shares, gpu)
         used = credit.used_by(shares, gpu)
         after = credit.stamps(watched, gpu)
@@ -72,14 +72,14 @@ class CreditEffects:
             self._credit.trim(process, wish.gpu, wish.size, wish.within)
 
     def trimmed(self, client: Client) -> None:
-        """The process has ended a trim: a claim should not have to wait for the next look to get the memory."""
+        """The process has ended a trim: look at once, so that a waiting claim gets the memory at once."""
         core = self._core_loop.core
         for gpu in client.page.gpus:
             if gpu in core.gpus and core.gpus[gpu].asks:
                 self._core_loop.feed(self.used_seen(gpu))
 
     def _budget_set(self, done: do.BudgetSet) -> None:
-        """Into the pages before the answer: a user who changes a job and then asks it must find the change there."""
+        """Write it into the pages before the answer: the job must see the change when `gpushare set` returns."""
         core = self._core_loop.core
         terms = Terms.of(core.jobs[done.job].spec)
         for process in core.jobs[done.job].processes:

@@ -1,6 +1,6 @@
-"""Questions to the driver whose answers become events: what GPUs there are, and how their memory is used.
+"""Questions to the driver whose answers become events: which GPUs there are, and how their memory is used.
 
-Never in the loop: a driver that hangs would stop the whole daemon.
+They run on a thread: a driver that hangs must not stop the daemon's loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpushared.runtime.core_loop import CoreLoop
 from gpushared.system.logs import facts, log
 
 SILENT_AFTER = 1.0
-"""Seconds for which the driver is waited for; what waits for its figures goes on without them."""
+"""Seconds to wait for the driver; then claims and requests go on without its figures."""
 
 
 class DriverQuestions:
@@ -47,7 +47,7 @@ class DriverQuestions:
     # ---- which GPUs there are ----------------------------------------------------------------------
 
     def find_gpus(self) -> None:
-        """At the start, when there is nothing else to do yet."""
+        """At the start. Blocks."""
         self.take_in_gpus(self._gpus.driver.list())
 
     def take_in_gpus(self, found: list[GpuInfo]) -> None:
@@ -55,7 +55,7 @@ class DriverQuestions:
             self._core_loop.feed(gpu_found(info))
 
     def look_for_gpus(self, then: Callable[[], None]) -> None:
-        """Calls `then` when the driver has said what GPUs there are, or has said nothing for a while."""
+        """Call `then` when the driver has listed its GPUs, or has not answered for SILENT_AFTER."""
         answered = False
 
         def go_on(future: asyncio.Future[list[GpuInfo]] | None = None) -> None:
@@ -131,7 +131,7 @@ class DriverQuestions:
             self._core_loop.feed(Unmet(process, gpu, count))
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
-        """Of a job with one process the page has the exact peak; of several, what the samples meet."""
+        """The page has the exact peak of a job with one process. For several, the samples give the peak."""
         shares = self._core_loop.core.gpus[gpu].shares
         by_job: dict[str, list[int]] = {}
         for process, share in shares.items():
@@ -144,7 +144,7 @@ class DriverQuestions:
             self._registry.note_peak(job, gpu, sum(amounts))
 
     def _note_observed(self, gpu: str, strays: Mapping[int, Stray], by_pid: Mapping[int, int]) -> None:
-        """Of a job that is only observed, the samples are all that is known."""
+        """The peak of a job that is only observed: the samples are all that is known of it."""
         amounts: dict[str, int] = {}
         for pid, stray in strays.items():
             if self._core_loop.core.jobs[stray.job].spec.observe:

@@ -1,4 +1,4 @@
-"""Processes with a page: from the adoption of the page until the process has gone."""
+"""Processes with a page, from the adoption of the page to the end of the process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProcessLifecycle:
         self._broken = int(lib.gs_pages_broken())
 
     def adopt(self, client: Client) -> None:
-        """A process has a page: know it until it has gone."""
+        """A process has a page: watch it until it ends."""
         self._clients.add(client)
         self._credit.pages[client.id] = client.page
         self._limits.enter(client.uid, PER_CLIENT)
@@ -81,7 +81,7 @@ class ProcessLifecycle:
             self._jobs.end(record)
 
     def give_up_broken(self) -> None:
-        """Give up processes that have cut their page short: nobody knows any more what they use."""
+        """Give up processes that have truncated their page: their use is unknown."""
         broken = int(lib.gs_pages_broken())
         if broken == self._broken:
             return

@@ -1,4 +1,4 @@
-"""Publishes in the pages what could be granted: in rounds, a few processes at a time."""
+"""Publishes in the pages how much could be granted: in rounds, a few processes at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpushared.core import instructions as do
 from gpushared.core.node import NodeState
 
 PUBLISH_EVERY = 0.005
-"""Seconds: pages are at most so late, so that a burst of asks costs one round. A round over hundreds of processes comes
-later: see PUBLISH_SHARE."""
+"""Seconds between two rounds, so that a burst of asks costs one. With hundreds of processes it is more: see
+PUBLISH_SHARE."""
 PUBLISH_SHARE = 0.05
 """The part of the daemon's time that rounds may take."""
 PUBLISH_AT_ONCE = 32
@@ -36,7 +36,7 @@ class Publisher:
         self._wanted.add(wish.gpu)
         if not self._in_round:
             self._in_round = True
-            # Not at once: many may ask in the same moment, and the last of them should not wait for this.
+            # Not at once: many programs may ask in the same moment, and the last of them should not wait for this.
             self._loop.call_at(max(self._not_before, self._loop.time() + PUBLISH_EVERY), self._begin_round)
 
     def publish(self, gpu: str, processes: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ class Publisher:
         self._go_on()
 
     def _go_on(self) -> None:
-        """What is wanted meanwhile is for the next round."""
+        """Continue the round. GPUs that change meanwhile are for the next round."""
         started = self._loop.time()
         try:
             if self._left:

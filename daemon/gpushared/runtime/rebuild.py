@@ -1,4 +1,4 @@
-"""Makes a core's state from what stands outside it. A restart of the daemon and a failure of the core are one thing:
+"""Makes a core's state from what is outside it. A restart of the daemon and a failure of the core use the same code:
 
     GPUs          from the inventory
     jobs          from the registry
@@ -6,10 +6,10 @@
     the queue     from the registry, in order of arrival
     the rest      from what an earlier core knew (Earlier): reservations, ages, learned overheads
 
-A daemon that starts fills the registry and the clients first (recovery.py), and reads Earlier from state.json. After a
-failure both are there, and Earlier is the core that failed, as far as a half change of it does no harm: also health,
-counters, stories, and memory on its way back. What was going on is lost in both cases: a claim begins again with the
-time that it has left.
+A daemon that starts first fills the registry and the clients (recovery.py), and reads Earlier from state.json. After a
+failure both are there, and Earlier is taken from the failed core: also health, counters, stories, and memory on its way
+back, which do no harm if they are half changed. Reclaims under way are lost in both cases: a claim begins again with
+the time that it has left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpushared.runtime.driver_questions import gpu_found
 
 
 class Outside(NamedTuple):
-    """What stands outside a core."""
+    """What is outside a core."""
 
     gpus: Inventory
     jobs: JobLifecycle

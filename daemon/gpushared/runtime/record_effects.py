@@ -1,4 +1,4 @@
-"""Records of the core, as they are made: to those who follow, into the history, into the daemon's log."""
+"""Passes the core's records to followers, into the history, and into the daemon's log."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""After a restart: fills the registry and the clients from what the earlier daemon left, and has the core rebuilt.
+"""After a restart: fills the registry and the clients from what the earlier daemon left, then rebuilds the core.
 
     the jobs        from state.json, if their wrapper or one of their processes lives
     the processes   from their pages: each has the words, the owner's pid and start time, and the job's id
 
-A job that state.json does not name is made from its pages and the ledger. A state.json that cannot be read is set
-aside: the pages hold what matters. Shims then connect again and present their pages, wrappers register again under
-their job's id, and both find everything as it was.
+A job that is not in state.json is made from its pages and the ledger. A state.json that cannot be read is renamed and
+kept: the pages have what matters. Shims then connect again and present their pages, wrappers register again under
+their job's id, and both go on as before.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from gpushared.system.logs import facts, log
 from gpushared.system.processes import Process, command_of
 
 ASKS_AGAIN_WITHIN = 30.0
-"""Seconds for which a queued job keeps its place, or what it has got, until its wrapper asks for it again."""
+"""Seconds for which a queued job keeps its place, or its admission, until its wrapper asks for it again."""
 
 Adopt = Callable[[Client], None]
-"""Knows a process with a page from now on (process_lifecycle.py)."""
+"""ProcessLifecycle.adopt."""
 
 
 def recover(core_loop: CoreLoop, outside: Outside, found: FoundState, pages: Pages, adopt: Adopt) -> None:
@@ -78,8 +78,8 @@ def read_jobs(outside: Outside, found: FoundState, with_pages: set[str]) -> Earl
 def _open_running(
     outside: Outside, job: JobRestored, identity: dict[str, Any], found: FoundState, *, has_pages: bool
 ) -> None:
-    # A wrapper that has ended its job may live on; the job does not, once its processes are gone.
-    # One that was killed has left its job to its program.
+    # A wrapper that has ended its job may live on; the job ends with its last process all the same.
+    # If the wrapper was killed, the job lasts as long as its program.
     wrapper = (_find(identity.get("wrapper")) or _find(identity.get("main"))) if job.open else None
     if wrapper is None and not has_pages:
         return
@@ -132,7 +132,7 @@ def _until(queued: dict[str, Any], found: FoundState) -> float:
 
 
 def _set_beginning(record: JobRecord, identity: dict[str, Any], found: FoundState) -> None:
-    """Not before 1970 nor to come: it is shown as a date, and is the order of the queue."""
+    """Not before 1970 and not in the future: it is shown as a date, and the queue is in its order."""
     with contextlib.suppress(persistence.OddNote):
         began = record.began - max(0.0, record.started - persistence.seconds(identity.get("started")))
         if found.same_clock and "began" in identity:
@@ -152,8 +152,8 @@ def _find(identity: object) -> Process | None:
 
 
 def take_in(outside: Outside, adopt: Adopt, page: Page, owner: Process) -> Client | None:
-    """A page of an earlier daemon: knows its process from now on, and its job if the registry does not. The core has
-    to be told of both. None: the page names no job, and is closed."""
+    """Adopt a page of an earlier daemon with its process, and its job if the registry does not have it. The core is not
+    told. None: the page names no job, and is closed."""
     header = page.header
     if header.job_id == 0:
         page.close(remove=False)
@@ -174,10 +174,10 @@ def take_in(outside: Outside, adopt: Adopt, page: Page, owner: Process) -> Clien
 
 
 def _spec_of(page: Page, owner: Process, lines: list[LineSeen]) -> JobSpec:
-    """The specification of a job of which only a page is left."""
+    """The specification of a job whose only trace is a page."""
     header = page.header
     terms = page.account.terms if page.account is not None else None
-    if terms is None:  # of a daemon that wrote none
+    if terms is None:  # an older daemon's
         request = max((seen.request for seen in lines), default=0)
         limit = max((seen.limit for seen in lines), default=0)
         amounts = _of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX

@@ -39,7 +39,7 @@ from gpushared.system.epoll import Epoll
 
 @dataclass(slots=True)
 class Traffic:
-    """What came over the shims' socket."""
+    """Counts of frames from shims."""
 
     asks: int = 0
     bad_frames: int = 0
@@ -92,7 +92,7 @@ class Shell:
 
     @property
     def core(self) -> NodeState:
-        """The core of the moment: another one takes its place when it fails."""
+        """The present core. After a failure another one takes its place."""
         return self.core_loop.core
 
     def feed(self, event: Event) -> None:
@@ -103,7 +103,7 @@ class Shell:
         self._credit_effects.trimmed(client)
 
     def recover(self, pages: Pages) -> None:
-        """Know what an earlier daemon left. The GPUs must be known already."""
+        """Take over what an earlier daemon left. The GPUs must be known already."""
         recover(self.core_loop, self._outside, FoundState(self._state_file.path), pages, self.processes.adopt)
 
     @property
@@ -127,7 +127,7 @@ class Shell:
     # ---- the state file ----------------------------------------------------------------------------
 
     def _persist(self, _: do.Persist) -> None:
-        """Once for all changes of a while, and not while a process that starts waits for its next answer."""
+        """Soon, not at once: one write for many changes, and no process that starts waits for it."""
         self.commits.soon()
 
     def _write_state(self, planned: Planned) -> None:
@@ -139,8 +139,8 @@ class Shell:
         rebuild(self.core_loop, self._outside, Earlier.of(failed))
 
     def _tell_caller(self, failed: Event | do.Instruction) -> None:
-        """A submission is answered with the failure; a reservation that was half made is forgotten, so that the caller
-        gets no answer, which says the same."""
+        """Answer a submission with the failure. A reservation that was half made is forgotten: its caller gets no
+        answer, which means failure."""
         if isinstance(failed, ReservationAsked | do.ReservationMade):
             self.core.forget_reservation(failed.reservation)
         record = self.registry.get(getattr(failed, "job", ""))

@@ -39,7 +39,7 @@ class Stopper:
         found = (open_stray(-id, record.id) for id in wish.processes if id < 0)
         strays = [stray for stray in found if stray is not None]
         ids = {client.process: client.id for client in clients} | {stray: -stray.pid for stray in strays}
-        # An allocation that waits for a claim of its own would hold the program's signal handler up.
+        # An allocation that waits for a claim would delay the program's signal handler.
         sent = stop(record, list(ids), number)
         for stray in strays:
             stray.close()
@@ -49,7 +49,7 @@ class Stopper:
         if not spared:
             return None
         if not reached:
-            record.reclaim = None  # however it ends, that is not our doing
+            record.reclaim = None  # its end is not a reclaim's then
         return LeftAlone(wish.job, {process.pid: ids.get(process) for process in spared})
 
     def stop_job(self, record: JobRecord, by: str, *, now: bool) -> tuple[int, int]:

@@ -1,11 +1,11 @@
-"""GS_HELLO: who a process is, whose job it is, and which page is its own.
+"""Answers GS_HELLO: which process it is, which job it belongs to, and which page it has.
 
     GPUSHARE_JOB set        the job of that id, if the process's user may
-    the environment alone   a job of its own; a child of such a process that says the same joins its parent's job
-    a page presented        the process had a daemon before: it keeps its page, whatever else has been lost
+    the environment alone   a job of its own; a child of such a process with the same budget joins its parent's job
+    a page presented        the process had a daemon before: it keeps its page
 
-A job that nobody here knows any more (a daemon without its notes) is made again from what the process says, or
-from its page. That gives no one more than a new job would.
+A job that this daemon does not know (state.json was lost) is made again from the process's frame or page. That gives a
+process no more than a new job would.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HAS_PAGE = int(lib.GS_HELLO_HAS_PAGE)
 PAGES_PER_PROCESS = 64
 """A process needs one; each costs the daemon descriptors and a job."""
 ANCESTORS = 32
-"""How far up a job of the environment alone is looked for."""
+"""Processes upwards among which the job of a parent is looked for."""
 STEP_BITS = (int(lib.GS_RUNG_TRIM), int(lib.GS_RUNG_TERM), int(lib.GS_RUNG_KILL))
 """In HELLO, in the order of JOB_STEPS."""
 REFILL_AFTER = 0.02
@@ -50,7 +50,7 @@ REFILL_AFTER = 0.02
 
 @dataclass(slots=True)
 class Welcome:
-    """What GS_WELCOME will say."""
+    """The content of GS_WELCOME."""
 
     status: int
     page_id: int = 0
@@ -59,7 +59,7 @@ class Welcome:
     text: str = ""
     client: Client | None = None
     new: bool = False
-    """When it is sent, introduce() must follow, before anything else."""
+    """Call introduce() right after sending."""
 
 
 class Refusal(Exception):
@@ -115,13 +115,13 @@ class Handshake:
     def _known(self, peer: Process, uid: int, hello: Any, descriptor: int | None) -> Client | None:
         """The client whose page is presented; None: no page, or one that is not this process's own.
 
-        A forked child presents its parent's page, if its shim does not know better: it gets one of its own.
+        A forked child may present its parent's page. It gets one of its own.
         """
         if not hello.flags & HAS_PAGE:
             return None
         client = self.shell.clients.get(hello.page_id)
         if client is not None:
-            # Without the descriptor too (the program may have closed it): who a process is, the kernel says.
+            # The descriptor is not needed (the program may have closed it): the kernel tells which process it is.
             return client if client.process.same(peer) and client.uid == uid else None
         if descriptor is None:
             return None
@@ -146,14 +146,14 @@ class Handshake:
         return client
 
     def _tell_core(self, client: Client) -> None:
-        """Of a process that an earlier daemon knew, and of its job if need be."""
+        """Restore a process of an earlier daemon in the core, and its job if the core does not have it."""
         record = self.shell.registry.get(client.job)
         if record is not None and record.id not in self.shell.core.jobs:
             self.shell.feed(new_to_core(record, [client]))
         self.shell.feed(client.restored())
 
     def _limits(self, record: JobRecord | None) -> dict[bytes, int]:
-        """What a page may say at most that it was given, on each GPU."""
+        """The most credit to believe of a page, on each GPU, in bytes."""
         gpus, limit = self.shell.core.gpus, record.spec.limit if record is not None else MAX
         return {
             identity: min(limit.resolve(gpus[gpu].total), gpus[gpu].capacity)
@@ -165,7 +165,7 @@ class Handshake:
 
     def _newcomer(self, peer: Process, uid: int, hello: Any) -> Client:
         for earlier in self.shell.clients.of_pid(peer.pid):
-            # The same process, but the program that had this page is no more: exec.
+            # The same process, but another program: the one that had this page has called exec.
             if earlier.connection is None and has_page(earlier.process, earlier.page) is False:
                 self.shell.processes.gone(earlier)
         mine = len(self.shell.clients.of_pid(peer.pid))
@@ -259,7 +259,7 @@ def _budget(hello: Any) -> Budget:
 
 @lru_cache(64)
 def _budget_of(request: tuple[int, int], limit: tuple[int, int]) -> Budget:
-    """A job's processes all say the same."""
+    """Cached: all processes of a job send the same."""
     try:
         return Budget.of(_amount(*request), _amount(*limit))
     except GpushareError as error:

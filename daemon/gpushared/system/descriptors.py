@@ -1,10 +1,9 @@
-"""Descriptors that clients send along with what they say (SCM_RIGHTS), and that nobody has asked for.
+"""Closes descriptors that clients send (SCM_RIGHTS) and that the daemon did not ask for.
 
-Closing a descriptor is not always quick: a TCP socket that lingers waits for its data to be sent, as long as its
-owner has set; a file on the owner's own file system (FUSE) waits for that to answer. The kernel does the same when a
-receiver leaves no room for descriptors and they are dropped. So the daemon always takes all of them (there are at
-most MOST_IN_ONE in a message) and closes them on a thread of the user who sent them: whoever sends stuck ones waits
-for them alone.
+Closing a descriptor may take long: a TCP socket that lingers waits for its data to be sent; a file on the sender's own
+file system (FUSE) waits for that to answer. The kernel waits in the same way if a receiver leaves no room for
+descriptors. So the daemon receives all of them (at most MOST_IN_ONE in a message) and closes them on a thread for the
+user who sent them: only that user waits for stuck ones.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MOST_IN_ONE = 253
 """SCM_MAX_FD of the kernel."""
 SPACE = socket.CMSG_SPACE(MOST_IN_ONE * 4)
 MOST_OPEN = 1024
-"""Of one user that are not closed yet: beyond, this user is not listened to."""
+"""Descriptors of one user that are not closed yet. With more, the daemon does not serve the user until they are."""
 NO_LINGER = struct.pack("ii", 0, 0)
 
 
@@ -72,7 +71,7 @@ class DescriptorCloser:
 
 def _close(descriptor: int) -> None:
     with contextlib.suppress(OSError):
-        stranger = socket.socket(fileno=descriptor)  # an error where it is none
+        stranger = socket.socket(fileno=descriptor)  # an error if it is no socket
         with contextlib.suppress(OSError):
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         stranger.close()
@@ -82,10 +81,10 @@ def _close(descriptor: int) -> None:
 
 
 class CarefulSocket(socket.socket):
-    """A stream that a transport of asyncio reads: what else comes along goes to the closer."""
+    """A stream for a transport of asyncio. Descriptors that come with the data go to the closer."""
 
     def __init__(self, sock: socket.socket, closer: DescriptorCloser, uid: int, most: int) -> None:
-        """Takes the socket over. `most`: bytes that are read at once, for everything read is worked off at once."""
+        """Takes the socket over. `most`: bytes that are read at once, because all that is read is handled at once."""
         super().__init__(fileno=sock.detach())
         self._closer = closer
         self._uid = uid

@@ -1,8 +1,8 @@
-"""Whose descriptor is readable: sockets of programs, and pidfds of processes that have ended.
+"""Waits for readable descriptors: sockets of programs, and pidfds of processes that have ended.
 
-An epoll below that of asyncio, which costs a callback object, a context and a selector's key per descriptor and a
-context switch of its own per event: a program that starts waits for two of them, and a hundred that ask wait for each
-other's.
+This is an epoll below that of asyncio. asyncio costs a callback object, a context and a selector key per descriptor,
+and a context switch per event. A program that starts waits for two events, and a hundred programs that ask wait for
+each other's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import select
 from collections.abc import Callable
 
 AT_ONCE = 128
-"""So many callbacks, one each, until others (the API, timers) have their turn."""
+"""Callbacks in one round, before the API and timers are served."""
 
 
 class Epoll:
@@ -24,7 +24,7 @@ class Epoll:
         self._callbacks: dict[int, Callable[[], None]] = {}
         self.in_round = False
         self.after_round: Callable[[], None] = lambda: None
-        """What the callbacks have left to be done together, once each has had its turn."""
+        """Called after the callbacks of a round: for work that they do together."""
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class Epoll:
         self._callbacks[fd] = callback
 
     def remove_reader(self, fd: int) -> bool:
-        """Before it is closed. False: it was not there."""
+        """Call it before the descriptor is closed. False: it was not there."""
         if self._callbacks.pop(fd, None) is None:
             return False
         self._epoll.unregister(fd)
@@ -49,7 +49,7 @@ class Epoll:
         self.in_round = True
         try:
             for fd, callback in ready:
-                # One that an earlier callback has removed may be another's number by now.
+                # An earlier callback may have removed it, and the number may belong to another descriptor now.
                 if callback is not None and known.get(fd) is callback:
                     callback()
         finally:

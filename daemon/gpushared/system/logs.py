@@ -62,7 +62,7 @@ def set_up(level: str, style: str) -> None:
     log.propagate = False
     log.setLevel(LEVELS[level])
     for name in ("aiohttp.server", "asyncio"):
-        # A line for each request that is none: clients decide how many.
+        # Without: clients could write a line for each bad request.
         other = logging.getLogger(name)
         other.handlers[:] = [handler]
         other.propagate = False
@@ -76,7 +76,7 @@ def facts(**values: object) -> dict[str, Any]:
 
 
 class Sparingly:
-    """Lets one message per key through in a while, and counts the rest: a broken client must not fill the disk."""
+    """Allows one message per key in a while, and counts the rest: a broken client must not fill the disk."""
 
     def __init__(self, seconds: float = 60.0) -> None:
         self._seconds = seconds
@@ -96,7 +96,7 @@ class Sparingly:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """What it complains of is what a client has sent; where in the parser that came to light is nobody's concern."""
+    """The message is about a client's data: where the parser noticed it does not matter."""
     if record.exc_info and record.exc_info[0] is not None:
         record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
         record.exc_info = record.exc_text = None

@@ -1,10 +1,10 @@
 """Processes as the kernel knows them: identity, life, and signals that cannot hit the wrong one.
 
-A pid alone names nobody: it is used again. A process is its pid with its start time (field 22 of /proc/PID/stat),
-held by a pidfd from the moment that we meet it. Signals go through the pidfd only, and only to what is still the job's
-user's: exec may change that (gpushare/process_owner.py). A pidfd becomes readable when
-the whole process has ended, a zombie included; /proc calls a process a zombie already when its first thread has
-left, so it is never asked about that.
+A pid alone is not enough: the kernel uses it again. A process is its pid with its start time (field 22 of
+/proc/PID/stat), held by a pidfd from the first contact on. Signals go through the pidfd only, and only to processes
+that still belong to the job's user: exec may change that (gpushare/process_owner.py). A pidfd becomes readable when the
+whole process has ended, a zombie included. /proc calls a process a zombie as soon as its first thread has ended, so its
+state is not used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 
 def _read(path: str) -> bytes | None:
-    """The beginning of a file in /proc; None: no such process, or not for us. A process that starts waits for this."""
+    """The beginning of a file in /proc; None: no such process, or no right to read. Fast: programs that start wait for
+    it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -102,7 +103,7 @@ def command_of(pid: int) -> str:
 
 
 def printable(text: str, longest: int) -> str:
-    """Without control characters: it ends up on terminals and in logs."""
+    """Without control characters, because it is shown on terminals and in logs."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else "?" for c in text)
     return text[:longest]
@@ -121,20 +122,20 @@ def has_mapped(pid: int, name: str) -> bool | None:
 
 
 class Sent(Enum):
-    """What became of a signal."""
+    """The result of a signal."""
 
     REACHED = auto()
     GONE = auto()
     """The process has ended."""
     NOT_THEIRS = auto()
-    """It belongs to another user by now, or we may not signal it: it is left alone."""
+    """It belongs to another user now, or the daemon may not signal it: it was not signalled."""
 
     def __bool__(self) -> bool:
         return self is Sent.REACHED
 
 
 class Process:
-    """One process, from meeting it to its end."""
+    """One process, from the first contact to its end."""
 
     __slots__ = ("_epoll", "pid", "pidfd", "start_time")
 
@@ -157,7 +158,7 @@ class Process:
 
     @classmethod
     def of_peer(cls, sock: socket.socket) -> Process | None:
-        """Who is at the other end of a Unix socket (who called connect), as the kernel says."""
+        """The process that called connect() on a Unix socket, by the kernel."""
         pid, _, _ = peer_credentials(sock)
         if pid <= 0:
             return None
@@ -193,19 +194,19 @@ class Process:
         return self.pidfd >= 0 and not _has_ended(self.pidfd)
 
     def is_ending(self) -> bool:
-        """It has ended, or all of its threads are in their exit, which takes as long as its memory needs to be torn
-        down: it runs no program any more, although its pidfd does not tell so yet."""
+        """It has ended, or all of its threads are in their exit, which lasts while its memory is torn down. It runs no
+        program any more, although its pidfd does not tell so yet."""
         return not self.alive() or _in_exit(self.pid)
 
     def same(self, other: Process) -> bool:
         return self.pid == other.pid and self.start_time == other.start_time
 
     def send(self, number: signal.Signals, uid: int = ROOT) -> Sent:
-        """To a process of a job of this user, if it is still that user's: it may have executed a setuid program. Root's
-        jobs may have processes of any user.
+        """Signal a process of a job of this user, if it still belongs to the user: it may have executed a setuid
+        program. Root's jobs may have processes of any user.
 
-        The pid cannot have been used again as long as the process has not ended, so what /proc says of it is about it.
-        Between the look and the signal a few microseconds pass, in which nothing can be done about an exec.
+        The pid is not used again before the process has ended, so /proc tells about this process. An exec in the few
+        microseconds between the check and the signal is not noticed.
         """
         if self.pidfd < 0:
             return Sent.GONE
@@ -251,7 +252,7 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """pid (0: in a PID namespace that we cannot see into), uid, gid of who called connect()."""
+    """pid (0: in a PID namespace that this process cannot see), uid, gid of the process that called connect()."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, uid, gid = struct.unpack("3i", data)
     return pid, uid, gid

@@ -1,4 +1,4 @@
-"""What a thread answers to the loop."""
+"""The answer of a thread to the loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Reply(Generic[Answer]):
             self._loop.call_soon_threadsafe(self._take, found)
 
     def _take(self, found: Answer | None) -> None:
-        if not self._future.done():  # else nobody waits any more
+        if not self._future.done():  # otherwise its caller has gone
             self._future.set_result(found)
 
     async def wait(self, within: float) -> Answer | None:

@@ -1,8 +1,8 @@
 """The daemon's side of its directory: the lock that makes it the only one, and the sockets in it.
 
-A per-user daemon is started by whichever wrapper needs one first, often by several at once: the lock decides, and
-the losers leave quietly. A daemon that is just ending still holds the lock but no longer answers, so a loser makes
-sure that somebody does answer before it leaves.
+Wrappers start a user's daemon when they need one, often several at once. The daemon that gets the lock serves; the
+others end quietly. A daemon that is just ending still holds the lock but no longer answers, so the others first make
+sure that a daemon answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpushare.errors import GpushareError, NotPermitted
 from gpushare.paths import Runtime
 
 PATIENCE = 5.0
-"""Seconds that a loser waits for the winner to answer or to be gone."""
+"""Seconds to wait for the daemon with the lock to answer or to end."""
 
 
 class AlreadyRunning(GpushareError):
@@ -98,11 +98,11 @@ class RuntimeDir:
             return True
 
     def _make_system(self) -> None:
-        """Open to all users for passing through; what is inside says itself whom it serves."""
+        """All users may pass through it; the files inside have modes of their own."""
         try:
             if not self.directory.is_dir():
                 self.directory.mkdir(mode=0o711)
-                self.directory.chmod(0o711)  # whatever the umask of who has started us
+                self.directory.chmod(0o711)  # the umask of the starter does not count
             found = self.directory.lstat()
         except OSError as error:
             raise NotPermitted(

@@ -1,6 +1,6 @@
-"""What the daemon tells systemd (sd_notify): READY, STATUS, WATCHDOG, STOPPING. One datagram each.
+"""Tells systemd the daemon's state (sd_notify): READY, STATUS, WATCHDOG, STOPPING. One datagram each.
 
-Without NOTIFY_SOCKET (started by hand, or by `gpushare run`) every call is nothing.
+Without NOTIFY_SOCKET (started by hand, or by `gpushare run`) every call does nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import MutableMapping
 
 
 class Notifier:
-    """The service manager's end of the line."""
+    """The connection to the service manager."""
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
         environ = os.environ if environment is None else environment
-        # Taken out of the environment: what the daemon starts has nothing to say to the service manager.
+        # Removed from the environment: processes that the daemon starts must not notify the service manager.
         self._address = environ.pop("NOTIFY_SOCKET", "")
         self.watchdog_interval = _watchdog_interval(environ)
         """Seconds between signs of life, half of what the service manager allows; None: it asks for none."""
 
     def send(self, *assignments: str) -> None:
-        """Send lines such as READY=1. A service manager that does not listen is its own problem."""
+        """Send lines such as READY=1. Does nothing if the service manager does not listen."""
         if not self._address:
             return
         address = self._address
