@@ -55,14 +55,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--driver", choices=("auto", "nvidia", "sim"), help="NVIDIA's driver or the software driver")
     made.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/gpushared.toml")
     made.add_argument("--check-config", action="store_true", help="print the settings in force, and where from")
-    made.add_argument("--log-format", choices=("text", "json"), default="text", help="of its log, on standard error")
-    level = os.environ.get("GPUSHARE_LOG", "")
-    made.add_argument(
-        "--log-level",
-        choices=tuple(logs.LEVELS),
-        default=level if level in logs.LEVELS else "info",
-        help="default: GPUSHARE_LOG, or info",
-    )
+    logs.add_options(made)
     return made
 
 

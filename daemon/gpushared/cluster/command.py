@@ -56,14 +56,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--store", type=Path, metavar="FILE", help="the cluster's file, which is made if it is not there")
     made.add_argument("--socket", type=Path, metavar="PATH", help="where to listen")
     made.add_argument("--config", type=Path, metavar="FILE", help="default: /etc/gpushare/cluster.toml")
-    made.add_argument("--log-format", choices=("text", "json"), default="text", help="of its log, on standard error")
-    level = os.environ.get("GPUSHARE_LOG", "")
-    made.add_argument(
-        "--log-level",
-        choices=tuple(logs.LEVELS),
-        default=level if level in logs.LEVELS else "info",
-        help="default: GPUSHARE_LOG, or info",
-    )
+    logs.add_options(made)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -12,6 +13,18 @@ log = logging.getLogger("gpushared")
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """--log-format and --log-level."""
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="of its log, on standard error")
+    level = os.environ.get("GPUSHARE_LOG", "")
+    parser.add_argument(
+        "--log-level",
+        choices=tuple(LEVELS),
+        default=level if level in LEVELS else "info",
+        help="default: GPUSHARE_LOG, or info",
+    )
 
 
 class TextFormatter(logging.Formatter):
