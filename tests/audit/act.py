@@ -414,15 +414,13 @@ class Act:
     def check_book(self, job: Job, gpu: int) -> None:
         """The auditor judges by what programs reserve: that must never be less than what the driver shows."""
         index = job.plan.gpus.index(gpu)
-        used = reserved = 0
-        for _ in range(4):
-            before = job.book.reserved(index)
-            shown = self.nvml.processes(gpu)
-            used = sum(shown.get(pid, 0) for pid in job.pids())
-            reserved = max(before, job.book.reserved(index))
-            if used <= reserved or job.status is not None:
-                return
-            time.sleep(0.003)
+        if not job.book.watch(index):
+            return
+        shown = self.nvml.processes(gpu)
+        used = sum(shown.get(pid, 0) for pid in job.pids())
+        reserved = job.book.highest(index)
+        if used <= reserved or job.status is not None:
+            return
         text = f"the driver shows {law.mib(used)} where the program has noted {law.mib(reserved)}"
         self.violation("auditor", job, text)
 

@@ -69,6 +69,7 @@ class Slot(ctypes.Structure):
         ("pid", ctypes.c_uint64),
         ("state", ctypes.c_uint64),
         ("reserved", ctypes.c_uint64 * GPUS),
+        ("highest", ctypes.c_uint64 * GPUS),  # the most that was reserved since the auditor began to watch
         ("held", ctypes.c_uint64 * GPUS),
         ("flights", Flight * THREADS),
     )
@@ -181,7 +182,9 @@ class Book:
             total = self.reserved(gpu) + size
             if total > most:
                 return None
-            self.slot.reserved[gpu] += size
+            slot = self.slot
+            slot.reserved[gpu] += size
+            slot.highest[gpu] = max(slot.highest[gpu], slot.reserved[gpu])
             within = total <= self.header.request
             if not within:
                 self.header.reserved_above[gpu] = time.monotonic_ns()
@@ -226,6 +229,19 @@ class Book:
             os.write(self.log_fd, (json.dumps({"pid": os.getpid()} | fact) + "\n").encode())
 
     # -- what the auditor does ---------------------------------------------------------------------------------
+
+    def watch(self, gpu: int) -> bool:
+        """From now on `highest` is what each process had at most. False: a process has the lock now."""
+        if not self.try_lock():
+            return False
+        for slot in self.contents.slots:
+            slot.highest[gpu] = slot.reserved[gpu]
+        self.unlock()
+        return True
+
+    def highest(self, gpu: int) -> int:
+        """No less than the driver can have shown since watch(), although its figures are of different moments."""
+        return sum(slot.highest[gpu] for slot in self.contents.slots)
 
     def facts(self, offset: int) -> tuple[list[dict[str, Any]], int]:
         """The facts written since `offset`, and the next offset."""

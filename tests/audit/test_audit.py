@@ -299,6 +299,25 @@ def test_program_that_notes_less_than_it_has_is_found(forged: Forged) -> None:
     assert forged.found() == [("auditor", "the driver shows 102 MiB where the program has noted 100 MiB")]
 
 
+def test_what_a_program_takes_and_frees_while_the_driver_is_asked_is_noted(forged: Forged) -> None:
+    """On a busy machine the auditor may be interrupted for longer than an allocation lives."""
+    job = forged.job(owner(1 * GiB, RNG))
+    job.book.reserve(0, 100 * MiB, GiB)
+
+    def churn(gpu: int) -> dict[int, int]:
+        job.book.reserve(0, 50 * MiB, GiB)
+        job.book.release(0, 50 * MiB)
+        return {4_000_000: churn.shows * MiB}  # type: ignore[attr-defined]
+
+    forged.processes = churn  # type: ignore[method-assign]
+    churn.shows = 150  # type: ignore[attr-defined]
+    forged.sample()
+    assert forged.found() == []
+    churn.shows = 151  # type: ignore[attr-defined]
+    forged.sample()
+    assert forged.found() == [("auditor", "the driver shows 151 MiB where the program has noted 150 MiB")]
+
+
 def test_owner_killed_within_its_request_is_found(forged: Forged) -> None:
     job = forged.job(owner(1 * GiB, RNG))
     job.status, job.ended_at = 137, 50 * SECOND

@@ -149,6 +149,14 @@ def listen(world: World, heard: Heard) -> None:
 # ---- coming and going ------------------------------------------------------------------------------
 
 
+@story("above its request, and one who has used nothing yet lends nothing")
+def _(tale: Tale) -> None:
+    tale.world.submit(spec("reserved", "8Gi", "8Gi", lend=False))
+    a = start(tale.world, "train", "4Gi", "14Gi")
+    tale.world.allocate(a, "GPU-0", 10 * GIB)
+    tale.told("Denied")
+
+
 @story("no daemon was there to keep a guarantee")
 def _(tale: Tale) -> None:
     process = tale.owner(0)

@@ -9,7 +9,8 @@ import pytest
 from core.tale import spec
 from gpushare.reasons import Code, Reason
 from gpushared.core import admission, blockers, wait_report
-from gpushared.core.events import JobSubmitted, ReservationEnded, TimePassed
+from gpushared.core.events import JobEnded, JobSubmitted, ReservationEnded, TimePassed
+from gpushared.core.instructions import JobAdmitted
 from gpushared.core.policy import MIB
 from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
@@ -49,6 +50,17 @@ def queue(world: World, count: int, *, devices: tuple[str, ...] | None = None, w
         wanted = spec(f"queued{number}", f"{12 * 1024 + number}Mi", "15Gi", devices=devices)
         world.node.handle(JobSubmitted(id, wanted, wait), world.now)
     return ids
+
+
+def test_a_job_is_told_its_gpus_when_it_is_admitted_at_once_or_later(world):
+    def admitted(event) -> list[tuple[str, tuple[str, ...]]]:
+        told = world.node.handle(event, world.now)
+        return [(one.job, one.gpus) for one in told if isinstance(one, JobAdmitted)]
+
+    wanted = spec("a", "12Gi", "15Gi", devices=("GPU-1",))
+    assert admitted(JobSubmitted("a" * 16, wanted, 100.0)) == [("a" * 16, ("GPU-1",))]
+    assert admitted(JobSubmitted("b" * 16, wanted, 100.0)) == []
+    assert admitted(JobEnded("a" * 16)) == [("b" * 16, ("GPU-1",))]
 
 
 def test_they_come_in_their_order_and_the_first_that_fits_not_is_not_overtaken(world):
