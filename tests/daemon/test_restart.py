@@ -135,6 +135,25 @@ def test_a_job_whose_wrapper_died_meanwhile_lasts_as_long_as_its_program(node):
     until(lambda: node.client.jobs() == [])
 
 
+def test_the_file_of_the_first_version_is_read(node, caplog):
+    """As it was written then. Whoever changes the format keeps this test."""
+    amount = {"kind": "bytes", "value": 2147483648, "text": "2Gi"}
+    spec = {
+        **{"name": "night", "uid": os.getuid(), "user": "alice", "command": ["python"], "request": amount},
+        **{"limit": amount, "gpus": 1, "devices": None, "priority": 0, "grace": None, "lend": True},
+        **{"min_run_time": 0.0, "on_reclaim": ["trim", "term", "kill"], "request_source": "", "limit_source": ""},
+        **{"reservation": "", "observe": False},
+    }
+    reservation = {"reservation": "a" * 16, "spec": spec, "amounts": {GPU: 2 * GIB}, "since": 990.0, "until": None}
+    core = {"now": 1000.0, "overheads": {}, "reservations": [reservation]}
+    text = json.dumps({"version": 2, "time": time.time(), "boot": None, "core": core, "jobs": {}})
+    (node.directory / "state.json").write_text(text)
+    node.start()
+    (found,) = node.client.reservations()
+    assert (found["name"], found["gpus"][0]["amount"]) == ("night", 2 * GIB)
+    assert [one.message for one in caplog.records if "notes" in one.message] == []
+
+
 @pytest.mark.parametrize("notes", [None, b"", b"not json", b'{"version": 9}', b'{"version":1,"core":{}}', b"[1]"])
 def test_jobs_are_rebuilt_from_pages_when_the_notes_are_lost(node, program, notes):
     node.start()

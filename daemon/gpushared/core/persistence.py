@@ -17,8 +17,6 @@ from gpushared.core.events import JobRestored, ReservationRestored
 from gpushared.core.model import Job, Reservation
 from gpushared.core.state import State
 
-VERSION = 2
-
 
 def take(state: State, now: float) -> dict[str, Any]:
     """All that is worth keeping, as JSON-able data."""
@@ -28,7 +26,7 @@ def take(state: State, now: float) -> dict[str, Any]:
 def take_node(state: State, now: float, without: str = "") -> dict[str, Any]:
     """The same without the jobs, and without the reservation of this id."""
     reservations = [_take_reservation(one) for one in state.reservations.values() if one.id != without]
-    return {"version": VERSION, "now": now, "overheads": dict(state.overheads), "reservations": reservations}
+    return {"now": now, "overheads": dict(state.overheads), "reservations": reservations}
 
 
 def _take_reservation(one: Reservation) -> dict[str, Any]:
