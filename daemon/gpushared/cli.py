@@ -1,7 +1,7 @@
 """The command line of gpushared.
 
-argparse, and no import of the daemon before the options are known: several wrappers may start a daemon at once,
-and all but one of them only have to find out that they are not needed.
+It uses argparse, and imports the daemon only after the options are known: several wrappers may start a daemon at once,
+and all but one of these processes only have to find out that they are not needed.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _run(options: argparse.Namespace) -> int:
     if choice not in ("auto", "nvidia", "sim"):
         raise UsageError(f"GPUSHARE_DRIVER={choice} is none of auto, nvidia and sim", code="bad_driver")
     choice = _choose_driver(choice)
-    os.umask(0o077)  # whatever our starter's is: what we make is ours, and what is for others gets its mode by itself
+    os.umask(0o077)  # not the starter's: files are private, and those for others get their mode explicitly
     directory = RuntimeDir(_directory(options, choice), system=options.system)
     directory.take()
     settings = None if options.config is None else options.config.absolute()
     history = _history(options, choice, os.environ)
-    os.chdir("/")  # it outlives its starter, whose directory may be on a file system that somebody unmounts
+    os.chdir("/")  # the daemon outlives its starter, whose file system may be unmounted
     with _only_what_is_needed():
         import asyncio
 
@@ -95,11 +95,11 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _only_what_is_needed() -> Iterator[None]:
-    """Makes the imports in it cheaper: the first `gpushare run` of a user waits for them.
+    """Makes the imports inside cheaper: the first `gpushare run` of a user waits for them.
 
-    aiohttp's client prepares for TLS when it is imported, and reads the certificates of all authorities for that. The
-    daemon serves a Unix socket and calls nobody. asyncio and aiohttp both work where Python has no `ssl`.
-    Collections look at every object of every module while these still come in; Daemon.run switches them on.
+    aiohttp's client prepares for TLS when it is imported, and reads all certificates for that. The daemon serves a Unix
+    socket and connects to nothing. asyncio and aiohttp both work if Python has no `ssl`. The garbage collector would
+    visit every object of every module during the imports; Daemon.run switches it on.
     """
     gc.disable()
     if "ssl" in sys.modules:
@@ -149,7 +149,7 @@ def _choose_driver(choice: str) -> str:
 
 
 def _without_preload() -> None:
-    """The daemon must see the GPUs as they are, not as the shim shows them to a job that has started it."""
+    """The daemon must see the real GPUs, not the sizes that the library shows to a job that has started it."""
     libraries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     others = [library for library in libraries if Path(library).name != "libgpushare.so"]
     if len(others) != len(libraries):

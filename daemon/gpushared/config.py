@@ -1,4 +1,4 @@
-"""The daemon's settings: a TOML file with a default for everything, what is wrong refused with its line and path."""
+"""The daemon's settings: a TOML file. Every key has a default; errors name the line and the path of the key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Config(Policy):
     metrics_listen: str = ""
     """host:port for /metrics over TCP beside the socket; empty: off."""
     rules: Rules = field(default_factory=Rules)
-    """What jobs may ask for, and of whom."""
+    """What each user's jobs may ask for."""
 
     def policy(self) -> Policy:
         """What the core needs of it."""
@@ -138,7 +138,7 @@ def _flag(value: object) -> bool:
 
 
 def _most(parse: Callable[[object], Any]) -> Callable[[object], Any]:
-    """A maximum: a value as the other reader takes it, or that there is none."""
+    """A reader of maxima: a value as `parse` reads it, or "unlimited"."""
 
     def most(value: object) -> Any:
         if value == UNLIMITED:
@@ -189,7 +189,7 @@ NAMED = ("users", "projects", "groups")
 """Tables of policy tables, in the order in which they count."""
 
 AT_THE_NEXT_START = ("reserve_share", "reserve_least", "metrics_listen")
-"""Promises have been made on the reserve, and a socket is open: a reload leaves these as they are."""
+"""A reload does not change these: requests are promised on the reserve, and a socket is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Loaded:
         return "\n".join([*lines, *self._describe_rules()])
 
     def _describe_rules(self) -> list[str]:
-        """Everybody's table whole, with the defaults; of the others what they say."""
+        """The table for all users in full, with its defaults; of the others the keys that they set."""
         said = self.config.rules
         everybody = next((table for table in said.tables if table.path == "$.policy"), Table("$.policy", {}))
         lines = ["", "[policy]"]
@@ -233,7 +233,7 @@ class Loaded:
 
 
 def load(path: Path | None) -> Loaded:
-    """Read the file; None: the system's file if it is there, else the defaults."""
+    """Read the file; None: the system's file if it exists, otherwise the defaults."""
     chosen = path if path is not None else (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
     if chosen is None:
         return Loaded(Config(), None, frozenset())
@@ -267,7 +267,7 @@ def parse(text: str, path: Path) -> dict[str, Any]:
 
 
 class _Reader:
-    """Values as they are found, and what is wrong: ("FILE:LINE", "$.path: why")."""
+    """The values, and the errors: ("FILE:LINE", "$.path: why")."""
 
     def __init__(self, file: Path, lines: Lines) -> None:
         self.values: dict[str, Any] = {}
@@ -396,7 +396,7 @@ def _write_rule(value: object) -> str:
 
 
 def cautions(config: Config) -> list[str]:
-    """What in these settings breaks a promise to owners, for the log and --check-config."""
+    """Settings that break a promise to owners, for the log and --check-config."""
     policy = config.policy()
     after = policy.trim + policy.teardown  # a grace is cut to what is left
     most = {f"{table.path}.max_min_run_time": table.values for table in config.rules.tables}
@@ -412,7 +412,7 @@ def cautions(config: Config) -> list[str]:
 
 
 def changes(old: Config, new: Config) -> list[str]:
-    """What a reload has changed, for the log."""
+    """The changes of a reload, for the log."""
     names = [one.name for one in fields(Config) if one.name != "rules"]
     changed = [
         f"{_key(name)}: {_show(name, getattr(old, name))} -> {_show(name, getattr(new, name))}"
@@ -428,7 +428,7 @@ def changes(old: Config, new: Config) -> list[str]:
 
 
 def _key(field: str) -> str:
-    """As the log names a setting."""
+    """The name of a setting in the log."""
     return "last_rung" if field == "last_step" else field
 
 

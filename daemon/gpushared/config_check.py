@@ -1,7 +1,7 @@
-"""What in a settings file is allowed and still probably not meant: for `gpushared --check-config`.
+"""Settings that are allowed and probably a mistake, for `gpushared --check-config`.
 
-The daemon starts with all of it: a user may get an account tomorrow. Looking accounts up asks the machine's name
-service, which a check may wait for and a starting daemon should not.
+The daemon starts with them all the same: a user may get an account tomorrow. To look accounts up asks the machine's
+name service; a check may wait for that, a starting daemon should not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The daemon as a whole: from its directory and its GPUs to serving, and to an end that disturbs nobody."""
+"""The daemon as a whole: puts its parts together, serves, and ends without disturbing programs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 HOUSEKEEPING_EVERY = 1.0
 HISTORY_AGAIN_AFTER = 1.0
-"""Seconds, where the first look fails."""
+"""Seconds, if the first sample fails."""
 CHECK_EVERY = 10.0
-"""Seconds between two looks at whether the core's sums are right."""
+"""Seconds between two checks of the core's sums."""
 
 
 class Daemon:
@@ -61,7 +61,7 @@ class Daemon:
         *,
         history: Path | None = None,
     ) -> None:
-        """The directory is taken already. `history`: where what happens is written down; None: nowhere."""
+        """The directory is locked already. `history`: the directory of the history; None: there is none."""
         self.directory = directory
         self.config = loaded.config
         self._gpus = Inventory(driver)
@@ -119,7 +119,7 @@ class Daemon:
             self._handle_signals()
             self._notifier.ready(self._describe())
             gc.collect()
-            gc.freeze()  # collections look at what comes from now on: those of all modules cost clients milliseconds
+            gc.freeze()  # collections skip the objects of all modules, which would cost clients milliseconds
             gc.enable()
             log.info("ready", extra=facts(directory=str(path), driver=self._gpus.driver.kind, gpus=len(core.gpus)))
             await self._serve()
@@ -142,7 +142,7 @@ class Daemon:
         self._stop.set()
 
     def _caution(self) -> None:
-        """A user's own daemon has nobody to warn: who runs the jobs runs it."""
+        """Log doubtful settings. Not in a user's daemon: its user runs the jobs."""
         for caution in configuration.cautions(self.config) if self.directory.system else ():
             log.warning(caution)
 
@@ -211,7 +211,7 @@ class Daemon:
             await asyncio.sleep(pause)
 
     async def _look_after(self) -> None:
-        """How the GPUs are, and which there are."""
+        """Poll the GPUs' health, and which GPUs there are."""
         while True:
             await asyncio.sleep(self.config.health_interval)
             self.health_monitor.poll()
@@ -240,7 +240,7 @@ class Daemon:
             self.shell.core_loop.check()
 
     def _is_idle(self) -> bool:
-        """For long enough. A job is there as long as one of its processes is; a question waits for its answer."""
+        """Whether there was no job, no reservation and no request for long enough."""
         now = time.monotonic()
         if self.api.guard.active or self.shell.core.reservations or any(True for _ in self.shell.registry.live()):
             self._busy_at = now

@@ -1,8 +1,8 @@
-"""Bodies and answers of the API: JSON in pieces that its reader keeps up with, and errors in their one shape.
+"""Bodies and answers of the API: JSON in pieces, at the speed of its reader, and errors in one shape.
 
 A list of a thousand jobs is megabytes of text. The daemon makes and sends it in pieces. Between two pieces other users
-have their time of the loop, and the next piece is made only when the user's unread answers are few enough
-(byte_budget.py). So an answer that nobody reads costs one piece.
+are served, and the next piece is made only when the user's unread answers are few enough (byte_budget.py). So an answer
+that is not read costs one piece.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BODY = 256 * 1024
 BODY_WITHIN = 10.0
 """Seconds."""
 RETRY_AFTER = 3
-"""Seconds until it is worth asking again for a place, for each job that queues for one already and for the asker."""
+"""Seconds of Retry-After for a job that was not admitted, times one more than the jobs in the queue."""
 
 HTTP_STATUS = {
     Code.NO_SUCH_JOB: 404,
@@ -42,13 +42,13 @@ HTTP_STATUS = {
 
 
 class Rejected(GpushareError):
-    """The core said no."""
+    """The core refused."""
 
     def __init__(self, reason: Told, queue: int = 0) -> None:
         super().__init__(reason.message, facts=reason.facts, hint=reason.hint, code=reason.code.value)
         self.status = HTTP_STATUS.get(reason.code, 409)
         self.retry_after = RETRY_AFTER * (1 + queue) if reason.code is Code.NOT_ADMITTED else None
-        """Seconds, where another time may do."""
+        """Seconds, if the same request may succeed later."""
 
 
 def document(fields: Mapping[str, object | Iterator[object]]) -> Iterator[str]:
@@ -75,14 +75,14 @@ def _items(items: Iterator[object]) -> Iterator[str]:
 class Pieces:
     """Sends answers that may be long."""
 
-    def __init__(self, held: ByteBudget, turns: FairShare) -> None:
+    def __init__(self, held: ByteBudget, fair_share: FairShare) -> None:
         self._byte_budget = held
-        self._fair_share = turns
+        self._fair_share = fair_share
 
     async def send(
         self, request: web.Request, uid: int, parts: Iterable[str], content_type: str = "application/json"
     ) -> web.StreamResponse:
-        """In one piece with its length if it is short."""
+        """A short answer goes in one piece, with its length."""
         waiting: list[str] = []
         size = 0
         response: web.StreamResponse | None = None
@@ -139,7 +139,7 @@ def error_response(status: int, error: GpushareError) -> web.Response:
 
 
 def http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    """aiohttp's own refusals (no such path, wrong method) and ours of a body, in our shape."""
+    """aiohttp's refusals (no such path, wrong method, a bad body) in the shape of our errors."""
     if error.status == 413:
         message = f"the body of the request is larger than {MAX_BODY} bytes"
     elif error.status == 415:
@@ -155,7 +155,7 @@ def unix_socket(request: web.Request) -> socket.socket | None:
 
 
 async def read_body(request: web.Request, held: ByteBudget, uid: int, most: int = MAX_BODY) -> bytes:
-    """The body of a request. Its bytes are held for the caller until they are read."""
+    """The body of a request. Its bytes count for the caller until they are read."""
     size = most if request.content_length is None else min(request.content_length, most)
     try:
         async with asyncio.timeout(BODY_WITHIN):

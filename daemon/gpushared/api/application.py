@@ -1,7 +1,7 @@
 """The HTTP+JSON API on api.sock, for the command line and all other programs that speak HTTP to a Unix socket.
 
-Who calls is known from the kernel (SO_PEERCRED). Everybody may look; a job is changed and ended by its own user
-and by administrators: root, and a group that the settings may name. Every error has the same shape:
+The kernel tells which user calls (SO_PEERCRED). Every user may read; a job is changed and ended by its own user and by
+administrators: root, and a group that the settings may name. Every error has the same shape:
 {"error": {"code", "message", "facts", "hint"}}.
 """
 
@@ -25,7 +25,7 @@ from gpushared.runtime.shell import Shell
 
 
 class Api:
-    """The routes. guard.py has what surrounds each request."""
+    """The routes. guard.py wraps each request."""
 
     def __init__(
         self, shell: Shell, config: Callable[[], Config], scope: str, access: Access, usage: UsageHistory | None = None
@@ -73,7 +73,7 @@ class Api:
 
 
 def metrics_application(handlers: Api) -> web.Application:
-    """What a TCP port serves: /metrics and nothing else, for there nobody knows who calls."""
+    """For a TCP port: /metrics and nothing else, because the caller's user is unknown there."""
     app = web.Application()
     app.add_routes([web.get("/metrics", handlers.node.get_metrics)])
     return app

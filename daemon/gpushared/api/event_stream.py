@@ -1,6 +1,7 @@
 """Streams over HTTP for clients that follow events: records of the node, notices of a job. One JSON object a line.
 
-backlog.py bounds what waits for a slow reader. http_listener.py closes a connection whose client reads nothing at all.
+backlog.py bounds the items that wait for a slow reader; http_listener.py closes a connection if its client reads
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from aiohttp import web
 from gpushared.limits.backlog import Backlog, Item
 
 HEARTBEAT = 15.0
-"""Seconds of silence until an empty line: the end of a reader is noticed only by writing to it."""
+"""Seconds without an event until an empty line is sent: only writing shows that a reader has gone."""
 
 Line = Mapping[str, object]
 
@@ -28,7 +29,7 @@ async def stream(
     room: Callable[[], Awaitable[None]],
     heartbeat: float | None = None,
 ) -> web.StreamResponse:
-    """Write all that is put into the backlog, until it ends or the reader goes; for that long it is among `readers`.
+    """Write all that is put into the backlog, until it ends or the reader goes. Meanwhile it is among `readers`.
 
     `show` makes the lines of a few items and of how many were lost before them. `room` waits until the reader's user
     has read enough for more to be written.
@@ -52,7 +53,7 @@ async def stream(
 
 
 def note_of(lost: int, **more: object) -> list[Line]:
-    """The line that takes the place of those that were lost."""
+    """The line in the place of lost ones."""
     if not lost:
         return []
     what = "1 line is" if lost == 1 else f"{lost} lines are"

@@ -1,4 +1,4 @@
-"""What surrounds each request: errors in their one shape, and its user's share of the loop."""
+"""Wraps each request: errors in one shape, and the fair share of its user."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Guard:
         self._sparingly = Sparingly()
         self.listener: HttpListener | None = None
         self.active = 0
-        """Requests in progress; a daemon that somebody is talking to does not go idle."""
+        """Requests in progress: with any, the daemon is not idle."""
 
     @property
     def middleware(self) -> Middleware:
@@ -49,7 +49,7 @@ class Guard:
         self.active += 1
         try:
             _check_body(request)
-            return await self._in_turn(request, handler)
+            return await self._in_share(request, handler)
         except web.HTTPException as error:
             return http_error(request, error)
         except GpushareError as error:
@@ -71,8 +71,8 @@ class Guard:
         hint = "this is a bug of gpushare; the daemon's log has the details"
         return error_response(500, GpushareError("the daemon failed on this request", code="internal", hint=hint))
 
-    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A user's requests are begun one after the other, so that many of them hold nobody else up."""
+    async def _in_share(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A user's requests begin one after the other, so that many of them do not delay other users."""
         connection = self.listener.connection_of(request.protocol) if self.listener is not None else None
         sock = unix_socket(request)
         if connection is None or sock is None:
@@ -89,7 +89,7 @@ class Guard:
 
 
 def _check_body(request: web.Request) -> None:
-    """Before anything is done for it: what is packed could be any size, and to look takes no body."""
+    """Refuse a compressed body, which could unpack to any size, and a body of a GET."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise web.HTTPUnsupportedMediaType
     if request.method in ("GET", "HEAD") and request.body_exists:

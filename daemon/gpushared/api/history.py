@@ -1,6 +1,6 @@
-"""GET /v1/history: how much memory was used, by whom, over time; as it was, or as it goes on.
+"""GET /v1/history: how much memory jobs used over time; of the past, or followed live.
 
-Who may see what is the rule of /v1/jobs: amounts are for everybody, names and users as `reveal` says.
+It shows what /v1/jobs shows: amounts to all users, names and users as `reveal` says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EVERY, WHILE_FOLLOWED = 1.0, 0.5
 """Seconds between two looks."""
 RANGE = 600.0
-"""Seconds, where nothing else is asked."""
+"""Seconds, unless the query says otherwise."""
 LONGEST = 400 * 24 * 3600.0
 NOBODYS = Who("", "", -1)
 
@@ -49,10 +49,10 @@ class HistoryHandler:
         self._viewer_of = viewer_of
         self._send = send
         self._asking: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By user, who has one answer in memory at a time, however slowly it is read."""
+        """By user: each has one answer in memory at a time, even if it reads slowly."""
 
     def look(self) -> float:
-        """Take what is so now. The seconds until the next look: fewer while somebody follows."""
+        """Sample the memory now. Returns the seconds until the next sample: fewer while a client follows."""
         self._usage.look(seen(self._shell), self._whose, time.time())
         return WHILE_FOLLOWED if self._usage.followers else EVERY
 
@@ -63,7 +63,7 @@ class HistoryHandler:
         return Who(spec.name, spec.user, spec.uid)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        """?since&until&step, in seconds, and perhaps ?job and ?gpu; with ?follow=1 what is so now and each change."""
+        """?since&until&step, in seconds, and perhaps ?job and ?gpu; with ?follow=1 the present and each change."""
         viewer = self._viewer_of(request)
         if request.query.get("follow") == "1":
             return await self._follow(request, viewer)
@@ -123,7 +123,7 @@ def _number(request: web.Request, name: str, default: float) -> float:
 
 
 def seen(shell: Shell) -> dict[SeriesKey, Amounts]:
-    """The memory of each job and each GPU as it is now, by the words in the pages."""
+    """The present memory of each job and each GPU, by the words in the pages."""
     found: dict[SeriesKey, Amounts] = {}
     jobs = shell.core.jobs.values()
     for gpu in shell.core.gpus.values():
@@ -158,7 +158,7 @@ def _named(key: SeriesKey, who: Who, viewer: Viewer) -> dict[str, object]:
 
 
 def _point(one: Point) -> list[float | None]:
-    """[time, usage, most, request, limit, loan]; nothing but the time where nothing is so from then on."""
+    """[time, usage, most, request, limit, loan]; only the time if there is no value from then on."""
     if one.amounts is None:
         return [one.time / 1000]
     usage, request, limit, loan = one.amounts
@@ -166,7 +166,7 @@ def _point(one: Point) -> list[float | None]:
 
 
 def _line(change: Change, viewer: Viewer) -> event_stream.Line:
-    """Of a second in which something has changed. A series that has ended has no amounts."""
+    """The changes of one second. A series that has ended has no amounts."""
     series = [
         {"gpu": key.gpu, "job": key.job, "now": None}
         if amounts is None

@@ -1,6 +1,6 @@
-"""Between the HTTP sockets and aiohttp: who may connect, and how much of the loop's time a connection gets.
+"""Between the HTTP sockets and aiohttp: bounds the connections of each user and their time of the loop.
 
-aiohttp parses at once whatever has arrived, and waits for slow clients without end. The listener reads a connection in
+aiohttp parses all that has arrived at once, and waits for slow clients without end. The listener reads a connection in
 small pieces, within its user's share of the loop (fair_share.py). It closes a connection that does not send a whole
 request in time, or does not read its answers. It also bounds the connections of one user.
 """
@@ -24,26 +24,26 @@ from gpushared.system.logs import Sparingly, facts, log
 from gpushared.system.processes import peer_credentials
 
 BACKLOG = 256
-"""Who finds it full waits for a place in the order of coming; a longer queue would only be a longer wait."""
+"""Connections that the kernel keeps until they are accepted. A longer queue would only be a longer wait."""
 PIECE = 4096
-"""Bytes that are parsed at once: a request has a few hundred, and small ones come to twenty microseconds each."""
+"""Bytes that are parsed at once: a request has a few hundred, and a small one costs twenty microseconds."""
 READ_AT_ONCE = 16 * 1024
 LINGERS = 1.0
-"""Seconds in which a request that was answered before its end may still say the rest; aiohttp's own are 10."""
+"""Seconds in which the rest of a request may come that was answered before its end; aiohttp allows 10."""
 MOST_UNPARSED = 256 * 1024
 REQUEST_WITHIN = 10.0
 """Seconds for the whole head of a request, and between requests."""
 UNREAD_WITHIN = 30.0
-"""Seconds in which a client must have read something of what waits for it."""
+"""Seconds in which a client must have read some of its waiting answers."""
 NOBODY = -2
-"""The user of connections over TCP, which nobody knows."""
+"""The user of connections over TCP: unknown."""
 NOBODYS_CONNECTIONS = 64
 
 
 class CountingTransport:
-    """The transport as aiohttp sees it: it counts what aiohttp writes, and when aiohttp wants no more to read, the
-    HttpConnection holds the rest back. Both pause the same transport: with a single flag the first to resume would undo
-    the other's pause."""
+    """The transport that aiohttp sees. It counts what aiohttp writes, and when aiohttp pauses reading, the
+    HttpConnection holds the rest back. Both pause the same transport: with one flag, the first to resume would undo the
+    other's pause."""
 
     def __init__(self, connection: HttpConnection, transport: asyncio.Transport) -> None:
         self._connection = connection
@@ -102,14 +102,14 @@ class HttpConnection(asyncio.Protocol):
         return self.transport
 
     def _parse(self) -> None:
-        turns, transport, paused = self._listener.fair_share, self._open, self._waits
+        share, transport, paused = self._listener.fair_share, self._open, self._waits
         self._waits = False
-        while self._unparsed and not self._held_back and turns.may(self.uid) and not transport.is_closing():
+        while self._unparsed and not self._held_back and share.may(self.uid) and not transport.is_closing():
             piece = bytes(self._unparsed[:PIECE])
             del self._unparsed[:PIECE]
             started = time.perf_counter()
             self.inner.data_received(piece)
-            turns.spend(self.uid, time.perf_counter() - started)
+            share.spend(self.uid, time.perf_counter() - started)
         if transport.is_closing():
             return
         if self._held_back:
@@ -117,14 +117,14 @@ class HttpConnection(asyncio.Protocol):
         elif self._unparsed:
             self._waits = True
             transport.pause_reading()
-            turns.wait(self.uid, self._parse)
+            share.wait(self.uid, self._parse)
         elif self._ended:
             transport.close()
         elif paused:
             transport.resume_reading()
 
     def hold_back(self, *, held: bool) -> None:
-        """aiohttp has as much as it can use for now, or can use more."""
+        """`held`: aiohttp wants no more data for now."""
         if held == self._held_back or self._open.is_closing():
             return
         self._held_back = held
@@ -134,16 +134,16 @@ class HttpConnection(asyncio.Protocol):
             self._waits = True
             self._listener.fair_share.wait(
                 self.uid, self._parse
-            )  # not within aiohttp's call: it is in the middle of something
+            )  # not within aiohttp's call: it may be in the middle of a change
 
     def note_unread(self) -> None:
-        """What has been written and not been read counts as held for the user."""
+        """Bytes that were written and not read count for the user."""
         unread = self._open.get_write_buffer_size()
         self._listener.byte_budget.change(self.uid, unread - self._counted)
         self._counted = unread
 
     def eof_received(self) -> bool:
-        """It has said all: it is let go when all of that has been heard."""
+        """The client sends no more: close the connection when all that it sent is handled."""
         self._ended = True
         if not self._unparsed:
             self.inner.eof_received()
@@ -164,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
         self.inner.connection_lost(error)
 
     def check(self, now: float) -> None:
-        """Close it if it dawdles."""
+        """Close it if its client is too slow."""
         if self.transport is None:
             return  # it is just being made
         if not self.busy and now - self.idle_since > REQUEST_WITHIN:
@@ -270,5 +270,5 @@ class HttpListener:
 
 
 def listener_options() -> dict[str, Any]:
-    """How aiohttp is to read: bodies as they come, for what is packed could unpack to any size; and little ahead."""
+    """Options for aiohttp: do not unpack bodies, which could become any size, and read little ahead."""
     return {"access_log": None, "auto_decompress": False, "read_bufsize": READ_AT_ONCE, "lingering_time": LINGERS}

@@ -1,4 +1,4 @@
-"""Routes about jobs that are there: looking at them, changing, stopping and ending them."""
+"""Routes about submitted jobs: reading, changing, stopping and ending them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobRoutes(Routes):
     """Jobs."""
 
     async def get_jobs(self, request: web.Request) -> web.StreamResponse:
-        """The living; with ?ended=1 also those that have ended lately."""
+        """Living jobs; with ?ended=1 also those that have ended lately."""
         ended = request.query.get("ended") == "1"
         return await self.answer(request, jobs=self.views.jobs(self.viewer(request), ended=ended))
 
@@ -88,7 +88,7 @@ class JobRoutes(Routes):
             raise
         if earlier is not None:
             earlier.close()
-        if record.stopping is not None:  # by somebody who could not know of the program yet
+        if record.stopping is not None:  # `gpushare stop` came before this program started
             stop(record, [main], record.stopping)
         return web.json_response(self.views.job(record, self.viewer(request)))
 
@@ -165,8 +165,8 @@ class JobRoutes(Routes):
         elif record.state is not JobState.ENDED:
             record.exit_code, record.exit_signal = exit_code, number
             self.shell.jobs.end(record)
-            # Else a daemon that is killed now would bring the job back. An end is told even where it cannot be noted:
-            # the program is gone, and the next daemon will find that out by itself.
+            # Otherwise a daemon that is killed now would restore the job. The end is answered even if it cannot be
+            # written: the program has ended, and the next daemon finds that out by itself.
             self.shell.commits.quietly()
         shown = self.views.job(record, viewer)
         outcome = self.views.outcome(record, viewer)

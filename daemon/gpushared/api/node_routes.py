@@ -1,4 +1,4 @@
-"""Routes about the node as a whole: version, status, what happens, pressure, metrics."""
+"""Routes about the node as a whole: version, status, records, pressure, metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NodeRoutes(Routes):
     """The node."""
 
     def __init__(self, shell: Shell, access: Access, views: Views, *, reveal: Callable[[], str], scope: str) -> None:
-        """`reveal`: what users see of the jobs of others now. `scope`: whose daemon this is, system or user."""
+        """`reveal`: what users see of other users' jobs now. `scope`: system or user."""
         super().__init__(shell, access, views)
         self._reveal = reveal
         self._scope = scope
@@ -66,8 +66,8 @@ class NodeRoutes(Routes):
         )
 
     async def get_records(self, request: web.Request) -> web.StreamResponse:
-        """What has happened; with ?since=TIME all that is known from then on; with ?follow=1 also what happens, a
-        line each, until the caller hangs up."""
+        """The last records; with ?since=TIME all records from then on; with ?follow=1 also new ones, a line each, until
+        the caller closes the connection."""
         viewer = self.viewer(request)
         since = request.query.get("since")
         if since is not None:
@@ -87,7 +87,7 @@ class NodeRoutes(Routes):
         )
 
     async def _records_since(self, viewer: Viewer, since: float) -> list[api.Record]:
-        """From the history; where there is none, from memory."""
+        """From the history; if there is none, from memory."""
         users = earlier.users_for(viewer)
         found = await self.shell.historian.ask(viewer.uid, lambda history: history.records(since, None, users))
         if found is None:

@@ -17,7 +17,7 @@ MAX_TEXT = 4096
 
 
 class RequestBody:
-    """One JSON object. Each reader takes its field out; `finish` refuses what nobody has asked for."""
+    """One JSON object. Each reader takes its field out; `finish` refuses the fields that are left."""
 
     def __init__(self, value: object) -> None:
         if not isinstance(value, dict):
@@ -69,7 +69,7 @@ class RequestBody:
         return value
 
     def option(self, name: str) -> Any:
-        """A plain option of a job, as job_spec.py declares it; its default where the body does not name it."""
+        """A plain option of a job, as job_spec.py declares it; its default if the body does not have it."""
         option, default = OPTIONS[name], JobSpec._field_defaults[name]
         value: Any = None
         match option.kind:
@@ -112,7 +112,7 @@ def number(text: str, name: str, most: int) -> int:
 
 
 COMMAND = 4096
-"""Bytes of a job's command that are kept, as JSON: it is shown, and nothing is done with it."""
+"""Bytes of a job's command that are kept, as JSON. It is only shown."""
 
 
 def shortened(words: Iterable[str]) -> tuple[str, ...]:

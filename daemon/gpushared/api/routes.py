@@ -23,7 +23,7 @@ from gpushared.system.processes import peer_credentials, printable
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is at the other end, as the kernel says."""
+    """The calling process and its user, by the kernel."""
 
     pid: int
     uid: int
@@ -53,7 +53,7 @@ class Routes:
         return self.access.viewer(self.caller(request).uid)
 
     async def body(self, request: web.Request, *, empty_is_ok: bool = False) -> RequestBody:
-        """Its bytes are held for the caller until they are read and understood."""
+        """Its bytes count for the caller until they are read and parsed."""
         data = await read_body(request, self.shell.limits.bytes, self.caller(request).uid)
         if not data and empty_is_ok:
             return RequestBody({})
@@ -112,7 +112,7 @@ class Routes:
         )
 
     async def answer(self, request: web.Request, **fields: object) -> web.StreamResponse:
-        """For what may be long: lists are iterators."""
+        """For answers that may be long: lists are iterators."""
         return await self._pieces.send(request, self.caller(request).uid, document(fields))
 
 

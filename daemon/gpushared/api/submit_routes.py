@@ -25,9 +25,9 @@ from gpushared.runtime.asks import INTERNAL
 from gpushared.system.processes import Process, printable
 
 LONGEST_SOURCE = 256
-"""Characters of where a budget comes from."""
+"""Characters of the name of a budget's source."""
 OF_THE_CALLER = ("uid", "user", "observe")
-"""Options that the body does not give: the kernel says who calls, and `mode` says the third."""
+"""Options that are not taken from the body: the kernel gives the first two, `mode` the third."""
 JOB_FIELDS = (*(name for name in OPTIONS if name not in OF_THE_CALLER), "wait", "job", "cwd", "mode")
 
 
@@ -65,7 +65,7 @@ class SubmitRoutes(Routes):
         limit = quantity(body.text("limit", longest=64), "the limit")
         sources = _source(body.text("request_source")), _source(body.text("limit_source"))
         if not any(sources) and (request, limit) == (NOTHING, MAX):
-            request = limit = None  # `gpushare run` writes down what follows from saying nothing
+            request = limit = None  # `gpushare run` sends the defaults if the user set neither
         budget, place = self.access.budget(caller.uid, request, limit)
         observe = _observes(body.text("mode"))
         if observe:
@@ -122,7 +122,7 @@ class SubmitRoutes(Routes):
         return await self._admission_of(record)
 
     async def _admission_of(self, record: JobRecord) -> JobRecord:
-        """Wait for it. Who asks a second time takes the first call's place."""
+        """Wait for it. A second call for the same job replaces the first."""
         earlier = record.admission
         assert earlier is not None
         mine = record.admission = asyncio.get_running_loop().create_future()
@@ -151,7 +151,7 @@ class SubmitRoutes(Routes):
 
 
 def _source(text: str | None) -> str:
-    """The name of a variable or of a file, most often."""
+    """Usually the name of a variable or of a file."""
     return (text or "")[:LONGEST_SOURCE]
 
 

@@ -1,6 +1,6 @@
 """Jobs and GPUs as the API shows them (gpushare/api.py has the types), read from the core, the pages and the registry.
 
-Words are read from the pages at the moment of asking: what the core last saw of them may be a second old.
+Words are read from the pages for each request: the core's figures may be a second old.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ COMMAND = 1000
 
 
 def clock_offset() -> float:
-    """From the core's clock to the one on the wall."""
+    """Seconds to add to the core's clock for the system's time."""
     return time.time() - time.monotonic()
 
 
 USUAL_CONTEXT = 300 * 2**20
-"""Bytes that a CUDA context takes at least on a data-centre GPU, for where it has not been measured."""
+"""Bytes that a CUDA context takes at least on a data-centre GPU, if it has not been measured."""
 
 
 class Views:
@@ -67,7 +67,7 @@ class Views:
         return shown if viewer.may_see(spec.uid) else _veil(shown, viewer)
 
     def picture(self, record: JobRecord) -> api.Job:
-        """For the history: as its user sees the job, with the mentions in its outcome not told to anybody yet."""
+        """For the history: the job as its user sees it, but with the mentions in its outcome."""
         shown = self.job(record, OPERATOR)
         shown["command"] = shortened(shown["command"], COMMAND)
         if shown["outcome"] is not None:
@@ -79,7 +79,7 @@ class Views:
         return viewer.facts(record.outcome(alive))  # type: ignore[return-value]
 
     def jobs(self, viewer: Viewer, *, ended: bool = False) -> Iterator[api.Job]:
-        """Each as it is at the moment when it is taken."""
+        """Each as it is when it is taken from the iterator."""
         return (
             self.job(record, viewer) for record in (self.shell.registry.all() if ended else self.shell.registry.live())
         )
@@ -94,7 +94,7 @@ class Views:
         return "waiting" if self.shell.core.has_claim(job.id) else "running"
 
     def _is_stopped(self, shown: api.Job) -> bool:
-        """Whether nothing of it that has opened a GPU can go on."""
+        """Whether all its processes that have opened a GPU are stopped (SIGSTOP)."""
         return bool(shown["processes"]) and all(is_stopped(one["pid"]) for one in shown["processes"])
 
     def _fill(self, shown: api.Job, record: JobRecord, job: Job, core: NodeState) -> None:
@@ -146,7 +146,7 @@ class Views:
     # ---- GPUs --------------------------------------------------------------------------------------
 
     def gpus(self, viewer: Viewer | None = None) -> list[api.Gpu]:
-        """With the processes that are outside of gpushare if somebody looks: they are looked up one by one."""
+        """With a viewer, also the foreign processes, which are looked up one by one."""
         found = sorted(self.shell.core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
         return [self._gpu(gpu, viewer) for gpu in found]
 
@@ -215,7 +215,7 @@ class Views:
     # ---- waiting -----------------------------------------------------------------------------------
 
     def waiting(self, viewer: Viewer, job: str | None = None) -> Iterator[api.Waiting]:
-        """What waits, as far as the viewer may read about it; of one job, if one is named."""
+        """What waits, as far as the viewer may see it; of one job, if one is named."""
         now, offset = time.monotonic(), clock_offset()
 
         def wanted(one: Job | Submission) -> bool:
@@ -257,7 +257,7 @@ class Views:
         return _records([*before, *own], viewer)
 
     def may_read(self, viewer: Viewer) -> Callable[[Record], bool]:
-        """Records are read of jobs that the viewer may know by name: they say what happens in a job."""
+        """Only records of jobs whose names the viewer may see: records tell what happens in a job."""
         return lambda one: one.uid is None or viewer.sees_name(one.uid)
 
     def readable(self, viewer: Viewer, last: int | None = None) -> list[Record]:
@@ -299,14 +299,18 @@ def _records(found: Iterable[Record], viewer: Viewer) -> Iterator[api.Record]:
 
 
 def _veil(shown: api.Job, viewer: Viewer) -> api.Job:
-    """Another user's job: how much memory it takes is everybody's business, what it does is not."""
+    """Another user's job: its memory is shown, what it does is not."""
     uid = shown["uid"]
     if not viewer.sees_name(uid):
         shown["name"] = "-"
     if not viewer.sees_user(uid):
         shown["user"], shown["uid"] = "-", -1
     if shown["outcome"] is not None and not viewer.sees_name(uid):
-        shown["outcome"] |= {"exit_code": None, "signal": None, "killed": None}  # as its records, which say the same
+        shown["outcome"] |= {
+            "exit_code": None,
+            "signal": None,
+            "killed": None,
+        }  # as its records, hidden too
     shown["command"] = []
     for process in shown["processes"]:
         process["command"] = "-"

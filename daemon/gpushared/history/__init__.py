@@ -1,1 +1,1 @@
-"""How much memory was used, by whom, over time: sampled once a second, kept at falling resolution in a file."""
+"""The usage history: memory of jobs and GPUs over time, sampled once a second, kept in a file at falling resolution."""

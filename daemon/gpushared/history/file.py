@@ -1,7 +1,7 @@
 """The file of the usage history: SQLite, on the thread that usage.py runs.
 
-What is bounded: rows by LEVELS, bytes by MOST_PAGES, series by what the rows name. A file that is broken is put aside
-once and begun again. Every error of SQLite or of the disk comes out as sqlite3.Error or OSError.
+Rows are bounded by LEVELS, bytes by MOST_PAGES, series by the rows that name them. A broken file is renamed once, and a
+new one is begun. All errors of SQLite or of the disk are raised as sqlite3.Error or OSError.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class File:
     """Open, for one thread."""
 
     def __init__(self, path: Path, now: int) -> None:
-        """`now` in milliseconds. What the daemon before has written last ends there."""
+        """`now` in milliseconds. The series of an earlier daemon end at its last write."""
         self._path = path
         make_private_parent(path)
         try:
             self._open()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise  # the disk, and not what is in the file
+                raise  # an error of the disk, not of the file's content
             self.put_aside()
             self._open()
         self._ids: dict[SeriesKey, int] = {}
@@ -69,7 +69,7 @@ class File:
             raise
 
     def put_aside(self) -> None:
-        """The broken file becomes the one that is looked into, and another is begun."""
+        """Rename the broken file, for a look at it later, and begin another."""
         for end in ("-wal", "-shm"):
             self._path.with_name(self._path.name + end).unlink(missing_ok=True)
         self._path.replace(self._path.with_name(self._path.name + ".bad"))
@@ -117,7 +117,7 @@ class File:
             self._db.execute("begin")
 
     def write(self, time: int, changed: Mapping[SeriesKey, Amounts | None], who: Mapping[SeriesKey, Who]) -> None:
-        """What has changed by `time`. None: the series ends. `who` has the series that are new."""
+        """Write the changes at `time`. None: the series ends. `who`: of the new series."""
         self.begin()
         for key, one in who.items():
             if key not in self._ids:
@@ -166,7 +166,7 @@ class File:
             self._db.execute("rollback")
 
     def prune(self, now: int) -> None:
-        """Take away what is too old or too much; what a clock that was ahead has written in the future, too."""
+        """Remove rows that are too old or too many, and rows in the future, from a clock that was ahead."""
         self.begin()
         for index, level in enumerate(LEVELS):
             self._db.execute(
@@ -182,8 +182,8 @@ class File:
         self._ids = {key: id for id, (key, _) in self._keys().items()}
 
     def make_room(self) -> None:
-        """Half of each level goes if the file has nearly all the pages that it may have. A disk that others have filled
-        costs nothing of what is written already."""
+        """Remove half of each level if the file has nearly all of its pages. A disk that is full for other reasons
+        costs no rows."""
         (pages,) = self._db.execute("pragma page_count").fetchone()
         if pages < MOST_PAGES * 0.9:
             return
@@ -260,6 +260,6 @@ def _row(point: Point) -> tuple[int | None, ...]:
 
 
 def make_private_parent(path: Path) -> None:
-    """The directory, for us alone; it may be there."""
+    """Make the directory, readable for this user only, if it does not exist."""
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_private(path.parent)

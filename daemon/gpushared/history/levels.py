@@ -1,7 +1,7 @@
 """The resolutions of the usage history, and how a series of steps becomes a coarser one. No I/O.
 
 A series is the memory of one job on one GPU over time, or of a whole GPU. It is kept as points: a point holds until the
-next one of its series, so what does not change costs nothing. Every FRAME steps each series has a point all the same: a
+next one of its series, so a constant value costs nothing. But each series has a point at least every FRAME steps: a
 reader that begins anywhere finds all values within one frame.
 
 Times are whole milliseconds since 1970, amounts are bytes.
@@ -51,14 +51,14 @@ LEVELS = (
     Level(60, 30 * DAY, 300_000),
     Level(HOUR, 30 * DAY, 100_000),
 )
-"""From fine to coarse. The first one is a little longer than the step of the last: a daemon that starts makes the steps
-that its predecessor had not finished from it."""
+"""From fine to coarse. The first is kept a little longer than one step of the last: from it a daemon that starts makes
+the steps that an earlier one had not finished."""
 
 
 class SeriesKey(NamedTuple):
     gpu: str
     job: str
-    """TOTAL for all jobs together, OUTSIDE for memory that is not in gpushare."""
+    """A job's id; TOTAL for all jobs together, OUTSIDE for unmanaged memory."""
 
 
 TOTAL = ""
@@ -75,7 +75,7 @@ class Amounts(NamedTuple):
 
 
 class Point(NamedTuple):
-    """From this time on; `amounts` are means over the step where that is longer than a second. None: there is none."""
+    """The value from this time on; `amounts` are means if the step is longer than a second. None: there is no value."""
 
     series: SeriesKey
     time: int
@@ -85,7 +85,7 @@ class Point(NamedTuple):
 
 
 class Who(NamedTuple):
-    """Whose series it is, for the rule of who may see what."""
+    """The owner of a series: decides which viewers see it."""
 
     name: str
     user: str
@@ -122,7 +122,7 @@ class _Sum:
     loan: int = 0
     most: int = 0
     changed: bool = True
-    """It needs a point for this step: what held before is not what holds in it."""
+    """It needs a point for this step: its value differs from the one before."""
 
     def advance(self, time: int) -> None:
         if self.now is not None and time > self.since:
@@ -153,7 +153,7 @@ class Steps:
         return self._begun
 
     def take(self, series: SeriesKey, time: int, amounts: Amounts | None) -> None:
-        """From `time` on. All steps that are over by then have been taken with finish()."""
+        """The value from `time` on. Call finish() first for all steps that are over by then."""
         found = self._sums.get(series)
         if found is None:
             if amounts is None:
@@ -175,7 +175,7 @@ class Steps:
                     if found.now is None and not found.known:
                         del self._sums[series]
                         continue
-                    # What holds now holds in the next step: it needs a point only if it differs from this one's mean.
+                    # The present value holds in the next step: a point is needed only if it differs from this mean.
                     found.changed = not self._is_steady(found)
                 found.begin()
             self._begun = end

@@ -1,7 +1,7 @@
-"""The usage history: takes what is seen each second, keeps what has changed, tells followers, answers questions.
+"""The usage history: takes a sample each second, keeps its changes, tells followers, answers questions.
 
-The loop only compares two dictionaries; everything else happens on a thread of its own, SQLite's import included. A
-full disk or a broken file stops the history and nothing else: the log says it once, and writing is tried again every
+The loop only compares two dictionaries; everything else happens on a thread, the import of SQLite included. A full disk
+or a broken file stops the history and nothing else: the log says so once, and writing is tried again every
 COMMIT_EVERY.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 FILE_NAME = "usage.db"
 FILES = frozenset({FILE_NAME, *(FILE_NAME + end for end in ("-wal", "-shm", ".bad"))})
-"""Names of all that there may be of it in a directory."""
+"""The names of all its files in a directory."""
 KEEP_EVERY = 900
 """Milliseconds between two samples in the file: a second, and what a timer may be early."""
 COMMIT_EVERY = 10.0
-"""Seconds: at most so much is lost when the daemon is killed."""
+"""Seconds of history that are lost at most when the daemon is killed."""
 PRUNE_EVERY = 300.0
 WAITING = 120
 """Samples that wait for the thread; the oldest go when it hangs."""
@@ -41,18 +41,18 @@ Answer = TypeVar("Answer")
 
 
 class Change(NamedTuple):
-    """What a second has brought."""
+    """The changes of one second."""
 
     time: int
     """Milliseconds since 1970."""
     changed: Mapping[SeriesKey, Amounts | None]
     """None: the series has ended."""
     who: Mapping[SeriesKey, Who]
-    """Of all series in `changed` that have not ended; nobody changes owners."""
+    """Of all series in `changed` that have not ended. A series does not change its owner."""
 
 
 class _Seen:
-    """What was so at the last look, by which the next is compared."""
+    """The last sample, to compare the next with."""
 
     def __init__(self) -> None:
         self.at = -(10**9)
@@ -79,7 +79,7 @@ class UsageHistory:
     def __init__(self, directory: Path | None = None) -> None:
         self._path = directory / FILE_NAME if directory is not None else None
         self.followers: set[Backlog[Change]] = set()
-        """Who wants to hear of each change."""
+        """Readers of each change."""
         self._told, self._kept = _Seen(), _Seen()
         self._lock = threading.Condition()
         self._changes: deque[Change] = deque(maxlen=WAITING)
@@ -95,8 +95,8 @@ class UsageHistory:
     # ---- on the loop -------------------------------------------------------------------------------
 
     def look(self, seen: Mapping[SeriesKey, Amounts], whose: Callable[[SeriesKey], Who], now: float) -> None:
-        """What is so at `now`, in seconds since 1970: followers hear of each change, the file has one sample a second.
-        `whose` is asked once for each series."""
+        """Take the sample of `now`, in seconds since 1970: followers get each change, the file one sample a second.
+        `whose` is called once for each series."""
         at = int(now * 1000)
         told = self._told.take(seen, whose, at)
         if told.changed:
@@ -110,7 +110,7 @@ class UsageHistory:
         self._put(self._kept.take(seen, whose, at))
 
     def now(self) -> Change:
-        """All that is so, for a follower that begins."""
+        """All present values, for a new follower."""
         return Change(self._told.at, dict(self._told.now), dict(self._told.who))
 
     def _put(self, change: Change) -> None:
@@ -166,7 +166,7 @@ class UsageHistory:
 
 
 class _Writer:
-    """The file while it can be written, and what to do while it cannot."""
+    """Writes the file, and tries again while it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -203,7 +203,7 @@ class _Writer:
             self._failed(error)
 
     def _note(self, change: Change) -> None:
-        """What is so, for a file that is opened later."""
+        """Keep the present values, for a file that is opened later."""
         self._who.update(change.who)
         for key, amounts in change.changed.items():
             if amounts is None:
@@ -219,7 +219,7 @@ class _Writer:
         self.file.write(now, self._known, self._who)
 
     def _failed(self, error: Exception) -> None:
-        """What was not committed is lost, and the file is closed until the next attempt."""
+        """Uncommitted samples are lost, and the file is closed until the next attempt."""
         import sqlite3
 
         if not self._failing:
