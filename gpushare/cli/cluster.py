@@ -4,6 +4,7 @@
     queues, nodes, jobs     list them
     submit, end, cancel     add jobs, report their end, take them back
     change    any other change, in the words of --what-if
+    cordon, drain, uncordon     nodes; hold, release: jobs that wait
     plan      what runs where and what waits for what; with --what-if, what would follow
     explain   why a job waits or runs, and the smallest change that would start it
     simulate  play a scenario or a trace on a simulated clock
@@ -17,21 +18,21 @@ nothing on any machine; the system that carries a plan out reports back with `en
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from gpushare.cli import Group
+from gpushare.cli import Group, cluster_service, cluster_simulate
 from gpushare.cli import cluster_views as views
 from gpushare.cli import output as _output
+from gpushare.cli.cluster_state import Cluster, Served, opened, stored
 from gpushare.cluster import reading, scenario
 from gpushare.cluster.allocator import Allocator
-from gpushare.cluster.codec import plain
+from gpushare.cluster.client import find
+from gpushare.cluster.codec import plain, read_action, read_reason
 from gpushare.cluster.document import FileError, Item, load, parse
 from gpushare.cluster.model import (
     Action,
@@ -48,27 +49,11 @@ from gpushare.cluster.model import (
     Start,
 )
 from gpushare.cluster.store import Store, default_path
-from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
+from gpushare.errors import NoSuchJob, Refused, UsageError
 from gpushare.nearest import did_you_mean
 from gpushare.quantity import count, format_bytes
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 SUBMIT_OPTIONS = ("gpus", "share", "memory", "limit", "tasks", "min", "priority", "min_runtime", "checkpoint_every")
-
-
-def _stored(function: Function) -> Function:
-    return click.option(
-        "--store",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="The cluster's file; by default gpushare/cluster.db in XDG_STATE_HOME.",
-    )(function)
-
-
-def _open(store: Path | None, *, read_only: bool = True) -> Store:
-    """The store, with the time that has passed since the last event."""
-    opened = Store.open(store or default_path(), read_only=read_only)
-    opened.pass_time(time.time())
-    return opened
 
 
 class InOrder(Group):
@@ -76,7 +61,7 @@ class InOrder(Group):
 
     def list_commands(self, _: click.Context) -> list[str]:
         now = ["apply", "queues", "nodes", "jobs", "submit", "end", "cancel", "change", "plan", "explain"]
-        return [*now, "simulate", "compact", "serve"]
+        return [*now, "cordon", "drain", "uncordon", "hold", "release", "simulate", "compact", "serve"]
 
 
 @click.group(
@@ -100,7 +85,7 @@ def command() -> None:
 
 @command.command(short_help="Make a cluster from a file of nodes and queues, or change one.")
 @click.argument("file", type=click.Path(path_type=Path))
-@_stored
+@stored
 def apply(file: Path, store: Path | None) -> None:
     """Make the cluster that FILE describes, or change an existing one: nodes and queues of FILE are added or changed,
     all others stay as they are.
@@ -117,18 +102,16 @@ def apply(file: Path, store: Path | None) -> None:
     path = store or default_path()
     if wanted.jobs is not None:
         wanted.jobs.refuse("a cluster's file has no jobs", hint="submit them: `gpushare cluster submit`")
-    new = not path.exists()
+    new = find(store) is None and not path.exists()
     if new:
         events = _differences(wanted, Allocator(wanted.policy))
         with _said_in(file):
             Allocator(wanted.policy).handle(events, time.time())  # refuse before the file is made
-        cluster = Store.create(path, wanted.policy)
-    else:
-        cluster = _open(store, read_only=False)
-    with cluster:
+        Store.create(path, wanted.policy).close()
+    with opened(store, read_only=False) as cluster:
         if "policy" in root and wanted.policy != cluster.policy:
             raise UsageError(
-                f"{file}: policy: the cluster in {path} was made with another",
+                f"{file}: policy: the cluster was made with another",
                 hint="leave `policy` out, or make a new one",
             )
         events = _differences(wanted, cluster.allocator)
@@ -174,14 +157,14 @@ def _differences(wanted: scenario.Given, allocator: Allocator) -> list[Event]:
 
 @command.command(short_help="List queues: quota, fair share, use and loans.")
 @_output.option("table", "wide", "json")
-@_stored
+@stored
 def queues(output: str, store: Path | None) -> None:
     """List the queues: quota, GPUs in use, fair share, and how many jobs run and wait.
 
     SHARE is the fair share: what the queue could have now if each queue got its part. -o wide shows how it is computed,
     and which queue has borrowed from which.
     """
-    with _open(store) as cluster:
+    with opened(store) as cluster:
         allocator = cluster.allocator
         if output == "json":
             _output.print_json("cluster.queues", views.queues_json(allocator))
@@ -191,10 +174,10 @@ def queues(output: str, store: Path | None) -> None:
 
 @command.command(short_help="List nodes and their free GPUs.")
 @_output.option("table", "json")
-@_stored
+@stored
 def nodes(output: str, store: Path | None) -> None:
     """List the nodes: their GPUs, how many are free, and the largest free part of a used one."""
-    with _open(store) as cluster:
+    with opened(store) as cluster:
         if output == "json":
             _output.print_json("cluster.nodes", {"nodes": [plain(view) for view in cluster.allocator.nodes.values()]})
             return
@@ -204,10 +187,10 @@ def nodes(output: str, store: Path | None) -> None:
 @command.command(short_help="List jobs: what runs, and what the others wait for.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Only this queue's.")
 @_output.option("table", "json", "jsonl")
-@_stored
+@stored
 def jobs(output: str, queue: str | None, store: Path | None) -> None:
     """List the jobs: what they have and where, or why they wait."""
-    with _open(store) as cluster:
+    with opened(store) as cluster:
         allocator = cluster.allocator
         if queue is not None and queue not in allocator.queues:
             near = did_you_mean(queue, allocator.queues)
@@ -250,7 +233,7 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only on nodes with this label.")
 @click.option("--dry-run", is_flag=True, help="Show what would follow; submit nothing.")
 @_output.option("table", "json")
-@_stored
+@stored
 def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **options: Any) -> None:
     """Submit a job and say what follows: where it starts and which jobs it evicts, or what it waits for.
 
@@ -264,7 +247,10 @@ def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **
     \b
     - {name: train, queue: research, gpus: 2}
     """
-    with _open(store, read_only=dry_run) as cluster:
+    with opened(store, read_only=dry_run) as cluster:
+        if isinstance(cluster, Served) and not dry_run:
+            _submit_to_service(cluster, file, options, output)
+            return
         if file:
             wanted = _from_file(file, options)
             with _said_in(file):
@@ -298,12 +284,33 @@ def submit(file: Path | None, output: str, store: Path | None, dry_run: bool, **
         )
 
 
-def _submit(cluster: Store, jobs: list[Job], dry_run: bool) -> Sequence[Action]:
+def _submit_to_service(cluster: Served, file: Path | None, options: dict[str, Any], output: str) -> None:
+    """It gives the ids, and reads the words by itself."""
+    if file:
+        said = _said_of_jobs(file, options)
+        words = [
+            {**{key: value for key, value in entry.plain().items() if key not in reading.SERIES_KEYS}, "name": name}
+            for entry in said.entries()
+            for _, name in reading.series(entry)
+        ]
+    else:
+        words = [{key: value for key, value in _words(options).items() if value is not None}]
+    answers = [cluster.client.submitted({"job": one}) for one in words]
+    if output == "json":
+        _output.print_json("cluster.submit", {"submitted": answers})
+        return
+    for answer in answers:
+        _output.echo(f"submitted {answer['id']}")
+        _print_actions([read_action(action) for action in answer["actions"]])
+        views.print_never({name: read_reason(reason) for name, reason in answer["never"].items()})
+
+
+def _submit(cluster: Cluster, jobs: list[Job], dry_run: bool) -> Sequence[Action]:
     events = [JobSubmitted(job) for job in jobs]
     return cluster.allocator.what_if(events).actions if dry_run else cluster.append(events, time.time())
 
 
-def _submit_one(cluster: Store, options: dict[str, Any], dry_run: bool) -> tuple[list[Job], Sequence[Action]]:
+def _submit_one(cluster: Cluster, options: dict[str, Any], dry_run: bool) -> tuple[list[Job], Sequence[Action]]:
     """Submit under a generated name. If another gpushare takes the name meanwhile, use the next one."""
     while True:
         wanted = [_from_options(options, cluster.allocator)]
@@ -314,7 +321,7 @@ def _submit_one(cluster: Store, options: dict[str, Any], dry_run: bool) -> tuple
                 raise
 
 
-def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
+def _said_of_jobs(file: Path, options: dict[str, Any]) -> Item:
     given = [name for name, value in options.items() if value not in (None, False, ())]
     if given:
         raise UsageError(
@@ -322,7 +329,11 @@ def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
             hint="say everything about the jobs in the file",
         )
     root = load(file)
-    said = root if not root.is_mapping() or "queue" in root else root.only("jobs")["jobs"]
+    return root if not root.is_mapping() or "queue" in root else root.only("jobs")["jobs"]
+
+
+def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
+    said = _said_of_jobs(file, options)
     submissions = list(reading.jobs(said))
     if any(one.at or one.duration is not None for one in submissions):
         said.refuse("`at`, `every` and `duration` belong in simulations", hint="leave them out here")
@@ -335,7 +346,12 @@ def _from_options(options: dict[str, Any], allocator: Allocator) -> Job:
     if not queue:
         names = [name for name in allocator.queues if not views.children(allocator, name)]
         raise UsageError("no queue is named", hint=f"name a queue with --queue: {', '.join(names[:8])}")
-    words: dict[str, Any] = {"queue": queue, "name": options["name"] or _new_name(queue, allocator)}
+    return reading.job(_item(_words(options) | {"name": options["name"] or _new_name(queue, allocator)}))
+
+
+def _words(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the keys of a file."""
+    words: dict[str, Any] = {"queue": options["queue"], "name": options["name"]}
     words |= {name: options[name] for name in SUBMIT_OPTIONS if options[name] is not None}
     if options["ladder"]:
         words["ladder"] = [part.strip() for part in options["ladder"].split(",")]
@@ -355,7 +371,7 @@ def _from_options(options: dict[str, Any], allocator: Allocator) -> Job:
         "movable": options["movable"],
         "wait": not options["no_wait"],
     }
-    return reading.job(_item(words))
+    return words
 
 
 def _new_name(queue: str, allocator: Allocator) -> str:
@@ -376,7 +392,7 @@ def _item(value: Any, option: str = "the command line") -> Item:
 
 @command.command(short_help="Report that jobs have finished.")
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
-@_stored
+@stored
 def end(names: tuple[str, ...], store: Path | None) -> None:
     """Report that jobs have finished and their GPUs are free."""
     _about(names, store, JobEnded)
@@ -384,17 +400,20 @@ def end(names: tuple[str, ...], store: Path | None) -> None:
 
 @command.command(short_help="Take jobs back, running or waiting.")
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
-@_stored
+@stored
 def cancel(names: tuple[str, ...], store: Path | None) -> None:
     """Take jobs back: a waiting job is removed, a running job is to be stopped."""
     _about(names, store, JobWithdrawn)
 
 
 def _about(names: tuple[str, ...], store: Path | None, kind: type[JobEnded] | type[JobWithdrawn]) -> None:
-    with _open(store, read_only=False) as cluster:
-        for name in names:
-            _known(name, cluster.allocator)
+    with opened(store, read_only=False) as cluster:
+        if isinstance(cluster, Store):
+            for name in names:
+                _known(name, cluster.allocator)
         _print_actions(cluster.append([kind(name) for name in dict.fromkeys(names)], time.time()))
+        if isinstance(cluster, Served):
+            _output.echo(f"cancelled {', '.join(dict.fromkeys(names))}")
 
 
 def _known(job: str, allocator: Allocator) -> None:
@@ -410,7 +429,7 @@ def _print_actions(actions: Sequence[Action]) -> None:
 
 @command.command(short_help="Make a change, in the words of --what-if.")
 @click.argument("changes", metavar="CHANGE...", nargs=-1, required=True)
-@_stored
+@stored
 def change(changes: tuple[str, ...], store: Path | None) -> None:
     """Make changes to the cluster, all together. `plan --what-if` shows their effect first.
 
@@ -422,7 +441,7 @@ def change(changes: tuple[str, ...], store: Path | None) -> None:
     gpushare cluster change 'change: {job: train-1, priority: 90}'
     gpushare cluster change 'remove: students'
     """
-    with _open(store, read_only=False) as cluster:
+    with opened(store, read_only=False) as cluster:
         actions = cluster.append(_read_changes(changes, cluster.allocator), time.time())
     _output.echo("\n".join(views.action_lines(actions)) if actions else "changed; no job starts, moves or stops")
 
@@ -453,7 +472,7 @@ def _read_changes(changes: Sequence[str], allocator: Allocator) -> list[Event]:
     help="A change, in the words of a scenario's `when`: 'lose: dgx-1'. Several are applied together.",
 )
 @_output.option("table", "json")
-@_stored
+@stored
 def plan(changes: tuple[str, ...], output: str, store: Path | None) -> None:
     """Show what runs where and what waits for what. With --what-if: show the effect of changes without making them.
 
@@ -462,7 +481,7 @@ def plan(changes: tuple[str, ...], output: str, store: Path | None) -> None:
     gpushare cluster plan --what-if 'queue: {name: research, quota: 12}' --what-if 'lose: dgx-1'
     gpushare cluster plan --what-if 'end: [train-1, train-2]'
     """
-    with _open(store) as cluster:
+    with opened(store) as cluster:
         allocator = cluster.allocator
         if not changes:
             if output == "json":
@@ -480,10 +499,10 @@ def plan(changes: tuple[str, ...], output: str, store: Path | None) -> None:
 @command.command(short_help="Say why a job waits or runs, and what would start it.")
 @click.argument("job")
 @_output.option("table", "json")
-@_stored
+@stored
 def explain(job: str, output: str, store: Path | None) -> None:
     """Say why a job waits or runs: the constraint, its numbers, and the smallest change that would start it."""
-    with _open(store) as cluster:
+    with opened(store) as cluster:
         allocator = cluster.allocator
         _known(job, allocator)
         explanation = allocator.explain(job)
@@ -494,68 +513,8 @@ def explain(job: str, output: str, store: Path | None) -> None:
             views.print_explanation(allocator, explanation, never, cluster.at(time.time()))
 
 
-# ---- simulations --------------------------------------------------------------------------------------
-
-
-@command.command(short_help="Play a scenario or a trace, and check its expectations.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--cluster", type=click.Path(path_type=Path), help="The nodes and queues for a trace.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw GPUs per queue to this .png or .svg."
-)
-@click.option(
-    "--most",
-    type=click.IntRange(0),
-    default=200,
-    show_default=True,
-    help="At most this many decisions of a trace.",
-)
-@_output.option("text", "json")
-def simulate(file: Path, cluster: Path | None, plot: Path | None, most: int, output: str) -> int:
-    """Play a scenario (.yaml, .json) or a trace (.jsonl, .csv) on a simulated clock: what is decided when, GPUs per
-    queue over time, and whether all expectations of the scenario hold (exit status 1 if not).
-
-    \b
-    gpushare cluster simulate examples/cluster/university.yaml
-    gpushare cluster simulate trace.csv --cluster examples/cluster/cluster.yaml --plot trace.png
-
-    A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}. For all keys see
-    `gpushare docs cluster`.
-    """
-    if plot is not None:
-        from gpushare.cluster import plot as drawing
-
-        drawing.check(plot)
-    is_trace = file.suffix in (".jsonl", ".csv")
-    if is_trace != (cluster is not None):
-        if is_trace:
-            raise UsageError(f"{file} is a trace: where does it run?", hint="name nodes and queues with --cluster FILE")
-        raise UsageError("--cluster is for traces", hint=f"{file} says itself what there is, under `given`")
-    if is_trace:
-        assert cluster is not None
-        played = _trace(file, cluster)
-    else:
-        played = _scenario(file, text=output == "text")
-    if plot is not None:
-        drawing.draw(played.simulation.timeline, plot, played.title)
-    if output == "json":
-        _output.print_json("cluster.simulation", views.played_json(played))
-    else:
-        views.print_played(played, most=most if is_trace else 0)
-        if plot is not None:
-            _output.echo(f"drawn to {plot}")
-    if played.failures:
-        number = count(len(played.failures), "thing")
-        raise GpushareError(
-            f"{number} did not follow as {file} says",
-            facts=[(failure.where, f"step {failure.step}, {failure.message}") for failure in played.failures],
-            code="scenario_failed",
-        )
-    return 0
-
-
 @command.command(short_help="Shorten the cluster's file.")
-@_stored
+@stored
 def compact(store: Path | None) -> None:
     """Replace the log of past decisions by the present state, and shrink the file.
 
@@ -570,41 +529,5 @@ def compact(store: Path | None) -> None:
     _output.echo(f"{count(rows, 'past decision')} forgotten; {path} has {format_bytes(path.stat().st_size)}")
 
 
-@command.command(
-    short_help="Run jobs: the service behind `gpushare submit`.",
-    context_settings={"ignore_unknown_options": True, "help_option_names": []},
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def serve(arguments: tuple[str, ...]) -> None:
-    """Run the service that decides who may run where, starts and stops jobs, and answers these commands.
-
-    \b
-    gpushare cluster serve --engine local            for yourself, on this machine
-    gpushare cluster serve --engine local --system   for all users, as root
-    gpushare cluster serve --engine memory           nothing runs; to try things out
-
-    `gpushare cluster serve --help` lists its options. What runs goes on when the service ends, and the next one finds
-    it.
-    """
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "gpushared.cluster", *arguments])
-
-
-def _scenario(file: Path, *, text: bool) -> views.Played:
-    read = scenario.read(file)
-    if text:
-        _output.echo(read.title)
-        if read.about:
-            _output.echo(f"\n{views.wrapped(read.about)}")
-    on_step = views.StepPrinter() if text else None
-    simulation, failures = scenario.run(read, on_step=on_step)
-    return views.Played(read.title, simulation, failures)
-
-
-def _trace(file: Path, cluster: Path) -> views.Played:
-    jobs = reading.trace(file)
-    given = scenario.given(load(cluster))
-    simulation = scenario.begin(scenario.Scenario(file.stem, "", given, ()), check=False)
-    simulation.submit(jobs)
-    with _output.progress(f"simulating {len(jobs)} jobs") as advance:
-        simulation.finish(advance)
-    return views.Played(f"{file.name} on {cluster.name}", simulation, [])
+for one in (*cluster_service.COMMANDS, cluster_simulate.command):
+    command.add_command(one)

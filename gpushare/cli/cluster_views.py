@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.cluster.codec import plain
-from gpushare.cluster.model import Action, Code, Explanation, JobView, Place, Reason, Tasks, WhatIf
+from gpushare.cluster.model import Action, Code, Explanation, JobView, NodeView, Place, Reason, Tasks, WhatIf
 from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.scenario import Failure, Step
 from gpushare.cluster.simulation import VERBS, Simulation, describe
@@ -131,10 +131,23 @@ def print_nodes(allocator: Allocator) -> None:
         node = view.node
         whole = [free for free in view.free if free == node.memory]
         part = max((free for free in view.free if free < node.memory), default=0)
-        state = "lost" if not view.alive else f"{len(node.broken)} broken" if node.broken else "ok"
         amounts = [str(node.gpus), format_bytes(node.memory), str(len(whole)), format_gpus(part * MICRO // node.memory)]
-        rows.append([name, node.pool, node.type or "-", *amounts, state])
+        rows.append([name, node.pool, node.type or "-", *amounts, _node_state(view)])
     _output.print_table(NODES, rows)
+
+
+def _node_state(view: NodeView) -> str:
+    if not view.alive:
+        return "lost"
+    foreign = sum(used for _, used in view.foreign)
+    said = [
+        "unknown" if view.unknown else "",
+        "cordoned" if view.cordoned else "",
+        f"{len(view.node.broken)} broken" if view.node.broken else "",
+        f"{format_bytes(foreign)} in use by others" if foreign else "",
+        "rests after failed starts" if view.until is not None else "",
+    ]
+    return ", ".join(filter(None, said)) or "ok"
 
 
 def print_jobs(allocator: Allocator, names: Sequence[str]) -> None:
@@ -146,9 +159,9 @@ def _job_row(name: str, view: JobView, now: float) -> list[str]:
     wanted = sum(tasks.top for tasks in view.job.tasks)
     tasks = f"{len(view.places)}/{wanted}" if view.places or wanted > 1 else "-"
     return [
-        name,
+        f"{name} {view.job.name}".rstrip(),
         view.job.queue,
-        view.state,
+        "held" if view.held else view.state,
         str(view.job.priority) + ("" if view.job.preemptible else " fixed"),
         format_gpus(view.charge) if view.charge else asked(view),
         tasks,

@@ -11,14 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import cattrs
 from cattrs.strategies import configure_tagged_union
 
 from gpushare.cluster.model import Action, Code, Event, Place, Reason
 
-__all__ = ["decode", "decode_events", "encode", "encode_actions", "encode_events", "plain"]
+__all__ = [
+    "decode",
+    "decode_events",
+    "encode",
+    "encode_actions",
+    "encode_events",
+    "plain",
+    "read_action",
+    "read_reason",
+]
 
 Noun = TypeVar("Noun")
 
@@ -72,6 +81,29 @@ def encode_actions(actions: Sequence[Action]) -> str:
 def _decided(action: Action) -> list[Any]:
     values = (value.code.value if isinstance(value, Reason) else value for value in action)
     return [type(action).__name__.lower(), *values]
+
+
+ACTIONS = {kind.__name__.lower(): kind for kind in get_args(Action)}
+
+
+def read_action(value: Mapping[str, Any]) -> Action:
+    """What plain() has made of an action."""
+    kind = ACTIONS[value["action"]]
+    action: Action = kind(**{key: _field(key, one) for key, one in value.items() if key != "action"})
+    return action
+
+
+def read_reason(value: Mapping[str, Any]) -> Reason:
+    """What plain() has made of a reason."""
+    return _reason([value["code"], value["data"]], Reason)
+
+
+def _field(key: str, value: Any) -> Any:
+    if key == "reason":
+        return read_reason(value)
+    if key in ("places", "to"):
+        return tuple(Place(**{**place, "gpus": tuple(place["gpus"])}) for place in value)
+    return value
 
 
 def plain(value: Any) -> Any:

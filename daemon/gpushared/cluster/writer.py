@@ -97,7 +97,7 @@ class Writer:
                     if not self._calls.empty() and time.monotonic() < next_round:
                         continue  # a burst of calls is answered before the next round
             due = time.monotonic() >= next_round
-            if due or self._changed.is_set() or self.service.store.seq != seen:
+            if due or self._changed.is_set() or self.service.work.wanted or self.service.store.seq != seen:
                 next_round = time.monotonic() + self._round()
                 seen = self.service.store.seq
         while True:

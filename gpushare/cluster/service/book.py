@@ -232,6 +232,13 @@ class Book:
             [(one.how, one.exit, one.text, id) for id, one in results.items()],
         )
 
+    @staticmethod
+    def set_cordon(connection: sqlite3.Connection, node: str, draining: bool | None) -> None:
+        """None: jobs may start there again."""
+        connection.execute("DELETE FROM cordon WHERE node = ?", (node,))
+        if draining is not None:
+            connection.execute("INSERT INTO cordon VALUES (?, ?)", (node, draining))
+
     # ---- changes by themselves -----------------------------------------------------------------------
 
     def close(self, entry: Entry, now: float) -> None:
@@ -253,19 +260,6 @@ class Book:
         self._store.write(write)
         self.entries.pop(entry.id, None)
         self._ended = self._ended + 1 if self._ended < KEPT + SPARE else KEPT
-
-    def set_cordon(self, node: str, draining: bool | None) -> None:
-        """None: jobs may start there again."""
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM cordon WHERE node = ?", (node,))
-            if draining is not None:
-                connection.execute("INSERT INTO cordon VALUES (?, ?)", (node, draining))
-
-        self._store.write(write)
-        self.cordons.pop(node, None)
-        if draining is not None:
-            self.cordons[node] = draining
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

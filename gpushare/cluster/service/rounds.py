@@ -58,6 +58,8 @@ class Rounds:
         self.loop = Loop(store, self.hosted, clock, settings=settings, tell=self._tell)
         self.count = 0
         """Rounds so far."""
+        self.wanted = True
+        """A round has something to do, whatever the store says."""
         self.counts: Counter[str] = Counter()
         """Of actions, by kind, and of submitted jobs."""
         self._load()
@@ -73,6 +75,7 @@ class Rounds:
 
     def round(self) -> None:
         """Compare what is decided with what runs, and tell the engine. Raises nothing that another round may mend."""
+        self.wanted = False
         try:
             self._results()
             self._not_again()

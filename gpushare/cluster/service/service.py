@@ -5,6 +5,7 @@ What is answered has been written before, in one transaction with what the alloc
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -178,11 +179,8 @@ class Service:
         }
         self.work.end(results)
         if now:
-            self.work.loop.notes.hurry |= {entry.id for entry in entries}
-            stops = self.work.loop.notes.stops
-            self.work.loop.notes.stops = {
-                which: one for which, one in stops.items() if which[0] not in self.work.loop.notes.hurry
-            }
+            self.work.loop.hurry({entry.id for entry in entries})
+            self.work.wanted = True
         for id in results:
             self.notices.add("cancelled", id, f"{caller.user} cancelled job {id}")
         return {"jobs": [entry.id for entry in entries]}
@@ -326,7 +324,11 @@ class Service:
         if node not in nodes:
             near = did_you_mean(node, nodes)
             raise UsageError(f"no node {node[:60]!r}", hint=near or f"there are: {', '.join(list(nodes)[:8])}")
-        self.book.set_cordon(node, draining)
+        event = NodeUncordoned(node) if draining is None else NodeDrained(node) if draining else NodeCordoned(node)
+        self.work.append([event], lambda connection, _: self.book.set_cordon(connection, node, draining))
+        self.book.cordons.pop(node, None)
+        if draining is not None:
+            self.book.cordons[node] = draining
         what = "open again" if draining is None else "drained" if draining else "cordoned"
         self.notices.add("node", None, f"{node} is {what}, by {caller.user}", node=node)
         return {"node": node}
@@ -348,12 +350,12 @@ class Service:
         return {"actions": [plain(action) for action in actions]}
 
     def state(self) -> str:
-        """The allocator's state and policy as JSON text: what `gpushare cluster` makes its tables and plans of."""
+        """JSON text with the cluster's time, policy and state, the last two as text that codec.py and snapshot.py read:
+        what `gpushare cluster` makes its tables and plans of."""
         if self._state[0] != self.store.seq:
             self._state = self.store.seq, take(self.store.allocator)
-        return (
-            f'{{"now": {self.store.now!r}, "policy": {encode(self.store.policy, Policy)}, "state": {self._state[1]}}}'
-        )
+        policy = encode(self.store.policy, Policy)
+        return json.dumps({"now": self.store.now, "policy": policy, "state": self._state[1]})
 
     def status(self) -> dict[str, Any]:
         views = list(self.store.allocator.queues.values())
