@@ -222,8 +222,10 @@ class Book:
         connection.executemany("UPDATE job SET held = ? WHERE id = ?", [(held, id) for id in ids])
 
     @staticmethod
-    def set_after(connection: sqlite3.Connection, id: str, after: Sequence[str]) -> None:
-        connection.execute("UPDATE job SET after = ? WHERE id = ?", (json.dumps(after), id))
+    def set_after(connection: sqlite3.Connection, after: Mapping[str, Sequence[str]]) -> None:
+        connection.executemany(
+            "UPDATE job SET after = ? WHERE id = ?", [(json.dumps(names), id) for id, names in after.items()]
+        )
 
     @staticmethod
     def set_result(connection: sqlite3.Connection, results: Mapping[str, Result]) -> None:
@@ -241,25 +243,25 @@ class Book:
 
     # ---- changes by themselves -----------------------------------------------------------------------
 
-    def close(self, entry: Entry, now: float) -> None:
-        """It is over."""
-        assert entry.result is not None
+    def close(self, entries: Sequence[Entry], now: float) -> None:
+        """They are over."""
+        count = self._ended + len(entries)
+        surplus = count - KEPT if count > KEPT + SPARE else 0
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute(
+            connection.executemany(
                 "UPDATE job SET ended = ?, started = ?, attempt = ?, evictions = ? WHERE id = ?",
-                (now, entry.started, entry.attempt, entry.evictions, entry.id),
+                [(now, entry.started, entry.attempt, entry.evictions, entry.id) for entry in entries],
             )
-            if self._ended >= KEPT + SPARE:
-                connection.execute(
-                    "DELETE FROM job WHERE id IN (SELECT id FROM job WHERE ended IS NOT NULL ORDER BY ended LIMIT ?)",
-                    (self._ended + 1 - KEPT,),
-                )
+            if surplus:
+                oldest = "SELECT id FROM job WHERE ended IS NOT NULL ORDER BY ended, number, place LIMIT ?"
+                connection.execute(f"DELETE FROM job WHERE id IN ({oldest})", (surplus,))
                 connection.execute("DELETE FROM run WHERE number NOT IN (SELECT number FROM job)")
 
         self._store.write(write)
-        self.entries.pop(entry.id, None)
-        self._ended = self._ended + 1 if self._ended < KEPT + SPARE else KEPT
+        for entry in entries:
+            self.entries.pop(entry.id, None)
+        self._ended = count - surplus
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

@@ -79,6 +79,8 @@ class Rounds:
         try:
             self._results()
             self._not_again()
+            if self._whole:
+                self._go_on(entry for entry in self.book.entries.values() if entry.after)
             self.loop.step(whole=self._whole)
             self._whole = False
             self._note_progress()
@@ -146,20 +148,27 @@ class Rounds:
         """Jobs of which nothing is left: they are over."""
         allocator = self.store.allocator
         leaving = {id for id, _ in allocator.leaving}
-        for id in list(self._ending):
-            entry, tasks = self.book.entries.get(id), self.hosted.tasks.get(id, ())
-            if entry is None:
-                self._ending.discard(id)
-            elif id not in allocator.jobs and id not in leaving and not any(task.holds for task in tasks):
-                assert entry.result is not None
+        self._ending &= self.book.entries.keys()
+        over = []
+        for id in self._ending:
+            tasks = self.hosted.tasks.get(id, ())
+            if id not in allocator.jobs and id not in leaving and not any(task.holds for task in tasks):
+                entry = self.book.entries[id]
                 if entry.started is None and any(task.phase == "done" for task in tasks):
                     entry.started = entry.submitted  # it ran, and nobody looked meanwhile
-                self.book.close(entry, self.clock())
-                self._ending.discard(id)
-                self.per_user[entry.uid] -= 1
-                self.runner.collect(id)
-                self._said_ended(entry, entry.result)
-                self._go_on_after(entry)
+                over.append(entry)
+        if not over:
+            return
+        over.sort(key=lambda entry: (entry.number, entry.index or 0))
+        self.book.close(over, self.clock())
+        for entry in over:
+            assert entry.result is not None
+            self._ending.discard(entry.id)
+            self.per_user[entry.uid] -= 1
+            if entry.id in self.hosted.tasks:
+                self.runner.collect(entry.id)
+            self._said_ended(entry, entry.result)
+        self._go_on_after(over)
 
     def _said_ended(self, entry: Entry, result: Result) -> None:
         words = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled", "evicted": "was evicted"}
@@ -208,33 +217,42 @@ class Rounds:
         for other in entry.after:
             self._followers.setdefault(other, set()).add(entry.id)
 
-    def _go_on_after(self, ended: Entry) -> None:
-        for name in (ended.id, ended.array):
-            if name is not None and not self.book.of(name):
-                for id in self._followers.pop(name, set()):
-                    entry = self.book.entries.get(id)
-                    if entry is not None and entry.result is None:
-                        self._go_on(entry)
+    def _go_on_after(self, ended: Sequence[Entry]) -> None:
+        """These are over: those that follow them start, or never will."""
+        names = {name for entry in ended for name in (entry.id, entry.array) if name is not None}
+        followers = {id for name in names for id in self._followers.get(name, ())}
+        if followers:
+            self._go_on([entry for id, entry in self.book.entries.items() if id in followers])
+            for name in names:
+                if not self.book.of(name):
+                    self._followers.pop(name, None)
 
-    def _go_on(self, entry: Entry) -> None:
-        """One of those that it waits for is over."""
-        left, failed = [], None
-        for name in entry.after:
-            if self.book.of(name):
-                left.append(name)
-            elif not self.succeeded(name):
-                failed = name
-        if failed is not None:
-            self.end({entry.id: Result("cancelled", None, f"job {failed}, which it was to follow, has not succeeded")})
-            return
-        events = [] if entry.id not in self.store.allocator.jobs else list(self.holds(entry, left, entry.held))
-        self.append(events, lambda connection, _: self.book.set_after(connection, entry.id, left))
-        entry.after = tuple(left)
+    def _go_on(self, followers: Iterable[Entry]) -> None:
+        live = {name for entry in self.book.entries.values() for name in (entry.id, entry.array)}
+        after: dict[str, tuple[str, ...]] = {}
+        hopeless: dict[str, Result] = {}
+        for entry in followers:
+            over = [name for name in entry.after if name not in live]
+            failed = [name for name in over if not self.succeeded(name)]
+            if entry.result is not None or not over:
+                continue
+            if failed:
+                text = f"job {failed[0]}, which it was to follow, has not succeeded"
+                hopeless[entry.id] = Result("cancelled", None, text)
+            else:
+                after[entry.id] = tuple(name for name in entry.after if name in live)
+        if after:
+            known = [id for id in after if id in self.store.allocator.jobs]
+            events = [event for id in known for event in self.holds(self.book.entries[id], after[id])]
+            self.append(events, lambda connection, _: self.book.set_after(connection, after))
+        for id, names in after.items():
+            self.book.entries[id].after = names
+        self.end(hopeless)
 
-    def holds(self, entry: Entry, after: Sequence[str], held: bool) -> Iterable[Event]:
-        """It is held back by what still holds it, and by nothing else."""
+    def holds(self, entry: Entry, after: Sequence[str], *, held: bool | None = None) -> Iterable[Event]:
+        """It is held back by what still holds it, and by nothing else. `held`: by its user; None: as it is."""
         yield JobReleased(entry.id)
-        if held:
+        if entry.held if held is None else held:
             yield JobHeld(entry.id, BY_ITS_USER)
         elif after:
             yield JobHeld(entry.id, waits_for(after))

@@ -203,7 +203,7 @@ class Service:
 
     def _set_held(self, changed: Sequence[Entry], named: Sequence[Entry], *, held: bool) -> dict[str, Any]:
         known = [entry for entry in changed if entry.id in self.store.allocator.jobs]
-        events = [event for entry in known for event in self.work.holds(entry, entry.after, held)]
+        events = [event for entry in known for event in self.work.holds(entry, entry.after, held=held)]
         ids = [entry.id for entry in changed]
         if ids:
             self.work.append(events, lambda connection, _: self.book.set_held(connection, ids, held=held))
