@@ -1,5 +1,7 @@
 // The shapes of the daemon's API that the page uses (gpushare/api.py has them all), and how to ask for them.
 
+import { report } from "./report";
+
 export interface JobGpu {
   uuid: string;
   index: number;
@@ -159,8 +161,10 @@ export class Refused extends Error {
 const STORED = "gpushare.session";
 let about: About | null = null;
 
-/** The session: with the token of the address, else the one that this tab had before it was loaded again. */
+/** The session: with the token of the address, else the one that this tab had before it was loaded again. A report has
+ * none, and says who has asked for it. */
 export async function logIn(): Promise<About> {
+  if (report) return (about = report.about);
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token === null) {
     const stored = sessionStorage.getItem(STORED);
@@ -223,16 +227,6 @@ export async function* events(path: string, signal: AbortSignal): AsyncGenerator
     }
   }
 }
-
-export const get = {
-  story: (id: string) => ask("GET", `/v1/jobs/${id}/story`) as Promise<Story>,
-  job: (id: string) => ask("GET", `/v1/jobs/${id}`) as Promise<Job>,
-  ended: async () => ((await ask("GET", "/v1/jobs?ended=1")) as { jobs: Job[] }).jobs,
-  history: (since: number, until: number, step: number) =>
-    ask("GET", `/v1/history?since=${since.toFixed(3)}&until=${until.toFixed(3)}&step=${step}`) as Promise<History>,
-  happenings: async (since: number) =>
-    ((await ask("GET", `/v1/events?since=${since.toFixed(3)}`)) as { records: Happening[] }).records,
-};
 
 /** Only its user and administrators are told what a job runs, and they are the ones who may change it. */
 export function isOurs(job: Job): boolean {

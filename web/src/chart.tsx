@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { bytes, clock, moment } from "./format";
+import { report } from "./report";
 import { colour, onTheme } from "./theme";
 
 export interface Line {
@@ -36,6 +37,8 @@ interface Props {
 
 const stepped = uPlot.paths.stepped!({ align: 1 });
 const DAY = 24 * 3600;
+/** What the last values of a chart are. */
+export const PRESENT = report ? "At the end" : "Now";
 const MARKS = 80; // at most so many fit beside each other
 const SEVERITY = ["muted", "good", "warn", "bad"];
 
@@ -168,5 +171,5 @@ function splits(most: number): number[] {
 
 export function hoverTime(data: uPlot.AlignedData, index: number | null): string {
   const time = index === null ? undefined : data[0][index];
-  return time === undefined ? "now" : moment(time);
+  return time === undefined ? PRESENT.toLowerCase() : moment(time);
 }

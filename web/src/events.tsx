@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 import { moment } from "./format";
 import { Empty, Panel } from "./panel";
+import { report } from "./report";
 import { store, useStore } from "./store";
 
 /** The colour of what happens; what is not named is quiet. */
@@ -66,7 +67,7 @@ function Events() {
         </label>
       </header>
       {found.length === 0 && (
-        <Empty>{store.happenings.length === 0 ? "Nothing has happened in the last day." : "No event fits."}</Empty>
+        <Empty>{store.happenings.length === 0 ? `Nothing has happened in ${report ? "this time" : "the last day"}.` : "No event fits."}</Empty>
       )}
       <ol class="story">
         {found.slice(0, most).map((one, i) => (

@@ -36,6 +36,12 @@ export function moment(time: number): string {
   return today ? clock(time) : `${date.toLocaleDateString()} ${clock(time)}`;
 }
 
+/** From one time to another, with their dates. */
+export function span(from: number, until: number): string {
+  const [first, last] = [from, until].map((time) => new Date(time * 1000).toLocaleDateString());
+  return `${first} ${clock(from)} to ${last === first ? "" : `${last} `}${clock(until)}`;
+}
+
 export function count(number: number, one: string, many = `${one}s`): string {
   return `${number} ${number === 1 ? one : many}`;
 }

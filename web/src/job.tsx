@@ -2,13 +2,15 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { JobActions } from "./actions";
-import { get, type Happening, isOurs, type Job, type JobGpu, mayWrite, Refused, type Story } from "./api";
+import { type Happening, isOurs, type Job, type JobGpu, mayWrite, Refused, type Story } from "./api";
 import { UsageBar } from "./bar";
-import { Chart, type Mark } from "./chart";
+import { Chart, type Mark, PRESENT } from "./chart";
 import { TONES } from "./events";
 import { bytes, clock, count, duration, moment } from "./format";
 import { Ranges, State } from "./node";
 import { Empty, Panel } from "./panel";
+import { report } from "./report";
+import { source } from "./source";
 import { store, useStore } from "./store";
 import { useNow, useRange, windowOf } from "./window";
 
@@ -29,8 +31,8 @@ function useTold(id: string): Told {
     let wanted = true;
     const keep = (found: Told) => wanted && setTold(found);
     if (live)
-      (ours ? get.story(id) : get.job(id).then((job) => ({ job, story: [], waiting: [] }))).then(keep, (error: Refused) =>
-        error.status === 403 ? get.job(id).then((job) => keep({ job, story: [], waiting: [] }), keep) : keep(error),
+      (ours ? source.story(id) : source.job(id).then((job) => ({ job, story: [], waiting: [] }))).then(keep, (error: Refused) =>
+        error.status === 403 ? source.job(id).then((job) => keep({ job, story: [], waiting: [] }), keep) : keep(error),
       );
     return () => {
       wanted = false;
@@ -47,7 +49,8 @@ export function JobView({ id }: { id: string }) {
   if (told instanceof Refused && told.status === 404)
     return (
       <Empty>
-        There is no job {id} on this node any more. <a href="#/">Back to the node</a>
+        {report ? `This report does not have job ${id}.` : `There is no job ${id} on this node any more.`}{" "}
+        <a href="#/">Back to the node</a>
       </Empty>
     );
   if (told instanceof Refused && !store.jobs.has(id)) return <Empty>{told.message}</Empty>;
@@ -64,9 +67,11 @@ export function JobView({ id }: { id: string }) {
     }));
   return (
     <>
-      <nav class="crumbs" aria-label="where this is">
-        <a href="#/">node</a> / <span>{job.name}</span>
-      </nav>
+      {!report?.job && (
+        <nav class="crumbs" aria-label="where this is">
+          <a href="#/">node</a> / <span>{job.name}</span>
+        </nav>
+      )}
       <div class="row">
         <h1>{job.name}</h1>
         <State name={job.state} />
@@ -135,7 +140,7 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
   const within = usage.map((value, i) => (value === null ? null : Math.min(value, request[i] ?? value)));
   const most = Math.max(gpu.limit, track.limit.most(from, until), track.most.most(from, until));
   const label =
-    `Memory of ${job.name} on GPU ${gpu.index}. Now ${bytes(gpu.usage)} in use, ${bytes(gpu.request)} guaranteed,` +
+    `Memory of ${job.name} on GPU ${gpu.index}. ${PRESENT} ${bytes(gpu.usage)} in use, ${bytes(gpu.request)} guaranteed,` +
     ` limit ${bytes(gpu.limit)}; at most ${bytes(gpu.peak)} so far.`;
   return (
     <section class="panel" aria-label={`GPU ${gpu.index}`}>

@@ -1,6 +1,7 @@
 // Follows the node while the page is visible. A tab in the background holds no connection and runs no timer.
 
-import { type Changed, events, get, type Happening, logOut, Refused, type State } from "./api";
+import { type Changed, events, type Happening, logOut, Refused, type State } from "./api";
+import { source } from "./source";
 import { store } from "./store";
 import { remember } from "./window";
 
@@ -70,7 +71,7 @@ async function followOnce(signal: AbortSignal): Promise<void> {
 async function catchUp(): Promise<void> {
   const since = store.happenings.at(-1)?.time ?? store.now() - DAY;
   try {
-    store.happenedSince(since, await get.happenings(since));
+    store.happenedSince(since, await source.happenings(since));
   } catch {
     // the stream says if the daemon is away; what happens from now on is shown
   }

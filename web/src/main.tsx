@@ -4,11 +4,12 @@ import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { logIn, Refused } from "./api";
 import { EventsView } from "./events";
-import { count } from "./format";
+import { count, span } from "./format";
 import { JobView } from "./job";
 import { follow } from "./live";
 import { NodeView } from "./node";
 import { Panel } from "./panel";
+import { report } from "./report";
 import { store, useStore } from "./store";
 import "./style.css";
 import { chosen, choose, show, THEMES } from "./theme";
@@ -43,21 +44,25 @@ function Head({ place }: { place: string }) {
         to the content
       </a>
       <strong class="brand">gpushare</strong>
-      <span class="host">{about?.host}</span>
+      <span class={report ? "report" : "host"}>
+        {report ? `report of ${report.about.host}, ${span(report.since, report.until)}` : about?.host}
+      </span>
       <nav aria-label="views">
         <a href="#/" aria-current={!place.startsWith("#/events") && !place.startsWith("#/job/") ? "page" : undefined}>
-          Node
+          {report?.job ? "Job" : "Node"}
         </a>
         <a href="#/events" aria-current={place.startsWith("#/events") ? "page" : undefined}>
           Events
         </a>
       </nav>
       <span class="space" />
-      {about?.read_only && <span class="badge quiet">read-only</span>}
-      <span class={`phase ${phase}`} role="status">
-        {TITLES[phase]}
-        {phase === "live" && daemon && <span class="wide">, gpushared {daemon.version}</span>}
-      </span>
+      {!report && about?.read_only && <span class="badge quiet">read-only</span>}
+      {!report && (
+        <span class={`phase ${phase}`} role="status">
+          {TITLES[phase]}
+          {phase === "live" && daemon && <span class="wide">, gpushared {daemon.version}</span>}
+        </span>
+      )}
       <label class="field">
         <span class="hidden">colours</span>
         <select
@@ -83,7 +88,8 @@ function Page() {
   const place = usePlace();
   const { phase, message, hint } = useStore();
   const known = store.gpus.size > 0;
-  const job = /^#\/job\/([0-9a-f]{16})$/.exec(place)?.[1];
+  const events = place.startsWith("#/events");
+  const job = /^#\/job\/([0-9a-f]{16})$/.exec(place)?.[1] ?? (events ? null : report?.job);
   useEffect(() => {
     document.title = title(place);
   });
@@ -109,7 +115,7 @@ function Page() {
         )}
         {(phase === "live" || (known && phase !== "locked")) && (
           <Panel key={place} name="view">
-            {job ? <JobView key={job} id={job} /> : place.startsWith("#/events") ? <EventsView /> : <NodeView />}
+            {job ? <JobView key={job} id={job} /> : events ? <EventsView /> : <NodeView />}
           </Panel>
         )}
       </main>
@@ -118,6 +124,7 @@ function Page() {
 }
 
 function title(place: string): string {
+  if (report) return `${report.about.host}: report`;
   const where = place.startsWith("#/events") ? "events" : count(store.jobs.size, "job");
   const state = store.phase === "live" ? where : TITLES[store.phase];
   return `${store.about?.host ?? "gpushare"}: ${state}`;
@@ -144,7 +151,8 @@ async function start(): Promise<void> {
     store.enter(refused.status === 0 ? "lost" : "locked", refused.message);
     return;
   }
-  follow();
+  if (report) store.open(report);
+  else follow();
 }
 
 show();

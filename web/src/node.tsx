@@ -1,12 +1,13 @@
 // The node: each GPU's memory now and over time, the jobs, what is reserved.
 
 import { useState } from "preact/hooks";
-import { type Gpu, isOurs, type Job, mayWrite, type Reservation } from "./api";
+import { type Gpu, isOurs, type Job, type JobGpu, mayWrite, type Reservation } from "./api";
 import { ReleaseButton } from "./actions";
 import { GpuBar, UsageBar } from "./bar";
-import { Chart, hoverTime, type Line } from "./chart";
+import { Chart, hoverTime, type Line, PRESENT } from "./chart";
 import { bytes, count, duration, moment, share, state } from "./format";
 import { Empty, memo, Panel } from "./panel";
+import { report } from "./report";
 import { store, useStore, type Track } from "./store";
 import { RANGES, useNow, useRange, windowOf } from "./window";
 
@@ -58,7 +59,12 @@ export function NodeView() {
   );
 }
 
+function rangeName(range: number): string {
+  return RANGES.find((one) => one.seconds === range)?.name ?? duration(range);
+}
+
 export function Ranges({ range, onChange }: { range: number; onChange: (seconds: number) => void }) {
+  if (report) return null;
   return (
     <div class="choice" role="group" aria-label="time that the charts show">
       {RANGES.map((one) => (
@@ -193,7 +199,7 @@ function Stack({ gpu, range }: { gpu: Gpu; range: number }) {
   const lines: Line[] = layers.map((layer) => ({ key: layer.key, stroke: layer.colour, fill: layer.colour, width: 0 }));
   const at = hovered ?? times.length - 1;
   const label =
-    `Memory of GPU ${gpu.index} by job over ${RANGES.find((one) => one.seconds === range)!.name}. Now: ` +
+    `Memory of GPU ${gpu.index} by job over ${rangeName(range)}. ${PRESENT}: ` +
     (layers.map((one) => `${one.name} ${bytes(one.values.at(-1) ?? 0)}`).join(", ") || "nothing in use");
   return (
     <>
@@ -212,7 +218,7 @@ function Stack({ gpu, range }: { gpu: Gpu; range: number }) {
         {layers.map((layer) => (
           <span key={layer.key}>
             <i class="swatch" style={{ background: `var(--${layer.colour})` }} />{" "}
-            {layer.job ? <a href={`#/job/${layer.job}`}>{layer.name}</a> : layer.name}{" "}
+            {layer.job && (!report || store.jobs.has(layer.job)) ? <a href={`#/job/${layer.job}`}>{layer.name}</a> : layer.name}{" "}
             <span class="number">{amount(layer.values[at])}</span>
           </span>
         ))}
@@ -224,15 +230,19 @@ function Stack({ gpu, range }: { gpu: Gpu; range: number }) {
 
 // ---- jobs ------------------------------------------------------------------------------------------
 
+/** What the table shows of the usage: what it is now, or, in a report, the highest. */
+const USAGE = report ? "highest" : "usage";
+const used = (gpu: JobGpu) => (report ? gpu.peak : gpu.usage);
+
 const SORTS: Record<string, (job: Job) => number | string> = {
-  usage: (job) => -job.gpus.reduce((sum, gpu) => sum + gpu.usage, 0),
+  [USAGE]: (job) => -job.gpus.reduce((sum, gpu) => sum + used(gpu), 0),
   borrowed: (job) => -job.gpus.reduce((sum, gpu) => sum + gpu.loan, 0),
   age: (job) => job.since,
   name: (job) => job.name,
 };
 
 function Jobs() {
-  const [sort, setSort] = useState("usage");
+  const [sort, setSort] = useState(USAGE);
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const by = SORTS[sort]!;
@@ -268,7 +278,8 @@ function Jobs() {
           </>
         )}
       </header>
-      {store.jobs.size === 0 && (
+      {store.jobs.size === 0 && report && <Empty>No job ran here in this time.</Empty>}
+      {store.jobs.size === 0 && !report && (
         <Empty>
           No job runs here. Start one with <code>gpushare run --request 4Gi --limit 14Gi python train.py</code>
         </Empty>
@@ -282,8 +293,8 @@ function Jobs() {
                 <th scope="col" class="spare">user</th>
                 <th scope="col">state</th>
                 <th scope="col" class="spare">GPU</th>
-                <th scope="col">usage of its limit</th>
-                <th scope="col" class="number">usage</th>
+                <th scope="col">{USAGE} of its limit</th>
+                <th scope="col" class="number">{USAGE}</th>
                 <th scope="col" class="number spare">request</th>
                 <th scope="col" class="number spare">limit</th>
                 <th scope="col" class="number spare">age</th>
@@ -313,7 +324,11 @@ function amount(value: number | null | undefined): string {
 
 const JobRow = memo(({ job, age }: { job: Job; age: string }) => {
   const first = job.gpus[0];
-  const sum = (key: "usage" | "request" | "limit" | "loan") => job.gpus.reduce((total, gpu) => total + gpu[key], 0);
+  const sum = (of: (gpu: JobGpu) => number) => job.gpus.reduce((total, gpu) => total + of(gpu), 0);
+  const usage = sum(used);
+  const request = sum((gpu) => gpu.request);
+  const limit = sum((gpu) => gpu.limit);
+  const loan = sum((gpu) => (report ? Math.max(0, gpu.peak - gpu.request) : gpu.loan));
   return (
     <tr class={isOurs(job) ? undefined : "others"}>
       <th scope="row">
@@ -324,10 +339,10 @@ const JobRow = memo(({ job, age }: { job: Job; age: string }) => {
         <State name={job.state} />
       </td>
       <td class="spare">{job.gpus.map((gpu) => gpu.index).join(", ") || "–"}</td>
-      <td>{first ? <UsageBar of={{ usage: sum("usage"), request: sum("request"), limit: sum("limit"), loan: sum("loan") }} /> : "–"}</td>
-      <td class="number">{first ? bytes(sum("usage")) : "–"}</td>
-      <td class="number spare">{first ? bytes(sum("request")) : "–"}</td>
-      <td class="number spare">{first ? bytes(sum("limit")) : "–"}</td>
+      <td>{first ? <UsageBar of={{ usage, request, limit, loan }} /> : "–"}</td>
+      <td class="number">{first ? bytes(usage) : "–"}</td>
+      <td class="number spare">{first ? bytes(request) : "–"}</td>
+      <td class="number spare">{first ? bytes(limit) : "–"}</td>
       <td class="number spare">{age}</td>
     </tr>
   );

@@ -2,10 +2,11 @@
 
 import { useEffect, useState } from "preact/hooks";
 import type { About, Changed, Gpu, Happening, History, Job, Pressure, Reservation, State } from "./api";
+import type { Report } from "./report";
 import { Series } from "./series";
 
 export type Phase = "loading" | "live" | "away" | "lost" | "locked";
-// live: the daemon is followed · away: no daemon answers · lost: the dashboard's server does not answer
+// live: what is shown is so: the daemon is followed, or a report is read · away: no daemon answers · lost: the dashboard's server does not answer
 // locked: this tab has no session
 
 const MOST_HAPPENINGS = 1000;
@@ -38,13 +39,15 @@ export class Store {
   readonly unmanaged = new Map<string, Series>();
   /** How far the node's clock is ahead of this one's, in seconds. */
   private skew = 0;
+  /** The end of a report, where the time stands still. */
+  private end: number | null = null;
   private readonly listeners = new Set<() => void>();
   private told = false;
   version = 0;
 
   /** The time on the node. */
   now(): number {
-    return Date.now() / 1000 + this.skew;
+    return this.end ?? Date.now() / 1000 + this.skew;
   }
 
   /** Listeners hear of many changes at once, before the next frame. */
@@ -74,6 +77,14 @@ export class Store {
     this.changed();
   }
 
+  /** Have all of a report. */
+  open(report: Report): void {
+    this.end = report.until;
+    this.happenings = report.happenings;
+    this.replace(report.state);
+    this.remember(report.history);
+  }
+
   replace(state: State): void {
     this.skew = state.time - Date.now() / 1000;
     this.gpus.clear();
@@ -92,6 +103,7 @@ export class Store {
     for (const one of found.pressure ?? []) this.pressure.set(one.uuid, one);
     for (const job of found.jobs ?? []) {
       this.jobs.set(job.id, job);
+      if (job.state === "ended") continue; // only a report has such; its history knows when they held how much
       for (const gpu of job.gpus) {
         const track = this.track(gpu.uuid, job.id);
         track.name = job.name;

@@ -4,22 +4,36 @@ const STORED = "gpushare.theme";
 export const THEMES = ["auto", "light", "dark"] as const;
 export type Theme = (typeof THEMES)[number];
 
+let theme: Theme = stored();
+
 const listeners = new Set<() => void>();
 const system = matchMedia("(prefers-color-scheme: dark)");
 system.addEventListener("change", () => tell());
 
 export function chosen(): Theme {
-  const stored = localStorage.getItem(STORED);
-  return THEMES.find((one) => one === stored) ?? "auto";
+  return theme;
 }
 
-export function choose(theme: Theme): void {
-  localStorage.setItem(STORED, theme);
+export function choose(wanted: Theme): void {
+  theme = wanted;
+  try {
+    localStorage.setItem(STORED, theme);
+  } catch {
+    // a report in the frame of another page has no storage
+  }
   tell();
 }
 
+function stored(): Theme {
+  try {
+    const found = localStorage.getItem(STORED);
+    return THEMES.find((one) => one === found) ?? "auto";
+  } catch {
+    return "auto";
+  }
+}
+
 export function show(): void {
-  const theme = chosen();
   const dark = theme === "dark" || (theme === "auto" && system.matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }

@@ -1,7 +1,8 @@
 // Which part of the past is drawn, and the times at which values are taken for it.
 
 import { useEffect, useState } from "preact/hooks";
-import { get } from "./api";
+import { report } from "./report";
+import { source } from "./source";
 import { store } from "./store";
 
 export const RANGES = [
@@ -52,7 +53,7 @@ export function useNow(seconds: number): number {
   return now;
 }
 
-let range: number = RANGES[0].seconds;
+let range: number = report ? report.until - report.since : RANGES[0].seconds;
 
 /** Which range is drawn, for all views, and how to draw another. */
 export function useRange(): [number, (seconds: number) => void] {
@@ -72,7 +73,7 @@ export async function remember(): Promise<void> {
   const wanted = range;
   const until = store.now();
   try {
-    const past = await get.history(until - wanted, until, Math.max(1, Math.round(wanted / COLUMNS)));
+    const past = await source.history(until - wanted, until, Math.max(1, Math.round(wanted / COLUMNS)));
     if (range === wanted) store.remember(past);
   } catch {
     // what the page has seen itself stays; the stream says if the daemon is away
