@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import select
 import sys
 import time
-from datetime import datetime, timedelta
-from datetime import time as clock_time
 
 import click
 from click.core import ParameterSource
@@ -16,9 +13,9 @@ from click.core import ParameterSource
 from gpushare.api import Record
 from gpushare.cli import complete
 from gpushare.cli import output as _output
+from gpushare.cli.moment import moment as parse_moment
 from gpushare.client import Client
 from gpushare.config import load_settings
-from gpushare.env import Setting
 from gpushare.errors import DaemonUnreachable, UsageError
 from gpushare.locate import find
 from gpushare.offline_history import OfflineHistory, ask
@@ -41,7 +38,7 @@ def command(
     The administrator decides what you see of other users' jobs. While no daemon runs, you see the history that the last
     one has written.
     """
-    moment = None if since is None else _moment(since, time.time())
+    moment = None if since is None else parse_moment(since, time.time(), "--since")
     if moment is not None and context.get_parameter_source("last") is not ParameterSource.COMMANDLINE:
         last = sys.maxsize
     if follow and output == "json":
@@ -82,21 +79,6 @@ def command(
 
 def _records(source: Client | OfflineHistory, since: float | None) -> list[Record]:
     return source.records() if since is None else source.records(since)
-
-
-def _moment(text: str, now: float) -> float:
-    """The time in seconds, as time.time() gives it. Raises UsageError."""
-    with contextlib.suppress(UsageError):
-        return now - Setting(text, "--since").seconds()
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(text).timestamp()
-    with contextlib.suppress(ValueError):
-        today = datetime.fromtimestamp(now)
-        moment = datetime.combine(today, clock_time.fromisoformat(text)).timestamp()
-        return moment if moment <= now else (datetime.fromtimestamp(moment) - timedelta(days=1)).timestamp()
-    raise UsageError(
-        f"--since: {text!r} is not a time", hint="write 8h or 2d for so long ago, 22:30, or 2026-11-21 22:30"
-    )
 
 
 def _print(record: Record, output: str) -> None:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import pwd
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
 
-from gpushare import __version__
+from gpushare.dashboard.about import about
 from gpushare.dashboard.access import KEY_HEADER, Refusal, Sessions, check_host, check_site
 from gpushare.dashboard.daemon import Daemon
 from gpushare.dashboard.live import Live
@@ -99,15 +96,7 @@ class Server:
         token = body.get("token") if isinstance(body, dict) else None
         name = self.sessions.cookie_name
         session = self.sessions.open(token, request.cookies.get(name))
-        about = {
-            "key": session.key,
-            "uid": os.getuid(),
-            "user": _user_name(),
-            "host": socket.gethostname(),
-            "version": __version__,
-            "read_only": self._read_only,
-        }
-        answer = web.json_response(about)
+        answer = web.json_response(about(session.key, read_only=self._read_only))
         answer.set_cookie(name, session.cookie, path="/", httponly=True, samesite="Strict")
         return answer
 
@@ -147,10 +136,3 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 def _error(status: int, code: str, message: str, hint: str | None = None) -> web.Response:
     """An answer in the form of the daemon's own errors."""
     return web.json_response({"error": {"code": code, "message": message, "facts": [], "hint": hint}}, status=status)
-
-
-def _user_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from gpushare import offline_history
-from gpushare.cli import events
+from gpushare.cli.moment import moment
 from gpushare.errors import UsageError
 from gpushare.history import EVENTS, JOBS
 from gpushare.paths import SYSTEM_DIR, history_dir
@@ -197,13 +197,13 @@ NOON = datetime.datetime(2026, 11, 22, 12, 0, 0).timestamp()
     ],
 )
 def test_a_moment(text, ago):
-    assert NOON - events._moment(text, NOON) == ago
+    assert NOON - moment(text, NOON, "--since") == ago
 
 
 @pytest.mark.parametrize("text", ["yesterday", "8 o'clock", "", "2026-13-01", "25:00"])
 def test_no_moment(text):
     with pytest.raises(UsageError) as caught:
-        events._moment(text, NOON)
+        moment(text, NOON, "--since")
     assert caught.value.message == f"--since: {text!r} is not a time"
 
 
