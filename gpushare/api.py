@@ -235,6 +235,26 @@ class Records(TypedDict):
     records: list[Record]
 
 
+class HistorySeries(TypedDict):
+    """Memory of one job on one GPU over time. `job` is empty for all jobs together, "outside" for memory that is not in
+    gpushare."""
+
+    gpu: str  # its uuid
+    job: str  # its id
+    name: str
+    user: str
+    points: list[list[float]]  # [time, mean usage, highest usage, request, limit, loan]; [time]: nothing from then on
+
+
+class History(TypedDict):
+    """Each point holds until the next one of its series."""
+
+    kept: bool  # False: the daemon keeps no history, or could not read it
+    step: int  # seconds
+    cut: bool  # earlier points are left out
+    series: list[HistorySeries]
+
+
 class StallTime(TypedDict):
     avg10: float  # share of the last 10 seconds, 0 to 1
     avg60: float

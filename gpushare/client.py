@@ -107,6 +107,12 @@ class Client:
     def pressure(self) -> list[api.GpuPressure]:
         return cast(api.Pressure, self._call("GET", "/v1/pressure", api.Pressure))["gpus"]
 
+    def history(self, since: float, until: float, step: float, job: str | None = None) -> api.History:
+        """Memory over time, of all jobs or of the one with this id; values of every `step` seconds, or of as many as
+        the daemon has kept."""
+        target = f"/v1/history?since={since:.3f}&until={until:.3f}&step={step:g}" + (f"&job={job}" if job else "")
+        return cast(api.History, self._call("GET", target, api.History))
+
     def reserve(self, body: Mapping[str, object]) -> api.Reservation:
         return cast(api.Reservation, self._call("POST", "/v1/reservations", api.Reservation, body))
 

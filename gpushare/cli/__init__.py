@@ -31,6 +31,7 @@ COMMANDS = {
     "status": "gpushare.cli.status",
     "top": "gpushare.cli.top",
     "dashboard": "gpushare.cli.dashboard",
+    "report": "gpushare.cli.report",
     "set": "gpushare.cli.set",
     "stop": "gpushare.cli.stop",
     "reserve": "gpushare.cli.reserve",

@@ -24,6 +24,7 @@ page.on("console", (message) => message.type() === "error" && seen.errors.push(m
 page.on("pageerror", (error) => seen.errors.push(String(error)));
 context.on("request", (request) => {
   const { protocol, hostname } = new URL(request.url());
+  if (protocol === "file:" && request.isNavigationRequest()) return; // a report that is opened from disk
   if (protocol !== "data:" && hostname !== "127.0.0.1") seen.foreign.push(request.url());
 });
 

@@ -1,0 +1,230 @@
+"""`gpushare report`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dashboard.conftest import Subprocess
+from gpushare.cli import main
+from gpushare.errors import GpushareError
+from gpushare.report import file
+from report.recorded import SINCE, TRAIN, UNTIL, Client
+
+
+class Command:
+    """`gpushare report` at UNTIL, in an empty directory."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        self.client = Client()
+        monkeypatch.setattr("gpushare.cli.report.time", SimpleNamespace(time=lambda: UNTIL))
+        monkeypatch.setattr("gpushare.cli.report.find", lambda _: SimpleNamespace(client=lambda: self.client))
+
+    def __call__(self, *words: object) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        code = main(["report", *map(str, words)])
+        return code, *self._capsys.readouterr()
+
+    def fails(self, code: int, *words: object) -> str:
+        found, out, err = self(*words)
+        assert (found, out) == (code, ""), err
+        return err
+
+
+@pytest.fixture
+def node() -> Iterator[Subprocess]:
+    """A real daemon on the software driver, in a directory with a short name."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as made:
+        one = Subprocess(Path(made), {"GPUSHARE_SIM": f"gpus=2,memory=16Gi,pool={made}/pool"}, fixed=False)
+        try:
+            yield one.start()
+        finally:
+            one.kill()
+
+
+@pytest.fixture
+def report(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(capsys, monkeypatch)
+
+
+def embedded(path: str) -> Any:
+    found = re.search(r'id="report">(.*?)</script>', Path(path).read_text(), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_the_node_for_two_hours(report: Command) -> None:
+    code, out, err = report("-o", "node.html")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"report of node \S+, .* to .*: node\.html\n", out)
+    found = embedded("node.html")
+    assert (found["since"], found["until"], found["job"]) == (SINCE, UNTIL, None)
+    assert found["state"]["gpus"][0]["health"]["state"] == "sick", "the node as it is now"
+    assert report("--node", "-o", "again.html")[0] == 0
+    assert embedded("again.html") == found
+
+
+def test_a_job_for_its_life(report: Command) -> None:
+    code, out, _ = report("train", "-o", "train.html")
+    assert code == 0 and out.startswith(f"report of job train ({TRAIN}), ")
+    found = embedded("train.html")
+    assert (found["since"], found["until"], found["job"]) == (SINCE - 60, UNTIL - 600, TRAIN)
+    assert report("server", "-o", "server.html")[0] == 0
+    assert embedded("server.html")["until"] == UNTIL
+
+
+def test_the_time_that_is_named(report: Command) -> None:
+    at = datetime.fromtimestamp(UNTIL - 1800).strftime("%Y-%m-%d %H:%M")
+    for words in ([], ["train"]):
+        assert report(*words, "--since", "1h", "--until", at, "--step", "1m", "-o", "x.html")[0] == 0
+        found = embedded("x.html")
+        assert (found["since"], found["until"], found["history"]["step"]) == (UNTIL - 3600, UNTIL - 1800, 60)
+        assert found["state"]["gpus"][0]["health"]["state"] == "ok", "the node as it was"
+
+
+def test_two_hours_before_a_time_that_is_named(report: Command) -> None:
+    assert report("--until", "1h", "-o", "x.html")[0] == 0
+    assert embedded("x.html")["since"] == UNTIL - 3600 - 7200
+
+
+def test_the_future_is_not_in_it(report: Command) -> None:
+    later = datetime.fromtimestamp(UNTIL + 3600).isoformat()
+    assert report("--until", later, "-o", "x.html")[0] == 0
+    assert embedded("x.html")["until"] == UNTIL
+    assert report("train", "--until", later, "-o", "x.html")[0] == 0
+    assert embedded("x.html")["until"] == UNTIL, "and what is named counts, also after the job's end"
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("a.html", b"<!doctype html>"), ("a.CSV", b"time,gpu,"), ("a.png", b"\x89PNG")]
+)
+def test_the_ending_says_what_is_written(report: Command, name: str, begins: bytes) -> None:
+    if name.endswith("png"):
+        pytest.importorskip("matplotlib")
+    assert report("train", "-o", name)[0] == 0
+    assert Path(name).read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize("name", ["x.pdf", "x", ".html", "-"])
+def test_another_ending_is_a_mistake(report: Command, name: str) -> None:
+    err = report.fails(2, "-o", name)
+    assert "HTML, CSV or PNG" in err and ".html," in err
+    assert report.client.asked == [] and list(Path().iterdir()) == []
+
+
+def test_mistakes_are_said_before_the_daemon_is_asked(report: Command) -> None:
+    assert "of a job or of the node" in report.fails(2, "train", "--node", "-o", "x.html")
+    assert "begin at" in report.fails(2, "--since", "1h", "--until", "2h", "-o", "x.html")
+    assert "begin at" in report.fails(2, "--since", "1h", "--until", "1h", "-o", "x.html")
+    assert "--since: 'soon'" in report.fails(2, "--since", "soon", "-o", "x.html")
+    assert "--until: 'soon'" in report.fails(2, "--until", "soon", "-o", "x.html")
+    assert "less than a second" in report.fails(2, "--step", "0.5s", "-o", "x.html")
+    assert "is not a directory" in report.fails(2, "-o", "none/x.html")
+    assert "-o" in report.fails(2)
+    assert report.client.asked == []
+
+
+def test_a_step_of_a_second_is_the_finest(report: Command) -> None:
+    assert report("--step", "1s", "-o", "x.html")[0] == 0
+    assert report.client.asked[0][2] == 1
+
+
+def test_without_matplotlib_nothing_is_asked(report: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise GpushareError("a PNG needs matplotlib")
+
+    monkeypatch.setattr("gpushare.cli.report.picture.check", missing)
+    assert "needs matplotlib" in report.fails(1, "-o", "x.png")
+    assert report.client.asked == []
+    assert report("-o", "x.html")[0] == 0
+
+
+def test_nothing_known_writes_nothing(report: Command) -> None:
+    report.client = Client(series=[], records=[])
+    for name in ("x.html", "x.csv"):
+        err = report.fails(1, "-o", name)
+        assert "nothing is known of the memory of node" in err and "30 days" in err
+    assert list(Path().iterdir()) == []
+
+
+def test_events_alone_are_a_page_and_no_table(report: Command) -> None:
+    report.client = Client(series=[])
+    assert report("train", "-o", "x.html")[0] == 0
+    assert f"of job train ({TRAIN})" in report.fails(1, "train", "-o", "x.csv")
+
+
+def test_no_history_is_said(report: Command) -> None:
+    report.client = Client(kept=False)
+    assert "has no history" in report.fails(1, "-o", "x.html")
+
+
+def test_a_beginning_that_is_left_out_is_said(report: Command) -> None:
+    report.client = Client(cut_below=9999)
+    code, _, err = report("-o", "x.html")
+    assert code == 0 and "the beginning is left out" in err
+
+
+def test_a_file_that_is_there_is_replaced_whole(report: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("real.csv").write_text("before")
+    Path("x.csv").symlink_to("real.csv")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        assert "cannot write x.csv: No space left on device" in report.fails(1, "-o", "x.csv")
+    assert sorted(one.name for one in Path().iterdir()) == ["real.csv", "x.csv"]
+    assert Path("real.csv").read_text() == "before"
+    assert report("-o", "x.csv")[0] == 0
+    assert Path("x.csv").is_symlink() and Path("real.csv").read_text().startswith("time,")
+    assert sorted(one.name for one in Path().iterdir()) == ["real.csv", "x.csv"]
+
+
+def test_a_new_file_has_the_users_usual_mode(report: Command) -> None:
+    before = os.umask(0o027)
+    try:
+        assert report("-o", "x.csv")[0] == 0
+    finally:
+        os.umask(before)
+    assert Path("x.csv").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_directory_where_nobody_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file.check(tmp_path / "x.html")
+    monkeypatch.setattr("gpushare.report.file.os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+    with pytest.raises(GpushareError, match="cannot write into"):
+        file.check(tmp_path / "x.html")
+
+
+def test_a_real_daemon(
+    node: Subprocess,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Whose answers have the shape that a report expects."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUSHARE_SOCKET", str(node.directory / "api.sock"))
+    time.sleep(1.5)  # the history has seconds
+    for name in ("x.html", "x.csv"):
+        assert main(["report", "--since", "1m", "-o", name]) == 0, capsys.readouterr().err
+    assert main(["report", "nobody", "-o", "y.html"]) == 5
+    found = embedded("x.html")
+    assert {one["job"] for one in found["history"]["series"]} == {"", "outside"}
+    assert len(found["state"]["gpus"]) > 0 and Path("x.csv").read_text().count("\n") == 1
+    node.kill()
+    assert main(["report", "-o", "z.html"]) == 3
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["x.csv", "x.html"]
