@@ -1,4 +1,4 @@
-/* ask_trim.h: the daemon's half of a trim (credit.h): raise the number, and wake whoever waits for it.
+/* ask_trim.h: the daemon's half of a trim (credit.h): raise the number, and wake the thread that waits for it.
  *
  * Not in credit.h, which has no system calls in it. The futex is not a private one: the waiter is another process.
  */

@@ -95,7 +95,7 @@ struct gs_hello {
     int32_t priority;
     uint32_t grace_ms; /* 0: the daemon's default */
     char name[64];     /* GPUSHARE_NAME, else the program's name */
-    uint32_t rungs;    /* enum gs_rungs: how the loan may be asked back; 0: the whole ladder */
+    uint32_t rungs;    /* enum gs_rungs: how the loan may be asked back; 0: all steps */
     uint32_t min_run_ms;
 };
 

@@ -1,8 +1,8 @@
 /* account.c: the slow path of an allocation, and the credit of a process without a daemon.
  *
- * A bug or an absence of ours must cost a limit, never a run. So: no daemon at all: the limit from the environment
- * holds for this process alone, and that is said once. A daemon that has gone: the credit is what it is, and more
- * is refused. A daemon that says no: out-of-memory, the driver's own code, which frameworks know how to live with.
+ * A failure of gpushare may cost a limit, never a run. Without a daemon, the limit from the environment holds for this
+ * process alone, which is said once. If the daemon has gone, the credit stays, and more is refused. If the daemon
+ * refuses, the program gets out-of-memory, the driver's own code, which frameworks can handle.
  */
 #include "account.h"
 
@@ -14,7 +14,7 @@
 #include "options.h"
 #include "system.h"
 
-#define MARGIN_MS    4000 /* on top of the patience of the daemon: it decides, not we */
+#define MARGIN_MS    4000 /* on top of the daemon's patience: the daemon decides, not this process */
 #define EAGER_ROUNDS 16   /* so many answers in a row may bring nothing before we pause between two asks */
 #define PAUSE_US     1000 /* that pause */
 
@@ -62,8 +62,8 @@ static void grant_limit(struct gs_line *line) {
     } while (!__atomic_compare_exchange_n(&line->word, &word, fresh, 1, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
 }
 
-/* A line of our own, whose credit is the limit. One that a daemon gave, and that it does not know any more, becomes
- * ours as it is: what was charged there still is. */
+/* A line of our own, whose credit is the limit. A daemon's line that the daemon no longer knows becomes ours as it is,
+ * with what is charged there. */
 static bool attach_alone(struct gs_gpu *gpu) {
     const struct gs_options *options = gs_options();
     uint64_t limit = gs_amount_resolve(options->limit, gpu->total);
@@ -148,8 +148,8 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
     frame.u.attach.total = gpu->total;
     gs_text_add(&waiting, "waiting for room for a context");
     add_gpu(&waiting, gpu);
-    /* A job that a daemon has admitted waits for one as long as for a claim: without one its limit would not hold, and
-     * its request would be nobody's concern. */
+    /* A job that a daemon has admitted waits for a daemon as long as for a claim: without one neither its limit nor its
+     * request would hold. */
     enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting, gs_options()->job_id != 0);
     /* Away, and this GPU has no line yet: a limit of our own, rather than a program that cannot start. */
     *alone = outcome == GS_NO_DAEMON || (outcome == GS_AWAY && gpu->line == NULL);
@@ -203,8 +203,8 @@ void gs_account_detach(struct gs_gpu *gpu) {
     gs_mutex_unlock(&gpu->mutex);
 }
 
-/* An allocation that the credit did not cover, from its first ask to its end. The daemon holds the credit that it
- * grants within the request for as long as `line->asking` says that somebody here is about to take it. */
+/* An allocation that the credit did not cover, from its first ask to its end. The daemon holds credit that it granted
+ * within the request as long as `line->asking` counts a thread that is about to take it. */
 struct gs_asking {
     struct gs_gpu *gpu;
     uint32_t units;
@@ -226,8 +226,8 @@ static void end_asking(struct gs_asking *asking) {
     __atomic_fetch_sub(&asking->gpu->line->asking, 1, __ATOMIC_ACQ_REL);
 }
 
-/* Whether it may be within the request, as far as this process can tell: it does not know what the job's other
- * processes use now, nor whether what it is charged for its context is only a guess. */
+/* Whether it may be within the request. This process does not know what the job's other processes use now, nor whether
+ * the charge for its context is a guess. */
 static bool within_request(const struct gs_gpu *gpu, uint32_t units) {
     const struct gs_line *line = gpu->line;
     uint64_t used = gs_word_used(gs_word_load(line));
@@ -251,7 +251,7 @@ static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units,
     return gs_client_request(&frame, answer, &waiting, flags == 0 && within_request(gpu, (uint32_t)units));
 }
 
-/* Our pools may hold what they do not use: first what is charged too much, then what is only kept. */
+/* Take back what the pools do not use: first what is charged too much, then what they only keep. */
 static bool reserve_after_squeeze(struct gs_gpu *gpu, uint32_t units, bool all) {
     gs_account_give_back(gpu, all);
     return gs_reserve(gpu->line, units);
@@ -311,8 +311,8 @@ static bool ask_once(struct gs_asking *asking, bool *reserved) {
     return false;
 }
 
-/* Other threads of this process may take what an answer brought. The daemon keeps this allocation's place, and takes
- * nothing of it meanwhile, so that some answer leaves enough: only time ends this, never a number of rounds. */
+/* Other threads of this process may take the credit of an answer. The daemon keeps this allocation's place and revokes
+ * none of its credit meanwhile, so that one of the answers leaves enough. Only time ends this, no number of rounds. */
 static bool ask_until_reserved(struct gs_asking *asking) {
     bool reserved = false;
     while (ask_once(asking, &reserved) && !reserved) {

@@ -1,7 +1,7 @@
-/* account.h: what this process may use of each GPU, and where that comes from.
+/* account.h: how much this process may use of each GPU.
  *
- * A GPU's line (credit.h) is either in the page that the daemon gave us, or, when there is no daemon, in one of our
- * own whose credit is the limit. The fast path is in credit.h and does not know the difference; this is the rest.
+ * A GPU's line (credit.h) is in the daemon's page or, without a daemon, in a page of our own whose credit is the limit.
+ * The fast path is in credit.h and is the same for both; this is the rest.
  */
 #ifndef GPUSHARE_PRELOAD_ACCOUNT_H
 #define GPUSHARE_PRELOAD_ACCOUNT_H

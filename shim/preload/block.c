@@ -27,7 +27,7 @@ static struct gs_table mappings; /* address -> detail; units: the mapping's size
 static struct block *chunks[MAX_CHUNKS];
 static uint32_t chunk_count;
 
-/* Several, so that threads do not meet. */
+/* Several lists, so that threads seldom wait for each other. */
 static struct free_list {
     struct gs_lock lock;
     uint32_t first;  /* number + 1 */
@@ -78,7 +78,7 @@ static void hold(uint32_t number) {
 
 void gs_block_let_go(uint32_t number) {
     struct block *block = block_at(number);
-    /* Who has the only hold is alone: others find the block only by what holds it. */
+    /* The last holder is alone: other threads find a block only by its handle, a mapping or a binding. */
     if (__atomic_load_n(&block->holds, __ATOMIC_ACQUIRE) != 1 &&
         __atomic_sub_fetch(&block->holds, 1, __ATOMIC_ACQ_REL) != 0)
         return;
@@ -302,7 +302,7 @@ static struct binding {
 static uint32_t binding_count; /* how many of them have ever been used */
 static struct gs_lock bindings_lock;
 
-/* No room: then the block stays held, too much rather than too little. */
+/* No room: the block stays held. It is better to charge too much than too little. */
 void gs_binding_add(uint32_t object, uint32_t number, uint64_t offset, uint64_t size) {
     gs_lock(&bindings_lock);
     for (uint32_t i = 0; i < MOST_BINDINGS; i++) {

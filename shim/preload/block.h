@@ -4,8 +4,8 @@
  * and nothing of it is bound to a multicast object, in whichever order. So a block is held once by its handle, as long
  * as that has references, and once by each mapping and binding; with the last hold it is no longer charged.
  *
- * What is being given back is taken out of these tables before the driver is called, because a handle's number and an
- * address can be another's right afterwards; the hold ends when the driver has succeeded.
+ * An entry is taken out of these tables before the driver frees it, because the driver may give the handle's number or
+ * the address out again at once. The hold ends when the driver has succeeded.
  */
 #ifndef GPUSHARE_PRELOAD_BLOCK_H
 #define GPUSHARE_PRELOAD_BLOCK_H
@@ -35,7 +35,7 @@ void gs_block_add_handle(uint64_t handle, uint32_t number);
 /* It has been exported to other processes. */
 void gs_block_exported(uint32_t number);
 
-/* The driver has ended what a block was held for. */
+/* The driver has ended a handle, mapping or binding that held the block. */
 void gs_block_let_go(uint32_t number);
 
 /* A mapping, for which the block is held. false: no memory to note it. */

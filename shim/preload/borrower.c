@@ -1,18 +1,16 @@
-/* borrower.c: the one thread of ours that lasts, and what it does when memory is asked back.
+/* borrower.c: the thread that trims when the daemon asks for memory back. It is the library's only lasting thread.
  *
- * Borrowed memory that a program merely keeps, in pools and caches, can be had back without harming it. But the program
- * may compute for hours without a call to us, so another thread must act: it sleeps on a word of the page (trim_asked)
- * until the daemon raises it. It exists only in processes whose job may borrow, from the first context on; most
- * programs never see it.
+ * Borrowed memory that a program only keeps, in pools and caches, can be given back without harm. But the program may
+ * compute for hours without a call to us, so a thread must act. It sleeps on a word of the page (trim_asked) until the
+ * daemon raises it. It exists only in processes whose job may borrow, from the first context on.
  *
- * A trim, from the gentlest on, as long as the daemon wants more: what the driver's pools and graphs hold unused; then,
- * if there is a Python interpreter, what its frameworks keep (python.h). Nothing is done while a stream is captured:
- * that is looked at before each of these, and again before each cache.
- * Whatever stands in the way (a capture, Python's lock, a slow driver), the daemon waits no longer than it said, and
- * goes on to its next means.
+ * A trim has two parts, as long as the daemon wants more: first it empties the driver's pools and graph memory, then,
+ * if there is a Python interpreter, the caches of its frameworks (python.h). Nothing is done while a stream is
+ * captured: this is checked before each part and before each cache. If a capture, Python's lock or a slow driver is in
+ * the way, the daemon waits no longer than it said, and takes its next step.
  *
- * Of our locks the thread holds at most that of the pool that the driver is just trimming. The program's end does not
- * wait for it, except shortly for a call in the driver, which must not be torn down beneath it.
+ * The thread holds at most one of our locks: that of the pool that the driver is trimming. The end of the program does
+ * not wait for the thread, except shortly for a call in the driver, which must not be unloaded under it.
  */
 #include <stdlib.h>
 
@@ -108,7 +106,7 @@ GS_AT(borrow) {
     if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
         atexit(at_exit);
     if (!gs_thread_start(serve, STACK_BYTES) && !gs_thread_start(serve, 0))
-        __atomic_store_n(&state, FAILED, __ATOMIC_RELAXED); /* the daemon sees that nobody is ready */
+        __atomic_store_n(&state, FAILED, __ATOMIC_RELAXED); /* the daemon sees that this process cannot trim */
 }
 
 GS_AT(fork) {

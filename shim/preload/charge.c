@@ -1,4 +1,4 @@
-/* charge.c: what happens to reservations and entries beside the common way. */
+/* charge.c: the rare cases of reservations and entries. */
 #include "charge.h"
 
 #include "moments.h"

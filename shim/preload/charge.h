@@ -3,8 +3,8 @@
  *   take: reserve the credit -> driver -> note it in the table; a failure anywhere gives the credit back
  *   free: out of the table -> driver -> give the credit back; if the driver fails, back into the table
  *
- * Never in another order: an address can be given out again the moment the driver has freed it, and credit that is
- * given back too early is somebody else's memory that is not there yet.
+ * Never in another order: the driver may give an address out again as soon as it has freed it, and credit that is given
+ * back too early could be granted to another program before the memory is free.
  */
 #ifndef GPUSHARE_PRELOAD_CHARGE_H
 #define GPUSHARE_PRELOAD_CHARGE_H
@@ -24,13 +24,13 @@ extern struct gs_table gs_pointers; /* linear, managed and pooled memory */
 
 #define GS_BLOCK_BYTES (2ull << 20) /* a GPU's memory is mapped in blocks of so much */
 
-/* What an allocation takes of them if it shares none with others. Does not overflow. */
+/* The bytes of an allocation in blocks of its own. Does not overflow. */
 static inline uint64_t gs_whole_blocks(uint64_t bytes) {
     return bytes > UINT64_MAX - GS_BLOCK_BYTES ? bytes : (bytes + GS_BLOCK_BYTES - 1) & ~(GS_BLOCK_BYTES - 1);
 }
 
-/* What cuMemAlloc and its like take for so many bytes: half a block and more is taken to have blocks of its own, and
- * less to share one. A driver that packs more closely takes less than that. */
+/* What cuMemAlloc and its like take for so many bytes. Half a block and more counts as blocks of its own; less counts
+ * as a part of a shared block. A driver that packs more closely takes less. */
 static inline uint64_t gs_packed(uint64_t bytes) {
     return bytes < GS_BLOCK_BYTES / 2 ? bytes : gs_whole_blocks(bytes);
 }
@@ -49,7 +49,7 @@ GS_INLINE bool gs_charge_current(struct gs_charge *charge, uint64_t bytes) {
 
 bool gs_charge_ask_again(struct gs_place place, uint32_t units, bool retried);
 
-/* After the driver's answer: shall it be asked once more? */
+/* After the driver's answer: whether to call it once more. */
 static inline bool gs_charge_again(struct gs_charge *charge, CUresult result) {
     if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1))
         return false;

@@ -1,18 +1,16 @@
 /* client.c: one connection for all threads.
  *
- * A thread that wants something puts a slot into a list, sends its frame and waits for its answer. No thread of our own
- * serves the socket (the only one there ever is, in processes that may borrow, sleeps elsewhere: trim.c): of those that
- * wait, one reads (client.reading) and hands out what comes, the others sleep on their slots; a reader that has its
- * answer wakes the next. No lock is held while anybody sleeps.
+ * A thread with a request puts a slot into a list, sends its frame and waits for its answer. No thread of the library
+ * serves the socket: one of the waiting threads reads (client.reading) and hands out the answers, the others sleep on
+ * their slots. A reader that has its answer wakes the next. No lock is held while a thread sleeps.
  *
- * The daemon may die at any time. What the process has it keeps: the page stays mapped and its credit stays
- * where it is, since the daemon finds the page again as a file. We notice at the next request, connect again and
- * present the same page. A caller waits for that as long as AWAY_PATIENCE_MS; the next ones, as long as the daemon
- * stays away, do not wait at all.
+ * The daemon may die at any time. The process keeps its page and its credit, because the daemon finds the page again as
+ * a file. The next request notices, connects again and presents the same page. Its caller waits for AWAY_PATIENCE_MS at
+ * most; later callers do not wait while the daemon stays away.
  *
- * The host may close our descriptors, because it closes all that it does not know (daemonising programs do). So
- * each is moved to a high number, and before each use the file behind it is compared with the one that we opened:
- * what else sits there now belongs to the host.
+ * The host program may close our descriptors: daemonising programs close all that they do not know. So each is moved to
+ * a high number, and before each use the file behind it is compared with the one that we opened. Another file there
+ * belongs to the host.
  */
 #include "client.h"
 
@@ -24,11 +22,11 @@
 #include "system.h"
 
 #define AWAY_PATIENCE_MS    2000 /* how long a caller waits for a daemon that is away */
-#define AWAY_PAUSE_MS       5000 /* how long after that nobody waits again */
+#define AWAY_PAUSE_MS       5000 /* how long after that no caller waits again */
 #define HELLO_PATIENCE_MS   5000
 #define DEFAULT_PATIENCE_MS 60000
 #define ANSWER_MARGIN_MS    2000 /* on top of the daemon's own patience */
-#define QUEUE_MS            250  /* in the queue at the daemon's door */
+#define QUEUE_MS            250  /* in the daemon's queue of connections */
 #define FIRST_PAUSE_MS      50   /* between two attempts to connect, doubling */
 #define LONGEST_PAUSE_MS    500  /* up to this: a daemon that has come back is found soon */
 #define LOSSES              3    /* connections that a request may lose, if it is not guaranteed */
@@ -62,7 +60,7 @@ static struct {
     uint32_t changes; /* futex: counts the ends of connect_now */
     uint32_t seq;
     uint32_t patience_ms;
-    uint64_t away_until; /* nobody waits for the daemon before that */
+    uint64_t away_until; /* no caller waits for the daemon before that */
     struct handle socket, page_file;
     struct gs_page *page;
     bool page_lost; /* the host has closed page_file, and the daemon does not know us without it */
@@ -112,8 +110,8 @@ static int move_high(int fd) {
 
 /* ---- the first exchange --------------------------------------------------------------------------- */
 
-/* A connected socket, or -errno. Where many want to connect at once the queue at the daemon's door is full: a
- * connect that does not wait would fail, one that waits has its turn. */
+/* A connected socket, or -errno. If many connect at once the daemon's queue is full: a connect that waits succeeds
+ * later. */
 static int dial(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (path[0] == '\0')
@@ -298,7 +296,7 @@ static long await_welcome(int fd, struct gs_frame *frame, int *passed) {
     }
 }
 
-/* What a welcome means for us. Takes the descriptor over. */
+/* Act on a welcome. Takes the descriptor over. */
 static enum link_state judge(const struct gs_frame *frame, int passed) {
     const struct gs_welcome *welcome = &frame->u.welcome;
     bool wanted = welcome->status == GS_OK && client.page == NULL;
@@ -358,7 +356,7 @@ static enum link_state connect_now(struct handle *connection) {
 
 /* ---- staying connected ---------------------------------------------------------------------------- */
 
-/* Under the lock: nobody gets an answer from this connection any more. */
+/* Under the lock: this connection brings no more answers. */
 static void lose_connection(void) {
     close_if_ours(&client.socket);
     if (client.state == CONNECTED)
@@ -431,8 +429,7 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
     }
 }
 
-/* Hand an answer to the slot that waits for it. Nobody may: its caller has lost patience. What was granted is in
- * the page already. */
+/* Hand an answer to its slot. There may be none: its caller has stopped waiting. Credit is in the page already. */
 static void hand_out(const struct gs_frame *frame) {
     gs_lock(&client.lock);
     for (struct slot *slot = client.slots; slot != NULL; slot = slot->next) {
@@ -465,7 +462,7 @@ static void read_frame(struct handle socket, uint64_t milliseconds) {
     }
 }
 
-/* Under the lock: take the slot out; if nobody reads now, wake one of those who still wait to do it. */
+/* Under the lock: take the slot out; if no thread reads now, wake one of the waiting ones to read. */
 static void leave(struct slot *slot) {
     for (struct slot **at = &client.slots; *at != NULL; at = &(*at)->next) {
         if (*at == slot) {

@@ -26,7 +26,7 @@ enum gs_outcome gs_client_request(struct gs_frame *frame, struct gs_answer *answ
 /* The longest that a claim waits, in milliseconds: within this time the daemon answers every frame. */
 uint64_t gs_client_patience(void);
 
-/* Tell the daemon something that nobody waits for: not if it is away, and its answer is waited for only shortly. */
+/* Tell the daemon something without waiting long for its answer. Does nothing if the daemon is away. */
 void gs_client_tell(struct gs_frame *frame);
 
 /* The page that the daemon gave us, or NULL. */

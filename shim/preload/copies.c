@@ -1,8 +1,7 @@
-/* copies.c: how they are found, and what is said of them.
+/* copies.c: finds and reports further copies of the driver.
  *
- * A library is a driver if it defines some functions itself that no other library defines together. A wrapper that
- * stands under the driver's name and asks the real driver behind it is our driver then, and what it finds is its own
- * business: nothing that it looks up is exchanged.
+ * A library is a driver if it defines certain functions itself that no other library defines together. A wrapper with
+ * the driver's name that calls the real driver behind it counts as the driver; its own look-ups are not exchanged.
  */
 #define _GNU_SOURCE
 #include "copies.h"

@@ -1,8 +1,8 @@
 /* device.c: which GPU a call is about.
  *
- * GPUs are known to the daemon by UUID (of the MIG instance, where there is one): ordinals differ between processes
- * and environment variables lie. The current context is asked of the driver at each allocation, because it has more
- * ways of changing than we could follow; only what a context that we saw being opened belongs to is remembered.
+ * The daemon knows GPUs by UUID (of the MIG instance, if there is one): ordinals differ between processes and
+ * environment variables. The driver is asked for the current context at each allocation, because it changes in more
+ * ways than we can follow. Only the GPU of each context that we saw being opened is remembered.
  */
 #include "device.h"
 

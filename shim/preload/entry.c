@@ -1,14 +1,14 @@
 /* entry.c: dlsym, dlvsym and dlmopen, by which programs find the driver.
  *
- * We export them, so that every look-up of a program comes past here. The exported functions are in assembly
- * (dlsym_*.S): they ask gs_route_* where to go, and jump there with all as it was. A look-up with RTLD_NEXT or
- * RTLD_DEFAULT is answered by the loader according to who asks, and it knows that from the return address: so these
- * must reach it by a jump, at any optimisation level, and their result cannot be exchanged. That is right as it is:
- * our hooks are exported under the driver's names and found by such a look-up where they should be.
+ * We export them, so that every look-up of a program comes here. The exported functions are in assembly (dlsym_*.S):
+ * they ask gs_route_* where to go, and jump there with all registers unchanged. The loader answers RTLD_NEXT and
+ * RTLD_DEFAULT by the caller's return address. So these must reach it by a jump, at any optimisation level, and their
+ * result cannot be exchanged. It need not be: such a look-up finds our hooks, which are exported under the driver's
+ * names.
  *
- * Everything else goes through substitute(): the real look-up first, and if the address that it gives is one of the
- * driver's functions that we have a hook for, the hook instead. By address, not by name: names, versions and
- * per-thread variants are the driver's business, and other libraries have functions of the same names.
+ * All other look-ups go through substitute(): it makes the real look-up, and if the result is the address of a driver
+ * function with a hook, returns the hook instead. Addresses are compared, not names: only the driver knows its names,
+ * versions and per-thread variants, and other libraries have functions of the same names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,8 +1,8 @@
-/* hook_array.c: arrays and mipmapped arrays, whose sizes are the driver's secret.
+/* hook_array.c: arrays and mipmapped arrays. Only the driver knows their sizes.
  *
- * An estimate is charged before, and put right where the driver tells the size afterwards (not every driver does, not
- * for every array). Sparse arrays and those with deferred mapping have no memory of their own: what is mapped into
- * them is charged where it was made. Levels and planes are views of an array, neither charged nor credited.
+ * An estimate is charged before the call, and corrected if the driver tells the size afterwards (not every driver does,
+ * nor for every array). Sparse arrays and those with deferred mapping have no memory of their own: memory that is
+ * mapped into them is charged when it is made. Levels and planes are views of an array and are not charged.
  */
 #include "hooks.h"
 #include "moments.h"

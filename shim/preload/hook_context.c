@@ -1,12 +1,12 @@
 /* hook_context.c: contexts open and close.
  *
- * Before a context opens the GPU is attached, which charges its learned overhead: a program that has no room for its
- * context is refused here, with out-of-memory, before the driver takes the memory from somebody else. When a context
- * closes, its linear memory and arrays are gone without a call; they are credited in bulk.
+ * Before a context opens the GPU is attached, which charges its learned overhead. A program without room for its
+ * context is refused here, with out-of-memory, before the driver takes memory that others count on. When a context
+ * closes, its linear memory and arrays are freed without a call; they are credited in bulk.
  *
- * A primary context has one handle for all its lives, and any thread may end one and begin the next. What the driver
- * says about it (active or not) is believed, not our own count of references; and one thread at a time asks, so that
- * what it is told is about its own call. A green context holds the primary one, and its memory is that one's.
+ * A primary context has one handle for all its lives, and any thread may end one and begin the next. The driver is
+ * asked whether it is active; our count of references is not used. One thread at a time asks, so that the answer is
+ * about its own call. A green context holds the primary one, and shares its memory.
  */
 #include "hooks.h"
 #include "moments.h"
@@ -58,7 +58,7 @@ static CUresult opened(CUresult result, struct gs_gpu *gpu, const CUcontext *con
     return result;
 }
 
-/* What ends with a context without a call. */
+/* Credit the memory that ends with a context, without a call. */
 static void end_memory(uint32_t context) {
     if (context == 0)
         return;

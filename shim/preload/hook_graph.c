@@ -5,12 +5,12 @@
  * by the bytes that the driver says they have reserved:
  *
  *   charged  what is reserved of the credit for the pool
- *   pending  what some thread is about to add to charged
+ *   pending  what a thread is about to add to charged
  *   needed   what the uploads and launches that are under way may take
  *
- * How much a launch may need is counted once, when the graph is instantiated: the sum of its alloc nodes, which is more
- * than it takes if it frees some before it allocates others. What the pool has reserved and nobody uses serves first;
- * credit for the rest is reserved before the driver is called, and afterwards the driver's number is charged.
+ * The need of a launch is counted once, when the graph is instantiated: the sum of its alloc nodes, which is too much
+ * if it frees some before it allocates others. Unused memory of the pool is used first. Credit for the rest is reserved
+ * before the driver is called, and afterwards the driver's number is charged.
  * A refusal is CUDA_ERROR_OUT_OF_MEMORY, from cuGraphUpload, from cuGraphLaunch, or from cuGraphInstantiateWithParams
  * if it is to upload; the driver is not called then. Instantiating alone is never refused.
  *
@@ -177,8 +177,8 @@ static uint32_t settle(struct gs_gpu *gpu) {
     return lacking;
 }
 
-/* What the pool has to spare. Not while a launch is under way: it counts on that, and would take from the driver what
- * is not reserved. */
+/* The pool's unused memory; none while a launch is under way, which counts on it and would otherwise take memory from
+ * the driver that is not reserved. */
 static void trim(struct gs_gpu *gpu) {
     struct graph_pool *pool = &pools[gpu->index];
     gs_mutex_lock(&pool->mutex);
@@ -320,8 +320,8 @@ static CUresult run(const struct run *run, const struct need *need) {
     return run_on(run, need, 0);
 }
 
-/* A launch that frees first what the last one left takes nothing more, if all of that is still there: nobody has freed
- * a pointer that may be a graph's since, in whatever way. If in doubt it is asked for again. */
+/* A launch that first frees what the last one left takes nothing more, if all of that is still there: no pointer that
+ * may be a graph's was freed since. If in doubt the credit is asked for again. */
 static CUresult run_launch(const struct run *run_, struct need *need) {
     struct need *stored = need_at(need->number);
     uint32_t frees = __atomic_load_n(&gs_unknown_frees, __ATOMIC_RELAXED);

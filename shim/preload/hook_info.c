@@ -1,8 +1,8 @@
 /* hook_info.c: what CUDA says about memory, in the job's terms.
  *
- * The driver is always asked first, and what it answered is then rewritten where the program wants it: so errors and
- * NULL arguments are the driver's business, and nothing here ever fails because of a limit. Total is the limit, free
- * is what the job could get now; hook_nvml.c says the same from the same functions.
+ * The driver is always called first, and its answer is then rewritten. So the driver handles errors and NULL arguments,
+ * and no call here fails because of a limit. Total is the limit, free is what the job could get now; hook_nvml.c uses
+ * the same functions.
  */
 #include "hooks.h"
 

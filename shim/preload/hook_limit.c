@@ -1,8 +1,8 @@
 /* hook_limit.c: the memory behind a context's limits.
  *
- * cuCtxSetLimit says how much kernels may take with malloc, and how much printf keeps. When the driver takes the memory
- * for that, it does not say: perhaps at once, perhaps at the first kernel that needs it. So it is charged from the
- * call on, as far as it is more than the context began with, which is in the measured overhead.
+ * cuCtxSetLimit sets the memory for malloc in kernels and for printf. The driver does not tell when it takes this
+ * memory: at once, or at the first kernel that needs it. So it is charged from the call on. The size with which the
+ * context began is in the measured overhead.
  */
 #include "hooks.h"
 #include "moments.h"

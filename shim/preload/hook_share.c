@@ -1,7 +1,7 @@
 /* hook_share.c: memory shared with other processes by IPC handles.
  *
- * The exporter has paid when it allocated, the importer pays nothing. Only counted, in the line: a process that shares
- * memory cannot be suspended. Nothing is subtracted when a handle is closed: the memory has been shared.
+ * The exporter is charged when it allocates, the importer is not charged. Handles are only counted, in the line: a
+ * process that shares memory cannot be suspended. Closing a handle subtracts nothing: the memory was shared.
  */
 #include "hooks.h"
 

@@ -75,9 +75,8 @@ static int64_t pass(enum gs_message_kind kind) {
     return __atomic_exchange_n(&rate[kind].held_back, 0, __ATOMIC_RELAXED);
 }
 
-/* Only where it can be written at once and somebody may read it: a full pipe that nobody empties would hold the program
- * for ever, and one without a reader would end it (SIGPIPE). A message is shorter than what a pipe has room for when it
- * says that it has. */
+/* Only if it can be written at once and has a reader: a full pipe would stop the program, and a pipe without a reader
+ * would end it (SIGPIPE). A message is shorter than the room that a writable pipe has. */
 static void write_at_once(const char *bytes, size_t length) {
     struct pollfd standard_error = {.fd = STDERR_FILENO, .events = POLLOUT};
     struct timespec now = {0};

@@ -1,8 +1,8 @@
 /* options.c: the environment variables of gpushare, read once, when the program first needs the driver.
  *
- * The table, the aliases and the order are those of gpushare/env.py. What differs is what happens on a mistake: the
- * command line refuses to start a program; in here the program runs already and has not asked for us, so a value
- * that cannot be read is said once and the next source counts.
+ * The table, the aliases and the order are those of gpushare/env.py. Mistakes are handled differently: the command line
+ * refuses to start a program; here the program runs already, so a value that cannot be read is reported once and the
+ * next source counts.
  *
  * The environment is walked here and not asked with getenv: some programs (shells) have a getenv of their own.
  */
@@ -122,7 +122,7 @@ static void read_entry(struct found *found, const char *entry, const char *value
     *found = (struct found){true, quantity, source->dialect, entry};
 }
 
-/* One limit holds on each GPU of a job, so of several per-device ones the lowest: it breaks nobody's promise. */
+/* One limit holds on each GPU of a job. Of several per-device limits it is the lowest, which is safe for others. */
 static struct found find_one(char **environment, const struct source *source, bool warn) {
     struct found found = {0};
     for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
@@ -225,7 +225,7 @@ static bool is_word(const char *text, const char *word) {
     return text != NULL && strncmp(text, word, strlen(word)) == 0 && is_empty(text + strlen(word));
 }
 
-/* Names separated by commas, in the order of the ladder; kill is always its end. 0: not understood. */
+/* Reclaim steps separated by commas, in their order; kill is always the last. 0: not understood. */
 static uint32_t parse_rungs(const char *text) {
     static const struct {
         const char *name;
@@ -270,7 +270,7 @@ static bool join(char target[108], const char *directory, size_t length, const c
     return true;
 }
 
-/* A name in /tmp can be guessed, and so taken, by anybody: used only if it is ours and closed to others. */
+/* Any user can make a directory of this name in /tmp first: it is used only if it is ours and closed to others. */
 static bool is_private(const char *directory) {
     struct stat status;
     long result = GS_CALL(SYS_newfstatat, AT_FDCWD, directory, &status, AT_SYMLINK_NOFOLLOW);
@@ -339,7 +339,7 @@ void gs_options_read(struct gs_options *options, char **environment, bool warn) 
     options->active |= request.set || limit.set || options->job_id != 0;
     const char *mode = value_of(environment, "GPUSHARE_MODE");
     if (is_word(mode, "observe") || is_word(mode, "off"))
-        options->active = false; /* whoever observes reads NVML */
+        options->active = false; /* observing is done by NVML, outside of the process */
     else if (mode != NULL && !is_word(mode, "enforce") && *mode != '\0')
         warn_of_value("GPUSHARE_MODE", "none of enforce, observe, off: ignored", warn);
     fill_budget(options, request, limit);

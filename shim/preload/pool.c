@@ -160,7 +160,7 @@ static bool ask_reserved(const struct gs_pool *pool, uint32_t *units) {
     return result == CUDA_SUCCESS;
 }
 
-/* Under the mutex. What is reserved for the memory that is left of a destroyed pool, nobody can ask any more. */
+/* Under the mutex. The driver can no longer be asked about a destroyed pool with memory left. */
 static bool reserved_of(const struct gs_pool *pool, uint32_t *units) {
     *units = 0;
     if (pool->state == GS_POOL_DESTROYED)
@@ -238,7 +238,7 @@ bool gs_pool_settle_up(struct gs_pool *pool) {
         return true;
     for (int round = 0; round < MAX_ROUNDS; round++) {
         uint32_t lacking = gs_pool_settle(pool);
-        if (lacking != 0 && pool->gpu->own) { /* there is nobody to ask: what the pools keep is all that there is */
+        if (lacking != 0 && pool->gpu->own) { /* without a daemon only the pools can give credit back */
             gs_account_give_back(pool->gpu, true);
             lacking = gs_pool_settle(pool);
         }

@@ -1,9 +1,8 @@
 /* process.c: fork.
  *
- * A child that goes on without exec has our memory and our descriptors, and nothing of it is its own: the page
- * belongs to the parent, its allocations are the parent's, and any lock may be held by a thread that the child does
- * not have. So each module forgets its state in the child, locks included, and the child is to us a process that has
- * just started. (CUDA itself does not work in it; a driver that does finds us ready.)
+ * A child without exec has copies of our memory and descriptors, but the page and the allocations are the parent's, and
+ * a lock may be held by a thread that the child does not have. So each module forgets its state in the child, locks
+ * included: the child starts like a new process. (CUDA does not work in it today.)
  *
  * Registered at the first attach, not by a constructor: most processes with us preloaded never use a GPU.
  */

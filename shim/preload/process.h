@@ -1,4 +1,4 @@
-/* process.h: this process, and what becomes of us when it forks. */
+/* process.h: this process, and its forks. */
 #ifndef GPUSHARE_PRELOAD_PROCESS_H
 #define GPUSHARE_PRELOAD_PROCESS_H
 

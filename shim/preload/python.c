@@ -1,15 +1,14 @@
 /* python.c: running trim_hook.py in an interpreter that we find in the process.
  *
- * Found by name when a trim comes to that, and not before: in the program itself (a static build exports the same
- * symbols), in a libpython that it is linked with, or in one that it has opened for itself. Nothing is looked for in
- * files: the hook's text is in this library, so it is there in every container and sandbox in which the library is,
- * under every path and flag that an interpreter is started with, and is always of the library's own version.
+ * The interpreter is found by name, when a trim needs it: in the program itself (a static build exports the same
+ * symbols), in a libpython that it is linked with, or in one that it has opened. No file is searched: the hook's text
+ * is in this library, so it is there in every container and sandbox, with every path and flag of the interpreter, and
+ * always in the library's own version.
  *
- * It runs on a thread that is made for it and ends with it. That thread may have to wait for the interpreter's lock for
- * as long as some native call pleases to hold it; an interpreter that is being finalised ends such a thread without a
- * word (pthread_exit), or lets it sleep for ever. So nothing of ours may depend on it: the thread of borrower.c waits
- * only as long as it wants to, and a helper that is still waiting then finds, should it get the lock one day, that
- * nothing is wanted any more. There is never more than one.
+ * The hook runs on a thread of its own, which ends with it. That thread may wait for the interpreter's lock as long as
+ * a native call holds it. An interpreter that is being finalised ends such a thread with pthread_exit, or lets it sleep
+ * without end. So nothing may depend on it: the thread of borrower.c waits for a bounded time, and a helper that gets
+ * the lock later finds that nothing is wanted any more. There is never more than one helper.
  */
 #define _GNU_SOURCE
 #include "python.h"

@@ -1,9 +1,9 @@
 /* stream.h: what is known of streams: which are being captured, and which GPU one belongs to.
  *
- * While a program records a graph, much is forbidden to all of its threads, and what its frameworks' allocators think
- * of their memory is in between two states. So nothing is trimmed then, and for that we must know. The driver tells
- * about a stream only, not about the process; so the streams in which captures began are kept in a list until their
- * captures end: by the call for it, or with the stream or its context.
+ * While a program captures a graph, many calls are forbidden to all of its threads, and the allocators of its
+ * frameworks are between two states. So nothing is trimmed then. The driver tells whether one stream is captured, not
+ * whether any is. So the streams in which captures began are kept in a list until their captures end: by the call for
+ * it, or with the stream or its context.
  */
 #ifndef GPUSHARE_PRELOAD_STREAM_H
 #define GPUSHARE_PRELOAD_STREAM_H

@@ -5,10 +5,9 @@
  *
  * Most memory is freed soon after it was allocated. So a shard keeps the entry that was put last beside its lock, in
  * the same cache line, and moves it into the array only when the next one is put. An allocation that is freed before
- * that never touches the array, which has a cold cache line for each look-up when many allocations live. To put an
- * entry there without a look into the array, it must be known that the array has no entry of the same key: the table
- * counts the entries in the arrays by region of the address space, and where a region has none there is nothing to look
- * for.
+ * that never touches the array, which has a cold cache line for each look-up when many allocations live. An entry may
+ * be put beside the lock without a look into the array only if the array has no entry of the same key. So the table
+ * counts the entries in the arrays by region of the address space: in a region without entries no look is needed.
  */
 #ifndef GPUSHARE_PRELOAD_TABLE_H
 #define GPUSHARE_PRELOAD_TABLE_H

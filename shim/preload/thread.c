@@ -4,9 +4,9 @@
  * several homes and versions (libpthread, and libc since glibc 2.34), so they are looked up by name (loader.h says
  * why).
  *
- * It begins with all signals blocked, so that the program's handlers go on running on the program's threads. Left out
- * are those that the C library uses between threads, without which setuid() would wait for ever, and those that a fault
- * raises: blocked they would end the process past the program's own handlers.
+ * It begins with signals blocked, so that the program's handlers still run on the program's threads. Two kinds are not
+ * blocked: the C library's own signals between threads, without which setuid() would hang, and those that a fault
+ * raises, which would end the process without calling the program's handlers.
  */
 #define _GNU_SOURCE
 #include "thread.h"

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Start a thread that nobody waits for and that the program's signals do not reach. `stack_bytes` 0: the program's own
- * default. false: there is none to be had. */
+/* Start a detached thread that the program's signals do not reach. `stack_bytes` 0: the program's own default. false:
+ * it could not be started. */
 bool gs_thread_start(void *(*function)(void *), size_t stack_bytes);
 
 #endif
