@@ -83,6 +83,20 @@ def test_a_program_that_is_stopped_keeps_it_for_a_second(world: World, stopped_f
     assert bool(world.repeated) is not kept
 
 
+def test_a_claim_that_its_own_program_can_meet_now_waits_no_longer(world: World) -> None:
+    """Another thread frees what the call needs, to the byte, and the GPU has nothing else to give."""
+    borrower(world, 11 * GIB)
+    owner = start(world, "owner", "8Gi", "8Gi")
+    free = world.node.gpus[GPU].free
+    world.allocate(owner, GPU, free)
+    world.allocate(owner, GPU, GIB)
+    assert used(world, owner) == free, "it waits for the borrower"
+    world.free(owner, GPU, GIB)
+    world.wait(0.5)
+    assert used(world, owner) == free
+    assert not world.waiting
+
+
 def test_loans_do_not_take_each_others_credit_in_turn(world: World) -> None:
     a, b = slow(world, "a", "none", "max"), slow(world, "b", "none", "max")
     world.allocate(a, GPU, 9 * GIB)
