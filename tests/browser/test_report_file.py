@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from browser.conftest import Browser
+from browser.conftest import MODULES, Browser
+from browser.test_page import serious
 from gpushare.report import page
 from integration.node import GIB, Node
 from report.recorded import HOSTILE, TRAIN, UNTIL, job_report, node_report
@@ -120,3 +121,16 @@ def test_a_report_in_the_frame_of_another_page(browser: Browser, tmp_path: Path)
     count = "const app = page.frameLocator('iframe'); await app.locator('canvas').first().waitFor();"
     assert browser.do(f"{count} return app.locator('canvas').count()") == 2
     browser.do("await page.frameLocator('iframe').getByLabel('colours').selectOption('dark')")
+    assert browser.do("return page.frameLocator('iframe').locator('html').getAttribute('data-theme')") == "dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_a_report(browser: Browser, tmp_path: Path, theme: str) -> None:
+    axe = (MODULES / "axe-core" / "axe.min.js").read_text()
+    for name, text in (("node", page.render(node_report())), ("job", page.render(job_report(TRAIN)))):
+        opened(browser, tmp_path / f"{name}.html", text)
+        browser.do("await page.getByLabel('colours').selectOption(given.theme)", theme=theme)
+        browser.do("await page.locator('.panel').first().waitFor(); await page.waitForTimeout(500)")
+        found = serious(browser, axe)
+        browser.do("await page.getByLabel('colours').selectOption('auto')")
+        assert found == []

@@ -89,6 +89,7 @@ SERIES = [
     series("", [point(SINCE, 6, 8, 15.5), point(UNTIL - 600, 3, 4, 15.5)]),
     series("", [point(SINCE, 1, 4, 15.5)], gpu=1),
     series("outside", [point(SINCE, 0, 0, 0), point(SINCE + 600, 1, 0, 0), point(SINCE + 1200, 0, 0, 0)]),
+    series("outside", [point(SINCE, 0, 0, 0)], gpu=1),
     series(
         TRAIN,
         [
