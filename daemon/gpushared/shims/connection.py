@@ -23,22 +23,6 @@ HELLO_WITHIN = 10.0
 class Connection:
     """A socket, its process, and what is not answered yet."""
 
-    __slots__ = (
-        "_epoll",
-        "_on_closed",
-        "_on_readable",
-        "asks",
-        "client",
-        "fd",
-        "outstanding",
-        "paused",
-        "peer",
-        "sock",
-        "strikes",
-        "uid",
-        "unsent",
-    )
-
     def __init__(
         self, sock: socket.socket, peer: Process, uid: int, *, epoll: Epoll, on_closed: Callable[[Connection], None]
     ) -> None:

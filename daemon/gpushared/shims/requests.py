@@ -82,6 +82,7 @@ class Requests:
             connection.close()
 
     def _handle(self, connection: Connection, frame: Any, size: int, descriptors: list[int]) -> None:
+        connection.expect_answer()
         if size != FRAME_BYTES or frame.magic != MAGIC or frame.size != FRAME_BYTES:
             self._bad(connection, 0, "not a frame", close=True)
             return
@@ -90,12 +91,11 @@ class Requests:
             self._bad(connection, seq, f"frames of version {frame.version}; this daemon speaks {OLDEST} and later ones")
             return
         client = connection.client
-        connection.expect_answer()
         if client is None:
             if kind == HELLO:
                 self._hello(connection, frame, descriptors)
             else:
-                self._bad(connection, seq, "the first frame must be HELLO", close=True, expected=True)
+                self._bad(connection, seq, "the first frame must be HELLO", close=True)
         elif kind == ASK:
             self._ask(connection, client, frame)
         elif kind == ATTACH:
@@ -107,23 +107,11 @@ class Requests:
             self._outbox.reply(connection, seq, OK)
         else:
             # A later library may send a type that this daemon does not know. It is told so, and that is no strike.
-            self._bad(connection, seq, f"a frame of type {kind}", expected=True, strike=frame.version <= VERSION)
+            self._bad(connection, seq, f"a frame of type {kind}", strike=frame.version <= VERSION)
 
-    def _bad(
-        self,
-        connection: Connection,
-        seq: int,
-        why: str,
-        *,
-        close: bool = False,
-        expected: bool = False,
-        strike: bool = True,
-    ) -> None:
-        """`expected`: the connection counts an answer to this frame already."""
+    def _bad(self, connection: Connection, seq: int, why: str, *, close: bool = False, strike: bool = True) -> None:
         self.shell.traffic.bad_frames += 1
         self.complain(connection.uid, why, connection.peer.pid)
-        if not expected:
-            connection.expect_answer()
         connection.strikes += strike
         self._outbox.reply(connection, seq, BAD_FRAME, text=f"the daemon did not understand: {why}")
         if close or connection.strikes >= STRIKES:
@@ -210,7 +198,7 @@ class Requests:
         gpus = client.page.gpus
         if line >= len(gpus) or size == 0:
             why = f"no line {line}" if size else "an ask for nothing"
-            self._bad(connection, seq, why, expected=True)
+            self._bad(connection, seq, why)
             return
         self.shell.traffic.asks += 1
 
@@ -237,7 +225,7 @@ class Requests:
     def _detach(self, connection: Connection, client: Client, frame: Any) -> None:
         seq, line = frame.seq, frame.u.detach.line
         if line >= len(client.page.gpus):
-            self._bad(connection, seq, f"no line {line}", expected=True)
+            self._bad(connection, seq, f"no line {line}")
             return
         self.shell.processes.detached(client, client.page.gpus[line])
         self._outbox.reply(connection, seq, OK, line=line)
