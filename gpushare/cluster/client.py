@@ -26,7 +26,7 @@ TIMEOUT = 10.0
 
 
 class ClusterClient:
-    """The service at one socket. Each method sends one request and returns the JSON that docs/cluster.md describes.
+    """The service at one socket. Each method sends one request and returns the JSON that docs/service.md describes.
 
     Raises DaemonUnreachable if there is no answer within `timeout` seconds, and UsageError, Refused, NoSuchJob,
     NotPermitted or NotNoted with the service's reason. Amounts are bytes and micro-GPUs, times seconds since 1970.

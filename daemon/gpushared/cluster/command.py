@@ -30,7 +30,7 @@ from gpushared.system.systemd import Notifier
 
 __all__ = ["main"]
 
-SYSTEM_STORE = Path("/var/lib/gpushare/cluster.db")
+SYSTEM_STORE = Path("/var/lib/gpushare-cluster/cluster.db")
 SYSTEM_SOCKET = Path("/run/gpushare-cluster/api.sock")
 
 

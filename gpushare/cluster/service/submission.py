@@ -51,14 +51,15 @@ def read(body: object) -> Wanted:
                 code="unknown_field",
                 hint=did_you_mean(key, KEYS) or f"there are: {', '.join(KEYS)}",
             )
-    run = body.get("run") or {}
+    said = {key: value for key, value in body.items() if value is not None}
+    run = said.get("run", {})
     if not isinstance(run, dict):
         raise _bad("run is not a JSON object")
     return Wanted(
-        job=_job(body.get("job") or {}),
+        job=_job(said.get("job", {})),
         run=run,
-        array=_array(body.get("array")),
-        after=_after(body.get("after") or []),
+        array=_array(said.get("array")),
+        after=_after(said.get("after", [])),
         hold=_flag(body, "hold", default=False),
         requeue=_flag(body, "requeue", default=True),
     )

@@ -1,0 +1,247 @@
+"""The service as a process: its API, its end, its return after kill -9, and the command line that talks to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpushare.cli.cluster import command
+from gpushare.cluster.client import ClusterClient, find, need
+from gpushare.cluster.model import Node, NodeAdded, Policy, Queue, QueueAdded
+from gpushare.cluster.quantity import gpus
+from gpushare.cluster.service.lock import serving
+from gpushare.cluster.store import Store, StoreError
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, Refused, UsageError
+
+PATIENCE = 30.0
+
+
+class Process:
+    """A service on the engine `memory`, with a file of two nodes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "cluster.db"
+        self.socket = directory / "api.sock"
+        self.log = directory / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        with Store.create(self.store, Policy()) as store:
+            store.append(
+                [NodeAdded(Node("n1", 2)), NodeAdded(Node("n2", 2)), QueueAdded(Queue("lab", quota=gpus(2)))], 0
+            )
+
+    @property
+    def client(self) -> ClusterClient:
+        return ClusterClient(self.socket, PATIENCE)
+
+    def words(self, *more: str) -> list[str]:
+        words = [sys.executable, "-P", "-m", "gpushared.cluster", "--engine", "memory", "--store", str(self.store)]
+        return [*words, "--socket", str(self.socket), "--log-format", "json", *more]
+
+    def start(self, *more: str) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.words(*more), stderr=log)
+        until(self.answers)
+
+    def answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, self.log.read_text()
+        try:
+            return bool(self.client.version())
+        except DaemonUnreachable:
+            return False
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        status = self.process.wait(PATIENCE)
+        self.process = None
+        return status
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    service = Process(tmp_path_factory.mktemp("service"))
+    service.start()
+    yield service
+    if service.process is not None:
+        service.end()
+
+
+@pytest.fixture
+def service(kept: Process):
+    """With no job of an earlier test."""
+    if kept.process is None:
+        kept.start()
+    for id in {job["array"] or job["id"] for job in kept.client.jobs()}:
+        kept.client.cancel(id, now=True)
+    until(lambda: not kept.client.jobs())
+    return kept
+
+
+def test_a_job_runs_and_its_story_is_told(service: Process) -> None:
+    client = service.client
+    seq = client.status()["seq"]
+    stream = client.follow(seq)
+    id = client.submit({"job": {"gpus": 2, "name": "train"}, "run": {"duration": 0.1, "exit": 4}})
+    assert client.job("train")["id"] == id
+    until(lambda: client.job(id)["state"] == "ended")
+    job = client.job(id)
+    assert job["result"] == {"how": "failed", "exit": 4, "text": ""} and job["run"] == {"duration": 0.1, "exit": 4}
+    told = [one["event"] for one in client.events(seq, job=id)]
+    assert told == ["start", "submitted", "running", "ended"]
+    heard: list[str] = []
+    until(lambda: heard.extend(one["event"] for one in stream.read() if one["job"] == id) or "ended" in heard)
+    stream.close()
+    assert heard == told
+    assert id in [one["id"] for one in client.jobs(ended=True)] and not client.jobs()
+    with pytest.raises(NoSuchJob):
+        client.job("9999")
+
+
+def test_lists_come_whole_and_chosen(service: Process) -> None:
+    client = service.client
+    id = client.submit({"job": {"queue": "lab", "gpus": 2}, "array": 250})
+    jobs = client.jobs(queue="lab")
+    assert [job["id"] for job in jobs] == [f"{id}_{index}" for index in range(250)]
+    assert client.jobs(user="nobody-of-that-name") == []
+    with pytest.raises(UsageError, match="no queue"):
+        client.jobs(queue="lap")
+    assert {one["queue"]["name"] for one in client.queues()["queues"]} >= {"lab"}
+    assert [one["node"]["name"] for one in client.nodes()] == ["n1", "n2"]
+    assert client.explain(f"{id}_9")["state"] == "pending"
+    text = client.metrics()
+    assert 'gpushare_cluster_jobs{queue="lab",state="waiting"} 248.0' in text
+    assert 'gpushare_cluster_nodes{state="ready"} 2.0' in text and "gpushare_cluster_errors_total 0.0" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "words"),
+    [
+        ({"job": {"queue": "lap"}}, UsageError, "no queue"),
+        ({"jobs": {}}, UsageError, "unknown field 'jobs'"),
+        ({"job": {"gpu": 2}}, UsageError, "unknown key 'gpu'"),
+        ({"array": 0}, UsageError, "array"),
+        ({"array": 10**9}, UsageError, "array"),
+        ({"after": "1"}, UsageError, "after"),
+        ({"after": ["none"]}, NoSuchJob, "none"),
+        ({"hold": "yes"}, UsageError, "hold"),
+        ({"run": []}, UsageError, "run"),
+        ({"job": []}, UsageError, "job"),
+        ({"run": {"duration": "long"}}, UsageError, "duration"),
+        ({"run": {"env": "x" * 5 * 2**20}}, GpushareError, "larger than 4 MiB"),
+        ({"job": {"gpus": 2, "tasks": 3, "wait": False}}, Refused, "no room"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(service: Process, body, error, words) -> None:
+    with pytest.raises(error, match=words):
+        service.client.submit(body)
+    assert service.client.jobs() == []
+
+
+def test_kill_nine_loses_nothing(service: Process) -> None:
+    """The engine in memory goes with its process, so what ran is started again."""
+    client = service.client
+    first = client.submit({"job": {"gpus": 2}, "array": 3, "run": {"env": {"A": "1"}}})
+    until(lambda: [job["state"] for job in client.jobs()].count("running") == 2)
+    seq = client.status()["seq"]
+    service.end(signal.SIGKILL)
+    assert find(service.store, {}) is None
+    with pytest.raises(DaemonUnreachable, match="does not answer"):
+        client.version()
+    service.start()
+    assert [job["id"] for job in client.jobs()] == [f"{first}_{index}" for index in range(3)]
+    assert client.job(f"{first}_0")["run"] == {"env": {"A": "1"}}
+    until(lambda: [job["state"] for job in client.jobs()].count("running") == 2)
+    assert client.status()["seq"] > seq, "notices are not numbered twice"
+
+
+def test_it_stops_when_it_is_asked_to(service: Process) -> None:
+    stream = service.client.follow(0)
+    assert service.end() == 0
+    until(lambda: list(stream.read()) is None or stream.ended)
+    stream.close()
+    assert not service.socket.exists()
+    assert "stopped" in service.log.read_text().splitlines()[-1]
+
+
+def test_one_service_has_a_file_and_commands_find_it(service: Process) -> None:
+    assert serving(service.store) == service.socket
+    found = find(service.store, {})
+    assert found is not None and found.version()["engine"] == "memory"
+    assert need(None, {"GPUSHARE_CLUSTER_SOCKET": str(service.socket)}).version()
+    second = subprocess.run(service.words(), capture_output=True, text=True, timeout=PATIENCE)
+    assert second.returncode == 1 and f"is in use by the service at {service.socket}" in second.stderr
+    assert service.client.version(), "its socket is still there"
+
+
+def test_the_command_line_talks_to_the_service(service: Process) -> None:
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(command, [*words, "--store", str(service.store)])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.output
+
+    said = run("submit", "--queue", "lab", "--gpus", "2", "--name", "train")
+    id = said.split()[1]
+    assert said.startswith(f"submitted {id}\nstart") and "there is room" in said
+    assert f"{id} train" in run("jobs") and "lab" in run("queues")
+    assert f"job {id} of queue lab" in run("explain", id)
+    assert "cordoned n2" in run("cordon", "n2")
+    assert "cordoned" in run("nodes").splitlines()[-1]
+    waiting = run("submit", "--queue", "lab", "--gpus", "2").split()[1]
+    run("hold", waiting)
+    assert "held" in run("jobs").splitlines()[-1]
+    run("release", waiting)
+    run("uncordon", "n2")
+    until(lambda: service.client.job(waiting)["state"] == "running")
+    assert "node n1 was lost" in run("plan", "--what-if", "lose: n1")
+    assert "changed" in run("change", "queue: {name: lab, quota: 3}")
+    assert service.client.queues()["queues"][0]["queue"]["quota"] == gpus(3)
+    assert "cancelled" in run("cancel", id, waiting)
+    until(lambda: not service.client.jobs())
+    wrong = CliRunner().invoke(command, ["change", "lose: n1", "--store", str(service.store)])
+    assert isinstance(wrong.exception, UsageError) and "the engine memory says" in str(wrong.exception)
+    ended = CliRunner().invoke(command, ["end", id, "--store", str(service.store)])
+    assert isinstance(ended.exception, UsageError)
+
+
+def test_a_file_that_a_service_has_is_written_by_nobody_else(service: Process, monkeypatch) -> None:
+    monkeypatch.setattr("gpushare.cli.cluster_state.find", lambda store: None)
+    done = CliRunner().invoke(command, ["cordon", "n1", "--store", str(service.store)])
+    assert isinstance(done.exception, StoreError) and "a service writes to" in str(done.exception)
+
+
+def test_one_user_does_not_have_all_its_connections(service: Process) -> None:
+    """Root and the service's own user are not bound; that they are many harms nobody."""
+    held = []
+    for _ in range(200):
+        one = socket.socket(socket.AF_UNIX)
+        one.connect(str(service.socket))
+        one.sendall(b"GET /v1/jobs HT")  # and no more
+        held.append(one)
+    assert service.client.status()["errors"] == 0
+    for one in held:
+        one.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root serves all users")
+def test_only_root_serves_all_users(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpushared.cluster", "--system"], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 4 and "--system" in done.stderr
