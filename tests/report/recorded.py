@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from gpushare import api
@@ -200,6 +201,18 @@ class Client:
         if self.found.get("closed"):
             raise NotPermitted("another's")
         return {"story": self.found["records"]}
+
+
+def wait_for_history(client: Any, job: str) -> None:
+    """Until a real daemon has kept a whole second of this series."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        now = time.time()
+        found = client.history(now - 60, now, 1)["series"]
+        if any(one["job"] == job and one["points"][0][0] < now - 2 for one in found):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the history has nothing of {job!r}")
 
 
 def node_report(client: Any = None, until: float = UNTIL, now: float = UNTIL) -> Report:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tempfile
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +18,8 @@ from dashboard.conftest import Subprocess
 from gpushare.cli import main
 from gpushare.errors import GpushareError
 from gpushare.report import file
-from report.recorded import SINCE, TRAIN, UNTIL, Client
+from gpushare.report.contents import TOTAL
+from report.recorded import SINCE, TRAIN, UNTIL, Client, wait_for_history
 
 
 class Command:
@@ -218,12 +218,12 @@ def test_a_real_daemon(
     """Whose answers have the shape that a report expects."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUSHARE_SOCKET", str(node.directory / "api.sock"))
-    time.sleep(1.5)  # the history has seconds
+    wait_for_history(node.client, TOTAL)
     for name in ("x.html", "x.csv"):
         assert main(["report", "--since", "1m", "-o", name]) == 0, capsys.readouterr().err
     assert main(["report", "nobody", "-o", "y.html"]) == 5
     found = embedded("x.html")
-    assert {one["job"] for one in found["history"]["series"]} == {"", "outside"}
+    assert {one["job"] for one in found["history"]["series"]} == {TOTAL, "outside"}
     assert len(found["state"]["gpus"]) > 0 and Path("x.csv").read_text().count("\n") == 1
     node.kill()
     assert main(["report", "-o", "z.html"]) == 3
