@@ -107,7 +107,7 @@ def _only_what_is_needed() -> Iterator[None]:
         return
     sys.modules["ssl"] = None  # type: ignore[assignment]  # the import system's sign for "there is none"
     yield
-    # What is imported for a request, such as that for metrics, needs it, and these two with their parts for TLS.
+    # Later imports, for a request such as that for metrics, need `ssl`, and these two modules with their parts for TLS.
     for name in ("ssl", "http.client", "urllib.request"):
         sys.modules.pop(name, None)
 

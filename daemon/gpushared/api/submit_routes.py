@@ -93,7 +93,7 @@ class SubmitRoutes(Routes):
         return spec
 
     def _reregister(self, job: str, spec: JobSpec, caller: Caller, wrapper: Process) -> JobRecord | None:
-        """A wrapper comes back after a restart of the daemon; None: nobody here knows its job."""
+        """A wrapper comes back after a restart of the daemon; None: this daemon does not know its job."""
         record = self.shell.registry.get(job)
         if record is not None and not caller.may_change(record.spec.uid):
             raise self.not_theirs(record, caller.uid)
@@ -133,7 +133,8 @@ class SubmitRoutes(Routes):
             if refusal is None:
                 await self.shell.commits.done()
         except (asyncio.CancelledError, NotNoted) as error:
-            # The client has hung up, or the daemon stops, or cannot promise it. Admitted meanwhile, it is nobody's job.
+            # The client has gone, or the daemon stops, or state.json cannot be written. If the job was admitted
+            # meanwhile, it has no wrapper.
             if record.admission is mine and not (
                 self.shell.registry.closing and isinstance(error, asyncio.CancelledError)
             ):

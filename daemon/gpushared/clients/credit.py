@@ -28,7 +28,7 @@ class CreditPages:
         if number is None:
             return None
         line = page.lines[gpu]
-        _enter(page, gpu, units(credit), units(overhead) if overhead else None)  # else it is charged already
+        _enter(page, gpu, units(credit), units(overhead) if overhead else None)  # otherwise it is charged already
         if overhead:
             line.overhead = units(overhead)
         line.attached = 1

@@ -73,7 +73,7 @@ class Header:
 
 @dataclass(slots=True)
 class Line:
-    """What was given on one GPU, in units."""
+    """The credit and overhead on one GPU, in units."""
 
     uuid: bytes
     at: int

@@ -51,7 +51,7 @@ def xid_seen(tx: Transaction, gpu: Gpu, event: XidSeen) -> None:
     ailment = of_xid(event.xid)
     count = health.counts[event.xid] = health.counts.get(event.xid, 0) + 1
     if ailment.condition is Condition.OK:
-        if count & (count - 1) == 0:  # the first, the second, the fourth: a flood must not drown everything else
+        if count & (count - 1) == 0:  # the first, the second, the fourth: a flood must not hide other records
             _note_error_of_program(tx, gpu, ailment, event.xid, count)
         return
     health.xids[event.xid] = ailment
@@ -91,7 +91,7 @@ def _tell(tx: Transaction, gpu: Gpu, why: Reason) -> None:
         tx.emit(Notify(job.id, event, why))
 
 
-# ---- what is refused -------------------------------------------------------------------------------
+# ---- refusals --------------------------------------------------------------------------------------
 
 
 def refusal(tx: Transaction, gpu: Gpu, ask: Ask) -> Reason | None:

@@ -61,7 +61,7 @@ def _validate_gpu(state: State, gpu: Gpu) -> None:
     _hold(not (gpu.health.lost and gpu.asks), f"{gpu.id}: somebody waits for a GPU that is lost")
     for process in gpu.holds:
         _hold(process in gpu.shares, f"{gpu.id}: credit is held for a process that is gone")
-    # Why two claims cannot starve each other: what is held against a claim is part of its holder's guarantee.
+    # Two claims cannot starve each other: credit that is held against a claim is part of its holder's guarantee.
     held: Counter[str] = Counter()
     for process, amount in state.held(gpu, against_claims=True).items():
         held[gpu.shares[process].job] += amount

@@ -56,7 +56,7 @@ class Share:
     attached: bool = True
     """It has, or is about to open, a context."""
     measured: bool = False
-    """Its overhead is what NVML shows, not what was expected."""
+    """Its overhead was measured by NVML, not guessed."""
     provisional: int = -1
     """The most overhead that NVML has shown since `provisional_at`; -1: nothing yet."""
     provisional_at: float = 0.0
@@ -219,7 +219,7 @@ class Ask:
     claim: bool = False
     """Within the request: it may wait, and others may have to give back for it."""
     above: int = 0
-    """By how much its job would be above the request, in bytes, by what is in use now; a claim is not."""
+    """By how many bytes its job would be above the request, by the memory in use now; 0 or less for a claim."""
     unsure: int = 0
     """By how many bytes `above` may be too large: contexts that are about to open are charged by a guess."""
     short: bool = False

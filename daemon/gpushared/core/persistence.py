@@ -70,7 +70,7 @@ class OddNote(ValueError):
 
 
 Odd = Callable[[str, OddNote], None]
-"""Told of an entry that is left out: what it is, and what is wrong with it."""
+"""Called with the name of an entry that is left out, and with its error."""
 
 
 def refuse(what: str, why: OddNote) -> None:

@@ -103,7 +103,7 @@ def _is_stale(tx: Transaction, gpu: Gpu) -> bool:
     return stale
 
 
-# ---- who is where -----------------------------------------------------------------------------------
+# ---- jobs by their step -----------------------------------------------------------------------------
 
 
 def _asked(gpu: Gpu) -> list[Job]:

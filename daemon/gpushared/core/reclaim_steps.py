@@ -1,4 +1,4 @@
-"""The reclaim steps: what is done to a borrower, what it is told, and what is recorded. reclaim.py decides when."""
+"""Carries out reclaim steps: trims, stops and kills borrowers, with notices and records. reclaim.py decides when."""
 
 from __future__ import annotations
 

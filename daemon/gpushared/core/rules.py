@@ -168,7 +168,7 @@ def within(rules: Rules, who: Who, spec: JobSpec) -> JobSpec:
     return spec
 
 
-# ---- what is too much ------------------------------------------------------------------------------
+# ---- amounts above a maximum -----------------------------------------------------------------------
 
 
 class Over(NamedTuple):

@@ -157,7 +157,7 @@ class State:
         self.gpus[gpu].excess = max(0, -self.gpus[gpu].free)
 
     def work_off_excess(self) -> None:
-        """An excess only ever shrinks: what has been given back since is not to be taken again."""
+        """An excess never grows here: memory that was given back since is not taken again."""
         for gpu in self.gpus.values():
             if gpu.excess:
                 gpu.excess = min(gpu.excess, max(0, -gpu.free))
@@ -248,7 +248,7 @@ class State:
         return max(0, min(share.idle, above))
 
     def remainder(self, reservation: Reservation, gpu: str) -> int:
-        """What is still promised of it on the GPU, beside the requests of the jobs in it."""
+        """Bytes of it on the GPU that no job in it has requested."""
         return max(0, reservation.amounts.get(gpu, 0) - reservation.inside.get(gpu, 0))
 
     def reserved(self, gpu: str) -> int:

@@ -84,7 +84,7 @@ OPERATOR = Viewer(0, "name", admin=True)
 """The reader of the daemon's log."""
 
 
-# ---- what is mentioned ------------------------------------------------------------------------------
+# ---- mentions ---------------------------------------------------------------------------------------
 
 
 def name(spec: JobSpec) -> Mention:

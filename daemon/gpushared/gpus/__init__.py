@@ -1,1 +1,1 @@
-"""The GPUs: which there are, what NVML says of their memory and health, and who uses them outside gpushare."""
+"""The GPUs: their inventory, their memory and health by NVML, and foreign processes."""

@@ -127,7 +127,7 @@ class Faults:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Nobody waits meanwhile, and all GPUs are listened to afterwards."""
+        """No thread waits meanwhile; afterwards all GPUs are listened to."""
         self._pause_wanted.set()
         with self._lock:
             self._pause_wanted.clear()
@@ -143,8 +143,8 @@ class Faults:
         except nv.NVMLError_Timeout:
             return None
         except nv.NVMLError as error:
-            # It does not say which GPU. Whoever looks finds out, and the lost one is not waited for any more. What the
-            # others report is kept from now on, although nobody waits for a moment.
+            # It does not say which GPU. The examination finds out, and the lost one is not waited for any more. Reports
+            # of the others are kept from now on, although no thread waits for a moment.
             self._register()
             self._failed = True
             return Fault(tuple(self._whole())) if error.value == nv.NVML_ERROR_GPU_IS_LOST else None

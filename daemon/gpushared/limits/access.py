@@ -34,7 +34,7 @@ class Access:
         self._identities = identities
         self._limits = limits
 
-    # ---- who ---------------------------------------------------------------------------------------
+    # ---- users -------------------------------------------------------------------------------------
 
     async def meet(self, uid: int) -> None:
         """Wait until the user's groups are known, if a rule depends on them."""
