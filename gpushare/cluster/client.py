@@ -153,7 +153,16 @@ def find(store: Path | None = None, environ: Mapping[str, str] | None = None) ->
     own = serving(store or default_path(environ))
     if own is not None:
         return ClusterClient(own)
-    return ClusterClient(SYSTEM_SOCKET) if store is None and SYSTEM_SOCKET.exists() else None
+    return ClusterClient(SYSTEM_SOCKET) if store is None and _listens(SYSTEM_SOCKET) else None
+
+
+def _listens(path: Path) -> bool:
+    """A service that was killed leaves its socket behind."""
+    try:
+        unixhttp.connect(path, TIMEOUT).close()
+    except DaemonUnreachable:
+        return False
+    return True
 
 
 def need(store: Path | None = None, environ: Mapping[str, str] | None = None) -> ClusterClient:

@@ -86,7 +86,8 @@ class Writer:
     def _run(self) -> None:
         seen, next_round = -1, 0.0
         while not self._stopping.is_set():
-            pause = 0.0 if self._changed.is_set() else max(0.0, next_round - time.monotonic())
+            wanted = self._changed.is_set() or self.service.work.wanted
+            pause = 0.0 if wanted else max(0.0, next_round - time.monotonic())
             try:
                 call = self._calls.get(timeout=pause) if pause else self._calls.get_nowait()
             except queue.Empty:

@@ -83,8 +83,11 @@ class Rounds:
                 self._go_on(entry for entry in self.book.entries.values() if entry.after)
             self.loop.step(whole=self._whole)
             self._whole = False
+            told = self.store.seq
             self._note_progress()
             self._close()
+            # What was decided after that has not been told, and answers that say something new have not been handed in.
+            self.wanted = self.store.seq != told or bool(self.loop.notes.events)
         except Unanswered as error:
             log.warning("this round was not finished: %s", error)
         self.count += 1
