@@ -51,7 +51,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "explain JOB": "why describe show inspect",
         "nodes": "sinfo node",
         "queues": "queue quota shares",
-        "change 'lose: NODE'": "lose drain",
+        "change 'lose: NODE'": "lose",
         "plan --what-if COMMAND": "what-if whatif",
         "simulate FILE": "play scenario",
         "[WORD] --help": "help",
