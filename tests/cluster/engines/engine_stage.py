@@ -94,6 +94,8 @@ class Stage:
         self.disk = disk or Disk()
         self.disk.append([QueueAdded(queue) for queue in self.queues], 0.0)
         self.crashes = 0
+        self.whole = True
+        """Whether rounds look at all jobs."""
         self.loop = self.new_loop()
 
     def new_loop(self, holder: str = "one") -> Loop:
@@ -107,7 +109,7 @@ class Stage:
     def round(self) -> None:
         """The loop's round; what kills it starts another."""
         try:
-            self.loop.step()
+            self.loop.step(whole=self.whole)
         except (Unanswered, Deposed):
             pass
         except Killed:
