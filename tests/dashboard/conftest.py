@@ -140,9 +140,11 @@ def daemon_process() -> Iterator[Subprocess]:
     """A daemon in a directory with a short name."""
     with tempfile.TemporaryDirectory(prefix="gs-") as made:
         one = Subprocess(Path(made), {}, fixed=True).start()
-        yield one
-        if one.process is not None and one.process.poll() is None:
-            one.kill()
+        try:
+            yield one
+        finally:
+            if one.process is not None and one.process.poll() is None:
+                one.kill()
 
 
 @pytest.fixture
