@@ -142,6 +142,19 @@ def test_processes_of_one_job_hold_together_no_more_than_its_request(world: Worl
     assert 4 * GIB <= held < 5 * GIB
 
 
+def test_what_the_same_process_is_about_to_take_counts_once(world: World) -> None:
+    """Two threads ask for 2.5 GiB each within a request of 6: the second's is a claim from the beginning."""
+    train = borrower(world, 11 * GIB)
+    owner = slow(world, "owner", "6Gi", "6Gi")
+    size = 2560 * MIB
+    world.allocate(owner, GPU, size)
+    assert credit(world, owner) == size and used(world, owner) == 0
+    ask = world.next_id()
+    world.waiting[ask] = Waiting(owner, GPU, size, world.now, attach=False)
+    world.send(CreditAsked(ask, owner, GPU, size, allocation=size))
+    assert [one.job for one in world.terminated] == [world.programs[train].job]
+
+
 def test_what_a_sibling_is_about_to_take_counts(world: World) -> None:
     """Two processes ask for 3 GiB each within a request of 4: the second's is a loan, and stops nobody."""
     borrower(world, 11 * GIB)
