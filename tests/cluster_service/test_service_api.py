@@ -7,12 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from service_stage import in_a_child
 
 from gpushare.cli.cluster import command
 from gpushare.cluster.client import ClusterClient, find, need
@@ -20,7 +22,7 @@ from gpushare.cluster.model import Node, NodeAdded, Policy, Queue, QueueAdded
 from gpushare.cluster.quantity import gpus
 from gpushare.cluster.service.lock import serving
 from gpushare.cluster.store import Store, StoreError
-from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, Refused, UsageError
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted, Refused, UsageError
 
 PATIENCE = 30.0
 
@@ -245,3 +247,43 @@ def test_only_root_serves_all_users(tmp_path: Path) -> None:
         [sys.executable, "-m", "gpushared.cluster", "--system"], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 4 and "--system" in done.stderr
+
+
+NOBODY = 65534
+
+
+def as_nobody(path: Path, root: str) -> None:
+    """What another user is told, and what it may do."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    client = ClusterClient(path, PATIENCE)
+    own = client.submit({})
+    assert client.job(own)["uid"] == NOBODY and "run" in client.job(own)
+    assert client.job(root)["uid"] == 0 and "run" not in client.job(root)
+    forbidden = (
+        lambda: client.cancel(root),
+        lambda: client.hold(root),
+        lambda: client.submit({"job": {"queue": client.job(root)["queue"]}}),
+        lambda: client.cordon("n1"),
+        lambda: client.change("[]"),
+    )
+    for action in forbidden:
+        with pytest.raises(NotPermitted):
+            action()
+    assert client.cancel(own) == {"jobs": [own]}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root serves all users")
+def test_another_user_changes_only_its_own_jobs(tmp_path: Path) -> None:
+    service = Process(tmp_path)
+    with tempfile.TemporaryDirectory() as reachable:
+        Path(reachable).chmod(0o711)
+        service.socket = Path(reachable, "api.sock")
+        service.start("--system")
+        try:
+            root = service.client.submit({"run": {"env": {"SECRET": "1"}}})
+            assert in_a_child(as_nobody, service.socket, root) == 0
+            until(lambda: [job["uid"] for job in service.client.jobs()] == [0])
+        finally:
+            service.end()
