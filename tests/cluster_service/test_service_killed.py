@@ -140,7 +140,7 @@ def points_of(directory: Path) -> int:
 
 
 PARTS = 3
-EACH = 1 if os.environ.get("GPUSHARE_TEST_EVERY_POINT") else 8
+EACH = 1 if os.environ.get("GPUSHARE_TEST_EVERY_POINT") else 12
 """Of so many points one is tried; all of them take a minute of CPU time."""
 
 
