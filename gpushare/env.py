@@ -125,6 +125,10 @@ VARIABLES = (
     Variable("GPUSHARE_SIM", "settings of the software driver: gpus=2,memory=16Gi,...", in_file=False),
     Variable("GPUSHARE_CONFIG", "path of the user's configuration file", in_file=False),
     Variable("GPUSHARE_JOB", "the job a process belongs to; set by gpushare run", in_file=False, kind="job"),
+    Variable(
+        "GPUSHARE_QUEUE_JOB", "the id of a job that `gpushare submit` has queued; set for its program", in_file=False
+    ),
+    Variable("GPUSHARE_ARRAY_INDEX", "the number of a job in its array, from 0; set for its program", in_file=False),
 )
 
 BY_NAME = {variable.name: variable for variable in VARIABLES}

@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,8 @@ class Options:
     replace: bool = False  # --exec
     report: Path | None = None
     verbosity: int = 0
+    job: str | None = None  # the id to register the job with, if it is known before
+    started: Callable[[], None] | None = None  # called once the program runs
 
 
 def run(options: Options, environ: Mapping[str, str] | None = None) -> int:
@@ -159,7 +161,7 @@ class Launch:
 
         We choose the id: if the daemon notes the job and dies before it answers, the second call finds the same job.
         """
-        job = f"{int.from_bytes(os.urandom(8)) or 1:016x}"  # like the daemon's own ids: never 0
+        job = self.options.job or f"{int.from_bytes(os.urandom(8)) or 1:016x}"  # like the daemon's own ids: never 0
         for attempt in range(4):
             assert self.node is not None
             try:
@@ -283,6 +285,8 @@ class Launch:
         try:
             child = spawn.spawn_program(program, self.options.command, environ, _signals(mask))
             link = self._link(child)
+            if self.options.started is not None:
+                self.options.started()
             status = wait_for(child, link)
         finally:
             # Signals still pending were for the program. With the mask open they would end us before our last message.

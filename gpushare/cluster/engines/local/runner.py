@@ -1,0 +1,570 @@
+"""Runs tasks on this machine: each under a keeper (keeper.py), on GPUs of the node daemon (gpus.py).
+
+What runs is on disk (spool.py), so the service may be stopped, upgraded or killed, and finds it again. A keeper that
+was killed is replaced by another one that finds the program; only if that is gone, too, the task counts as lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import resource
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpushare.cluster.engines.local import submission
+from gpushare.cluster.engines.local.gpus import Daemon
+from gpushare.cluster.engines.local.spool import Folder, Key, Spool, boot_id
+from gpushare.cluster.engines.local.task import BOOT
+from gpushare.cluster.engines.runner import Context, Record
+from gpushare.cluster.engines.seam import (
+    Accepted,
+    Answer,
+    Busy,
+    Deposed,
+    Evict,
+    Gone,
+    Refused,
+    SeenNode,
+    SeenTask,
+    Start,
+    Token,
+    Unanswered,
+)
+from gpushare.cluster.model import Place
+from gpushare.cluster.quantity import MICRO
+from gpushare.errors import GpushareError, UsageError
+from gpushare.paths import PACKAGE
+from gpushare.quantity import format_duration
+
+__all__ = ["Local", "make"]
+
+KEEPER = Path(__file__).with_name("keeper.py")
+SETTINGS = ("socket", "driver", "log_size")
+LOG_SIZE = 64 * 2**20
+"""Bytes of output that are kept of a task, in two files."""
+LEAST_LOG = 64 * 2**10
+WAIT_FOR_ROOM = 30.0
+"""Seconds that a program waits for memory that another one is just giving back."""
+USUAL_GRACE = 30.0
+LONGEST_NODE_GRACE = 28.0
+"""Seconds: more the node daemon does not grant where it wants memory back itself."""
+USUAL_PRIORITY = 50
+"""Of a cluster job; that of a node's job is 0."""
+LOOK_AGAIN = 0.25
+"""Seconds between two looks while something starts or stops."""
+KEEPER_TRIES = 5
+LONGEST_PAUSE = 60.0
+
+
+@dataclass(slots=True)
+class Task:
+    folder: Folder
+    start: Mapping[str, Any]
+    """start.json without the environment, which may be large."""
+    keeper: subprocess.Popen[bytes] | None = None
+    """If this service has started it."""
+    pidfd: int | None = None
+    tries: int = 0
+    next_try: float = 0.0
+    end: Mapping[str, Any] | None = None
+    stop: float | None = None
+    """When it is killed at the latest, if it was told to stop."""
+    begun: bool = False
+    """Its program was seen to run."""
+
+    @property
+    def amount(self) -> int:
+        return int(self.start["amount"])
+
+
+@dataclass(slots=True)
+class _Wake:
+    """What ends watch() early."""
+
+    read: int = field(init=False)
+    write: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.read, self.write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.write, b"1")
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.read, 4096)
+
+
+def make(context: Context) -> Local:
+    return Local(context)
+
+
+class Local:
+    """A Runner (engines/runner.py). Raises UsageError if another service uses the directory."""
+
+    def __init__(self, context: Context, environ: Mapping[str, str] | None = None) -> None:
+        unknown = sorted(set(context.settings) - set(SETTINGS))
+        if unknown:
+            raise UsageError(f"[local]: there is no {unknown[0]!r}", hint=f"known are {', '.join(SETTINGS)}")
+        self._log_size = context.settings.get("log_size", LOG_SIZE)
+        if not isinstance(self._log_size, int) or self._log_size < LEAST_LOG:
+            raise UsageError(f"[local]: log_size must be a number of bytes, at least {LEAST_LOG}")
+        self._clock = context.clock
+        self._system = context.system
+        self._directory = context.directory
+        self._lock = self._lock_directory()
+        self._environ = dict(os.environ if environ is None else environ)
+        for name in ("socket", "driver"):
+            if name in context.settings:
+                self._environ[f"GPUSHARE_{name.upper()}"] = str(context.settings[name])
+        self.daemon = Daemon(self._environ, start=not context.system)
+        self._boot = boot_id()
+        self._tasks: dict[Key, Task] = {}
+        self._tokens: dict[tuple[str, int, int], Token] = {}
+        """The newest command that was obeyed for each task of a job."""
+        self._term = 0
+        self._wake = _Wake()
+        self._find()
+
+    def _find(self) -> None:
+        self._spool = Spool(self._directory)
+        for key, folder in self._spool.found():
+            start = folder.start()
+            if start is None or (start["boot"] != self._boot and folder.end() is None):
+                folder.remove()  # the machine was started again: nothing of it runs
+                continue
+            told = folder.told_to_stop()
+            self._tasks[key] = Task(folder, _without_env(start), stop=told["kill_at"] if told else None)
+            self._obeyed(key, (int(start["token"][0]), int(start["token"][1])))
+
+    def _lock_directory(self) -> int:
+        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise UsageError(
+                f"another service runs the tasks of {self._directory}", code="in_use", hint="stop it first"
+            ) from None
+        return descriptor
+
+    # ---- submissions ---------------------------------------------------------------------------------
+
+    def check(self, record: Record) -> None:
+        launch = submission.read(record.run)
+        if self._system:
+            try:
+                pwd.getpwuid(record.uid)
+            except KeyError:
+                raise UsageError(
+                    f"this machine knows no user {record.uid}", hint="jobs are started as the user who submits them"
+                ) from None
+        elif record.uid != os.getuid():
+            raise UsageError(
+                f"this service runs jobs of user {os.getuid()} only, not of {record.uid}",
+                hint="a service of your own: gpushare cluster serve --engine local",
+            )
+        elif not Path(launch.cwd).is_dir():
+            raise UsageError(
+                f"cannot start in {launch.cwd}: there is no such directory", hint="submit from another one"
+            )
+
+    # ---- what there is -------------------------------------------------------------------------------
+
+    def nodes(self) -> Sequence[SeenNode]:
+        ours = {str(task.start["job"]) for task in self._tasks.values() if task.end is None}
+        return self.daemon.nodes(ours)
+
+    def tasks(self) -> Mapping[str, Sequence[SeenTask]]:
+        found: dict[str, list[SeenTask]] = {}
+        for key, task in list(self._tasks.items()):
+            self._look_at(key, task)
+            if key in self._tasks:
+                found.setdefault(key.job, []).append(_seen(key, task))
+        return found
+
+    def _look_at(self, key: Key, task: Task) -> None:
+        """Its end, if it has one; another keeper, if it needs one."""
+        if task.end is not None:
+            return
+        if task.keeper is not None:
+            task.keeper.poll()
+        task.begun = task.begun or task.folder.has("running")
+        lock = task.folder.lock()
+        if lock is None:
+            return
+        try:
+            end = task.folder.end()
+            if end is None:
+                self._keep(task, lock)
+                return
+        finally:
+            os.close(lock)
+        self._close(task)
+        task.end = end
+        again = end["kind"] == "stopped" or (
+            end["kind"] in ("lost", "reclaimed") and (bool(task.start["requeue"]) or task.stop is not None)
+        )
+        if again:
+            self._drop(key, task)
+
+    def _keep(self, task: Task, lock: int) -> None:
+        """Start a keeper for a task that has none, unless the last ones have failed just now."""
+        now = time.monotonic()
+        if now < task.next_try:
+            return
+        if task.tries >= KEEPER_TRIES and not task.folder.has("begun"):
+            words = f"its keeper cannot run: {_last_line(task.folder.path / 'keeper.log')}"
+            task.end = {"kind": "failed", "why": words}
+            return
+        task.next_try = now + min(0.5 * 2**task.tries, LONGEST_PAUSE)
+        task.tries += 1
+        self._spawn(task, lock)
+
+    def _spawn(self, task: Task, lock: int) -> None:
+        """Raises OSError."""
+        uid, gid, groups = task.start["identity"] or (None, None, None)
+        ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
+        log = os.open(task.folder.path / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        start = os.open(task.folder.path / "start.json", os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(KEEPER), str(lock), str(ready_read)],
+                stdin=start,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=task.folder.own,
+                env={"PATH": os.defpath},
+                start_new_session=True,
+                pass_fds=(lock, ready_read),
+                user=uid,
+                group=gid,
+                extra_groups=groups,
+                umask=0o077,
+            )
+            if uid is not None:
+                _raise_limits(keeper.pid, task.start["rlimits"])
+            os.write(ready_write, b"1")
+        finally:
+            for descriptor in (ready_read, ready_write, log, start):
+                os.close(descriptor)
+        self._close(task)
+        task.keeper = keeper
+        with contextlib.suppress(OSError):
+            task.pidfd = os.pidfd_open(keeper.pid)
+
+    # ---- start ---------------------------------------------------------------------------------------
+
+    def start(self, record: Record, command: Start, token: Token) -> Answer:
+        self._check_term(token)
+        mine = [(key, task) for key, task in self._tasks.items() if key.job == command.uid]
+        if any(key.attempt > command.attempt for key, _ in mine):
+            return Refused("a later attempt is known")
+        if any(key.attempt != command.attempt and task.end is None for key, task in mine):
+            return Busy()
+        for place in command.places:
+            key = Key(command.uid, command.attempt, place.group, place.task)
+            if not self._newer(key, token):
+                continue
+            task = self._tasks.get(key)
+            refusal = self._begin(record, key, place, token) if task is None else self._resize(task, place)
+            if refusal is not None:
+                return refusal
+            self._obeyed(key, token)
+        return Accepted()
+
+    def _begin(self, record: Record, key: Key, place: Place, token: Token) -> Refused | None:
+        devices = self.daemon.uuids(place.node, place.gpus)
+        if devices is None:
+            return Refused(f"there is no GPU {place.gpus} on {place.node}", place.node)
+        if not self._fits(place):
+            return Refused("it does not fit beside the tasks that run there", place.node)
+        try:
+            start = self._start_of(record, key, place, devices, token)
+            identity = start["identity"]
+            folder = self._spool.make(key, start, (identity[0], identity[1]) if identity else None)
+        except GpushareError as error:
+            return Refused(error.message)
+        except OSError as error:
+            return Refused(f"cannot write to {self._directory}: {error.strerror}", place.node)
+        task = self._tasks[key] = Task(folder, _without_env(start))
+        lock = folder.lock()
+        if lock is not None:
+            try:
+                self._keep(task, lock)
+            except OSError as error:
+                self._drop(key, task)
+                return Refused(f"cannot start a keeper: {error.strerror}", place.node)
+            finally:
+                os.close(lock)
+        return None
+
+    def _fits(self, place: Place) -> bool:
+        held = {gpu: place.amount for gpu in place.gpus}
+        for task in self._tasks.values():
+            if task.end is None and task.start["node"] == place.node:
+                for gpu in task.start["gpus"]:
+                    if gpu in held:
+                        held[gpu] += task.amount
+        memory = self.daemon.memory(place.node)
+        return all(amount <= memory for amount in held.values())
+
+    def _resize(self, task: Task, place: Place) -> Refused | None:
+        """Another amount for a task that exists."""
+        if (task.start["node"], tuple(task.start["gpus"])) != (place.node, place.gpus):
+            return Refused("it runs elsewhere")
+        if task.amount == place.amount or task.end is not None:
+            return None
+        limit = max(int(task.start["limit"]), place.amount)
+        try:
+            self.daemon.client().change(task.start["job"], {"request": str(place.amount), "limit": str(limit)})
+        except GpushareError as error:
+            return Refused(f"the node daemon does not change its request: {error.message}", place.node)
+        whole = task.folder.start()
+        if whole is not None:
+            task.folder.rewrite_start({**whole, "amount": place.amount})
+        task.start = {**task.start, "amount": place.amount}
+        return None
+
+    def _start_of(
+        self, record: Record, key: Key, place: Place, devices: tuple[str, ...], token: Token
+    ) -> dict[str, Any]:
+        launch = submission.read(record.run)
+        where = self.daemon.place()
+        job, mark = f"{secrets.randbits(64) or 1:016x}", f"{key.name}.{secrets.token_hex(4)}"
+        limit = self._limit(record, place)
+        grace = launch.grace if launch.grace is not None else USUAL_GRACE
+        env = {**launch.env, "GPUSHARE_SOCKET": str(where.runtime.api_socket), "GPUSHARE_DRIVER": where.driver}
+        env["GPUSHARE_QUEUE_JOB"] = record.array or record.id
+        if record.index is not None:
+            env["GPUSHARE_ARRAY_INDEX"] = str(record.index)
+        identity = self._identity(record)
+        if identity is not None:
+            user = pwd.getpwuid(record.uid)
+            env = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell} | env
+        for name in ("GPUSHARE_JOB", "GPUSHARE_PROFILE", "CUDA_VISIBLE_DEVICES"):
+            env.pop(name, None)  # of where it was submitted
+        spec = {
+            "command": list(launch.command),
+            "request": place.amount,
+            "limit": limit,
+            "name": record.job.name or record.id,
+            "priority": record.job.priority - USUAL_PRIORITY,
+            "grace": f"{min(grace, LONGEST_NODE_GRACE):g}s",
+            "devices": list(devices),
+            "wait": WAIT_FOR_ROOM,
+            "job": job,
+        }
+        root = str(PACKAGE.parent)
+        return {
+            "argv": [sys.executable, "-I", "-c", BOOT, root, json.dumps(spec), "{folder}"],
+            "env": env,
+            "cwd": launch.cwd,
+            "umask": launch.umask,
+            "rlimits": {name: list(pair) for name, pair in launch.rlimits.items()},
+            "time": launch.time,
+            "grace": grace,
+            "log": self._log_path(record, key, launch.output, env),
+            "log_most": self._log_size,
+            "mark": mark,
+            "attempt": key.attempt,
+            "node": place.node,
+            "gpus": list(place.gpus),
+            "amount": place.amount,
+            "limit": limit,
+            "job": job,
+            "identity": identity,
+            "requeue": record.requeue,
+            "token": list(token),
+            "boot": self._boot,
+        }
+
+    def _identity(self, record: Record) -> list[Any] | None:
+        """User, group and further groups to become; None: the job's user is ours."""
+        if not self._system:
+            return None
+        try:
+            name = pwd.getpwuid(record.uid).pw_name
+        except KeyError:
+            raise UsageError(f"this machine does not know user {record.uid} any more") from None
+        return [record.uid, record.gid, os.getgrouplist(name, record.gid)]
+
+    def _limit(self, record: Record, place: Place) -> int:
+        """Bytes that it may use of each GPU at most."""
+        group = record.job.tasks[place.group]
+        if group.limit is None:
+            return place.amount
+        limit = group.limit if group.memory is not None else self.daemon.memory(place.node) * group.limit // MICRO
+        return max(place.amount, min(limit, self.daemon.memory(place.node)))
+
+    def _log_path(self, record: Record, key: Key, output: str | None, env: Mapping[str, str]) -> str:
+        if output is None:
+            home = env.get("HOME") or str(self._directory)
+            state = env.get("XDG_STATE_HOME", "")
+            base = Path(state) if state.startswith("/") else Path(home, ".local", "state")
+            output = str(base / "gpushare" / "logs" / "%j.log")
+        output = output.replace("%j", record.id).replace("%a", str(record.index or 0))
+        several = sum(group.top for group in record.job.tasks) > 1
+        return f"{output}.{key.group}-{key.task}" if several else output
+
+    # ---- stop ----------------------------------------------------------------------------------------
+
+    def evict(self, command: Evict, token: Token) -> Answer:
+        self._check_term(token)
+        found = False
+        for group, number in command.tasks:
+            key = Key(command.uid, command.attempt, group, number)
+            if not self._newer(key, token):
+                continue
+            self._obeyed(key, token)
+            task = self._tasks.get(key)
+            if task is None:
+                continue
+            found = True
+            self._look_at(key, task)
+            if task.end is not None:
+                self._drop(key, task)
+            elif key in self._tasks:
+                try:
+                    self._tell_to_stop(task, command.grace)
+                except OSError as error:
+                    raise Unanswered(f"cannot write to {self._directory}: {error.strerror}") from None
+        return Accepted() if found else Gone()
+
+    def _tell_to_stop(self, task: Task, grace: float) -> None:
+        if grace > 0:
+            grace = float(task.start["grace"])  # its own
+        end = time.monotonic() + grace
+        if task.stop is None or end < task.stop:
+            task.folder.tell_to_stop(end)
+            task.stop = end
+        if task.keeper is not None and task.keeper.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                task.keeper.send_signal(signal.SIGUSR1)
+
+    def collect(self, id: str) -> None:
+        for key, task in list(self._tasks.items()):
+            if key.job == id and task.end is not None:
+                self._drop(key, task)
+        if not any(key.job == id for key in self._tasks):
+            for which in [which for which in self._tokens if which[0] == id]:
+                del self._tokens[which]
+
+    # ---- tokens --------------------------------------------------------------------------------------
+
+    def _check_term(self, token: Token) -> None:
+        if token[0] < self._term:
+            raise Deposed(f"term {token[0]} is over")
+        self._term = token[0]
+
+    def _newer(self, key: Key, token: Token) -> bool:
+        return token > self._tokens.get((key.job, key.group, key.task), (0, 0))
+
+    def _obeyed(self, key: Key, token: Token) -> None:
+        which = key.job, key.group, key.task
+        self._tokens[which] = max(token, self._tokens.get(which, (0, 0)))
+        self._term = max(self._term, token[0])
+
+    # ---- waiting -------------------------------------------------------------------------------------
+
+    def watch(self, seconds: float) -> None:
+        tasks = list(self._tasks.values())
+        unsettled = any(one.end is None and (not one.begun or one.stop is not None) for one in tasks)
+        strange = any(one.end is None and one.pidfd is None for one in tasks)  # kept by a keeper of an earlier service
+        patience = min(seconds, LOOK_AGAIN) if unsettled else min(seconds, 1.0) if strange else seconds
+        poll = select.poll()
+        poll.register(self._wake.read, select.POLLIN)
+        for one in tasks:
+            if one.pidfd is not None and one.end is None:
+                poll.register(one.pidfd, select.POLLIN)
+        events = self.daemon.events
+        with contextlib.suppress(OSError, ValueError):
+            if events is not None and not events.ended:
+                poll.register(events.fileno(), select.POLLIN)
+        poll.poll(max(0.0, patience) * 1000)
+        self._wake.clear()
+        if events is not None:
+            with contextlib.suppress(OSError, ValueError, GpushareError):
+                for _ in events.read():
+                    pass
+
+    def wake(self) -> None:
+        self._wake.ring()
+
+    def close(self) -> None:
+        self.wake()
+        for task in self._tasks.values():
+            self._close(task)
+            if task.keeper is not None and task.keeper.poll() is None:
+                task.keeper.returncode = 0  # it runs on without us, and Popen would complain
+        self.daemon.close()
+        os.close(self._lock)
+
+    def _close(self, task: Task) -> None:
+        if task.pidfd is not None:
+            os.close(task.pidfd)
+            task.pidfd = None
+
+    def _drop(self, key: Key, task: Task) -> None:
+        self._close(task)
+        task.folder.remove()
+        self._tasks.pop(key, None)
+
+
+def _seen(key: Key, task: Task) -> SeenTask:
+    start, end = task.start, task.end
+    shown = SeenTask(
+        attempt=key.attempt,
+        group=key.group,
+        task=key.task,
+        node=start["node"],
+        gpus=tuple(start["gpus"]),
+        amount=task.amount,
+        phase="stopping" if task.stop is not None else "running" if task.begun else "starting",
+    )
+    if end is None:
+        return shown
+    why = str(end.get("why") or "")
+    if end["kind"] == "failed":
+        return replace(shown, phase="failed", why=why, node_to_blame=bool(end.get("node")))
+    if why == "time":
+        why = f"stopped after its time limit of {format_duration(start['time'])}"
+    code = end.get("exit")
+    return replace(shown, phase="done", why=why, exit=code if isinstance(code, int) else -int(signal.SIGKILL))
+
+
+def _without_env(start: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in start.items() if name not in ("env", "argv")}
+
+
+def _raise_limits(pid: int, wanted: Mapping[str, Sequence[int]]) -> None:
+    """Let a process of another user have what its user had at submission. Only root may."""
+    for name, (_, hard) in wanted.items():
+        which = getattr(resource, name, None)
+        if which is None:
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            soft, most = resource.prlimit(pid, which)
+            if most != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or hard > most):
+                resource.prlimit(pid, which, (soft, hard))
+
+
+def _last_line(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = path.read_text(errors="replace").strip().splitlines()
+        if lines:
+            return lines[-1][:200]
+    return "it said nothing"
