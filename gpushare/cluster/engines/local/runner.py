@@ -265,6 +265,7 @@ class Local:
         task.keeper = keeper
         with contextlib.suppress(OSError):
             task.pidfd = os.pidfd_open(keeper.pid)
+        self.wake()  # watch() does not know it yet
 
     # ---- start ---------------------------------------------------------------------------------------
 
@@ -454,6 +455,7 @@ class Local:
         if task.keeper is not None and task.keeper.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 task.keeper.send_signal(signal.SIGUSR1)
+        self.wake()
 
     def collect(self, id: str) -> None:
         for key, task in list(self._tasks.items()):

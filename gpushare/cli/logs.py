@@ -1,0 +1,60 @@
+"""gpushare logs: the output of queued jobs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpushare.cli import output as _output
+
+
+@click.command(short_help="Show the output of a queued job.")
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-n", "--lines", metavar="N", type=click.IntRange(0), help="Only the last N lines of what is there.")
+def command(*, job: str, follow: bool, lines: int | None) -> None:
+    """Show what JOB (its id or its name) has written, as it is: with its own control characters.
+
+    The last 64 MiB are kept.
+    """
+    show(job, follow=follow, last=lines)
+
+
+def show(name: str, *, follow: bool, last: int | None) -> dict[str, Any]:
+    """The job as it is at the end."""
+    from gpushare.cli import queued
+
+    client = queued.service()
+    job = client.job(name)
+    tails = [queued.Tail(path, last) for path in queued.log_files(job)]
+    if not follow:
+        data = b"".join(tail.read() for tail in tails)
+        if not data and job["result"] is None and not job["tasks"]:
+            _output.note(queued.away(job))
+        _write(data)
+        return job
+    said = False
+
+    def meanwhile() -> None:
+        for tail in tails:
+            _write(tail.read())
+
+    for now in queued.until(client, job["id"], meanwhile):
+        job = now
+        meanwhile()
+        if job["state"] == "ended":
+            break
+        if not said and not job["tasks"]:
+            _output.note(queued.away(job))
+        said = True
+    return job
+
+
+def _write(data: bytes) -> None:
+    """As it is: it is the user's own output."""
+    if data:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()

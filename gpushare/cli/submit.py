@@ -1,0 +1,151 @@
+"""gpushare submit: queue a program; it is started when there is room for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare.cli import output as _output
+from gpushare.env import Setting
+from gpushare.errors import UsageError
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    short_help="Queue a program: it is started when GPUs are free, in fair shares.",
+    options_metavar="[OPTIONS]",
+)
+@click.option("-q", "--queue", metavar="QUEUE", help="The queue whose share it uses.  [default: your own]")
+@click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, help="How many GPUs.  [default: 1]")
+@click.option(
+    "--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 25%, 20Gi.  [default: --limit, else whole GPUs]"
+)
+@click.option("--limit", metavar="AMOUNT", help="The most on each GPU. What it uses above its request is borrowed.")
+@click.option("--array", metavar="N", type=click.IntRange(1), help="So many jobs; GPUSHARE_ARRAY_INDEX is 0, 1, ...")
+@click.option("--after", metavar="JOB", multiple=True, help="Start only after JOB has ended well. May be repeated.")
+@click.option("--time", "limit_time", metavar="TIME", help="Stop it when it has run this long: 8h.")
+@click.option(
+    "--requeue/--no-requeue",
+    default=None,
+    help="When it is stopped for others: wait again, or end.  [default: wait]",
+)
+@click.option("--name", metavar="NAME", help="Its name in lists.  [default: the program's]")
+@click.option("--priority", metavar="N", type=int, help="Within its queue; more is higher.  [default: 50]")
+@click.option("--min-run-time", metavar="TIME", help="It is not stopped for others before it has run this long.")
+@click.option("--grace", metavar="TIME", help="Time from SIGTERM to SIGKILL when it is stopped.  [default: 30s]")
+@click.option("--hold", is_flag=True, help="Do not start it before `gpushare release`.")
+@click.option(
+    "--log", metavar="FILE", help="Where its output goes; %j is its id, %a its number.  [default: for `gpushare logs`]"
+)
+@click.argument("command_line", metavar="COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(*, command_line: tuple[str, ...], **options: Any) -> None:
+    """Queue COMMAND and print the job's id. It starts when there is room, with this environment, directory, umask and
+    these resource limits, and with exactly the GPUs and the memory that it was given.
+
+    \b
+    gpushare submit -- python train.py
+    gpushare submit --request 25% --limit 80% --time 8h -- python train.py
+    id=$(gpushare submit --array 20 -- ./sweep.sh)
+    gpushare submit --after $id -- ./report.sh
+
+    `gpushare queue` lists jobs, `gpushare logs` shows their output. What others leave idle is used too; a job that has
+    more than the share of its queue may be stopped for them: it gets SIGTERM, and waits again.
+    """
+    from gpushare.cli.queued import service
+
+    body = submission(command_line, options, os.environ)
+    client = service()
+    answer = client.submitted(body)
+    _output.echo(answer["id"])
+    for reason in answer["never"].values():
+        _output.note(
+            f"as it is it can never start: {reason['message']}; take it back: `gpushare cancel {answer['id']}`"
+        )
+
+
+def submission(command: tuple[str, ...], options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The body of POST /v1/jobs. UsageError for what could not start, found before anything is queued."""
+    from gpushare import spawn
+    from gpushare.cluster.engines.local.submission import check_environment, limits_now
+    from gpushare.launch import default_name
+
+    env = dict(environ)
+    check_environment(env, command)
+    spawn.find_program(command[0], env)
+    _warn_of_script(command)
+    cwd = _directory()
+    job: dict[str, Any] = {"gpus": options["gpus"], "name": options["name"] or default_name(list(command))}
+    request = options["request"] or options["limit"]
+    named = {"queue": options["queue"], "request": request, "limit": options["limit"], "priority": options["priority"]}
+    job |= {name: value for name, value in named.items() if value is not None}
+    if options["min_run_time"] is not None:
+        job["min_runtime"] = options["min_run_time"]
+    umask = os.umask(0o077)
+    os.umask(umask)
+    run = {
+        "command": list(command),
+        "cwd": cwd,
+        "env": env,
+        "umask": umask,
+        "rlimits": limits_now(),
+        "time": _seconds(options["limit_time"], "--time"),
+        "grace": _seconds(options["grace"], "--grace"),
+        "output": _log(options["log"], cwd, environ),
+    }
+    return {
+        "job": job,
+        "array": options["array"],
+        "after": list(options["after"]),
+        "hold": options["hold"],
+        "requeue": options["requeue"],
+        "run": run,
+    }
+
+
+def _seconds(text: str | None, option: str) -> float | None:
+    return None if text is None else Setting(text, option).seconds()
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise UsageError("the current directory does not exist any more", hint="submit from another one") from None
+
+
+def _warn_of_script(command: tuple[str, ...]) -> None:
+    """`python tarin.py`: the program is there, its script is not."""
+    if Path(command[0]).name.startswith(("python", "bash", "sh")) and len(command) > 1:
+        script = command[1]
+        if script.endswith((".py", ".sh")) and not Path(script).exists():
+            _output.note(f"there is no {script} here now; it must be there when the job starts")
+
+
+def _log(wanted: str | None, cwd: str, environ: Mapping[str, str]) -> str:
+    """The file for its output, with %j and %a in it."""
+    if wanted is not None:
+        path = Path(cwd, wanted)
+        if path.is_dir():
+            raise UsageError(f"--log: {path} is a directory", hint=f"name a file in it: --log {wanted}/%j.log")
+        return str(path)
+    state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
+    away = f"your home directory {home} is not there" if home else "you have no home directory (HOME is not set)"
+    if not state.startswith("/"):
+        if not home.startswith("/") or not Path(home).is_dir():
+            raise UsageError(f"no place for its output: {away}", hint="name one: --log /scratch/logs/%j.log")
+        state = f"{home}/.local/state"
+    folder = Path(state, "gpushare", "logs")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"no place for its output: cannot make {folder}: {error.strerror}",
+            hint="name one: --log /scratch/logs/%j.log",
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"no place for its output: {folder} is not yours to write to", hint="name one with --log")
+    return str(folder / "%j.log")
