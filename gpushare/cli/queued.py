@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster.client import ClusterClient, need
-from gpushare.errors import DaemonUnreachable, NotPermitted, UsageError
+from gpushare.errors import DaemonUnreachable, NoSuchJob, NotPermitted, UsageError
 from gpushare.quantity import format_duration
 
 __all__ = ["away", "ending", "exit_status", "log_files", "named", "service", "until"]
@@ -39,11 +39,9 @@ def named(client: ClusterClient, name: str) -> list[Job]:
     """The job with this id or name, or all jobs of the array with this id."""
     try:
         return [client.job(name)]
-    except UsageError as error:
-        if error.code != "ambiguous_job":
-            raise
+    except (UsageError, NoSuchJob) as error:
         of_array = [job for job in client.jobs(ended=True) if job["array"] == name]
-        if not of_array:
+        if not of_array or error.code not in ("ambiguous_job", NoSuchJob.code):
             raise
         return of_array
 

@@ -1,0 +1,325 @@
+"""gpushare submit and what follows, as people type it: the service, the local engine, the software driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli import main
+from gpushare.cli.queued import Tail, ending, exit_status
+from gpushare.cli.submit import submission
+from gpushare.errors import CommandNotFound, UsageError
+from gpushare.paths import SYSTEM_DIR, library
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = ("queue", "request", "limit", "priority", "min_run_time", "limit_time", "grace", "log", "name", "array")
+PLAIN = {**dict.fromkeys(OPTIONS), "gpus": 1, "after": (), "hold": False, "requeue": None}
+WITHIN = 60.0
+
+
+class Service:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        runtime = directory / "run"
+        runtime.mkdir(mode=0o700)
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(directory),
+            "XDG_RUNTIME_DIR": str(runtime),
+            "XDG_STATE_HOME": str(directory / "state"),
+            "XDG_CONFIG_HOME": str(directory / "config"),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+            "GPUSHARE_SIM": f"gpus=2,memory=1Gi,pool={directory}/pool",
+            "COLUMNS": "200",
+        }
+        self.log = (directory / "service.log").open("ab")
+        self.start()
+
+    def start(self) -> None:
+        line = [sys.executable, "-P", "-m", "gpushare", "cluster", "serve", "--engine", "local"]
+        self.process = subprocess.Popen(line, env=self.environ, cwd=self.directory, stderr=self.log, stdout=self.log)
+        deadline = time.monotonic() + WITHIN
+        while self("queue").returncode:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.said()
+            time.sleep(0.1)
+
+    def __call__(self, *words: str, **options) -> subprocess.CompletedProcess:
+        line = [sys.executable, "-P", "-m", "gpushare", *words]
+        options = {"env": self.environ, "cwd": self.directory, "timeout": WITHIN, **options}
+        done = subprocess.run(line, capture_output=True, text=True, check=False, **options)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def submit(self, *words: str) -> str:
+        done = self("submit", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def job(self, id: str) -> dict:
+        jobs = json.loads(self("queue", "-a", "--json").stdout)["jobs"]
+        return next(job for job in jobs if job["id"] == id)
+
+    def until(self, id: str, *states: str) -> dict:
+        deadline = time.monotonic() + WITHIN
+        while (job := self.job(id))["state"] not in states:
+            assert time.monotonic() < deadline, (job, self.said())
+            time.sleep(0.1)
+        return job
+
+    def said(self) -> str:
+        return (self.directory / "service.log").read_text()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory):
+    if not library().exists():
+        pytest.skip(f"{library()} is not built")
+    if SYSTEM_DIR.exists():
+        pytest.skip("a system daemon's directory exists on this machine and comes first")
+    service = Service(tmp_path_factory.mktemp("queue"))
+    yield service
+    for job in json.loads(service("queue", "--json").stdout)["jobs"]:
+        service("cancel", "--now", job["id"])
+    deadline = time.monotonic() + WITHIN
+    while json.loads(service("queue", "--json").stdout)["jobs"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    service.stop()
+    service.log.close()
+
+
+def test_a_job_from_its_submission_to_its_end(queue) -> None:
+    id = queue.submit("--time", "1m", "--name", "greet", "--", "sh", "-c", "echo hello; pwd; exit 3")
+    assert id.isdecimal()
+    done = queue("wait", id)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith(f"job {id} (greet) has failed after ") and "exit status 3" in done.stdout
+    assert queue("logs", id).stdout == f"hello\n{queue.directory}\n"
+    assert (queue.directory / "state" / "gpushare" / "logs" / f"{id}.log").exists()
+    assert "greet" not in queue("queue").stdout
+    lines = queue("queue", "-a").stdout.splitlines()
+    assert lines[0].split()[:4] == ["JOB", "NAME", "USER", "QUEUE"]
+    row = next(line for line in lines if line.startswith(f"{id} "))
+    assert "greet" in row and "ended" in row and "has failed after" in row
+
+
+def test_an_array_and_what_follows_it(queue) -> None:
+    array = queue.submit(
+        "--array", "3", "--request", "30%", "--", "sh", "-c", "echo n $GPUSHARE_ARRAY_INDEX $GPUSHARE_QUEUE_JOB"
+    )
+    last = queue.submit("--after", array, "--log", "last-%j.out", "--", "echo", "last")
+    attached = queue("attach", last)
+    assert (attached.returncode, attached.stdout) == (0, "last\n")
+    assert f"job {last} (echo) is done" in attached.stderr
+    assert (queue.directory / f"last-{last}.out").read_text() == "last\n"
+    assert queue("wait", array).stdout.count(" is done after ") == 3
+    assert [queue("logs", f"{array}_{n}").stdout for n in range(3)] == [f"n {n} {array}\n" for n in range(3)]
+    ambiguous = queue("logs", array)
+    assert ambiguous.returncode == 2 and f"{array}_0" in ambiguous.stderr
+
+
+def test_hold_release_and_cancel(queue) -> None:
+    id = queue.submit("--hold", "--", "sleep", "60")
+    assert queue.job(id)["state"] == "held"
+    assert queue("logs", id).stderr.startswith(f"gpushare: job {id} (sleep) has not started: ")
+    assert queue("release", id).stdout == f"released {id}\n"
+    queue.until(id, "running")
+    assert queue("hold", id).returncode == 2
+    assert queue("wait", "--time", "1s", id).returncode == 124
+    assert queue("cancel", id).stdout == f"cancelled {id}\n"
+    waited = queue("wait", id)
+    assert waited.returncode == 1 and "was cancelled" in waited.stdout
+    other = queue.submit("--", "sleep", "60")
+    queue.until(other, "starting", "running")
+    assert queue("cancel", "--now", other).returncode == 0
+    queue.until(other, "ended")
+    assert queue("release", "nothing").returncode != 0
+
+
+def test_the_service_is_killed_and_the_job_does_not_notice(queue) -> None:
+    id = queue.submit("--", "sh", "-c", "echo up; while [ ! -e go ]; do sleep 0.05; done; echo end; exit 4")
+    queue.until(id, "running")
+    follow = subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpushare", "attach", id],
+        env=queue.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert follow.stdout.readline() == "up\n"
+    queue.stop(signal.SIGKILL)
+    queue.start()
+    assert queue.job(id)["state"] == "running"
+    (queue.directory / "go").touch()
+    rest, _ = follow.communicate(timeout=WITHIN)
+    assert (rest, follow.returncode) == ("end\n", 4)
+    (queue.directory / "go").unlink()
+
+
+def test_a_user_has_a_queue_and_a_share_without_any_file(queue) -> None:
+    queue.submit("--hold", "--", "true")
+    shares = queue("queue", "-s").stdout.splitlines()
+    assert shares[0].split() == ["QUEUE", "USES", "FAIR", "SHARE", "ASKS", "FOR"]
+    assert len(shares) == 2
+    assert json.loads(queue("queue", "-s", "--json").stdout)["queues"][0]["queue"]["weight"] == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["submit", "--", "no-such-program"], 127, "command not found: no-such-program"),
+        (["submit", "--queue", "nowhere", "--", "true"], 2, "nowhere"),
+        (["submit", "--request", "300%", "--", "true"], 2, "300%"),
+        (["submit", "--time", "soon", "--", "true"], 2, "--time"),
+        (["submit", "--after", "999", "--", "true"], 5, "999"),
+        (["submit"], 2, "COMMAND"),
+        (["cancel", "999"], 5, "no job '999'"),
+        (["wait", "999"], 5, "no job '999'"),
+        (["logs", "999"], 5, "no job '999'"),
+    ],
+)
+def test_what_is_wrong_is_named(queue, words, status, said) -> None:
+    done = queue(*words)
+    assert (done.returncode, done.stdout) == (status, ""), done
+    assert said in done.stderr
+
+
+def test_what_can_never_start_is_told_at_once(queue) -> None:
+    done = queue("submit", "--gpus", "3", "--", "true")
+    assert done.returncode == 0 and "as it is it can never start: " in done.stderr
+    queue("cancel", done.stdout.strip())
+
+
+# ---- without a service -------------------------------------------------------------------------------
+
+
+def test_without_a_service_the_command_that_starts_one_is_named(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("GPUSHARE_CLUSTER_SOCKET", raising=False)
+    for words in (["submit", "--", "true"], ["queue"], ["logs", "1"], ["cancel", "1"], ["hold", "1"], ["wait", "1"]):
+        assert main(words) == 3
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "no service runs jobs here" in said.err and "gpushare cluster serve --engine local" in said.err
+
+
+def test_a_submission_is_what_the_shell_has(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLOUR": "blue"}
+    said = {"limit": "80%", "limit_time": "8h", "grace": "5s", "array": 3, "after": ("4", "5"), "min_run_time": "10m"}
+    old = os.umask(0o027)
+    try:
+        body = submission(("python3", "-u", "train.py"), {**PLAIN, **said, "gpus": 2, "queue": "a"}, environ)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(old)
+    assert body["job"] == {
+        "gpus": 2,
+        "name": "train",
+        "queue": "a",
+        "request": "80%",
+        "limit": "80%",
+        "min_runtime": "10m",
+    }
+    assert (body["array"], body["after"], body["hold"], body["requeue"]) == (3, ["4", "5"], False, None)
+    run = body["run"]
+    assert (run["cwd"], run["umask"], run["env"], run["time"], run["grace"]) == (
+        str(tmp_path),
+        0o027,
+        environ,
+        28800,
+        5,
+    )
+    assert run["output"] == f"{tmp_path}/.local/state/gpushare/logs/%j.log"
+    assert run["command"] == ["python3", "-u", "train.py"]
+    assert "RLIMIT_NOFILE" in run["rlimits"]
+    body = submission(("true",), {**PLAIN, "request": "1Gi", "log": "out/%j", "name": "n", "requeue": False}, environ)
+    assert body["job"] == {"gpus": 1, "name": "n", "request": "1Gi"}
+    assert (body["requeue"], body["run"]["output"], body["run"]["time"]) == (False, f"{tmp_path}/out/%j", None)
+
+
+def test_a_user_without_a_home_is_told_where_output_can_go(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = {"PATH": os.environ["PATH"]}
+    for more, words in (({}, "HOME is not set"), ({"HOME": "/nowhere"}, "your home directory /nowhere is not there")):
+        with pytest.raises(UsageError, match=words) as caught:
+            submission(("true",), PLAIN, {**path, **more})
+        assert caught.value.hint == "name one: --log /scratch/logs/%j.log"
+        assert submission(("true",), {**PLAIN, "log": "x"}, {**path, **more})["run"]["output"] == f"{tmp_path}/x"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot make"):
+        submission(("true",), PLAIN, {**path, "XDG_STATE_HOME": f"{tmp_path}/file"})
+    with pytest.raises(UsageError, match="is a directory") as caught:
+        submission(("true",), {**PLAIN, "log": str(tmp_path)}, path)
+    assert caught.value.hint.endswith("%j.log")
+
+
+def test_a_huge_environment_never_leaves_the_shell(tmp_path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    with pytest.raises(UsageError, match="a job may have"):
+        submission(("true",), PLAIN, {**environ, **{f"V{n}": "x" * 100_000 for n in range(100)}})
+    with pytest.raises(CommandNotFound):
+        submission(("no-such-program",), PLAIN, environ)
+
+
+def test_a_script_that_is_not_there_is_a_warning(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    submission(("python3", "tarin.py"), PLAIN, environ)
+    assert "there is no tarin.py here now" in capsys.readouterr().err
+    (tmp_path / "tarin.py").write_text("")
+    submission(("python3", "tarin.py"), PLAIN, environ)
+    submission(("cat", "other.py"), PLAIN, environ)
+    assert capsys.readouterr().err == ""
+
+
+# ---- words -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "words"),
+    [
+        (("done", 0, ""), 0, "job 7 (n) is done after 1 min 5 s"),
+        (("failed", 3, ""), 3, "job 7 (n) has failed after 1 min 5 s: exit status 3"),
+        (("failed", -9, "signal 9"), 137, "job 7 (n) has failed after 1 min 5 s: signal 9"),
+        (("failed", -15, "time limit"), 143, "job 7 (n) has failed after 1 min 5 s: signal 15, time limit"),
+        (("cancelled", None, "by bob"), 1, "job 7 (n) was cancelled after 1 min 5 s: by bob"),
+        (("evicted", 0, ""), 1, "job 7 (n) was evicted after 1 min 5 s: exit status 0"),
+    ],
+)
+def test_how_a_job_has_ended(result, status, words) -> None:
+    how, code, text = result
+    job = {"id": "7", "name": "n", "started": 10.0, "ended": 75.0, "result": {"how": how, "exit": code, "text": text}}
+    assert exit_status(job) == status
+    from gpushare.quantity import format_duration
+
+    assert ending(job) == words.replace("1 min 5 s", format_duration(65.0))
+
+
+def test_a_log_is_followed_through_its_replacement(tmp_path) -> None:
+    path = tmp_path / "1.log"
+    tail = Tail(path, None)
+    assert tail.read() == b""
+    path.write_bytes(b"one\n")
+    assert tail.read() == b"one\n"
+    assert tail.read() == b""
+    with path.open("ab") as file:
+        file.write(b"two\n")
+    path.rename(tmp_path / "1.log.1")
+    path.write_bytes(b"three\n")
+    assert tail.read() == b"two\nthree\n"
+    assert Tail(path, None).read() == b"one\ntwo\nthree\n"
+    assert Tail(path, 2).read() == b"two\nthree\n"
+    assert Tail(path, 0).read() == b""
+    assert Tail(path, 99).read() == b"one\ntwo\nthree\n"
