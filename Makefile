@@ -12,13 +12,16 @@ SAMPLE ?= 100
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
 
-.PHONY: help demo test check pytest property crash chaos audit conformance switches differential fuzz mutants bench bench-cluster bench-time web test-browser gpu-day gpu-day-bundle man build dist dist-try clean
+.PHONY: help demo demo-queue test check pytest property crash chaos audit conformance switches differential fuzz mutants bench bench-cluster bench-time web test-browser gpu-day gpu-day-bundle man build dist dist-try clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/installed-demo ## make a virtual environment, install, and see two programs share a GPU
 	$(BIN)/gpushare demo
+
+demo-queue: $(VENV)/installed-demo ## the same, and see two queues share two GPUs, half each
+	$(BIN)/gpushare demo --queue
 
 test: check pytest ## install everything and pass all tests
 

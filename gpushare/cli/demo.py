@@ -1,4 +1,4 @@
-"""gpushare demo: a borrower and an owner share a GPU on this machine."""
+"""gpushare demo: a borrower and an owner share a GPU on this machine, or two queues two of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from gpushare.errors import GpushareError
     short_help="Watch a borrower use an owner's idle memory and give it back.",
     context_settings={"ignore_unknown_options": True},
 )
+@click.option("--queue", is_flag=True, help="Watch the queue instead: two queues share two software GPUs.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(arguments: tuple[str, ...]) -> int:
+def command(*, arguments: tuple[str, ...], queue: bool) -> int:
     """Watch a borrower use an owner's idle memory and give it back. Without a GPU it uses the software driver."""
+    if queue:
+        from gpushare.demo_queue import main
+
+        return main()
     try:
         demo = importlib.import_module("gpushare.demo")
     except ModuleNotFoundError as error:

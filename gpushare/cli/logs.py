@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gpushare.cli import output as _output
+from gpushare.errors import UsageError
 
 
 @click.command(short_help="Show the output of a queued job.")
@@ -27,7 +28,11 @@ def show(name: str, *, follow: bool, last: int | None) -> dict[str, Any]:
     from gpushare.cli import queued
 
     client = queued.service()
-    job = client.job(name)
+    found = queued.named(client, name)
+    if len(found) > 1:
+        ids = ", ".join(one["id"] for one in found[:8])
+        raise UsageError(f"{name} is {len(found)} jobs", hint=f"name one of them: {ids}")
+    (job,) = found
     tails = [queued.Tail(path, last) for path in queued.log_files(job)]
     if not follow:
         data = b"".join(tail.read() for tail in tails)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gpushare.client import Events
 from gpushare.cluster.client import ClusterClient, need
 from gpushare.errors import DaemonUnreachable, NoSuchJob, NotPermitted, UsageError
 from gpushare.quantity import format_duration
@@ -83,26 +84,34 @@ def until(client: ClusterClient, id: str, meanwhile: Callable[[], None] = lambda
 
     `meanwhile` is called several times a second."""
     away_since: float | None = None
-    events = None
-    while True:
-        try:
-            if events is None or events.ended:
-                events = client.follow(client.status()["seq"], id)
-            job = client.job(id)
-        except DaemonUnreachable:
-            away_since = time.monotonic() if away_since is None else away_since
-            if time.monotonic() - away_since > AWAY:
-                raise
-            events = None
-            time.sleep(0.5)
-            continue
-        away_since = None
-        yield job
-        again = time.monotonic() + LOOK_AGAIN
-        while time.monotonic() < again and not select.select([events], [], [], PAUSE)[0]:
-            meanwhile()
-        for _ in events.read():
-            pass
+    events: Events[Job] | None = None
+    try:
+        while True:
+            try:
+                if events is None or events.ended:
+                    _close(events)
+                    events = client.follow(client.status()["seq"], id)
+                job = client.job(id)
+            except DaemonUnreachable:
+                away_since = time.monotonic() if away_since is None else away_since
+                if time.monotonic() - away_since > AWAY:
+                    raise
+                time.sleep(PAUSE)
+                continue
+            away_since = None
+            yield job
+            again = time.monotonic() + LOOK_AGAIN
+            while time.monotonic() < again and not select.select([events], [], [], PAUSE)[0]:
+                meanwhile()
+            for _ in events.read():
+                pass
+    finally:
+        _close(events)
+
+
+def _close(events: Events[Job] | None) -> None:
+    if events is not None:
+        events.close()
 
 
 def log_files(job: Job) -> list[Path]:

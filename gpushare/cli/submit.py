@@ -11,7 +11,7 @@ import click
 
 from gpushare.cli import output as _output
 from gpushare.env import Setting
-from gpushare.errors import UsageError
+from gpushare.errors import CommandNotFound, UsageError
 
 
 @click.command(
@@ -75,7 +75,12 @@ def submission(command: tuple[str, ...], options: Mapping[str, Any], environ: Ma
 
     env = dict(environ)
     check_environment(env, command)
-    spawn.find_program(command[0], env)
+    try:
+        spawn.find_program(command[0], env)
+    except CommandNotFound as error:
+        if command[0].endswith((".yaml", ".yml", ".jsonl")):
+            error.hint = f"jobs of a file are submitted with `gpushare cluster submit {command[0]}`"
+        raise
     _warn_of_script(command)
     cwd = _directory()
     job: dict[str, Any] = {"gpus": options["gpus"], "name": options["name"] or default_name(list(command))}

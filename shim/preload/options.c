@@ -34,12 +34,12 @@ static const struct source limit_sources[] = {
     {"NVIDIA_GPU_MEMORY_LIMIT", GS_MIB, false},
     {"CUDA_DEVICE_MEMORY_LIMIT", GS_HAMI, true},
 };
-static const char *const known_names[] = {"GPUSHARE_REQUEST",        "GPUSHARE_LIMIT",   "GPUSHARE_NAME",
-                                          "GPUSHARE_PRIORITY",       "GPUSHARE_GRACE",   "GPUSHARE_ON_RECLAIM",
-                                          "GPUSHARE_MIN_RUN_TIME",   "GPUSHARE_VISIBLE", "GPUSHARE_DRIVER",
-                                          "GPUSHARE_SOCKET",         "GPUSHARE_LOG",     "GPUSHARE_SIM",
-                                          "GPUSHARE_CONFIG",         "GPUSHARE_JOB",     "GPUSHARE_MODE",
-                                          "GPUSHARE_REQUIRE_DAEMON", "GPUSHARE_PROFILE"};
+static const char *const known_names[] = {
+    "GPUSHARE_REQUEST", "GPUSHARE_LIMIT",      "GPUSHARE_NAME",         "GPUSHARE_PRIORITY",
+    "GPUSHARE_GRACE",   "GPUSHARE_ON_RECLAIM", "GPUSHARE_MIN_RUN_TIME", "GPUSHARE_VISIBLE",
+    "GPUSHARE_DRIVER",  "GPUSHARE_SOCKET",     "GPUSHARE_LOG",          "GPUSHARE_SIM",
+    "GPUSHARE_CONFIG",  "GPUSHARE_JOB",        "GPUSHARE_MODE",         "GPUSHARE_REQUIRE_DAEMON",
+    "GPUSHARE_PROFILE", "GPUSHARE_QUEUE_JOB",  "GPUSHARE_ARRAY_INDEX"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -40,7 +42,6 @@ class Service:
             "COLUMNS": "200",
         }
         self.log = (directory / "service.log").open("ab")
-        self.start()
 
     def start(self) -> None:
         line = [sys.executable, "-P", "-m", "gpushare", "cluster", "serve", "--engine", "local"]
@@ -50,12 +51,13 @@ class Service:
             assert self.process.poll() is None and time.monotonic() < deadline, self.said()
             time.sleep(0.1)
 
-    def __call__(self, *words: str, **options) -> subprocess.CompletedProcess:
-        line = [sys.executable, "-P", "-m", "gpushare", *words]
-        options = {"env": self.environ, "cwd": self.directory, "timeout": WITHIN, **options}
-        done = subprocess.run(line, capture_output=True, text=True, check=False, **options)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+    def __call__(self, *words: str) -> subprocess.CompletedProcess:
+        """A command, in this process: starting one takes longer than what it does."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        with contextlib.chdir(self.directory), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main(words)
+        said = [stream.buffer.getvalue().decode() for stream in (out, err)]
+        return subprocess.CompletedProcess(words, status, *said)
 
     def submit(self, *words: str) -> str:
         done = self("submit", *words)
@@ -87,8 +89,18 @@ def queue(tmp_path_factory):
         pytest.skip(f"{library()} is not built")
     if SYSTEM_DIR.exists():
         pytest.skip("a system daemon's directory exists on this machine and comes first")
-    service = Service(tmp_path_factory.mktemp("queue"))
-    yield service
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("GPUSHARE_")]:
+            patch.delenv(name)
+        service = Service(tmp_path_factory.mktemp("queue"))
+        for name, value in service.environ.items():
+            patch.setenv(name, value)
+        service.start()
+        yield service
+        clear(service)
+
+
+def clear(service: Service) -> None:
     for job in json.loads(service("queue", "--json").stdout)["jobs"]:
         service("cancel", "--now", job["id"])
     deadline = time.monotonic() + WITHIN

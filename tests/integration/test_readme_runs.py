@@ -23,6 +23,7 @@ ELSEWHERE = {
     "gpushare run": "with a command, in every other test here",
     "gpushare run --exec": "what a kernel starts as: tests/notebook",
     "gpushare dashboard": "it does not end: tests/dashboard",
+    "gpushare cluster serve": "it does not end: tests/engines/test_queue_commands.py",
     "gpushare kernel install": "needs a name and a limit: test_the_kernel",
     "gpushare kernel install -h": "its help: tests/unit/test_readme.py",
     "gpushare profiles": "there are none to list here: tests/cli/test_profiles.py",

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pwd
 import resource
-import secrets
 import select
 import signal
 import subprocess
@@ -26,7 +24,7 @@ from typing import Any
 from gpushare.cluster.engines.local import submission
 from gpushare.cluster.engines.local.gpus import Daemon
 from gpushare.cluster.engines.local.spool import Folder, Key, Spool, boot_id
-from gpushare.cluster.engines.local.task import BOOT
+from gpushare.cluster.engines.local.start_file import Site, start_of
 from gpushare.cluster.engines.runner import Context, Record
 from gpushare.cluster.engines.seam import (
     Accepted,
@@ -43,9 +41,7 @@ from gpushare.cluster.engines.seam import (
     Unanswered,
 )
 from gpushare.cluster.model import Place
-from gpushare.cluster.quantity import MICRO
 from gpushare.errors import GpushareError, UsageError
-from gpushare.paths import PACKAGE
 from gpushare.quantity import format_duration
 
 __all__ = ["Local", "make"]
@@ -55,13 +51,6 @@ SETTINGS = ("socket", "driver", "log_size")
 LOG_SIZE = 64 * 2**20
 """Bytes of output that are kept of a task, in two files."""
 LEAST_LOG = 64 * 2**10
-WAIT_FOR_ROOM = 30.0
-"""Seconds that a program waits for memory that another one is just giving back."""
-USUAL_GRACE = 30.0
-LONGEST_NODE_GRACE = 28.0
-"""Seconds: more the node daemon does not grant where it wants memory back itself."""
-USUAL_PRIORITY = 50
-"""Of a cluster job; that of a node's job is 0."""
 LOOK_AGAIN = 0.25
 """Seconds between two looks while something starts or stops."""
 KEEPER_TRIES = 5
@@ -343,83 +332,8 @@ class Local:
     def _start_of(
         self, record: Record, key: Key, place: Place, devices: tuple[str, ...], token: Token
     ) -> dict[str, Any]:
-        launch = submission.read(record.run)
-        where = self.daemon.place()
-        job, mark = f"{secrets.randbits(64) or 1:016x}", f"{key.name}.{secrets.token_hex(4)}"
-        limit = self._limit(record, place)
-        grace = launch.grace if launch.grace is not None else USUAL_GRACE
-        env = {**launch.env, "GPUSHARE_SOCKET": str(where.runtime.api_socket), "GPUSHARE_DRIVER": where.driver}
-        env["GPUSHARE_QUEUE_JOB"] = record.array or record.id
-        if record.index is not None:
-            env["GPUSHARE_ARRAY_INDEX"] = str(record.index)
-        identity = self._identity(record)
-        if identity is not None:
-            user = pwd.getpwuid(record.uid)
-            env = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell} | env
-        for name in ("GPUSHARE_JOB", "GPUSHARE_PROFILE", "CUDA_VISIBLE_DEVICES"):
-            env.pop(name, None)  # of where it was submitted
-        spec = {
-            "command": list(launch.command),
-            "request": place.amount,
-            "limit": limit,
-            "name": record.job.name or record.id,
-            "priority": record.job.priority - USUAL_PRIORITY,
-            "grace": f"{min(grace, LONGEST_NODE_GRACE):g}s",
-            "devices": list(devices),
-            "wait": WAIT_FOR_ROOM,
-            "job": job,
-        }
-        root = str(PACKAGE.parent)
-        return {
-            "argv": [sys.executable, "-I", "-c", BOOT, root, json.dumps(spec), "{folder}"],
-            "env": env,
-            "cwd": launch.cwd,
-            "umask": launch.umask,
-            "rlimits": {name: list(pair) for name, pair in launch.rlimits.items()},
-            "time": launch.time,
-            "grace": grace,
-            "log": self._log_path(record, key, launch.output, env),
-            "log_most": self._log_size,
-            "mark": mark,
-            "attempt": key.attempt,
-            "node": place.node,
-            "gpus": list(place.gpus),
-            "amount": place.amount,
-            "limit": limit,
-            "job": job,
-            "identity": identity,
-            "requeue": record.requeue,
-            "token": list(token),
-            "boot": self._boot,
-        }
-
-    def _identity(self, record: Record) -> list[Any] | None:
-        """User, group and further groups to become; None: the job's user is ours."""
-        if not self._system:
-            return None
-        try:
-            name = pwd.getpwuid(record.uid).pw_name
-        except KeyError:
-            raise UsageError(f"this machine does not know user {record.uid} any more") from None
-        return [record.uid, record.gid, os.getgrouplist(name, record.gid)]
-
-    def _limit(self, record: Record, place: Place) -> int:
-        """Bytes that it may use of each GPU at most."""
-        group = record.job.tasks[place.group]
-        if group.limit is None:
-            return place.amount
-        limit = group.limit if group.memory is not None else self.daemon.memory(place.node) * group.limit // MICRO
-        return max(place.amount, min(limit, self.daemon.memory(place.node)))
-
-    def _log_path(self, record: Record, key: Key, output: str | None, env: Mapping[str, str]) -> str:
-        if output is None:
-            home = env.get("HOME") or str(self._directory)
-            state = env.get("XDG_STATE_HOME", "")
-            base = Path(state) if state.startswith("/") else Path(home, ".local", "state")
-            output = str(base / "gpushare" / "logs" / "%j.log")
-        output = output.replace("%j", record.id).replace("%a", str(record.index or 0))
-        several = sum(group.top for group in record.job.tasks) > 1
-        return f"{output}.{key.group}-{key.task}" if several else output
+        site = Site(self.daemon.place(), self.daemon.memory(place.node), self._directory, self._log_size, self._system)
+        return {**start_of(record, key, place, devices, site), "token": list(token), "boot": self._boot}
 
     # ---- stop ----------------------------------------------------------------------------------------
 
