@@ -5,8 +5,10 @@ This file has what others call. What decides, in the order in which a decision n
     transaction.py one turn: events, what follows from them; or nothing has changed
     apply.py       what each event means for the state     nodes.py, attempts.py, losses.py: of nodes and attempts
     shares.py      fair shares: exact weighted max-min
-    decide.py      in which order the ways to start jobs are tried
-    order.py       whose turn it is
+    decide.py      the cycle: in which order the ways to start jobs are tried
+    news.py        what has changed, and whom that wakes
+    starting.py    starting what fits                           room.py    making room for the others
+    order.py       the order of queues and jobs
     placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
     moves.py       room by moving others
     elastic.py     room by shrinking others; growing back

@@ -14,7 +14,6 @@ from typing import Any
 from gpushare.cluster import ageing, attempts, nodes
 from gpushare.cluster.attempts import forget_parked, park, unpark
 from gpushare.cluster.checks import bad, check_job, check_moment, check_number, check_queue
-from gpushare.cluster.decide import open_limit
 from gpushare.cluster.losses import forget_leaving
 from gpushare.cluster.model import (
     Code,
@@ -47,6 +46,7 @@ from gpushare.cluster.model import (
     TasksLost,
     TimePassed,
 )
+from gpushare.cluster.news import open_limit
 from gpushare.cluster.nodes import first
 from gpushare.cluster.order import is_open
 from gpushare.cluster.quantity import format_gpus
@@ -192,6 +192,8 @@ def enter(turn: Turn, spec: Job) -> JobState:
     job = JobState(spec, seq, queue, cls, turn.now)
     if spec.checkpoint_every is not None:
         state.journal.set(cls, "checkpoints", True)
+    if spec.movable and not cls.movable:
+        state.journal.set(cls, "movable", True)
     if state.leaving:
         job.attempt = max((attempt for name, attempt in state.leaving if name == spec.id), default=0)
     state.enter(job, state.demand_of(cls.shape) if cls.shape.by_bytes else cls.demand)
@@ -300,8 +302,9 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
     if job.places:
         state.delist(old.running, job.run)
         state.enlist(cls.running, job.run)
-    if old.checkpoints:
-        state.journal.set(cls, "checkpoints", True)
+    for name in ("checkpoints", "movable"):
+        if getattr(old, name):
+            state.journal.set(cls, name, True)
     state.journal.set(job, "cls", cls)
     state.journal.set(job, "job", spec)
     for name in listed:

@@ -94,6 +94,11 @@ class Bounds:
         self.spared = False
         """... and that has spared somebody."""
 
+    def begin(self) -> None:
+        """Another search begins."""
+        self.late.clear()
+        self.strict, self.spared = True, False
+
     def room(self, leaf: QueueState) -> int:
         """How far it is above its bounds; the last victim may take more."""
         room = ENDLESS

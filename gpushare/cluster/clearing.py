@@ -6,7 +6,7 @@ The fewest tasks, then the least that is freed beyond the need, then the best vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations
+from itertools import accumulate, combinations
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -47,9 +47,16 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
             return cost(chosen, need, node), chosen
         if bounds.could_free(units) < (need.gpus - node.whole) * MICRO:
             return None
-    if not fits_without(node, need, (place for unit in units for place in unit.here)):
+    if need.gpus == 1:
+        return _on_one_gpu(node, need, units, bounds)
+    least = _least_units(node, need, units)
+    if least is None:
         return None
-    return _best_set(node, need, units, bounds) if len(units) <= EXHAUSTIVE else _greedy_set(node, need, units, bounds)
+    return (
+        _best_set(node, need, units, bounds, least)
+        if len(units) <= EXHAUSTIVE
+        else _greedy_set(node, need, units, bounds)
+    )
 
 
 def cost(chosen: Sequence[Unit], need: Need, node: NodeState) -> Cost:
@@ -89,9 +96,59 @@ def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
     return [unit for index, unit in enumerate(units) if bits >> index & 1]
 
 
-def _best_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
+def _on_one_gpu(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
+    """A task of one GPU, or of a part of one: only those who hold something of the GPU that it gets matter."""
     best: tuple[Cost, list[Unit]] | None = None
-    for count in range(1, len(units) + 1):
+    for left, held in zip(node.free, _held(node, units), strict=True):
+        missing = need.on(node.memory) - left
+        if left == BROKEN or missing <= 0 or sum(held.values()) < missing:
+            continue
+        able = sorted(held.items(), key=_most_held)
+        fewest = next(count for count, total in enumerate(accumulate(some for _, some in able), 1) if total >= missing)
+        if len(able) > EXHAUSTIVE:
+            groups: Iterable[tuple[tuple[Unit, int], ...]] = [tuple(able[:fewest])]
+        else:
+            groups = (group for count in range(fewest, len(able) + 1) for group in combinations(able, count))
+        for group in groups:
+            if best is not None and len(group) > best[0].tasks:
+                break
+            if sum(some for _, some in group) >= missing:
+                chosen = sorted((unit for unit, _ in group), key=_by_rank)
+                found = cost(chosen, need, node)
+                if (best is None or found < best[0]) and bounds.permit(chosen):
+                    best = found, chosen
+    return best
+
+
+def _held(node: NodeState, units: Sequence[Unit]) -> list[dict[Unit, int]]:
+    """What each unit holds of each GPU."""
+    held: list[dict[Unit, int]] = [{} for _ in node.free]
+    for unit in units:
+        for place in unit.here:
+            for gpu in place.gpus:
+                held[gpu][unit] = held[gpu].get(unit, 0) + place.amount
+    return held
+
+
+def _least_units(node: NodeState, need: Need, units: Sequence[Unit]) -> int | None:
+    """No fewer of them make the room, if each holds as many GPUs as the one that holds most; None: not even all do."""
+    amount, counts = need.on(node.memory), []
+    held = _held(node, units)
+    for left, on_gpu in zip(node.free, held, strict=True):
+        if left != BROKEN:
+            rooms = accumulate(sorted(on_gpu.values(), reverse=True), initial=left)
+            counts += [count for count, room in enumerate(rooms) if room >= amount][:1]
+    if amount > node.memory or len(counts) < need.gpus:
+        return None
+    widest = max((sum(unit in on_gpu for on_gpu in held) for unit in units), default=1)
+    return max(1, -(-sum(sorted(counts)[: need.gpus]) // max(1, widest)))
+
+
+def _best_set(
+    node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds, least: int
+) -> tuple[Cost, list[Unit]] | None:
+    best: tuple[Cost, list[Unit]] | None = None
+    for count in range(least, len(units) + 1):
         if best is not None and best[0].tasks <= count:
             break
         for group in combinations(units, count):
@@ -106,12 +163,7 @@ def _greedy_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Boun
     """Too many to compare: on the GPUs that are cheapest to clear, the best victims; then what is not needed stays."""
     chosen: list[Unit] = []
     amount = need.on(node.memory)
-    on_gpu: list[dict[Unit, int]] = [{} for _ in node.free]
-    """What each unit holds of each GPU."""
-    for unit in units:
-        for place in unit.here:
-            for gpu in place.gpus:
-                on_gpu[gpu][unit] = on_gpu[gpu].get(unit, 0) + place.amount
+    on_gpu = _held(node, units)
     by_gpu: list[tuple[int, int, list[Unit]]] = []
     for gpu, left in enumerate(node.free):
         if left == BROKEN or left + sum(on_gpu[gpu].values()) < amount:

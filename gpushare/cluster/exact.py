@@ -9,6 +9,8 @@ is found, and where some must be stopped and others moved, this one looks: for o
     others are tried of which nobody could stay: who else must leave does so for a task that comes later.
     Tasks of one class on one node are alike: of them the best victims go.
 
+Where no other search has found anything, it is tried on small clusters only (FEW_NODES).
+
 So what is found is the least: the fewest tasks disturbed, then of them the fewest stopped. That holds for tasks of
 whole GPUs and of a part of one GPU, and for gangs of them. Of parts of several GPUs only the best fit on each node is
 tried; of an elastic job what goes is a task above its least, or all; nobody is stopped only for a limit. And it holds
@@ -32,7 +34,7 @@ from gpushare.cluster.model import Place
 from gpushare.cluster.placement import Want, allowed_nodes
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, NodeState
-from gpushare.cluster.state import JobState, QueueState
+from gpushare.cluster.state import JobState, QueueState, State
 from gpushare.cluster.turn import Turn, spread
 
 NOWHERE = Place(-1, -1, "", (), 0, 0)
@@ -42,11 +44,20 @@ ANYBODY = Bounds()
 MOST = 10
 """So many tasks are disturbed at most where no other search has found anything."""
 
+FEW_NODES = 16
+"""On more nodes this search only looks for less than what another has found."""
+
 STEPS = 1500
 """Nodes and sets that one search looks at; all searches of a turn have no more than Turn.steps together."""
 
 VICTIMS = 1000
 """The best so many may be stopped; others only move."""
+
+
+def small_enough(state: State) -> bool:
+    """Is it likely that the steps suffice where no other search has found anything? On more nodes they are nearly
+    always spent, and one search in a hundred finds something."""
+    return state.space.alive.bit_count() <= FEW_NODES
 
 
 class Answer(NamedTuple):
@@ -169,6 +180,7 @@ class Search:
                 stops = self.answer.size[1] - 1
             if self.answer is not None:
                 return self.answer
+            self.turn.spent = self.turn.spent or self.steps <= 0
             self.steps = max(0, self.steps) + kept
         return None
 

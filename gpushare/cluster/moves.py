@@ -12,7 +12,7 @@ looks for less: it also makes place for those who must leave, on other nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import islice
 
 from gpushare.cluster import exact
 from gpushare.cluster.candidates import Unit, allows
@@ -32,16 +32,11 @@ from gpushare.cluster.placement import (
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, NodeState, fit_on
-from gpushare.cluster.state import JobClass, JobState, Shape, State, TaskShape
+from gpushare.cluster.state import JobClass, JobState, Shape, State
 from gpushare.cluster.turn import Turn, spread
-
-TRIES = 3
-"""Shapes that are searched for without success before that says something of others."""
 
 Choice = tuple[Cost, int, list[Unit]]
 """A node's number, who would have to leave it, and what that costs."""
-
-Seen = dict[NodeState, tuple[Cost, list[Unit]] | None]
 
 Batch = tuple[list[NodeState], tuple[int, int] | None]
 """Nodes to look at, and what clearing any later one costs at least (tasks, excess)."""
@@ -50,7 +45,7 @@ Batch = tuple[list[NodeState], tuple[int, int] | None]
 def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
     """Start the job with the fewest moves, if moving alone makes room for it."""
     state, shape = turn.state, cls.shape
-    if not state.policy.consolidate or (job is not state.reserver and is_stuck(turn, shape)):
+    if not state.policy.consolidate or (job is not state.reserver and shape.stuck == state.version):
         return False
     free = state.space.capacity - state.root.allocated
     if not free or (not more and free < cls.charge):
@@ -62,8 +57,8 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
         return False
     found = _find(turn, job, wants, lambda placed: forbidden(cls, sum(place.charge for place in placed)) is None)
     if found is None:
-        if not more and not shape.by_bytes:  # bytes may only be too dear for this one's queue
-            note_stuck(turn, shape)
+        if not more and not shape.by_bytes and not turn.spent:  # bytes may only be too dear for this one's queue
+            state.journal.set(shape, "stuck", state.version)
         return False
     moved = {one: old for one, old, _ in found.moved}
     tell_moved(turn, job, moved)
@@ -78,39 +73,14 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
 def could_consolidate(turn: Turn, job: JobState) -> bool:
     """Would moves make room for such a job? Whether it is allowed to start is another question."""
     state, shape = turn.state, job.cls.shape
-    if not state.policy.consolidate or is_stuck(turn, shape):
+    if not state.policy.consolidate or shape.stuck == state.version:
         return False
     mark = state.mark()
     found = _find(turn, job, wants_of(job, shape.rungs - 1, False), bool)
     state.undo(mark)
-    if found is None:
-        note_stuck(turn, shape)
+    if found is None and not turn.spent:
+        state.journal.set(shape, "stuck", state.version)
     return found is not None
-
-
-def is_stuck(turn: Turn, shape: Shape) -> bool:
-    """Is it known of this very version of the state that moving others makes no room for it, or for one that needs no
-    more?
-
-    Where no two jobs ask for the same part of a GPU each event would else begin as many searches as there are parts.
-    The search is bounded, so it may fail for the smaller and not for the larger: a few are tried in any case.
-    """
-    state = turn.state
-    if shape.stuck == state.version:
-        return True
-    version, tried = turn.stuck
-    if version != state.version or len(tried) < TRIES or not any(one.no_harder(shape) for one in tried):
-        return False
-    state.journal.set(shape, "stuck", version)
-    return True
-
-
-def note_stuck(turn: Turn, shape: Shape) -> None:
-    state = turn.state
-    state.journal.set(shape, "stuck", state.version)
-    if turn.stuck[0] != state.version:
-        turn.stuck = state.version, []
-    turn.stuck[1].append(shape)
 
 
 def _find(turn: Turn, job: JobState, wants: list[Want], allowed: Callable[[list[Place]], bool]) -> Answer | None:
@@ -124,6 +94,8 @@ def _find(turn: Turn, job: JobState, wants: list[Want], allowed: Callable[[list[
     if found is not None and found.size[0] <= search.floor:
         return found
     state.undo(mark)
+    if found is None and not exact.small_enough(state):
+        return None
     less = exact.Search(turn, job, wants, lambda answer: allowed(answer.placed), mask=search.mask)
     found = less.find((MOST + 1, 0) if found is None else found.size) or found
     if found is not None:
@@ -172,8 +144,8 @@ class Search:
         """Old places of what was moved."""
         self.floor = 0
         """No answer moves fewer."""
-        self.lands: dict[Need, bool] = {}
-        """Whether there was room for a need when the search began: nobody else moves."""
+        self.lands: dict[tuple[Shape, int], bool] = {}
+        """Whether there was room for a task of such a job on this rung when the search began: nobody else moves."""
 
     def run(self) -> bool:
         for want in self.wants:
@@ -185,10 +157,13 @@ class Search:
         return bool(self.moved)
 
     def could_suffice(self) -> bool:
-        """Whole GPUs are only got by moving if so many are free somewhere, though scattered or in part."""
-        space = self.state.space
-        free = space.capacity - self.state.root.allocated
-        return free >= sum(want.need.charge(2**50) for want in self.wants if want.need.whole)
+        """Is so much free somewhere, though scattered or in part, and is there room for anybody who may move?"""
+        state = self.state
+        whole = sum(one.need.charge(2**50) for one in self.wants if one.need.whole)
+        if state.space.capacity - state.root.allocated < whole:
+            return False
+        movers = (cls for cls in state.classes.values() if cls.movable and cls.running)
+        return any(self._could_land(cls.shape, rung) for cls in movers for rung in range(cls.shape.rungs))
 
     def _clear_a_node(self, want: Want) -> bool:
         """The first node, in the order of those who must leave it, that all of these can leave."""
@@ -206,19 +181,10 @@ class Search:
 
     def _choices(self, need: Need) -> Iterator[Choice]:
         """Nodes that could be cleared and of whom, the cheapest first; none is looked at that cannot be the next."""
-        key, version = (need, self.mask), self.state.version
-        seen: Seen = {}
-        if not self.placed and not self.job.places:
-            # Nothing has been changed yet: another search of this turn may have seen the same.
-            if self.turn.choices.get(key, (-1, seen))[0] != version:
-                self.turn.choices[key] = version, seen
-            seen = self.turn.choices[key][1]
         choices: list[Choice] = []
         for nodes, bound in self._promising(need):
             for node in nodes:
-                if node not in seen:
-                    seen[node] = clear(node, need, self._movable(node), ANYBODY)
-                found = seen[node]
+                found = clear(node, need, self._movable(node), ANYBODY)
                 if found is not None:
                     choices.append((found[0], node.number, found[1]))
             choices.sort(key=lambda choice: choice[:2], reverse=True)
@@ -248,7 +214,7 @@ class Search:
         units: list[Unit] = []
         name = node.spec.name
         for job in [self.state.by_seq[seq] for seq in sorted(node.jobs, reverse=True)]:
-            if job is self.job or not any(map(self._could_land, job.cls.shape.groups, repeat(job.rung))):
+            if job is self.job or not self._could_land(job.cls.shape, job.rung):
                 continue
             if not allows(self.turn, job, How.MOVE):
                 continue
@@ -261,11 +227,12 @@ class Search:
                     units.append(Unit(job, [place], name, len(units)))
         return units
 
-    def _could_land(self, group: TaskShape, rung: int) -> bool:
-        need = group.needs[rung]
-        found = self.lands.get(need)
+    def _could_land(self, shape: Shape, rung: int) -> bool:
+        found = self.lands.get((shape, rung))
         if found is None:
-            found = self.lands[need] = self.state.space.find(need, self.state.space.alive) is not None
+            space = self.state.space
+            found = any(space.find(group.needs[rung], space.alive) is not None for group in shape.groups)
+            self.lands[shape, rung] = found
         return found
 
     def _try(self, want: Want, node: NodeState, units: list[Unit]) -> bool:

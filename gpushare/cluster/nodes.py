@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpushare.cluster import ageing
 from gpushare.cluster.checks import MOST_BYTES, bad, check_node, check_number
-from gpushare.cluster.decide import open_shape
 from gpushare.cluster.losses import forget_leaving, give_up, lose_places
 from gpushare.cluster.model import (
     Code,
@@ -22,6 +21,7 @@ from gpushare.cluster.model import (
     NodeUnknown,
     Reason,
 )
+from gpushare.cluster.news import open_shape
 from gpushare.cluster.space import BROKEN, FOREVER, NodeState
 from gpushare.cluster.state import Shape, State
 from gpushare.cluster.turn import Turn

@@ -118,20 +118,23 @@ def affordable(state: State, cls: JobClass, wants: Sequence[Want], mask: int) ->
     return mask
 
 
+def by_price(state: State, shape: Shape, mask: int) -> list[int]:
+    """The sets of nodes to try one after another: all, then only those with the larger GPUs, where bytes cost less."""
+    if not shape.by_bytes or len(state.space.models) == 1:
+        return [mask]
+    left = [nodes & mask for _, nodes in sorted(state.space.models.items()) if nodes & mask]
+    return [sum(left[index:]) for index in range(len(left))]
+
+
 def place_within(state: State, job: JobState, rung: int, mask: int, spread: bool) -> list[Place] | None:
     """The same, and paid for the queues allow it. Bytes may be too dear on small GPUs and not on larger ones."""
     shape = job.cls.shape
     if not shape.by_bytes:
         return place_gang(state, job, rung, mask, spread)
-    mask = affordable(state, job.cls, wants_of(job, rung, False), mask)
-    larger = [nodes & mask for _, nodes in sorted(state.space.models.items())]
     mark = state.mark()
-    for index, some in enumerate(larger):
-        if index and not larger[index - 1]:
-            continue  # the same nodes as before
-        if not some and not any(larger[index:]):
-            break
-        places = place_gang(state, job, rung, sum(larger[index:]), spread)
+    mask = affordable(state, job.cls, wants_of(job, rung, False), mask)
+    for some in by_price(state, shape, mask):
+        places = place_gang(state, job, rung, some, spread)
         if places is None:
             break
         if forbidden(job.cls, sum(place.charge for place in places)) is None:

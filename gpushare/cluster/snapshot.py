@@ -260,6 +260,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
         job.seen = dict.fromkeys(one.seen)
     state.enter(job, one.demand)
     cls.checkpoints = cls.checkpoints or one.job.checkpoint_every is not None
+    cls.movable = cls.movable or one.job.movable
     if one.held or one.until is not None:
         job.until = FOREVER if one.until is None else one.until
         state.parked[one.seq] = None

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from gpushare.cluster.journal import Journal
-from gpushare.cluster.model import ANYWHERE, USUAL_MEMORY, Job, Place, Policy, Queue, Reason, Selector, Tasks
+from gpushare.cluster.model import USUAL_MEMORY, Job, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import may_backfill
@@ -283,19 +283,6 @@ class Shape:
         """The version of the state for which moving others was found not to help."""
         self.classes: dict[JobClass, None] = {}
 
-    def no_harder(self, other: Shape) -> bool:
-        """Has any place for a task of the other room for one of these? False if that is not plain to see."""
-        need = self.simple
-        if (
-            need is None
-            or need.in_bytes
-            or self.backfill < other.backfill
-            or self.selector not in (ANYWHERE, other.selector)
-        ):
-            return False
-        needs = [group.needs[-1] for group in other.groups if group.least]
-        return any(need.gpus <= one.gpus and need.amount <= one.amount and not one.in_bytes for one in needs)
-
     @property
     def several(self) -> bool:
         """Takes one of its tasks parts of several GPUs?"""
@@ -327,6 +314,7 @@ class JobClass:
         "key",
         "more_gate",
         "more_priced",
+        "movable",
         "parked",
         "pending",
         "preemptible",
@@ -350,6 +338,8 @@ class JobClass:
         """Placed, whether their tasks have started or not."""
         self.checkpoints = False
         """One of its jobs has checkpoints, or had."""
+        self.movable = False
+        """One of its jobs may be moved, or might."""
         self.short: SeqList[int] = SeqList()
         """Of those placed, elastic ones that have fewer tasks than they could."""
         self.tall: SeqList[int] = SeqList()

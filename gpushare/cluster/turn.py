@@ -13,7 +13,6 @@ tasks end does not matter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from gpushare.cluster.model import (
     Action,
@@ -29,8 +28,8 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import guarded_until
-from gpushare.cluster.space import Need, NodeState
-from gpushare.cluster.state import NO_PLACES, NOTHING_SEEN, JobState, QueueState, Shape, State
+from gpushare.cluster.space import NodeState
+from gpushare.cluster.state import NO_PLACES, NOTHING_SEEN, JobState, QueueState, State
 from gpushare.cluster.watch import OVER
 
 STEPS = 20_000
@@ -42,7 +41,6 @@ class Turn:
         "about",
         "again",
         "arrived",
-        "choices",
         "hypothetical",
         "indexed",
         "now",
@@ -50,9 +48,9 @@ class Turn:
         "out",
         "partial",
         "reported",
+        "spent",
         "state",
         "steps",
-        "stuck",
     )
 
     def __init__(self, state: State, now: float, *, hypothetical: bool = False) -> None:
@@ -73,10 +71,8 @@ class Turn:
         """Jobs submitted in this turn."""
         self.partial: list[JobState] = []
         """Jobs restored with fewer tasks than their gang needs."""
-        self.choices: dict[tuple[Need, int], tuple[int, dict[NodeState, Any]]] = {}
-        """What moving others could clear for a need on the nodes of a set, and for which version of the state."""
-        self.stuck: tuple[int, list[Shape]] = (-1, [])
-        """A version of the state, and shapes for which it is known that no moves make room."""
+        self.spent = False
+        """A search has spent its steps and found nothing."""
         self.steps = STEPS
         """What is left for exact searches."""
 

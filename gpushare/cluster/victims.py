@@ -41,9 +41,9 @@ from gpushare.cluster.candidates import (
 )
 from gpushare.cluster.clearing import Cost, clear, frees_enough
 from gpushare.cluster.exact import MOST, Answer, answer_of
-from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.model import USUAL_MEMORY, Code, Place, Reason
 from gpushare.cluster.order import ENDLESS
-from gpushare.cluster.placement import Want, allowed_nodes, more_charge, place_task, take, wants_of
+from gpushare.cluster.placement import Want, allowed_nodes, by_price, more_charge, place_task, take, wants_of
 from gpushare.cluster.proof import holds
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.rules import How, protected
@@ -96,6 +96,9 @@ class Search:
         """One of those was."""
         self.refused: set[JobState] = set()
         """Whom the final check does not let go alone."""
+        by_bytes = job.cls.shape.by_bytes
+        self.memory = max(self.state.memories(job.cls.shape), default=USUAL_MEMORY) if by_bytes else USUAL_MEMORY
+        """Of the GPUs on which bytes cost least."""
         self.missing = 0
         """What the job needs beyond all that is free, wherever."""
 
@@ -120,11 +123,12 @@ class Search:
 
     def run(self) -> bool:
         """Find victims: by the ways above, each stage by stage."""
+        self.bounds.begin()
         for queue in self.job.queue.path:
             self.before[queue] = queue.allocated
         self.missing = self._charge() - (self.state.space.capacity - self.state.root.allocated)
         stages = sorted({one.stage for one in self.candidates})
-        moving = bool(self.bounds.of) and self.state.policy.consolidate
+        moving = bool(self.bounds.of) and self.state.policy.consolidate and exact.small_enough(self.state)
         while not (found := self._evicting(stages) or (moving and self._moving(stages))):
             if self.bounds.spared:
                 self.bounds.strict = self.bounds.spared = False
@@ -138,6 +142,8 @@ class Search:
 
     def _evicting(self, stages: list[tuple[int, int]]) -> bool:
         """Those who are stopped make the room."""
+        if len(stages) > 1 and self._too_little(stages[-1]):
+            return False
         for index, stage in enumerate(stages):
             if index == 1:
                 self._gather(stages[-1])
@@ -472,10 +478,10 @@ class Search:
         """What the job will pay, as far as it is known."""
         if len(self.wants) == 1:
             need = self.wants[0].need
-            return self.placed[0].charge if self.placed else need.charge(self.state.space.nodes[0].memory)
+            return self.placed[0].charge if self.placed else need.charge(self.memory)
         if self.placed:
             return sum(place.charge for place in self.placed)
-        return sum(want.need.charge(self.state.space.nodes[0].memory) for want in self.wants)
+        return sum(want.need.charge(self.memory) for want in self.wants)
 
     def _ceilings(self) -> Iterator[tuple[QueueState, int]]:
         """What queues may hold at most with the job: by their limits, and by the rules of reclaim."""
@@ -637,10 +643,12 @@ def _plan(
         return None
     state = turn.state
     mark = state.mark()
-    search = Search(turn, job, wants, candidates, bounds)
-    if search.run():
-        return Plan(search, rung, more, mark)
-    state.undo(mark)
+    for mask in by_price(state, job.cls.shape, allowed_nodes(state, job)):
+        search = Search(turn, job, wants, candidates, bounds)
+        search.mask = mask
+        if search.run():
+            return Plan(search, rung, more, mark)
+        state.undo(mark)
     return None
 
 

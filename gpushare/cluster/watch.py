@@ -7,6 +7,7 @@ ask that cannot be met keeps the keys of what could change that:
     QUEUE leaf     jobs of its own queue start, stop or can be stopped from now on, or the share is another
     FREED          something is given back, wherever
     OVER           a queue above its quota changes, or one of its jobs can be stopped from now on
+    ANY            anything: the search for it has spent its steps, so a state that is no better may be searched further
     NEXT           a turn passes: what was given a place in this one can go in the next
 
 Room is not a key: `crowded` lists the shapes that wait for it, for all of their classes at once. They are looked at
@@ -14,7 +15,7 @@ when something is freed on their nodes, or others could be moved. Two memories o
 `full` and a class's gate say that there was no place, and a shape's `stuck` that moves made none, at one version of the
 state.
 
-Changes of the ledger are noted as news (`freed`, `dropped`, `changed`, `loose`). decide.py publishes them: each key has
+Changes of the ledger are noted as news (`freed`, `dropped`, `changed`, `loose`). news.py publishes them: each key has
 its listeners, and these are looked at again. A key may be published too often, which costs time; never too seldom,
 which would cost a job its start. What makes few keys enough is that some changes never help anybody: a start takes
 room and gives none, and a queue that comes nearer to its share gives nobody a claim on another.
@@ -43,6 +44,7 @@ class About(StrEnum):
     FREED = "freed"
     OVER = "over"
     NEXT = "next"
+    ANY = "any"
 
 
 class Key(NamedTuple):
@@ -54,6 +56,7 @@ class Key(NamedTuple):
 FREED = Key(About.FREED)
 OVER = Key(About.OVER)
 NEXT = Key(About.NEXT)
+ANY = Key(About.ANY)
 
 
 class Watch:

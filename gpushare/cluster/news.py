@@ -1,0 +1,112 @@
+"""What has changed, and whom that wakes: shares are divided again, and keys are published (watch.py)."""
+
+from __future__ import annotations
+
+from gpushare.cluster.state import QueueState, Shape, State
+from gpushare.cluster.turn import Turn
+from gpushare.cluster.watch import ANY, FREED, OVER, About, Key
+
+
+def settle(turn: Turn) -> bool:
+    """Divide the shares again; whether any has changed."""
+    state, watch = turn.state, turn.state.watch
+    changed = state.settle_shares()
+    for queue in changed:
+        if not queue.children and queue.allocated < queue.share:
+            # What one arrival adds is shared by all queues that want more, and far too little for a job of any.
+            least, right = queue.least, queue.allocated + queue.least
+            if not least or right <= queue.share or queue.quota is None or right <= queue.quota:
+                watch.changed[queue] = None
+        elif queue.quota is not None and queue.allocated > queue.quota:
+            watch.publish(OVER)
+        if queue.children:
+            watch.publish(OVER)
+    return bool(changed)
+
+
+def _any_over(state: State) -> bool:
+    """Is there a queue that holds more than its quota?"""
+    return any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
+
+
+def hear(turn: Turn) -> None:
+    """Wake those for whom something has changed since this was last asked."""
+    state, watch = turn.state, turn.state.watch
+    over = freed = False
+    if watch.dropped:
+        over = True
+        seen: set[QueueState] = set()
+        for leaf in watch.dropped:
+            watch.changed[leaf] = None
+            for queue in leaf.path:
+                if queue not in seen:
+                    seen.add(queue)
+                    open_limit(state, queue)
+        watch.dropped.clear()
+    if watch.freed:
+        if state.tall:
+            watch.publish_all()
+        for node in dict.fromkeys(watch.freed):
+            if any(left > 0 for left in node.free):
+                over = watch.loose = freed = True
+                for seq in node.jobs:
+                    queue = state.by_seq[seq].queue
+                    if queue.mixed:
+                        watch.changed[queue] = None
+        for shape in list(watch.crowded):
+            if could_fit(state, shape):
+                open_shape(state, shape)
+        watch.freed.clear()
+    if watch.changed and state.several and _any_takes_several(state):
+        watch.loose = True
+    for leaf in watch.changed:
+        watch.publish(Key(About.QUEUE, leaf))
+        over = over or any(queue.quota is not None and queue.allocated > queue.quota for queue in leaf.path)
+    if watch.changed:
+        watch.publish(ANY)
+    watch.changed.clear()
+    if freed:
+        watch.publish(FREED)
+    if over and watch.heard(OVER) and _any_over(state):
+        watch.publish(OVER)
+
+
+def _any_takes_several(state: State) -> bool:
+    """Takes a task of some job parts of several GPUs?"""
+    return any(shape.several and any(cls.busy for cls in shape.classes) for shape in state.shapes.values())
+
+
+def open_limit(state: State, queue: QueueState) -> None:
+    """Something was given back below the queue, or its numbers are others."""
+    for cls, _ in list(state.watch.heard(Key(About.LIMIT, queue))):
+        state.open(cls)
+
+
+def open_shape(state: State, shape: Shape) -> None:
+    """There may be room for it."""
+    journal, watch = state.journal, state.watch
+    journal.drop(watch.crowded, shape)
+    if shape.full:
+        journal.set(shape, "full", False)
+    if shape.full_more:
+        journal.set(shape, "full_more", False)
+    watch.shapes[shape] = None
+    for cls in shape.classes:
+        if cls.priced or cls.more_priced:
+            state.open(cls)
+        seqs = cls.pending  # bool() of it, written out: a thousand queues may wait for such room
+        if seqs.head < len(seqs.items) or cls.short:
+            watch.leaves[cls.queue] = None
+
+
+def could_fit(state: State, shape: Shape) -> bool:
+    """A quick look: False only if there is surely no room."""
+    space = state.space
+    mask = space.mask(shape.selector)
+    if space.reserved and not shape.backfill:
+        mask &= ~space.reserved
+    if all(space.holds(group.needs[-1], group.least, mask) for group in shape.groups):
+        return True
+    return shape.elastic and any(
+        space.holds(group.needs[-1], 1, mask) for group in shape.groups if group.top > group.least
+    )

@@ -1,0 +1,265 @@
+"""Making room for those who wait: each is tried once by the mildest means that works, and then sleeps on its keys."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from gpushare.cluster import ageing, elastic
+from gpushare.cluster.candidates import entitled
+from gpushare.cluster.model import Code, Place
+from gpushare.cluster.moves import consolidate, could_consolidate
+from gpushare.cluster.news import settle
+from gpushare.cluster.order import ROOM, standing
+from gpushare.cluster.placement import (
+    affordable,
+    allowed_nodes,
+    forbidden,
+    next_charge,
+    place_task,
+    wants_of,
+)
+from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place
+from gpushare.cluster.state import JobClass, JobState, Shape
+from gpushare.cluster.turn import Turn, spread
+from gpushare.cluster.victims import commit, preempt, reclaim
+from gpushare.cluster.watch import ANY, FREED, NEXT, OVER, About, Ask, Key
+
+
+def make_room(turn: Turn, *, rightful: bool) -> bool:
+    """Try to make room for each ask that was woken, in order; whether anything was started."""
+    watch = turn.state.watch
+    _wake_for_moves(turn)
+    if not watch.woken:
+        return False
+    serial = count()
+    heap: list[tuple[object, int, JobClass, bool]] = []
+
+    def line_up(ask: Ask) -> bool:
+        cls, more = ask
+        if not _waits(turn, cls, more):
+            return False
+        if rightful and not _entitled(turn, cls, more):
+            return False
+        heap.append((_place_in_line(cls, more), next(serial), cls, more))
+        return True
+
+    for ask in list(watch.woken):
+        line_up(ask)
+    heapify(heap)
+    success = False
+    while heap:
+        _, _, cls, more = heappop(heap)
+        ask = (cls, more)
+        if not _waits(turn, cls, more):
+            continue
+        if success and _has_room(turn, cls, more):
+            continue  # others that went have left it: it starts in the next round
+        watch.woken.pop(ask, None)
+        if _make_room_for(turn, cls, more):
+            success = True
+            settle(turn)
+            if line_up(ask):
+                heappush(heap, heap.pop())
+            # Its further tasks come before those who have just lost their places: these would lose them again.
+            if not more and cls.short and _lacks_room(turn, cls):
+                attempt(turn, cls, True)
+                if line_up((cls, True)):
+                    heappush(heap, heap.pop())
+    return success
+
+
+def _lacks_room(turn: Turn, cls: JobClass) -> bool:
+    """Is there no place for the next task of the class's first elastic job?"""
+    job = _first(turn, cls, True)
+    wants = wants_of(job, job.rung, True)
+    return bool(wants) and turn.state.space.find(wants[0].need, allowed_nodes(turn.state, job)) is None
+
+
+def _make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """One more job of the class, or one more task of its first elastic job; else it waits for what could help."""
+    turn.spent = again = False
+    if more or _has_means(turn, cls):
+        before, turn.again = turn.again, False
+        made = _by_some_means(turn, cls, more)
+        again, turn.again = turn.again, turn.again or before
+        if made:
+            return True
+    _sleep(turn, cls, more, again=again)
+    return False
+
+
+def _sleep(turn: Turn, cls: JobClass, more: bool, *, again: bool = False) -> None:
+    """No room could be made: what could change that?"""
+    state = turn.state
+    gate = cls.more_gate if more else cls.gate
+    assert gate is not None
+    keys = [*keys_of_place(state, cls, gate), Key(About.QUEUE, cls.queue)]
+    if _entitled(turn, cls, more):
+        keys.append(OVER)
+    if (cls.shape.tasks > 1 or gate.code in BY_LIMIT) and _outranks(cls):
+        keys.append(FREED)  # what is free elsewhere and what its own queue's jobs would leave may be enough together
+    if again:
+        keys.append(NEXT)
+    if turn.spent:
+        keys.append(ANY)
+    state.watch.sleep((cls, more), tuple(keys))
+
+
+def _wake_for_moves(turn: Turn) -> None:
+    """Those for whom others could be moved now, and could not before."""
+    state, watch = turn.state, turn.state.watch
+    if not watch.loose:
+        return
+    watch.loose = False
+    free = state.space.capacity - state.root.allocated
+    if free:
+        for shape in sorted(watch.crowded, key=_by_cost):
+            if shape.stuck != state.version and (shape.elastic or shape.cheapest <= free) and _movable(turn, shape):
+                for cls in shape.classes:
+                    watch.woken[cls, False] = watch.woken[cls, True] = None
+
+
+def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """Is there a place for the first job of the class, which waits for one? Of gangs nobody can say so quickly."""
+    shape, gate, state = cls.shape, cls.more_gate if more else cls.gate, turn.state
+    if state.space.capacity == state.root.allocated or (shape.tasks > 1 and not more):
+        return False
+    if gate is None or gate.code not in ROOM:
+        return False
+    job = _first(turn, cls, more)
+    wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
+    if len(wants) != 1:
+        return False
+    return state.space.find(wants[0].need, allowed_nodes(state, job, backfill=not more)) is not None
+
+
+def _has_means(turn: Turn, cls: JobClass) -> bool:
+    """A quick look at make_room_for(): False only if none of its means can bring anything."""
+    state = turn.state
+    if state.tall or state.space.capacity - state.root.allocated >= cls.charge:
+        return True
+    return _entitled(turn, cls, False) or _outranks(cls)
+
+
+def _by_cost(shape: Shape) -> tuple[int, int]:
+    """The cheapest first: what is in vain for these is so for many others. Then by age, as tables have no order."""
+    return shape.cheapest, min((cls.pending.first for cls in shape.classes if cls.pending), default=0)
+
+
+def _movable(turn: Turn, shape: Shape) -> bool:
+    """Could moving others make room for this shape? Tried with one job, for all classes of the shape."""
+    # By age: in which order classes were made depends on which were forgotten in between.
+    for cls in sorted(shape.classes, key=lambda cls: cls.pending.first if cls.pending else turn.state.sequence):
+        if turn.state.reserver is not None and turn.state.reserver.cls is cls:
+            return True  # it may use nodes that the others may not
+        if (cls.priced and cls.pending) or (cls.more_priced and cls.short):
+            return True  # others of the shape may pay more, so nobody can say it for all
+        if _waits(turn, cls, False) and forbidden(cls, cls.charge) is None:
+            turn.spent = False
+            return could_consolidate(turn, _first(turn, cls, False)) or turn.spent
+        if _waits(turn, cls, True):
+            return True
+    return False
+
+
+def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:
+    return turn.state.by_seq[(cls.short if more else cls.pending).first]
+
+
+def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """Blocked, and by something that taking from others may change. If not, it is not looked at any more."""
+    ask, woken = (cls, more), turn.state.watch.woken
+    gate, seqs, full = (
+        (cls.more_gate, cls.short, cls.shape.full_more or cls.more_priced)
+        if more
+        else (cls.gate, cls.pending, cls.shape.full or cls.priced)
+    )
+    if gate is None or seqs.head >= len(seqs.items):
+        turn.state.watch.forget(ask)
+        woken.pop(ask, None)
+        return False
+    code = gate.code
+    if not full and code in ROOM:  # is_open(), written out
+        turn.state.to_try(cls)  # first where there is room now; others may have taken that by then
+        return False
+    if code is Code.QUOTA or not (more or cls.shape.possible):
+        woken.pop(ask, None)
+        return False
+    job = turn.state.by_seq[seqs.items[seqs.head]]
+    if job.evicted_in == turn.number:
+        turn.again = True
+        woken.pop(ask, None)
+        _sleep(turn, cls, more, again=True)
+        return False
+    if job.unstarted:
+        woken.pop(ask, None)
+        _sleep(turn, cls, more)
+        return False
+    return True
+
+
+def _entitled(turn: Turn, cls: JobClass, more: bool) -> bool:
+    return entitled(cls, next_charge(turn.state, cls, more))
+
+
+def _place_in_line(cls: JobClass, more: bool) -> tuple[object, ...]:
+    charge = cls.charge
+    ranks = tuple(standing(queue, charge) for queue in reversed(cls.queue.path))
+    return (*ranks, (-cls.priority, more, (cls.short if more else cls.pending).first))
+
+
+def _by_some_means(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """By the mildest means that works."""
+    job = _first(turn, cls, more)
+    gate = cls.more_gate if more else cls.gate
+    assert gate is not None
+    if gate.code in ROOM and (consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)):
+        return True
+    return stop_others(turn, cls, job, more, rightful=_entitled(turn, cls, more), outranks=_outranks(cls))
+
+
+def stop_others(turn: Turn, cls: JobClass, job: JobState, more: bool, *, rightful: bool, outranks: bool) -> bool:
+    """Start the job, or one more of its tasks, in place of others; or where idle GPUs are reserved, if it could stop
+    others and fits there: then nobody is stopped, and the reservation is made again."""
+    places = _on_reserved(turn, job, more)
+    plan = (reclaim(turn, cls, job, more) if rightful else None) or (
+        preempt(turn, cls, job, more) if outranks else None
+    )
+    if plan is None:
+        return False
+    if places is None:
+        commit(turn, plan)
+        return True
+    state = turn.state
+    state.undo(plan.mark)
+    for place in places:
+        state.occupy(job, place)
+    if more:
+        turn.extend(job, places, THERE_IS_ROOM)
+    else:
+        turn.begin(job, places, plan.rung, THERE_IS_ROOM)
+    ageing.release(turn)
+    return True
+
+
+def _on_reserved(turn: Turn, job: JobState, more: bool) -> list[Place] | None:
+    """Idle places for it, on nodes that are reserved for another."""
+    state, shape = turn.state, job.cls.shape
+    if not state.space.reserved or job is state.reserver:
+        return None
+    mark, apart = state.mark(), spread(job.queue)
+    wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
+    mask = affordable(state, job.cls, wants, state.space.mask(shape.selector))
+    places = [place_task(state, job, want, mask, apart) for want in wants]
+    state.undo(mark)
+    found = sorted(place for place in places if place is not None)
+    allowed = forbidden(job.cls, sum(place.charge for place in found)) is None
+    return found if allowed and len(found) == len(wants) else None
+
+
+def _outranks(cls: JobClass) -> bool:
+    """Does something of lower priority run in its queue?"""
+    queue = cls.queue
+    return queue.mixed and any(one.priority < cls.priority and one.running for one in queue.classes.values())
