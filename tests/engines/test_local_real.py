@@ -27,12 +27,13 @@ assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
 total, free = ctypes.c_size_t(), ctypes.c_size_t()
 cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
 within = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(100 << 20))
-beyond = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(300 << 20))
+beyond = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1000 << 20))
 print(os.environ["CUDA_VISIBLE_DEVICES"], count.value, total.value >> 20, within, beyond, flush=True)
 """
-"""What a program sees, and whether it may have 100 MiB and then 300 MiB more."""
+"""What a program sees, and whether it may have 100 MiB and then 1000 MiB more."""
 PROGRAM = [sys.executable, "-c", LOOK]
-BUDGET = (Tasks(memory=200 * MIB, limit=300 * MIB),)
+BUDGET = (Tasks(memory=800 * MIB, limit=1000 * MIB),)
+"""Room for a context, too."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def real(tmp_path_factory):
     runtime.mkdir(mode=0o700)
     environ = {"PATH": os.environ["PATH"], "HOME": str(directory), "XDG_RUNTIME_DIR": str(runtime)}
     environ |= {"XDG_CONFIG_HOME": str(directory / "config"), "XDG_STATE_HOME": str(directory / "state")}
-    environ["GPUSHARE_SIM"] = f"gpus=2,memory=1Gi,pool={directory}/pool"
+    environ["GPUSHARE_SIM"] = f"gpus=2,memory=4Gi,pool={directory}/pool"
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("GPUSHARE_")]:
             patch.delenv(name)
@@ -60,7 +61,7 @@ def real(tmp_path_factory):
         kill(pid)
 
 
-def at(real: Stage, gpu: int, amount: int = 200 * MIB) -> list[Place]:
+def at(real: Stage, gpu: int, amount: int = 800 * MIB) -> list[Place]:
     (seen,) = real.runner.nodes()
     return [Place(0, 0, seen.node.name, (gpu,), amount, 0)]
 
@@ -76,7 +77,7 @@ def test_the_budget_is_in_force_on_exactly_its_gpu_whatever_the_environment_says
         assert real.start(record, places=at(real, 1)) == Accepted()
         done = real.over(id)
         assert (done.phase, done.exit, done.gpus) == ("done", 0, (1,)), real.output(id)
-        assert real.output(id).splitlines()[-1] == f"{seen.node.uuids[1]} 1 300 0 2"
+        assert real.output(id).splitlines()[-1] == f"{seen.node.uuids[1]} 1 1000 0 2", real.output(id)
         real.runner.collect(id)
 
 
@@ -85,7 +86,7 @@ def test_two_gpus_are_two_gpus(real) -> None:
     record = real.record("3", PROGRAM, tasks=(replace(BUDGET[0], gpus=2),))
     real.start(record, places=[at(real, 0)[0]._replace(gpus=(1, 0))])
     assert real.over("3").exit == 0
-    assert real.output("3").splitlines()[-1] == f"{seen.node.uuids[1]},{seen.node.uuids[0]} 2 300 0 2"
+    assert real.output("3").splitlines()[-1] == f"{seen.node.uuids[1]},{seen.node.uuids[0]} 2 1000 0 2"
 
 
 def test_a_whole_gpu_is_all_that_there_is_to_have(real) -> None:
@@ -108,9 +109,9 @@ def test_what_others_have_is_foreign_and_what_is_ours_is_not(real) -> None:
         assert seen.foreign == ((1, 64 * MIB),)
         job = next(job for job in real.runner.daemon.client().jobs() if job["name"] == "mine")
         assert (job["priority"], job["grace"]) == (0, 5.0)
-        assert [(gpu["request"], gpu["limit"]) for gpu in job["gpus"]] == [(200 * MIB, 300 * MIB)]
-        assert real.start(record, places=at(real, 0, 250 * MIB)) == Accepted()
-        assert real.runner.daemon.client().job(job["id"])["gpus"][0]["request"] == 250 * MIB
+        assert [(gpu["request"], gpu["limit"]) for gpu in job["gpus"]] == [(800 * MIB, 1000 * MIB)]
+        assert real.start(record, places=at(real, 0, 900 * MIB)) == Accepted()
+        assert real.runner.daemon.client().job(job["id"])["gpus"][0]["request"] == 900 * MIB
     finally:
         other.send_signal(signal.SIGTERM)
         other.wait()
