@@ -504,6 +504,8 @@ def explain(job: str, output: str, store: Path | None) -> None:
     """Say why a job waits or runs: the constraint, its numbers, and the smallest change that would start it."""
     with opened(store) as cluster:
         allocator = cluster.allocator
+        if isinstance(cluster, Served) and job not in allocator.jobs:
+            cluster.client.explain(job)  # it knows jobs that have ended, and says so
         _known(job, allocator)
         explanation = allocator.explain(job)
         never = explanation.state == "pending" and bool(allocator.never([allocator.jobs[job].job]))

@@ -392,6 +392,19 @@ def test_explain_and_events_say_what_happens(stage: Stage) -> None:
         stage.service.explain("1_0")
 
 
+def test_an_array_that_is_over_has_ended_and_a_number_that_never_was_is_no_job(stage: Stage) -> None:
+    stage.submit(array=2)
+    stage.rounds()
+    for id in ("1_0", "1_1"):
+        stage.runner.finish(id, 0)
+    stage.rounds()
+    with pytest.raises(NoSuchJob, match="job 1 has ended"):
+        stage.service.cancel("1", ALICE)
+    for name in ("2", "9" * 40, "²"):
+        with pytest.raises(NoSuchJob, match="no job"):
+            stage.service.cancel(name, ALICE)
+
+
 def test_jobs_are_chosen_by_queue_and_user(tmp_path) -> None:
     stage = Stage(tmp_path, queues=[("lab", 1)])
     stage.submit(queue="lab")

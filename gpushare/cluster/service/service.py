@@ -47,6 +47,8 @@ __all__ = ["Caller", "Options", "Service"]
 
 log = logging.getLogger(__name__)
 
+MOST_DIGITS = 18
+"""Of a job's number. SQLite's integers hold no more."""
 SHOWN_ENDED = 1000
 
 
@@ -264,7 +266,7 @@ class Service:
         allocator = self.store.allocator
         if not isinstance(found, Entry) or found.id not in allocator.jobs:
             id = found.id if isinstance(found, Entry) else found
-            raise NoSuchJob(f"job {id} has ended", hint=f"`gpushare job {id}` says how", code="ended")
+            raise self._over(id)
         explanation = allocator.explain(found.id)
         never = explanation.state == "pending" and bool(allocator.never([allocator.jobs[found.id].job]))
         return {**plain(explanation), "never": never}
@@ -291,7 +293,7 @@ class Service:
         if not entries:
             found = self.find(name)
             if not isinstance(found, Entry):
-                raise NoSuchJob(f"job {name} has ended", code="ended")
+                raise self._over(name)
             entries = [found]
         for entry in entries:
             if not caller.may_change(entry.uid):
@@ -301,7 +303,12 @@ class Service:
         return entries
 
     def _no_such(self, name: str) -> NoSuchJob:
-        return NoSuchJob(f"no job {name[:60]!r}", hint="`gpushare cluster jobs` lists them")
+        if name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS and self.book.ended_of(int(name)):
+            return self._over(name)  # all jobs of an array
+        return NoSuchJob(f"no job {name[:60]!r}", hint="`gpushare queue` lists them")
+
+    def _over(self, id: str) -> NoSuchJob:
+        return NoSuchJob(f"job {id} has ended", hint="`gpushare queue --all` says how", code="ended")
 
     def _tasks(self, id: str) -> Sequence[SeenTask]:
         return self.work.hosted.tasks.get(id, ())
