@@ -379,14 +379,17 @@ class World:
         assert word.credit - word.used >= sum(take.size for take in fresh), "taken from a call that was just granted it"
 
     def _take_up(self) -> None:
-        """Calls that were answered take their memory, or ask again for what others have taken meanwhile."""
-        takes, self.takes = self.takes, []
-        for take in takes:
+        """Calls that were answered take their memory, or ask again for what others have taken meanwhile.
+
+        The others are still under way when one asks again, and the daemon sees that.
+        """
+        for take in list(self.takes):
+            if take not in self.takes or self.programs[take.program].stopped:
+                continue  # it went with its program while another asked again; or it cannot go on yet
+            self.takes.remove(take)
             one = self.programs[take.program]
             word = one.words[take.gpu]
-            if one.stopped:
-                self.takes.append(take)
-            elif word.used + take.size <= word.credit:
+            if word.used + take.size <= word.credit:
                 word.used += take.size
                 self.late_takes += 1
             else:
