@@ -24,7 +24,7 @@ from gpushare.start_daemon import Starter, did_not_start
 __all__ = ["Node", "detect_driver", "find", "for_run", "foreign_software_gpus"]
 
 ANSWER_WITHIN = 2.0  # a running daemon answers in a millisecond
-START_WITHIN = 10.0
+RUN_WITHIN = 10.0  # the same for `run`, also for a daemon that starts: without it the request is not guaranteed
 RESTARTS_WITHIN = 3.0  # seconds that `run` waits for a system daemon that is being restarted
 POLL = 0.05  # seconds between two tries to reach our daemon
 GIVE_UP_AFTER = 2  # daemons that failed to start
@@ -96,7 +96,7 @@ def for_run(settings: Settings) -> Node:
     driver = settings.choice("GPUSHARE_DRIVER")
     named = settings.find("GPUSHARE_SOCKET")
     if named:
-        return _ask(Runtime.of_socket(named.text), driver)
+        return _ask(Runtime.of_socket(named.text), driver, RUN_WITHIN)
     wanted = detect_driver() if driver == "auto" else driver
     passed_over = None
     sign = system_sign()
@@ -123,7 +123,7 @@ def _system(driver: str, environ: Mapping[str, str], patience: float) -> Node:
     deadline = time.monotonic() + patience
     while True:
         try:
-            node = _ask(Runtime(SYSTEM_DIR), driver)
+            node = _ask(Runtime(SYSTEM_DIR), driver, RUN_WITHIN)
             break
         except DaemonUnreachable as error:
             if error.code not in ("no_daemon", "hung_up") or time.monotonic() >= deadline:
@@ -166,8 +166,8 @@ def _places(driver: str, environ: Mapping[str, str]) -> list[Runtime]:
     return [Runtime(SYSTEM_DIR), *(Runtime(user_dir(name, environ)) for name in drivers)]
 
 
-def _ask(runtime: Runtime, driver: str) -> Node:
-    version = _version(runtime)
+def _ask(runtime: Runtime, driver: str, within: float = ANSWER_WITHIN) -> Node:
+    version = _version(runtime, within)
     if driver not in ("auto", version["driver"]):
         raise UsageError(
             f"the daemon at {runtime.api_socket} serves the driver {version['driver']}, not {driver}",
@@ -177,8 +177,9 @@ def _ask(runtime: Runtime, driver: str) -> Node:
     return Node(runtime, version["driver"])
 
 
-def _version(runtime: Runtime) -> Version:
-    version = Client(runtime.api_socket, ANSWER_WITHIN).version()
+def _version(runtime: Runtime, within: float) -> Version:
+    """`within`: seconds for the answer."""
+    version = Client(runtime.api_socket, within).version()
     if version["protocol"] != PROTOCOL:
         raise DaemonUnreachable(
             f"the daemon at {runtime.api_socket} speaks protocol {version['protocol']}, this command {PROTOCOL}",
@@ -190,15 +191,15 @@ def _version(runtime: Runtime) -> Version:
 
 def _bring_up(starter: Starter) -> None:
     """Start this user's daemon if need be, and return when it answers."""
-    deadline, pause = time.monotonic() + START_WITHIN, 0.01
+    deadline, pause = time.monotonic() + RUN_WITHIN, 0.01
     while True:
         try:
-            _version(starter.runtime)
+            _version(starter.runtime, RUN_WITHIN)
         except DaemonUnreachable as error:
             if error.code not in ("no_daemon", "hung_up", "cannot_connect"):
                 raise
             if time.monotonic() > deadline or starter.failures >= GIVE_UP_AFTER:
-                raise did_not_start(starter, START_WITHIN) from None
+                raise did_not_start(starter, RUN_WITHIN) from None
         else:
             return
         starter.start()

@@ -96,6 +96,18 @@ def _check_rebuilt(node: Node, jobs: list[Puppet], limits: dict[str, int]) -> No
     wait_for(lambda: node.gpu()["unmanaged"] == 0, "nothing of ours to count as unmanaged")
 
 
+def test_a_daemon_that_gets_no_processor_for_a_while_still_guarantees(node: Node) -> None:
+    """On a busy machine a daemon may not answer for seconds. A program that did not wait would run without it."""
+    pid = node.start_daemon()
+    os.kill(pid, signal.SIGSTOP)
+    started = node.run("--name", "patient", "--request", "4Gi", "--limit", "8Gi", "true")
+    time.sleep(3.5)
+    os.kill(pid, signal.SIGCONT)
+    assert started.wait(30) == 0
+    assert started.stderr is not None
+    assert "not guaranteed" not in started.stderr.read()
+
+
 def test_a_job_that_queues_keeps_its_place_when_the_daemon_is_killed(node: Node) -> None:
     node.start_daemon()
     holder = node.puppet("holder", "--request", "12Gi", "--limit", "12Gi")
