@@ -42,7 +42,7 @@ def named(client: ClusterClient, name: str) -> list[Job]:
         return [client.job(name)]
     except (UsageError, NoSuchJob) as error:
         of_array = [job for job in client.jobs(ended=True) if job["array"] == name]
-        if not of_array or error.code not in ("ambiguous_job", NoSuchJob.code):
+        if not of_array or error.code not in ("ambiguous_job", "ended", NoSuchJob.code):
             raise
         return of_array
 

@@ -12,7 +12,7 @@ from browser.conftest import MODULES, Browser
 from browser.test_page import serious
 from gpushare.report import page
 from integration.node import GIB, Node
-from report.recorded import HOSTILE, TRAIN, UNTIL, job_report, node_report
+from reports.recorded import HOSTILE, TRAIN, UNTIL, job_report, node_report
 
 
 def opened(browser: Browser, file: Path, text: str) -> None:

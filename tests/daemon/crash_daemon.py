@@ -22,7 +22,7 @@ from daemon_harness import GIB, GPU, GPU2, ROOT
 
 from gpushare import process_owner
 from gpushared import config
-from gpushared.core import node as core
+from gpushared.core import job_events
 from gpushared.core.events import Event
 from gpushared.core.instructions import Instruction
 from gpushared.core.node import NodeState
@@ -173,7 +173,7 @@ def fork(directory: Path, point: str, when: str) -> int:
         fuse.put_into(setattr)
         fuse.arm(point, when)
         if point == NO_REBUILD:
-            shell_module.rebuild = core._checkpointed = fail  # type: ignore[assignment]
+            shell_module.rebuild = job_events.checkpointed = fail  # type: ignore[assignment]
         asyncio.run(serve(directory, fuse))
         status = 0
     finally:

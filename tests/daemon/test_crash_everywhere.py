@@ -35,7 +35,7 @@ from gpushare import process_owner
 from gpushare._layout import lib
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError
-from gpushared.core import node as core
+from gpushared.core import clock
 from gpushared.core.node import NodeState
 from gpushared.runtime import core_loop
 
@@ -730,7 +730,7 @@ def test_wrong_sums_are_found(failing):
 
 def test_a_core_that_fails_whenever_time_passes_serves_all_the_same(failing, monkeypatch):
     """Whoever waits then is refused in the end; others have what they ask for."""
-    monkeypatch.setattr(core, "_time_passed", fail)
+    monkeypatch.setattr(clock, "time_passed", fail)
     failing.start()
     world = World(failing)
     try:

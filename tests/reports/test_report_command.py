@@ -19,7 +19,7 @@ from gpushare.cli import main
 from gpushare.errors import GpushareError
 from gpushare.report import file
 from gpushare.report.contents import TOTAL
-from report.recorded import SINCE, TRAIN, UNTIL, Client, wait_for_history
+from reports.recorded import SINCE, TRAIN, UNTIL, Client, wait_for_history
 
 
 class Command:

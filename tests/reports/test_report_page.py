@@ -9,7 +9,7 @@ import re
 from html.parser import HTMLParser
 
 from gpushare.report import page
-from report.recorded import HOSTILE, JOBS, Client, job_report, node_report
+from reports.recorded import HOSTILE, JOBS, Client, job_report, node_report
 
 
 class Elements(HTMLParser):

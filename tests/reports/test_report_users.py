@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.conftest import Subprocess  # it also makes the next module importable
-from report.recorded import wait_for_history
+from reports.recorded import wait_for_history
 
 from other_user import ALICE, as_user, needs_root  # isort: skip
 from gpushare.report import contents, page, table

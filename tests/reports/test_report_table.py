@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.report import table
 from gpushare.report.contents import Report
-from report.recorded import GIB, GPUS, NAMED, SERVER, SINCE, TRAIN, UNTIL, Client, node_report, point, series
+from reports.recorded import GIB, GPUS, NAMED, SERVER, SINCE, TRAIN, UNTIL, Client, node_report, point, series
 
 
 def rows(report: Report) -> list[dict[str, str]]:

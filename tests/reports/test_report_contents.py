@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.errors import GpushareError
 from gpushare.report import contents
-from report.recorded import (
+from reports.recorded import (
     GIB,
     GPUS,
     JOBS,

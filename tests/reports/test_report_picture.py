@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.errors import GpushareError
 from gpushare.report import page, picture
-from report.recorded import (
+from reports.recorded import (
     GIB,
     NAMED,
     RECORDS,
