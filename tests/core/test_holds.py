@@ -155,6 +155,24 @@ def test_what_the_same_process_is_about_to_take_counts_once(world: World) -> Non
     assert [one.job for one in world.terminated] == [world.programs[train].job]
 
 
+def test_several_processes_that_lend_nothing_keep_their_request_together(world: World) -> None:
+    """Three have 1 GiB of idle credit each and a request of 2: others get 1 GiB of it, not 1 GiB of each."""
+    job = world.submit(spec("keeper", "2Gi", "4Gi", lend=False))
+    keepers = [world.join(job) for _ in range(3)]
+    for process in keepers:
+        world.attach(process, GPU)
+        world.allocate(process, GPU, GIB)
+        world.free(process, GPU, GIB)
+    assert [credit(world, process) for process in keepers] == [GIB] * 3
+    taker = start(world, "taker", "none", "max")
+    free = world.node.gpus[GPU].free
+    world.allocate(taker, GPU, free + 3 * GIB)
+    assert used(world, taker) == 0 and [one.reason.code for one in world.refusals] == [Code.NOT_FREE]
+    world.allocate(taker, GPU, free + GIB)
+    assert used(world, taker) == free + GIB
+    assert sum(credit(world, process) for process in keepers) == 2 * GIB
+
+
 def test_what_a_sibling_is_about_to_take_counts(world: World) -> None:
     """Two processes ask for 3 GiB each within a request of 4: the second's is a loan, and stops nobody."""
     borrower(world, 11 * GIB)

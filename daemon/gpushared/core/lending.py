@@ -170,7 +170,7 @@ def _make_room_on_gpu(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> bool:
         return False  # it may turn out to be a claim
     held = tx.state.held(gpu, against_claims=ask.claim)
     others = [share for share in gpu.shares.values() if claims.is_anothers(ask, share)]
-    takeable = [(share, _takeable(tx.state, share, held)) for share in _idle_first(tx, gpu, ask, others)]
+    takeable = _takeable(tx.state, gpu, _idle_first(tx, gpu, ask, others), held)
     idle = sum(amount for _, amount in takeable)
     missing = room.need - room.available
     if not ask.claim and idle < missing <= idle + claims.about_to_be_used(tx, gpu, ask):
@@ -202,9 +202,18 @@ def _idle_first(tx: Transaction, gpu: Gpu, ask: Ask, others: list[Share]) -> lis
     return sorted(others, key=order)
 
 
-def _takeable(state: State, share: Share, held: Mapping[int, int]) -> int:
-    """What a claim of another process may take of its idle credit now."""
-    return max(0, min(state.revocable(share), share.idle - held.get(share.process, 0)))
+def _takeable(state: State, gpu: Gpu, shares: Iterable[Share], held: Mapping[int, int]) -> list[tuple[Share, int]]:
+    """What an ask may take of the idle credit of each of these shares now. The shares of a job that lends nothing give
+    together what is above its request."""
+    above = {job.id: state.above_request(job, gpu.id) for job in state.non_lending.values() if gpu.id in job.bounds}
+    found = []
+    for share in shares:
+        most = max(0, share.idle - held.get(share.process, 0))
+        if share.job in above:
+            most = min(most, above[share.job])
+            above[share.job] -= most
+        found.append((share, most))
+    return found
 
 
 def _revoke(tx: Transaction, gpu: Gpu, missing: int, takeable: Iterable[tuple[Share, int]]) -> None:

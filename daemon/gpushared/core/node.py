@@ -166,7 +166,7 @@ class NodeState:
 
     def revocable_on(self, gpu: Gpu) -> int:
         """Bytes of idle credit that others may have."""
-        return sum(self.state.revocable(share) for share in gpu.shares.values())
+        return self.state.lendable(gpu)
 
     def context_cost(self, gpu: Gpu, usual: int) -> int:
         """Bytes of a context as far as they are known; at most `usual` where they are guessed."""

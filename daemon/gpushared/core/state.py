@@ -213,7 +213,8 @@ class State:
             return gpu.idle
         kept = 0
         for job in self.non_lending.values():
-            kept += sum(share.idle - self.revocable(share) for share in self.shares_of(job, gpu.id))
+            idle = sum(share.idle for share in self.shares_of(job, gpu.id))
+            kept += max(0, idle - self.above_request(job, gpu.id)) if idle else 0
         return gpu.idle - kept
 
     def end_hold(self, share: Share) -> None:
@@ -240,12 +241,14 @@ class State:
         return found
 
     def revocable(self, share: Share) -> int:
-        """Idle credit of a share that others may have: all of it, unless the job lends nothing."""
+        """Idle credit of a share that others may have: all of it, unless the job lends nothing. Then what its shares
+        have above its request together may be had of any of them, once."""
         job = self.jobs[share.job]
-        if job.spec.lend:
-            return share.idle
-        above = job.committed.get(share.gpu, 0) - job.bounds[share.gpu].request
-        return max(0, min(share.idle, above))
+        return share.idle if job.spec.lend else min(share.idle, self.above_request(job, share.gpu))
+
+    def above_request(self, job: Job, gpu: str) -> int:
+        """Bytes that are committed to the job there beyond its request."""
+        return max(0, job.committed.get(gpu, 0) - job.bounds[gpu].request)
 
     def remainder(self, reservation: Reservation, gpu: str) -> int:
         """Bytes of it on the GPU that no job in it has requested."""
