@@ -163,7 +163,7 @@ class JobRoutes(Routes):
             self.shell.jobs.withdraw(record)
             self.shell.commits.quietly()
         elif record.state is not JobState.ENDED:
-            record.exit_code, record.exit_signal = exit_code, number
+            record.note_exit(exit_code, number)
             self.shell.jobs.end(record)
             # Otherwise a daemon that is killed now would restore the job. The end is answered even if it cannot be
             # written: the program has ended, and the next daemon finds that out by itself.

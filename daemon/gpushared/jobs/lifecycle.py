@@ -59,7 +59,7 @@ class JobLifecycle:
         if record is None:
             return
         if wish.kind == "relieved":
-            record.reclaim = None
+            record.relieve()
         self.tell(record, wish.kind, wish.reason)
 
     def end(self, record: JobRecord) -> None:

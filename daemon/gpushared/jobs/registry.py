@@ -79,6 +79,8 @@ class JobRecord:
     listeners: set[Backlog[Notice]] = field(default_factory=set)
     reclaim: dict[str, Any] | None = None
     """The Terminate or Kill that it is under, unless it has been relieved; its owner's names are mentions."""
+    relieved: dict[str, Any] | None = None
+    """The one that it was last relieved of."""
     stopping: signal.Signals | None = None
     """The last signal of `gpushare stop`: a program that starts just then gets it, too."""
     exit_code: int | None = None
@@ -136,6 +138,17 @@ class JobRecord:
         if self.state is JobState.ENDED:
             backlog.end()
         return backlog
+
+    def relieve(self) -> None:
+        self.relieved, self.reclaim = self.reclaim, None
+
+    def note_exit(self, code: int | None, number: int | None) -> None:
+        """A program that dies of SIGTERM within its grace has got it from a reclaim, although its memory came back a
+        moment before it died."""
+        self.exit_code, self.exit_signal = code, number
+        last = self.relieved
+        if number == signal.SIGTERM and self.reclaim is None and last and time.time() <= last["time"] + last["grace"]:
+            self.reclaim = last
 
     def note_peak(self, gpu: str, usage: int) -> None:
         if usage > self.peak.get(gpu, 0):
