@@ -31,7 +31,7 @@ ROWS = [
     ("a victim with a longer grace than a claim can wait", f"{HERE}::test_a_long_grace_does_not_break_a_guarantee"),
     (
         "a victim is stopped",
-        "integration/test_real_corner_cases::test_a_stopped_program_is_killed_when_its_grace_is_over",
+        "integration/test_real_corner_cases::test_a_stopped_program_is_continued_to_take_sigterm_and_is_told_why_it_ended",
     ),
     ("a claim larger than all loans", "core/test_story::test_nobody_is_killed_when_killing_cannot_help"),
     ("two owners claim at once", f"{HERE}::test_two_claims_are_one_shortfall"),

@@ -155,6 +155,25 @@ def test_what_the_same_process_is_about_to_take_counts_once(world: World) -> Non
     assert [one.job for one in world.terminated] == [world.programs[train].job]
 
 
+def test_at_the_limit_what_is_about_to_be_taken_and_what_the_dead_held_are_waited_for_together(world: World) -> None:
+    """Neither by itself would make room for the third process's call. Both together may."""
+    job = world.submit(spec("three", "1Gi", "10Gi"))
+    dead, slow_one, third = (world.join(job) for _ in range(3))
+    for process in (dead, slow_one, third):
+        world.attach(process, GPU)
+    world.allocate(dead, GPU, 4 * GIB)
+    world.wait(1.0)
+    world.programs[slow_one].slow = True
+    world.allocate(slow_one, GPU, 4 * GIB)
+    world.exit(dead, lag=3.0)
+    world.allocate(third, GPU, 9 * GIB)
+    assert not world.refusals and len(world.waiting) == 1
+    world.wait(0.5)
+    assert used(world, slow_one) == 4 * GIB
+    world.wait(5.0)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT], "now it is known"
+
+
 def test_several_processes_that_lend_nothing_keep_their_request_together(world: World) -> None:
     """Three have 1 GiB of idle credit each and a request of 2: others get 1 GiB of it, not 1 GiB of each."""
     job = world.submit(spec("keeper", "2Gi", "4Gi", lend=False))

@@ -153,11 +153,9 @@ def _make_room_in_limit(tx: Transaction, gpu: Gpu, ask: Ask, missing: int) -> bo
     if missing <= idle:
         _revoke(tx, gpu, missing, takeable)
         return False
-    if missing <= idle + pending:
-        return False  # a moment later it is in use, or idle
     coming = gpu.returning_of(job.id) if tx.now < ask.deadline else 0
-    if missing <= idle + coming:
-        return False  # the driver is about to free it: a process of the job has ended
+    if missing <= idle + pending + coming:
+        return False  # a moment later it is in use, or idle; or the driver frees it: a process of the job has ended
     unsure = claims.guess_of_own_context(tx, gpu, ask)
     if unconfirmed.may_cover(tx, gpu, ask, missing - idle - coming - unsure):
         return False
