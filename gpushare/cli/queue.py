@@ -75,9 +75,9 @@ def _row(job: dict[str, Any], now: float) -> list[str]:
 
 def _where(job: dict[str, Any]) -> str:
     if job["result"] is not None:
-        from gpushare.cli.queued import ending
+        from gpushare.cli.queued import how
 
-        return ending(job).partition(") " if job["name"] else f"job {job['id']} ")[2]
+        return how(job)
     if job["tasks"] and job["state"] != "pending":
         gpus = [f"GPU {','.join(map(str, task['gpus']))}" for task in job["tasks"]]
         again = f", stopped {job['evictions']} times before" if job["evictions"] > 1 else ""

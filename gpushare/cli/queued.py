@@ -12,10 +12,11 @@ from typing import Any
 
 from gpushare.client import Events
 from gpushare.cluster.client import ClusterClient, need
+from gpushare.cluster.engines.runner import ENDINGS
 from gpushare.errors import DaemonUnreachable, NoSuchJob, NotPermitted, UsageError
 from gpushare.quantity import format_duration
 
-__all__ = ["away", "ending", "exit_status", "log_files", "named", "service", "until"]
+__all__ = ["away", "ending", "exit_status", "how", "log_files", "named", "service", "until"]
 
 AWAY = 60.0
 """Seconds that a command waits for a service that is being restarted."""
@@ -63,16 +64,20 @@ def exit_status(job: Job) -> int:
 
 
 def ending(job: Job) -> str:
-    """How it ended: job 17 (train) failed after 5m 3s: exit status 3"""
+    """How it ended: job 17 (train) has failed after 5m 3s: exit status 3"""
+    return f"{title(job)} {how(job)}"
+
+
+def how(job: Job) -> str:
+    """How it ended, without its title."""
     result = job["result"]
     parts = [] if result["exit"] is None or result["how"] == "done" else [_status(result["exit"])]
     if result["text"] and result["text"] not in parts:
         parts.append(result["text"])
-    how = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled", "evicted": "was evicted"}
     lasted = ""
     if job["started"] is not None and job["ended"] is not None:
         lasted = f" after {format_duration(float(round(max(0.0, job['ended'] - job['started']))))}"
-    return f"{title(job)} {how[result['how']]}{lasted}" + (f": {', '.join(parts)}" if parts else "")
+    return f"{ENDINGS[result['how']]}{lasted}" + (f": {', '.join(parts)}" if parts else "")
 
 
 def _status(code: int) -> str:

@@ -47,7 +47,7 @@ def command(
     An .html file is the dashboard's page with what was so: it opens from disk, loads nothing and needs no server. A
     .csv file has a row for each time, GPU and job, in bytes. A .png file has the charts; it needs matplotlib.
 
-    It has what you may see now. Whoever gets the file sees it too.
+    It shows what you may see now. Everybody who gets the file sees the same.
 
     \b
     gpushare report train -o train.html

@@ -144,7 +144,7 @@ def _has_means(turn: Turn, cls: JobClass) -> bool:
 
 
 def _by_cost(shape: Shape) -> tuple[int, int]:
-    """The cheapest first: what is in vain for these is so for many others. Then by age, as tables have no order."""
+    """The cheapest first: if these find no room, many others find none either. Then by age, as tables have no order."""
     return shape.cheapest, min((cls.pending.first for cls in shape.classes if cls.pending), default=0)
 
 

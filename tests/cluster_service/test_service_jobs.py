@@ -405,6 +405,12 @@ def test_an_array_that_is_over_has_ended_and_a_number_that_never_was_is_no_job(s
             stage.service.cancel(name, ALICE)
 
 
+def test_a_job_may_not_follow_what_never_was(stage: Stage) -> None:
+    for name in ("2", "9" * 40, "nobody"):
+        with pytest.raises(NoSuchJob, match="no job"):
+            stage.submit(after=[name])
+
+
 def test_jobs_are_chosen_by_queue_and_user(tmp_path) -> None:
     stage = Stage(tmp_path, queues=[("lab", 1)])
     stage.submit(queue="lab")

@@ -136,7 +136,7 @@ def test_a_job_whose_wrapper_died_meanwhile_lasts_as_long_as_its_program(node):
 
 
 def test_the_file_of_the_first_version_is_read(node, caplog):
-    """As it was written then. Whoever changes the format keeps this test."""
+    """As it was written then. A later format changes nothing in this test."""
     amount = {"kind": "bytes", "value": 2147483648, "text": "2Gi"}
     spec = {
         **{"name": "night", "uid": os.getuid(), "user": "alice", "command": ["python"], "request": amount},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,6 +70,15 @@ class Node:
         """A command, to its end."""
         line = [sys.executable, "-m", "gpushare", *map(str, words)]
         return subprocess.run(line, env=self.env | env, capture_output=True, text=True, timeout=60, check=False)
+
+    def put_commands_on_path(self) -> None:
+        """`gpushare` and `python`, for lines of a shell."""
+        bin = self.directory / "bin"
+        bin.mkdir()
+        for name, module in (("gpushare", "-m gpushare"), ("python", "")):
+            (bin / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+            (bin / name).chmod(0o755)
+        self.env["PATH"] = f"{bin}:{self.env['PATH']}"
 
     def spawn(self, line: list[str], **env: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE

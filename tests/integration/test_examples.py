@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +15,9 @@ EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
-def at_home(node: Node, tmp_path: Path) -> Node:
+def at_home(node: Node) -> Node:
     """With `gpushare` and `python` to be found."""
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    for name, module in (("gpushare", "-m gpushare"), ("python", "")):
-        (bin / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
-        (bin / name).chmod(0o755)
-    node.env["PATH"] = f"{bin}:{node.env['PATH']}"
+    node.put_commands_on_path()
     return node
 
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -85,7 +84,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory, puppets: Path) -> Iterator
         try:
             wait_for(prometheus.is_ready, "Prometheus to have scraped")
             tell(node)
-            time.sleep(4 * SCRAPED_EVERY)
+            end = 'gpushare_denials_total{reason="over_limit"} > 0'
+            wait_for(lambda: prometheus.query(end), "Prometheus to have scraped the end of the story")
             yield node, prometheus
         finally:
             prometheus.stop()

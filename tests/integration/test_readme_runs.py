@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,12 +58,7 @@ def at_home(node: Node, tmp_path: Path) -> Node:
         (tmp_path / f"{name}.py").write_text(PROGRAM.format(examples=str(ROOT / "examples"), words=words))
     for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "JUPYTER_DATA_DIR"):
         node.env[name] = str(tmp_path / name.lower())
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    for name, module in (("gpushare", "-m gpushare"), ("python", "")):
-        (bin / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
-        (bin / name).chmod(0o755)
-    node.env["PATH"] = f"{bin}:{node.env['PATH']}"
+    node.put_commands_on_path()
     return node
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpushare.cluster.client import SYSTEM_SOCKET
 from gpushare.cluster.engines.registry import ENGINES, make
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.model import Policy
@@ -26,12 +27,12 @@ from gpushare.paths import SOCKET_PATH_BYTES, make_private, own_dir
 from gpushared.cluster.settings import Settings, load
 from gpushared.system import logs
 from gpushared.system.logs import facts, log
+from gpushared.system.runtime_dir import bind
 from gpushared.system.systemd import Notifier
 
 __all__ = ["main"]
 
 SYSTEM_STORE = Path("/var/lib/gpushare-cluster/cluster.db")
-SYSTEM_SOCKET = Path("/run/gpushare-cluster/api.sock")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -153,19 +154,10 @@ async def _until(stop: asyncio.Event, notifier: Notifier) -> None:
 
 
 def _bind(path: Path, *, system: bool) -> socket.socket:
-    """A socket that is in place only when it is ready. Its users are told apart by SO_PEERCRED."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         if system and not path.parent.is_dir():
             path.parent.mkdir(mode=0o755)
             path.parent.chmod(0o755)
-        fresh.unlink(missing_ok=True)
-        sock.bind(str(fresh))
-        fresh.chmod(0o666 if system else 0o600)
-        fresh.replace(path)
+        return bind(path, socket.SOCK_STREAM, for_all=system)
     except OSError as error:
-        sock.close()
-        fresh.unlink(missing_ok=True)
         raise GpushareError(f"cannot listen at {path}: {error.strerror}", hint="name a place with --socket") from None
-    return sock

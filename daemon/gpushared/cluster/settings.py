@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster.engines.registry import ENGINES
+from gpushare.cluster.service.rounds import Options
 from gpushare.errors import UsageError
 from gpushare.nearest import did_you_mean
 from gpushare.quantity import parse_duration
@@ -22,6 +23,7 @@ from gpushare.quantity import parse_duration
 __all__ = ["DEFAULT_FILE", "Settings", "load"]
 
 DEFAULT_FILE = Path("/etc/gpushare/cluster.toml")
+DEFAULTS = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,13 @@ class Settings:
     engine: str = "local"
     admin_group: str = ""
     """The Unix group whose members change queues, nodes and the jobs of all users, as root does; empty: root alone."""
-    grace: float = 30.0
+    grace: float = DEFAULTS.grace
     """Seconds between being asked to stop and being killed."""
-    own_queues: bool = True
+    own_queues: bool = DEFAULTS.own_queues
     """A user who names no queue gets one of the user's name."""
     queues_below: str = ""
     """The queue below which these are made; empty: they are at the top."""
-    most_jobs: int = 20_000
+    most_jobs: int = DEFAULTS.most_jobs
     """Of one user that are not over."""
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The table of each engine that the file has one of."""

@@ -28,6 +28,23 @@ class AlreadyRunning(GpushareError):
     exit_code = 0
 
 
+def bind(path: Path, kind: socket.SocketKind, *, for_all: bool) -> socket.socket:
+    """A socket that is in place only when it is ready; `for_all`: users. They are told apart by SO_PEERCRED. Raises
+    OSError."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+    try:
+        fresh.unlink(missing_ok=True)
+        sock.bind(str(fresh))
+        fresh.chmod(0o666 if for_all else 0o600)
+        fresh.replace(path)
+    except OSError:
+        sock.close()
+        fresh.unlink(missing_ok=True)
+        raise
+    return sock
+
+
 class RuntimeDir:
     """A directory that this process alone serves."""
 
@@ -54,17 +71,11 @@ class RuntimeDir:
             time.sleep(0.05)
 
     def bind(self, name: str, kind: socket.SocketKind) -> socket.socket:
-        """A socket in the directory, in place only when it is ready. Its users are told apart by SO_PEERCRED."""
-        path, fresh = self.directory / name, self.directory / f".{name}.{os.getpid()}"
-        fresh.unlink(missing_ok=True)
-        sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+        """A socket in the directory."""
+        path = self.directory / name
         try:
-            sock.bind(str(fresh))
-            fresh.chmod(0o666 if self.system else 0o600)
-            fresh.replace(path)
+            sock = bind(path, kind, for_all=self.system)
         except OSError as error:
-            sock.close()
-            fresh.unlink(missing_ok=True)
             raise GpushareError(f"cannot make {path}: {error.strerror}", code="bad_runtime_dir") from None
         self._bound.append(path)
         return sock

@@ -85,7 +85,7 @@ class Hosted:
         return self.runner.evict(command, token)
 
     def annotate(self, uid: str, text: str, token: Token) -> None:
-        """Nothing to do: whoever asks the service is told what the allocator says."""
+        """Nothing to do: the service answers questions with the allocator's reasons."""
 
     def _observed(self, uids: Iterable[str]) -> Observed:
         self.tasks = tasks = self.runner.tasks()

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from gpushare.cluster.engines.seam import Answer, Evict, SeenNode, SeenTask, Start, Token
 from gpushare.cluster.model import Job, Node
 
-__all__ = ["Context", "Record", "Result", "Runner", "outcome"]
+__all__ = ["ENDINGS", "Context", "Record", "Result", "Runner", "outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,10 @@ class Result:
     exit: int | None = None
     """As SeenTask.exit."""
     text: str = ""
+
+
+ENDINGS = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled", "evicted": "was evicted"}
+"""Of Result.how, in a sentence about the job."""
 
 
 class Context(NamedTuple):

@@ -52,6 +52,8 @@ ENDED = (
     "SELECT id, number, place, uid, user, submitted, job, requeue, started, ended, evictions, attempt, how, exit, text"
     " FROM job WHERE ended IS NOT NULL"
 )
+MOST_DIGITS = 18
+"""Of a job's number. SQLite's integers hold no more."""
 KEPT = 10_000
 """Jobs that are over, of which the results are kept."""
 SPARE = 500
@@ -175,9 +177,11 @@ class Book:
         found = self._store.read(f"{ENDED} AND id = ?", id)
         return _ended(found[0]) if found else None
 
-    def ended_of(self, number: int) -> list[Ended]:
-        """Those jobs of an array that are over."""
-        return [_ended(row) for row in self._store.read(f"{ENDED} AND number = ?", number)]
+    def ended_of(self, name: str) -> list[Ended]:
+        """Those jobs of the array with this number that are over. None, where the name is no number of a job."""
+        if not name.isdecimal() or len(name) > MOST_DIGITS:
+            return []
+        return [_ended(row) for row in self._store.read(f"{ENDED} AND number = ?", int(name))]
 
     def last_ended(self, most: int) -> list[Ended]:
         """The latest come last."""

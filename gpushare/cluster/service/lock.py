@@ -76,7 +76,7 @@ def writing(store: Path) -> Iterator[None]:
     try:
         file = os.open(_path(store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
-        yield  # whoever cannot write here is told by SQLite
+        yield  # a user who cannot write here gets SQLite's error
         return
     try:
         try:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gpushare.cluster.engines.hosted import Hosted
 from gpushare.cluster.engines.loop import Loop
 from gpushare.cluster.engines.reconcile import BY_ITS_USER, Settings
-from gpushare.cluster.engines.runner import Result, Runner, outcome
+from gpushare.cluster.engines.runner import ENDINGS, Result, Runner, outcome
 from gpushare.cluster.engines.seam import Unanswered
 from gpushare.cluster.model import Action, Event, JobHeld, JobReleased, JobWithdrawn, Preempt, Wait
 from gpushare.cluster.service.book import Book, Entry
@@ -174,8 +174,7 @@ class Rounds:
         self._go_on_after(over)
 
     def _said_ended(self, entry: Entry, result: Result) -> None:
-        words = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled", "evicted": "was evicted"}
-        text = f"job {entry.id} {words[result.how]}" + (f": {result.text}" if result.text else "")
+        text = f"job {entry.id} {ENDINGS[result.how]}" + (f": {result.text}" if result.text else "")
         self.notices.add("ended", entry.id, text, how=result.how, exit=result.exit)
 
     def _tell(self, events: Sequence[Event], actions: Sequence[Action]) -> None:  # noqa: ARG002
@@ -263,7 +262,7 @@ class Rounds:
     def succeeded(self, name: str) -> bool:
         """A job that is over, or an array of which all are."""
         one = self.book.ended(name)
-        over = [one] if one is not None else self.book.ended_of(int(name)) if name.isdecimal() else []
+        over = [one] if one is not None else self.book.ended_of(name)
         return bool(over) and all(ended.result.how == "done" for ended in over)
 
 

@@ -47,8 +47,6 @@ __all__ = ["Caller", "Options", "Service"]
 
 log = logging.getLogger(__name__)
 
-MOST_DIGITS = 18
-"""Of a job's number. SQLite's integers hold no more."""
 SHOWN_ENDED = 1000
 
 
@@ -165,7 +163,7 @@ class Service:
         for name in names:
             if self.book.of(name):
                 left.append(name)
-            elif self.book.ended(name) is None and not (name.isdecimal() and self.book.ended_of(int(name))):
+            elif self.book.ended(name) is None and not self.book.ended_of(name):
                 raise self._no_such(name)
             elif not self.work.succeeded(name):
                 raise UsageError(f"job {name}, which this is to follow, has not succeeded", hint="leave --after out")
@@ -303,7 +301,7 @@ class Service:
         return entries
 
     def _no_such(self, name: str) -> NoSuchJob:
-        if name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS and self.book.ended_of(int(name)):
+        if self.book.ended_of(name):
             return self._over(name)  # all jobs of an array
         return NoSuchJob(f"no job {name[:60]!r}", hint="`gpushare queue` lists them")
 
