@@ -10,9 +10,9 @@ CALLS  ?= 1000000
 SECONDS ?= 600
 SAMPLE ?= 100
 
-C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c')
+C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c' 'gpushare/*.c')
 
-.PHONY: help demo demo-queue test check pytest property crash chaos audit conformance switches differential fuzz mutants bench bench-cluster bench-time web test-browser gpu-day gpu-day-bundle man build dist dist-try clean
+.PHONY: help demo demo-queue test test-engines check pytest property crash chaos audit conformance switches differential fuzz mutants bench bench-cluster bench-time docs web test-browser gpu-day gpu-day-bundle man build dist dist-try clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,11 @@ check: $(VENV)/installed-test ## lint, formats, types
 
 pytest: $(VENV)/installed-test
 	$(BIN)/pytest -n 2 --dist loadfile -q
+
+test-engines: $(VENV)/installed-test ## the engines on real servers: Slurm (root, Debian's packages of it)
+	GPUSHARE_TEST_ENGINES=1 $(BIN)/pytest tests/engines -k "slurm and not never_starts" -n 2 --dist loadfile -q
+	# In a cluster of its own: after the others it is not held within its time, and why is not known yet.
+	GPUSHARE_TEST_ENGINES=1 $(BIN)/pytest tests/engines -k "slurm and never_starts" -q
 
 property: $(VENV)/installed-test ## random events against both cores: make property EVENTS=200000 SEED=1
 	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest \
@@ -74,6 +79,7 @@ bench: $(VENV)/installed-test ## the cost table, side by side in one run
 	$(BIN)/python benchmarks/processes.py
 	$(BIN)/python benchmarks/daemon_load.py
 	$(BIN)/python benchmarks/reclaim.py
+	-$(BIN)/python benchmarks/page.py # likewise
 
 bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, beside other schedulers' figures
 	$(BIN)/python benchmarks/cluster.py --curve
@@ -102,9 +108,15 @@ test-browser: $(VENV)/installed-test ## the dashboard's page in a headless Chrom
 	cd web && npm ci --ignore-scripts --no-progress
 	$(BIN)/pytest tests/browser -q
 
-man: $(VENV)/installed-test ## write the man pages and docs/metrics.md again, from what they describe
+man: $(VENV)/installed-test ## write the man pages, docs/metrics.md and docs/api.md again, from what they describe
 	$(BIN)/python docs/man/generate.py
 	$(BIN)/python docs/man/generate_metrics.py
+	$(BIN)/python docs/man/generate_api.py
+
+docs: $(VENV)/bin/python ## the documents as a site, links checked: build/site/index.html (network: mkdocs-material)
+	$(BIN)/pip install -q 'mkdocs-material>=9.7,<10'
+	$(PYTHON) docs/site/assemble.py build/site-pages
+	$(BIN)/mkdocs build -f docs/site/mkdocs.yml
 
 build: $(VENV)/bin/python ## compile the C parts into the source tree
 	$(BIN)/pip install -q 'setuptools>=77' 'cffi>=1.16'

@@ -15,8 +15,14 @@ run() {
 }
 
 number=0
+runs=
 while [ "$number" -lt "${RUNS:-20}" ]; do
     number=$((number + 1))
     run "$number" &
+    runs="$runs $!"
 done
-wait
+failed=0
+for one in $runs; do
+    wait "$one" || failed=$((failed + 1))
+done
+[ "$failed" -eq 0 ] || { echo "$failed of $number runs have failed" >&2; exit 1; }

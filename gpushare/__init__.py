@@ -19,7 +19,7 @@ Importing this package costs next to nothing: each name is loaded when it is fir
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from gpushare import errors
@@ -46,11 +46,13 @@ __all__ = [
 
 
 def status() -> Status:
-    """The GPUs and jobs of this node, from the daemon that answers here."""
+    """The GPUs and jobs of this node, from the daemon that answers here: a dict, which a notebook shows as bars and a
+    table. Amounts are bytes. Raises DaemonUnreachable."""
     from gpushare.config import load_settings
     from gpushare.locate import find
+    from gpushare.notebook.node_view import NodeView
 
-    return find(load_settings()).client().status()
+    return cast("Status", NodeView(find(load_settings()).client().status()))
 
 
 def set_limit(job: str, limit: Amount) -> Change:

@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 PROTOCOL = 1
+TOTAL, OUTSIDE = "", "outside"
+"""In the place of a job's id, in series of the history: all jobs together; memory that is not in gpushare."""
 LEAST_OF_AN_ID = 4
 """Fewest characters of an id that name a job: somebody who types 0 means a GPU."""
 
@@ -45,22 +47,25 @@ class _JobGpuLater(TypedDict, total=False):
     """What an older daemon does not say."""
 
     context: int  # bytes that a context takes: measured, else the usual minimum
+    gpu_time: float  # seconds of the GPU's time in which this daemon has seen the job compute, by samples
+    suspended: int  # bytes of host memory with what it had on the GPU, while the job is suspended
+    computing: float | None  # the part of the time, up to 1, at the last sample; None: the driver does not say
 
 
 class JobGpu(_JobGpuLater):
     uuid: str
     index: int
-    name: str
+    name: str  # of the GPU's model
     total: int
-    request: int
-    limit: int
-    usage: int
-    accounted: int
-    overhead: int
-    loan: int
-    credit: int
-    peak: int
-    grantable: int
+    request: int  # that the job is guaranteed
+    limit: int  # the most that it may use
+    usage: int  # what it uses, with overhead
+    accounted: int  # of it what its programs have allocated
+    overhead: int  # of it what the driver takes for its processes
+    loan: int  # what it uses above its request
+    credit: int  # that its processes may use without asking
+    peak: int  # the highest usage so far
+    grantable: int  # that it could have now
     health: str  # of the GPU: ok, degraded, sick, lost
 
 
@@ -94,6 +99,7 @@ class Killed(TypedDict):
 class _OutcomeOfLaterVersions(TypedDict, total=False):
     ended: float | None  # when
     seen: bool  # False: no daemon saw the job end, and the rest of its outcome says nothing
+    gpu_time: dict[str, float]  # by GPU, seconds in which a daemon has seen it compute
 
 
 class Outcome(_OutcomeOfLaterVersions):
@@ -112,18 +118,20 @@ class _JobLater(TypedDict, total=False):
 
 
 class Job(_JobLater):
+    """Of another user's job `reveal` decides what is shown; what is not is `-`."""
+
     id: str
     name: str
     user: str
     uid: int
     command: list[str]
-    state: str
+    state: str  # queued, running, borrowing, trimming, suspending, suspended, resuming, asked_back, waiting, ended
     since: float
-    priority: int
-    lend: bool
-    grace: float | None
-    on_reclaim: list[str]
-    request_source: str | None
+    priority: int  # jobs of the lowest are stopped first
+    lend: bool  # its unused request is lent to others
+    grace: float | None  # seconds between SIGTERM and SIGKILL; null: the daemon's default
+    on_reclaim: list[str]  # the reclaim steps that it wants, in their order
+    request_source: str | None  # the option, variable or file that the request comes from
     limit_source: str | None
     gpus: list[JobGpu]
     processes: list[JobProcess]
@@ -157,17 +165,17 @@ class Health(TypedDict):
 class Gpu(TypedDict):
     uuid: str
     index: int
-    name: str
+    name: str  # of its model
     total: int
-    reserve: int
-    capacity: int
-    requested: int
-    usage: int
-    lent: int
+    reserve: int  # that is never promised nor lent
+    capacity: int  # that may be promised and lent
+    requested: int  # by all jobs
+    usage: int  # of all jobs
+    lent: int  # of it above requests
     free: int
-    unmanaged: int
+    unmanaged: int  # in use by programs outside gpushare
     unmanaged_processes: list[UnmanagedProcess]
-    returning: int
+    returning: int  # of programs that have ended; the driver still shows it
     health: Health
 
 
@@ -243,7 +251,9 @@ class HistorySeries(TypedDict):
     job: str  # its id
     name: str
     user: str
-    points: list[list[float]]  # [time, mean usage, highest usage, request, limit, loan]; [time]: nothing from then on
+    points: list[list[float]]
+    """[time, mean usage, highest usage, request, limit, loan, computing]; [time]: nothing from then on. `computing` is
+    the part of the time, up to 1, in which it had the GPU compute; an older daemon does not say."""
 
 
 class History(TypedDict):
@@ -253,6 +263,35 @@ class History(TypedDict):
     step: int  # seconds
     cut: bool  # earlier points are left out
     series: list[HistorySeries]
+
+
+class AmountsNow(TypedDict):
+    usage: int
+    request: int
+    limit: int
+    loan: int
+    computing: float  # the part of the last 10 s, up to 1, in which the job had the GPU compute
+
+
+class SeriesNow(TypedDict, total=False):
+    gpu: str  # its uuid
+    job: str  # as in HistorySeries
+    name: str
+    user: str
+    now: AmountsNow | None  # None: the series has ended
+
+
+class HistoryLine(TypedDict, total=False):
+    """What has changed since the line before; the first line has all."""
+
+    time: float
+    series: list[SeriesNow]
+    text: str  # where lines are left out, because the reader was too slow
+    facts: dict[str, Any]
+
+
+class Dashboard(TypedDict):
+    url: str  # with its token: who has it acts as an administrator
 
 
 class StallTime(TypedDict):
@@ -302,10 +341,64 @@ class Reservations(TypedDict):
     reservations: list[Reservation]
 
 
+class Placement(TypedDict):
+    """A task that an engine has placed here, and what runs of it."""
+
+    id: str
+    attempt: int
+    state: str
+    """placed, or leaving: its engine has ended it, and something of it runs."""
+    cgroups: list[str]
+    sessions: list[int]
+    pids: list[int]
+    """Of its programs that have the library in them."""
+    job: Job
+
+
+class Placements(TypedDict):
+    placements: list[Placement]
+
+
 class Change(TypedDict):
     before: Job
     after: Job
     note: str
+
+
+class Suspending(TypedDict):
+    """The answer to a wish to suspend or to resume a job."""
+
+    job: Job
+    note: str
+    """What happens now."""
+    suspender: bool
+    """The process that asks the driver is there."""
+
+
+class SuspendCommand(TypedDict):
+    """For a job's suspender (gpushare/suspender.py)."""
+
+    command: str
+    """report | suspend | resume"""
+    number: int
+    pids: list[int]
+    within: float
+    """Seconds, of suspend and resume; 0.0: no matter."""
+    bytes: int
+    """That go to host memory."""
+
+
+class HookCommand(TypedDict):
+    """For the process that calls a job's hooks (gpushare/hook_runner.py)."""
+
+    command: str
+    """report | relief | resume"""
+    number: int
+    gpu: str
+    bytes: int
+    """Of this GPU that are wanted; of resume: that are kept free for the job, on all its GPUs."""
+    within: float
+    """Seconds."""
 
 
 class Ended(TypedDict):

@@ -17,9 +17,11 @@ from gpushare import api, unixhttp
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotNoted, NotPermitted, Refused, UsageError
 from gpushare.nearest import did_you_mean
 
-__all__ = ["Client", "Events"]
+__all__ = ["MAY_PASS", "Client", "Events"]
 
 TIMEOUT = 10.0
+MAY_PASS = ("not_admitted", "attempt_runs")
+"""Codes of refusals of Client.place() that may end by themselves: memory is just coming back."""
 ERRORS: dict[int, type[GpushareError]] = {
     400: UsageError,
     401: NotPermitted,
@@ -92,6 +94,10 @@ class Client:
     def story(self, job: str) -> api.Story:
         return cast(api.Story, self._call("GET", f"{_job_path(job)}/story", api.Story))
 
+    def dashboard(self) -> str:
+        """The address of the page that the daemon serves for administrators. NotPermitted; Refused if there is none."""
+        return cast(api.Dashboard, self._call("GET", "/v1/dashboard", api.Dashboard))["url"]
+
     def explain(self) -> api.Explanation:
         return cast(api.Explanation, self._call("GET", "/v1/explain", api.Explanation))
 
@@ -113,6 +119,18 @@ class Client:
         target = f"/v1/history?since={since:.3f}&until={until:.3f}&step={step:g}" + (f"&job={job}" if job else "")
         return cast(api.History, self._call("GET", target, api.History))
 
+    def place(self, placement: str, body: Mapping[str, object]) -> api.Placement:
+        """Of an engine: a task of `uid` runs here, or has other amounts from now on."""
+        return cast(api.Placement, self._call("PUT", _placement_path(placement), api.Placement, body))
+
+    def placements(self) -> list[api.Placement]:
+        return cast(api.Placements, self._call("GET", "/v1/placements", api.Placements))["placements"]
+
+    def displace(self, placement: str, attempt: int) -> api.Placement:
+        """Of an engine: the task is over. It is there, and `leaving`, until nothing of it runs."""
+        target = f"{_placement_path(placement)}?attempt={attempt}"
+        return cast(api.Placement, self._call("DELETE", target, api.Placement))
+
     def reserve(self, body: Mapping[str, object]) -> api.Reservation:
         return cast(api.Reservation, self._call("POST", "/v1/reservations", api.Reservation, body))
 
@@ -125,6 +143,28 @@ class Client:
 
     def checkpointed(self, job: str) -> None:
         self._call("POST", f"{_job_path(job)}/checkpointed", dict, {})
+
+    def suspend(self, job: str) -> api.Suspending:
+        """Its memory goes to host memory until `resume`. Refused if the job cannot be suspended."""
+        return cast(api.Suspending, self._call("POST", f"{_job_path(job)}/suspend", api.Suspending, {}))
+
+    def resume(self, job: str) -> api.Suspending:
+        """A suspended job goes on as soon as its memory fits again."""
+        return cast(api.Suspending, self._call("POST", f"{_job_path(job)}/resume", api.Suspending, {}))
+
+    def suspender(self, job: str) -> Events[api.SuspendCommand]:
+        """The commands for the job's suspender, which the caller is then."""
+        return Events(self.api_socket, f"{_job_path(job)}/suspender", self.timeout, api.SuspendCommand)
+
+    def hooks(self, job: str) -> Events[api.HookCommand]:
+        """The commands for the process that calls the job's hooks, which the caller is then."""
+        return Events(self.api_socket, f"{_job_path(job)}/hooks", self.timeout, api.HookCommand)
+
+    def hook_answers(self, job: str, answer: Mapping[str, object]) -> None:
+        self._call("POST", f"{_job_path(job)}/hooks", dict, answer)
+
+    def suspender_answers(self, job: str, answer: Mapping[str, object]) -> None:
+        self._call("POST", f"{_job_path(job)}/suspender", dict, answer)
 
     def events(self, job: str) -> Events[api.Notice]:
         return Events(self.api_socket, f"{_job_path(job)}/events", self.timeout, api.Notice)
@@ -201,6 +241,10 @@ class Events(Generic[Line]):
                 value = decode(bytes(line))
                 api.check(value, self._shape)
                 yield cast(Line, value)
+
+
+def _placement_path(id: str) -> str:
+    return f"/v1/placements/{quote(id, safe='', errors='backslashreplace')}"
 
 
 def _job_path(name: str) -> str:

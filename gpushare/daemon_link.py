@@ -15,7 +15,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from gpushare.client import Client, Events
@@ -23,6 +23,7 @@ from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 
 if TYPE_CHECKING:
     from gpushare.api import Job, Notice, Outcome
+    from gpushare.follower import KeptFollower
     from gpushare.locate import Node
 
 __all__ = ["AWAY", "FOREVER", "RETRY_FIRST", "WAITED_FOR", "Link", "wait_for"]
@@ -47,7 +48,11 @@ RETRY_LAST = 5.0
 AWAY = 15.0  # seconds that a queued job waits for a daemon that has ended
 LAST_WORDS = 0.5  # seconds
 # Of the notices; the shim prints the others in the program itself.
-ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost"}
+ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost", "not_suspended", "resumed", "suspended"} | {
+    "hook",
+    "hook_failed",
+    "awake",
+}
 
 
 class Say(Protocol):
@@ -70,6 +75,7 @@ class Link:
         self.killed_notice: str | None = None
         self.stopped = False  # by `gpushare stop`
         self.retry_at: float | None = None
+        self._followers: list[KeptFollower] = []
         self._away_since: float | None = None
         self._delay = RETRY_FIRST
         self._events: Events[Notice] | None = None
@@ -80,6 +86,27 @@ class Link:
             self._open(register=False)
         except GpushareError:
             self._retry_later()
+
+    def start_followers(self, environ: Mapping[str, str], hooks: Mapping[str, str]) -> None:
+        """The processes that suspend the job and call its hooks. Only for a job that wants that: each costs a process.
+        `hooks`: the variables that say what to call."""
+        if not hooks and "suspend" not in self.job["on_reclaim"]:
+            return
+        from gpushare import follower
+
+        if "suspend" in self.job["on_reclaim"]:
+            self._follow(follower.SUSPENDER, environ, without=follower.OWN_GPUS)
+        if "hook" in self.job["on_reclaim"] and hooks:
+            self._follow(follower.HOOK_RUNNER, {**environ, **hooks})
+
+    def _follow(self, module: str, environ: Mapping[str, str], without: tuple[str, ...] = ()) -> None:
+        from gpushare.follower import KeptFollower
+
+        job, socket = self.job["id"], self.node.runtime.api_socket
+        try:
+            self._followers.append(KeptFollower(module, environ, job, socket, without))
+        except OSError as error:
+            self._say(f"{module} does not start, so its reclaim step is left out: {error.strerror}", level=0)
 
     def read(self) -> None:
         """Read the daemon's notices. If the stream has ended, plan to open it again."""
@@ -115,6 +142,8 @@ class Link:
 
     def end(self, status: int) -> Outcome | None:
         """Tell the daemon how the program ended, and learn whether the daemon ended it."""
+        for follower in self._followers:
+            follower.end()
         self.read()
         outcome = self._tell_end(status)
         if (
@@ -150,6 +179,8 @@ class Link:
     def reap(self) -> None:
         if self.node.starter is not None:
             self.node.starter.reap()
+        for follower in self._followers:
+            follower.look_after()
 
     def _open(self, *, register: bool) -> None:
         client = self.node.client(2.0)

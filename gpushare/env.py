@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpushare.errors import UsageError
+from gpushare.frameworks import FRAMEWORKS, Framework
 from gpushare.job_spec import OPTIONS, JobSpec, Option, default_text, variable_of
 from gpushare.quantity import BLANKS, Budget, Dialect, Kind, Quantity, format_bytes, parse_duration
 from gpushare.reclaim_steps import parse_steps
@@ -78,6 +79,13 @@ def _of_job(name: str, option: Option) -> Variable:
     )
 
 
+HOOKS = (
+    ("relief", "cmd", "a command that has the program give memory back; for the reclaim step hook"),
+    ("relief", "url", "the same as a URL to POST to, or an engine's: vllm+http://localhost:8000"),
+    ("resume", "cmd", "a command that tells the program that its memory is there again"),
+    ("resume", "url", "the same as a URL to POST to; that of an engine if the relief URL is one"),
+)
+"""The variables of a job's hooks: when it is called, how, and what that means."""
 _FIRST = ("request", "limit")
 VARIABLES = (
     *(_of_job(name, OPTIONS[name]) for name in _FIRST),
@@ -94,6 +102,12 @@ VARIABLES = (
         "what a program sees as the GPU's total memory",
         "limit",
         choices=("limit", "request"),
+        kind="choice",
+    ),
+    Variable(
+        "GPUSHARE_FOR",
+        "the framework of the program: sets what it needs to share a GPU well",
+        choices=tuple(FRAMEWORKS),
         kind="choice",
     ),
     Variable(
@@ -121,13 +135,19 @@ VARIABLES = (
         "the set of options that `gpushare run` starts from; `gpushare profiles` lists them",
         in_file=False,
     ),
+    *(Variable(f"GPUSHARE_{hook.upper()}_{kind.upper()}", text) for hook, kind, text in HOOKS),
     Variable("GPUSHARE_SOCKET", "path of the daemon's api.sock"),
+    Variable("GPUSHARE_CLUSTER_SOCKET", "path of the socket of the service that runs queued jobs", in_file=False),
     Variable("GPUSHARE_SIM", "settings of the software driver: gpus=2,memory=16Gi,...", in_file=False),
     Variable("GPUSHARE_CONFIG", "path of the user's configuration file", in_file=False),
     Variable("GPUSHARE_JOB", "the job a process belongs to; set by gpushare run", in_file=False, kind="job"),
     Variable(
         "GPUSHARE_QUEUE_JOB", "the id of a job that `gpushare submit` has queued; set for its program", in_file=False
     ),
+    Variable("GPUSHARE_HOOK", "relief or resume; set for hooks", in_file=False),
+    Variable("GPUSHARE_HOOK_BYTES", "the bytes that are wanted back; set for hooks", in_file=False),
+    Variable("GPUSHARE_HOOK_GPU", "the UUID of the GPU that they are wanted of; set for hooks", in_file=False),
+    Variable("GPUSHARE_HOOK_SECONDS", "the seconds after which a hook is ended; set for hooks", in_file=False),
     Variable("GPUSHARE_ARRAY_INDEX", "the number of a job in its array, from 0; set for its program", in_file=False),
 )
 
@@ -192,7 +212,15 @@ class Settings:
         self._warn_of_disagreement(found)
         if found:
             return found[0]
-        return self._in_files(variable)
+        found_in_files = self._in_files(variable)
+        if found_in_files is None and name == "GPUSHARE_VISIBLE":
+            framework = self.framework()
+            return Setting(framework.visible, "--for") if framework is not None else None
+        return found_in_files
+
+    def framework(self) -> Framework | None:
+        """Of the program, if it was named. Raises UsageError if it is not known."""
+        return FRAMEWORKS.get(self.choice("GPUSHARE_FOR"))
 
     def text(self, name: str) -> str | None:
         setting = self.find(name)

@@ -75,7 +75,7 @@ def exit_message(ending: Ending) -> str | None:
             f"{ending.program} was killed by the kernel: host memory ran out (exit {KILLED})",
             hint="this was not about GPU memory; see `dmesg` or the memory limit of its cgroup",
         )
-    return render(f"{ending.program} was killed with SIGKILL, not by gpushare (exit {KILLED})")
+    return render(f"{ending.program} was killed with SIGKILL, not by the daemon (exit {KILLED})")
 
 
 def owner(killed: Killed) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from gpushare.quantity import Quantity
-from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
+from gpushare.reclaim_steps import USUAL_STEPS, ReclaimStep
 
 __all__ = ["FOREVER", "LONGEST_GRACE", "OPTIONS", "PRIORITY", "JobSpec", "Option", "from_view", "view"]
 
@@ -51,7 +51,7 @@ class JobSpec(NamedTuple):
     """False: the job's unused request is not lent to others."""
     min_run_time: float = 0.0
     """Seconds after its start in which the job is never a victim."""
-    on_reclaim: tuple[ReclaimStep, ...] = JOB_STEPS
+    on_reclaim: tuple[ReclaimStep, ...] = USUAL_STEPS
     """The reclaim steps that the job wants, in their order; kill is always the last."""
     request_source: str = ""
     """The option, variable or file that the request comes from."""
@@ -135,8 +135,9 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "on_reclaim": Option(
         "steps",
-        variable="how borrowed memory may be asked back: trim, term, kill",
-        help="The reclaim steps before its loan is taken: some of trim,term,kill, in this order.  [default: all]",
+        variable="how borrowed memory may be asked back: trim, hook, suspend, term, kill",
+        help="The reclaim steps before its loan is taken: some of trim,hook,suspend,term,kill, in this order.  "
+        "[default: trim,term,kill; hook, too, if there is one]",
         metavar="STEPS",
     ),
     "min_run_time": Option(

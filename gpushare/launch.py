@@ -14,11 +14,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare import locate, spawn
+from gpushare import hook_settings, locate, spawn
 from gpushare.api import Job
 from gpushare.client import Client
 from gpushare.config import load_settings
@@ -61,7 +61,7 @@ class Launch:
         self.options = options
         self.environ = environ
         self.settings: Settings = load_settings(options.flags, environ)
-        self.budget, self.request, self.limit = self.settings.budget()
+        self.hooks, (self.budget, self.request, self.limit) = hook_settings.of(self.settings), self.settings.budget()
         self.job: Job | None = None
         self.node: locate.Node | None = None
         self.started = time.monotonic()
@@ -88,7 +88,7 @@ class Launch:
 
     def _check(self) -> None:
         """Refuse what can be refused before the daemon is asked."""
-        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG", "GPUSHARE_MODE"):
+        for name in ("GPUSHARE_DRIVER", "GPUSHARE_VISIBLE", "GPUSHARE_LOG", "GPUSHARE_MODE", "GPUSHARE_FOR"):
             self.settings.choice(name)
         if self.mode != "enforce":
             self._check_mode()
@@ -227,7 +227,8 @@ class Launch:
 
     def _options(self) -> dict[str, object]:
         """The options whose value is simply their setting. Raises UsageError for a value that cannot be read."""
-        return {name: self.settings.of_job(name) for name, option in plain_options().items() if option.variable}
+        found = {name: self.settings.of_job(name) for name, option in plain_options().items() if option.variable}
+        return {**found, "on_reclaim": self.hooks.steps(self.settings, replaced=self.options.replace)}
 
     def _devices(self) -> list[str] | None:
         if self.job is not None:
@@ -284,7 +285,7 @@ class Launch:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
         try:
             child = spawn.spawn_program(program, self.options.command, environ, _signals(mask))
-            link = self._link(child)
+            link = self._link(child, environ)
             if self.options.started is not None:
                 self.options.started()
             status = wait_for(child, link)
@@ -307,10 +308,12 @@ class Launch:
         )
         return self._finish(ending)
 
-    def _link(self, child: int) -> Link | None:
+    def _link(self, child: int, environ: Mapping[str, str]) -> Link | None:
         if self.node is None or self.job is None:
             return None
-        return Link(self.node, self.job, child, self.registration, self.say)
+        link = Link(self.node, self.job, child, self.registration, self.say)
+        link.start_followers(environ, self.hooks.environ())
+        return link
 
     def _finish(self, ending: Ending) -> int:
         words = exit_message(ending)
@@ -381,7 +384,7 @@ def working_directory() -> str | None:
         return None
 
 
-def default_name(command: list[str]) -> str:
+def default_name(command: Sequence[str]) -> str:
     """`train` for `python -u train.py --epochs 3`, else the program's name."""
     program = Path(command[0]).name
     if program.startswith("python"):

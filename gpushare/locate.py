@@ -24,7 +24,8 @@ from gpushare.start_daemon import Starter, did_not_start
 __all__ = ["Node", "detect_driver", "find", "for_run", "foreign_software_gpus"]
 
 ANSWER_WITHIN = 2.0  # a running daemon answers in a millisecond
-RUN_WITHIN = 10.0  # the same for `run`, also for a daemon that starts: without it the request is not guaranteed
+RUN_WITHIN = 10.0  # the same for `run`: without it the request is not guaranteed
+STARTS_WITHIN = 30.0  # seconds for a daemon that starts: on a loaded machine it needs more than ten
 RESTARTS_WITHIN = 3.0  # seconds that `run` waits for a system daemon that is being restarted
 POLL = 0.05  # seconds between two tries to reach our daemon
 GIVE_UP_AFTER = 2  # daemons that failed to start
@@ -191,7 +192,7 @@ def _version(runtime: Runtime, within: float) -> Version:
 
 def _bring_up(starter: Starter) -> None:
     """Start this user's daemon if need be, and return when it answers."""
-    deadline, pause = time.monotonic() + RUN_WITHIN, 0.01
+    deadline, pause = time.monotonic() + STARTS_WITHIN, 0.01
     while True:
         try:
             _version(starter.runtime, RUN_WITHIN)
@@ -199,7 +200,7 @@ def _bring_up(starter: Starter) -> None:
             if error.code not in ("no_daemon", "hung_up", "cannot_connect"):
                 raise
             if time.monotonic() > deadline or starter.failures >= GIVE_UP_AFTER:
-                raise did_not_start(starter, RUN_WITHIN) from None
+                raise did_not_start(starter, STARTS_WITHIN) from None
         else:
             return
         starter.start()

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from gpushare.errors import UsageError
 
-__all__ = ["JOB_STEPS", "ReclaimStep", "parse_steps"]
+__all__ = ["JOB_STEPS", "STEP_BITS", "USUAL_STEPS", "ReclaimStep", "parse_steps"]
 
 
 class ReclaimStep(StrEnum):
@@ -16,6 +16,10 @@ class ReclaimStep(StrEnum):
     """The daemon takes unused credit back."""
     TRIM = "trim"
     """The program gives back what its allocators only keep."""
+    HOOK = "hook"
+    """A command or URL of the job's user has the program give memory back."""
+    SUSPEND = "suspend"
+    """The program stops, and its memory goes to host memory until there is room again."""
     TERM = "term"
     """SIGTERM, and a grace."""
     KILL = "kill"
@@ -37,6 +41,16 @@ class ReclaimStep(StrEnum):
 _ORDER = tuple(ReclaimStep)
 JOB_STEPS = _ORDER[1:]
 """The steps that a job can choose: all but revoke, which costs it nothing."""
+USUAL_STEPS = tuple(step for step in JOB_STEPS if step not in (ReclaimStep.HOOK, ReclaimStep.SUSPEND))
+"""Those of a job that has not chosen."""
+STEP_BITS = {
+    ReclaimStep.TRIM: 1,
+    ReclaimStep.TERM: 2,
+    ReclaimStep.KILL: 4,
+    ReclaimStep.SUSPEND: 8,
+    ReclaimStep.HOOK: 16,
+}
+"""In frames and in the ledger (GS_RUNG_* in shim/wire.h): earlier versions have written them."""
 
 
 def _position(step: str) -> int:
@@ -53,10 +67,12 @@ def parse_steps(text: str) -> tuple[ReclaimStep, ...]:
             code="bad_rungs",
             facts=[
                 ("trim", "ask the program's allocators for what they only keep"),
+                ("hook", "have a command or URL of yours give memory back (--relief-cmd, --relief-url)"),
+                ("suspend", "stop the program, and keep its memory in host memory until there is room again"),
                 ("term", "SIGTERM, and the job's grace"),
                 ("kill", "SIGKILL; always the last"),
             ],
-            hint=f"the default is {','.join(JOB_STEPS)}; leave out what the job does not want",
+            hint=f"the default is {','.join(USUAL_STEPS)}; leave out what the job does not want",
         )
     if sorted(words, key=_position) != words or len(set(words)) != len(words):
         raise UsageError(

@@ -110,6 +110,9 @@ def program_environ(
         setting = settings.find(variable)
         if setting:
             found[variable] = setting.text
+    framework = settings.framework()
+    if framework is not None:
+        found = {**framework.variables, **found}
     found.pop("GPUSHARE_JOB", None)  # of a job around this one
     if devices:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
@@ -117,12 +120,16 @@ def program_environ(
         found["GPUSHARE_JOB"] = job["id"]
         found["GPUSHARE_SOCKET"] = str(runtime.api_socket)
         found["CUDA_VISIBLE_DEVICES"] = ",".join(gpu["uuid"] for gpu in job["gpus"])
-    if driver == "sim":
-        others = found.get("LD_LIBRARY_PATH")
-        path = _software_driver(runtime)
-        found["LD_LIBRARY_PATH"] = f"{path}:{others}" if others else path
-        found["GPUSHARE_DRIVER"] = "sim"
-    return found
+    return with_driver(found, driver, runtime)
+
+
+def with_driver(environ: dict[str, str], driver: str, runtime: Runtime | None) -> dict[str, str]:
+    """The environment in which a program finds the node's driver."""
+    if driver != "sim":
+        return environ
+    others = environ.get("LD_LIBRARY_PATH")
+    path = _software_driver(runtime)
+    return environ | {"LD_LIBRARY_PATH": f"{path}:{others}" if others else path, "GPUSHARE_DRIVER": "sim"}
 
 
 def _software_driver(runtime: Runtime | None) -> str:

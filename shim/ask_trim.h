@@ -20,4 +20,11 @@ static inline uint32_t gs_ask_trim(struct gs_page *page) {
     return number;
 }
 
+/* Close the gate of a line, or say that it still is: it counts on. 0 opens it. */
+static inline void gs_turn_gate(struct gs_line *line, int closed) {
+    uint32_t next = closed ? __atomic_load_n(&line->gate, __ATOMIC_RELAXED) + 1 : 0;
+    __atomic_store_n(&line->gate, closed && next == 0 ? 1 : next, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &line->gate, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 #endif

@@ -185,6 +185,7 @@ void gs_release(struct gs_line *line, uint32_t units);
 void gs_grant(struct gs_line *line, uint32_t units);
 uint32_t gs_revoke(struct gs_line *line, uint32_t units);
 uint32_t gs_ask_trim(struct gs_page *page);
+void gs_turn_gate(struct gs_line *line, int closed);
 void *gs_page_map(int fd);
 void gs_page_unmap(void *page);
 int gs_page_broken(const void *page);

@@ -9,8 +9,9 @@
  *   free       the process lowers used, after the driver has freed
  *   grant      the daemon raises credit
  *   revoke     the daemon lowers credit, by no more than credit - used at that same instant
+ *   suspend    the daemon takes all unused credit and closes the gate: calls that need credit wait there
  *   trim       the daemon asks for borrowed memory back: it says in the lines how much, raises trim_asked and wakes
- *              whoever waits there; the process frees what its allocators only keep, and says when it is done
+ *              the thread that waits there; the process frees what its allocators only keep, and says when it is done
  *
  * So used <= credit holds at every instant, without a lock, and a process that dies takes its word with it.
  * Both halves are in units of 512 bytes: 2 TiB a GPU.
@@ -52,7 +53,8 @@ struct gs_line {
     uint32_t unmet;      /* [process] calls within the request that failed without an answer of the daemon; wraps */
     uint32_t unmet_told; /* [daemon] how many of these it has counted */
     uint32_t releases; /* [process] changes before `used` is lowered. The same, and `used` too: it was so in between */
-    uint32_t reserved_process[2];
+    uint32_t gate;     /* [daemon] futex: not 0 while the job is suspended, and counts on as long as the daemon lives */
+    uint32_t reserved_process[1];
 
     uint64_t grantable;  /* [daemon] units that a request for more credit would get now */
     uint64_t limit;      /* [daemon] the job's limit on this GPU, units */
@@ -91,6 +93,8 @@ _Static_assert(offsetof(struct gs_line, grantable) == 64, "the daemon writes the
 _Static_assert(offsetof(struct gs_line, uuid) == 104, "append-only");
 _Static_assert(offsetof(struct gs_page, line) == 128, "append-only");
 _Static_assert(sizeof(struct gs_page) == GS_PAGE_BYTES, "one page");
+
+#define GS_GATE_MS 10000 /* a gate that has not counted on for so long has no daemon any more */
 
 static inline uint32_t gs_word_used(uint64_t word) {
     return (uint32_t)(word >> 32);

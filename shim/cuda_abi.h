@@ -255,6 +255,32 @@ typedef enum {
     CU_PROCESS_STATE_FAILED = 3
 } CUprocessState;
 
+/* Reserved fields must be zero. All may be left out (NULL). */
+typedef struct {
+    unsigned int timeoutMs; /* 0: none */
+    unsigned int reserved0;
+    uint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+typedef struct {
+    uint64_t reserved[8];
+} CUcheckpointCheckpointArgs;
+
+typedef struct {
+    CUuuid oldUuid, newUuid;
+} CUcheckpointGpuPair;
+
+typedef struct {
+    CUcheckpointGpuPair *gpuPairs; /* NULL: each GPU's memory goes back to that GPU */
+    unsigned int gpuPairsCount;
+    char reserved[52 - sizeof(CUcheckpointGpuPair *)];
+    uint64_t reserved1;
+} CUcheckpointRestoreArgs;
+
+typedef struct {
+    uint64_t reserved[8];
+} CUcheckpointUnlockArgs;
+
 /* Memory: where it is, how it is shared. */
 typedef enum {
     CU_MEMORYTYPE_HOST = 1,
@@ -1018,7 +1044,7 @@ typedef enum {
 
 #ifndef CUDA_ABI_TYPES_ONLY
 
-/* Default visibility, because whoever defines one of these means to export it. */
+/* Default visibility, because a library that defines one of these exports it. */
 #pragma GCC visibility push(default)
 
 /* A function and its twin for the per-thread default stream. */
@@ -1062,6 +1088,10 @@ CUresult cuCoredumpGetAttributeGlobal(CUcoredumpSettings attribute, void *value,
 CUresult cuCoredumpSetAttribute(CUcoredumpSettings attribute, void *value, size_t *size);
 CUresult cuCoredumpSetAttributeGlobal(CUcoredumpSettings attribute, void *value, size_t *size);
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state);
+CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
+CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args);
+CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
+CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args);
 
 /* Contexts. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);

@@ -5,7 +5,7 @@
  * and then the daemon's next look at the page is a SIGBUS. Seals would forbid that, but only anonymous files have
  * them, and those do not outlive the daemon (credit.h, ARCHITECTURE.md). So the daemon maps all pages into one arena
  * and answers SIGBUS there by putting a page of zeros of its own in the place: the access goes on, the page is marked
- * as broken, and the daemon gives its process up. A SIGBUS anywhere else goes to whoever had the signal before.
+ * as broken, and the daemon gives its process up. A SIGBUS anywhere else goes to the handler that was there before.
  *
  * Also here: how to look at a descriptor that a stranger has sent without asking the file system behind it, which may
  * be the stranger's own (FUSE) and never answer.

@@ -77,6 +77,8 @@ enum gs_rungs {
     GS_RUNG_TRIM = 1,
     GS_RUNG_TERM = 2,
     GS_RUNG_KILL = 4,
+    GS_RUNG_SUSPEND = 8, /* between trim and term; later than they are */
+    GS_RUNG_HOOK = 16,   /* between trim and suspend */
 };
 
 struct gs_amount {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -33,14 +34,27 @@ class Config(Policy):
     """What users see of the jobs of other users: name, user or none."""
     admin_group: str = ""
     """The Unix group whose members see and change all jobs, as root does; empty: root alone."""
+    engine_group: str = ""
+    """The Unix group whose members place jobs of all users, as root does; empty: root alone."""
+    placed_only: bool = False
+    """Only jobs that an engine has placed may use GPUs, and those of administrators."""
     metrics_listen: str = ""
     """host:port for /metrics over TCP beside the socket; empty: off."""
+    dashboard_port: int = 0
+    """The port of localhost where administrators have the dashboard; 0: off."""
+    dashboard_read_only: bool = False
+    suspend_memory: int = field(default_factory=lambda: host_memory() // 2)
     rules: Rules = field(default_factory=Rules)
     """What each user's jobs may ask for."""
 
     def policy(self) -> Policy:
         """What the core needs of it."""
         return Policy(**{one.name: getattr(self, one.name) for one in fields(Policy)})
+
+
+def host_memory() -> int:
+    """Of this machine, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _share(value: object) -> float:
@@ -58,6 +72,13 @@ def _bytes(value: object) -> int:
     if quantity.kind is not Kind.BYTES:
         raise UsageError('not an amount in bytes, such as "256Mi"')
     return quantity.resolve(0)
+
+
+def _host_amount(value: object) -> int:
+    quantity = _request(value)
+    if quantity.kind is Kind.MAX:
+        raise UsageError('not a part of the machine\'s memory, such as "64Gi" or "50%"')
+    return quantity.resolve(host_memory())
 
 
 def _seconds(least: float) -> Callable[[object], float]:
@@ -131,6 +152,12 @@ def _count(least: int) -> Callable[[object], int]:
     return parse
 
 
+def _port(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 65536:
+        raise UsageError("not a port of localhost, such as 9837, or 0 for none")
+    return value
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise UsageError("neither true nor false")
@@ -160,13 +187,21 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("reclaim", "claim_timeout"): ("claim_timeout", _seconds(0.1)),
     ("reclaim", "trim"): ("trim", _seconds(0.0)),
     ("reclaim", "grace"): ("grace", _seconds(0.0)),
+    ("reclaim", "hook"): ("hook", _seconds(0.0)),
+    ("reclaim", "hook_resume"): ("hook_resume", _seconds(0.0)),
     ("reclaim", "last_rung"): ("last_step", _choice(*ReclaimStep, read=ReclaimStep)),
     ("reclaim", "on_breach"): ("on_breach", _choice("warn", "deny", "kill")),
+    ("suspend", "memory"): ("suspend_memory", _host_amount),
+    ("suspend", "runs_after"): ("resume_runs", _seconds(0.0)),
     ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
     ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
     ("daemon", "admin_group"): ("admin_group", _group),
+    ("placements", "group"): ("engine_group", _group),
+    ("placements", "required"): ("placed_only", _flag),
     ("metrics", "listen"): ("metrics_listen", _address),
+    ("dashboard", "port"): ("dashboard_port", _port),
+    ("dashboard", "read_only"): ("dashboard_read_only", _flag),
 }
 
 # Key of a policy table -> how to read it.
@@ -188,8 +223,8 @@ _RULES: Mapping[str, Callable[[object], Any]] = {
 NAMED = ("users", "projects", "groups")
 """Tables of policy tables, in the order in which they count."""
 
-AT_THE_NEXT_START = ("reserve_share", "reserve_least", "metrics_listen")
-"""A reload does not change these: requests are promised on the reserve, and a socket is open."""
+AT_THE_NEXT_START = ("reserve_share", "reserve_least", "metrics_listen", "dashboard_port", "dashboard_read_only")
+"""A reload does not change these: requests are promised on the reserve, and sockets are open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,9 +413,29 @@ def _sections() -> str:
     return ", ".join(dict.fromkeys([*(section for section, _ in _KEYS), "policy"]))
 
 
+AMOUNTS = ("reserve_least", "chunk", "suspend_memory")
+"""Settings in bytes."""
+
+
+DURATIONS = (
+    "claim_timeout",
+    "trim",
+    "hook",
+    "hook_resume",
+    "grace",
+    "resume_runs",
+    "sample_interval",
+    "health_interval",
+    "idle_exit",
+)
+"""Settings in seconds."""
+
+
 def _write(field: str, value: object) -> str:
-    if field in ("reserve_least", "chunk") and isinstance(value, int):
+    if field in AMOUNTS and isinstance(value, int):
         return f'"{Quantity(Kind.BYTES, value, "").canonical()}"' if value else "0"
+    if isinstance(value, bool):
+        return str(value).lower()
     return _quoted(value) if isinstance(value, str) else str(value)
 
 
@@ -429,7 +484,7 @@ def changes(old: Config, new: Config) -> list[str]:
 
 def _key(field: str) -> str:
     """The name of a setting in the log."""
-    return "last_rung" if field == "last_step" else field
+    return next((key for (_, key), (name, _) in _KEYS.items() if name == field), field)
 
 
 def _flat(said: Rules) -> dict[str, str]:
@@ -441,8 +496,8 @@ def _flat(said: Rules) -> dict[str, str]:
 
 
 def _show(field: str, value: Any) -> str:
-    if field in ("reserve_least", "chunk"):
+    if field in AMOUNTS:
         return format_bytes(value)
-    if field in ("claim_timeout", "trim", "grace", "sample_interval", "health_interval", "idle_exit"):
+    if field in DURATIONS:
         return format_duration(value)
     return str(value)

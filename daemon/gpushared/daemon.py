@@ -30,6 +30,7 @@ from gpushared.limits.identities import Identities
 from gpushared.runtime.shell import Shell
 from gpushared.shims.handshake import Handshake
 from gpushared.shims.server import ShimServer
+from gpushared.system.dashboard import Dashboard
 from gpushared.system.logs import facts, log
 from gpushared.system.runtime_dir import RuntimeDir
 from gpushared.system.systemd import Notifier
@@ -103,12 +104,18 @@ class Daemon:
                 shell.driver.sample_soon(gpu)
             self._identities = Identities(asyncio.get_running_loop())
             stack.callback(self._identities.close)
-            self.access = Access(lambda: shell.core, lambda: self.config, self._identities, shell.limits.users)
+            self.access = Access(
+                lambda: shell.core,
+                lambda: self.config,
+                self._identities,
+                shell.limits.users,
+                system=self.directory.system,
+            )
             shell.jobs.viewer_of = self.access.viewer
             handshake = Handshake(shell, pages, lambda: self.config.claim_timeout + CLAIM_MARGIN, self.access)
             self.shims = ShimServer(shell, handshake)
             stack.callback(self.shims.close)
-            self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET))
+            self.shims.start(self.directory.bind("shim.sock", socket.SOCK_SEQPACKET, for_containers=True))
             self._caution()
             usage = UsageHistory(self._history)
             stack.callback(usage.close)
@@ -157,6 +164,13 @@ class Daemon:
         self.api = Api(self.shell, lambda: self.config, scope, self.access, usage)
         if self.config.metrics_listen:
             await self._serve_metrics(stack, metrics_application(self.api))
+        if self.config.dashboard_port:
+            config, path = self.config, self.directory.directory
+            self.api.node.dashboard = page = Dashboard(
+                path, config.dashboard_port, read_only=config.dashboard_read_only
+            )
+            stack.push_async_callback(page.stop)
+            page.start()
         runner = web.AppRunner(
             self.api.application(), handler_cancellation=True, shutdown_timeout=1.0, **listener_options()
         )
@@ -224,6 +238,7 @@ class Daemon:
                 self._notifier.alive()
             self.shell.processes.give_up_broken()
             self.shell.processes.end_replaced()
+            self.shell.outside.suspenders.keep_gates()
             self._check()
             status = self._describe()
             if status != self._status:

@@ -34,6 +34,8 @@ COMMANDS = {
     "report": "gpushare.cli.report",
     "set": "gpushare.cli.set",
     "stop": "gpushare.cli.stop",
+    "suspend": "gpushare.cli.suspend",
+    "resume": "gpushare.cli.resume",
     "reserve": "gpushare.cli.reserve",
     "release": "gpushare.cli.release",
     "submit": "gpushare.cli.submit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 
 LAST = 10
@@ -11,7 +12,7 @@ LAST = 10
 
 
 @click.command(short_help="Follow a queued job's output, and end as it does.")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.queued)
 def command(*, job: str) -> int:
     """Show the last lines of JOB's output and what follows, until it ends; then exit with its exit status. Ctrl-C ends
     only this command. It waits for a job that has not started."""

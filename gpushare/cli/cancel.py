@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.quantity import count
 
 
 @click.command(short_help="Take queued jobs back, waiting or running.")
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=complete.queued)
 @click.option("--now", is_flag=True, help="Without grace: SIGKILL at once.")
 def command(*, jobs: tuple[str, ...], now: bool) -> None:
     """Take each JOB back: an id, the id of an array (all its jobs), or a name.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,8 +12,13 @@ from gpushare.cli import cluster_views as views
 from gpushare.cli import output as _output
 from gpushare.cluster import reading, scenario
 from gpushare.cluster.document import load
+from gpushare.cluster.recording import Recording
+from gpushare.cluster.simulation import Simulation
 from gpushare.errors import GpushareError, UsageError
 from gpushare.quantity import count
+from gpushare.report import file as report_file
+
+Play = Callable[[Path], tuple[views.Played, Recording]]
 
 
 @click.command("simulate", short_help="Play a scenario or a trace, and check its expectations.")
@@ -21,6 +28,18 @@ from gpushare.quantity import count
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw GPUs per queue to this .png or .svg."
 )
 @click.option(
+    "--report",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the run to this .html, to look through moment by moment.",
+)
+@click.option(
+    "--beside",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="With --report: another scenario beside it, or for a trace other nodes and queues.",
+)
+@click.option(
     "--most",
     type=click.IntRange(0),
     default=200,
@@ -28,12 +47,22 @@ from gpushare.quantity import count
     help="At most this many decisions of a trace.",
 )
 @_output.option("text", "json")
-def command(file: Path, cluster: Path | None, plot: Path | None, most: int, output: str) -> int:
+def command(
+    *,
+    file: Path,
+    cluster: Path | None,
+    plot: Path | None,
+    report: Path | None,
+    beside: Path | None,
+    most: int,
+    output: str,
+) -> int:
     """Play a scenario (.yaml, .json) or a trace (.jsonl, .csv) on a simulated clock: what is decided when, GPUs per
     queue over time, and whether all expectations of the scenario hold (exit status 1 if not).
 
     \b
     gpushare cluster simulate examples/cluster/university.yaml
+    gpushare cluster simulate examples/cluster/a1-netapp.yaml --report netapp.html
     gpushare cluster simulate trace.csv --cluster examples/cluster/cluster.yaml --plot trace.png
 
     A trace has one job a line: {"at": "90s", "name": "j1", "queue": "a", "gpus": 2, "duration": "1h"}. For all keys see
@@ -43,6 +72,7 @@ def command(file: Path, cluster: Path | None, plot: Path | None, most: int, outp
         from gpushare.cluster import plot as drawing
 
         drawing.check(plot)
+    _check_report(report, beside)
     is_trace = file.suffix in (".jsonl", ".csv")
     if is_trace != (cluster is not None):
         if is_trace:
@@ -50,17 +80,22 @@ def command(file: Path, cluster: Path | None, plot: Path | None, most: int, outp
         raise UsageError("--cluster is for traces", hint=f"{file} says itself what there is, under `given`")
     if is_trace:
         assert cluster is not None
-        played = _trace(file, cluster)
+        play: Play = partial(_trace, file, record=report is not None)
+        played, recording = play(cluster)
     else:
-        played = _scenario(file, text=output == "text")
+        play = partial(_scenario, record=report is not None)
+        played, recording = _scenario(file, record=report is not None, text=output == "text")
     if plot is not None:
         drawing.draw(played.simulation.timeline, plot, played.title)
+    if report is not None:
+        _write(report, [(played, recording), *([play(beside)] if beside is not None else [])])
     if output == "json":
         _output.print_json("cluster.simulation", views.played_json(played))
     else:
         views.print_played(played, most=most if is_trace else 0)
-        if plot is not None:
-            _output.echo(f"drawn to {plot}")
+        for written, how in ((plot, "drawn to"), (report, "to look through:")):
+            if written is not None:
+                _output.echo(f"{how} {written}")
     if played.failures:
         number = count(len(played.failures), "thing")
         raise GpushareError(
@@ -71,22 +106,54 @@ def command(file: Path, cluster: Path | None, plot: Path | None, most: int, outp
     return 0
 
 
-def _scenario(file: Path, *, text: bool) -> views.Played:
-    read = scenario.read(file)
+def _check_report(report: Path | None, beside: Path | None) -> None:
+    """Before anything long begins."""
+    if report is None:
+        if beside is not None:
+            raise UsageError("--beside is for --report", hint="name the file to write with --report FILE.html")
+        return
+    if report.suffix.lower() != ".html":
+        raise UsageError(f"{report}: this report is HTML", hint=f"name it {report.stem}.html")
+    report_file.check(report)
+
+
+def _write(report: Path, runs: Sequence[tuple[views.Played, Recording]]) -> None:
+    from gpushare.report import page, plays
+
+    in_steps = all(recording.steps for _, recording in runs) and any(recording.in_steps for _, recording in runs)
+    shown = []
+    for played, recording in runs:
+        recording.end(played.simulation)
+        timeline = played.simulation.timeline
+        shown.append(plays.play(played.title, timeline, recording, played.failures, in_steps=in_steps))
+    report_file.write(report, page.render(plays.report_of(shown)).encode())
+
+
+def _scenario(path: Path, *, record: bool, text: bool = False) -> tuple[views.Played, Recording]:
+    read, recording = scenario.read(path), Recording()
     if text:
         _output.echo(read.title)
         if read.about:
             _output.echo(f"\n{views.wrapped(read.about)}")
-    on_step = views.StepPrinter() if text else None
-    simulation, failures = scenario.run(read, on_step=on_step)
-    return views.Played(read.title, simulation, failures)
+    printer = views.StepPrinter() if text else None
+
+    def on_step(number: int, step: scenario.Step, simulation: Simulation) -> None:
+        if record:
+            recording.after_step(step, simulation)
+        if printer is not None:
+            printer(number, step, simulation)
+
+    simulation, failures = scenario.run(read, on_step=on_step, watch=recording.after_decision if record else None)
+    return views.Played(read.title, simulation, failures), recording
 
 
-def _trace(file: Path, cluster: Path) -> views.Played:
-    jobs = reading.trace(file)
+def _trace(path: Path, cluster: Path, *, record: bool) -> tuple[views.Played, Recording]:
+    jobs, recording = reading.trace(path), Recording()
     given = scenario.given(load(cluster))
-    simulation = scenario.begin(scenario.Scenario(file.stem, "", given, ()), check=False)
+    simulation = scenario.begin(
+        scenario.Scenario(path.stem, "", given, ()), check=False, watch=recording.after_decision if record else None
+    )
     simulation.submit(jobs)
     with _output.progress(f"simulating {len(jobs)} jobs") as advance:
         simulation.finish(advance)
-    return views.Played(f"{file.name} on {cluster.name}", simulation, [])
+    return views.Played(f"{path.name} on {cluster.name}", simulation, []), recording

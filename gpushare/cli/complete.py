@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,8 +18,23 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from gpushare.client import Client
+    from gpushare.cluster.client import ClusterClient
 
-__all__ = ["choices", "gpus", "jobs", "kernels", "profiles", "program", "reservations", "subjects", "topics", "words"]
+__all__ = [
+    "choices",
+    "gpus",
+    "held",
+    "jobs",
+    "kernels",
+    "profiles",
+    "program",
+    "queued",
+    "queues",
+    "reservations",
+    "subjects",
+    "topics",
+    "words",
+]
 
 ANSWER_WITHIN = 1.0
 Answer = TypeVar("Answer")
@@ -54,6 +69,38 @@ def jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
             for job in found or ()
         ),
     )
+
+
+def queued(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The user's own jobs of the queue: ids, of an array its number, of its jobs once that stands there; names."""
+    return _items(incomplete, _queued(incomplete, lambda _: True))
+
+
+def held(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What `gpushare release` releases: jobs that are held, and reservations."""
+    found = _queued(incomplete, lambda job: job["state"] == "held")
+    return [*reservations(context, parameter, incomplete), *_items(incomplete, found)]
+
+
+def _queued(incomplete: str, wanted: Callable[[dict[str, Any]], bool]) -> list[tuple[str, str]]:
+    import getpass
+
+    jobs = _ask_service(lambda client: client.jobs(user=getpass.getuser())) or ()
+    found: dict[str, str] = {}
+    for job in jobs:
+        if not wanted(job):
+            continue
+        whole = job["array"] is not None and not incomplete.startswith(f"{job['array']}_")
+        found.setdefault(job["array"] if whole else job["id"], job["name"] or job["state"])
+        if job["name"] and incomplete and not incomplete[0].isdecimal():
+            found.setdefault(job["name"], job["state"])
+    return list(found.items())
+
+
+def queues(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Queues of the cluster."""
+    found = _ask_service(lambda client: client.queues()["queues"]) or ()
+    return _items(incomplete, ((one["queue"]["name"], "") for one in found))
 
 
 def profiles(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -126,3 +173,16 @@ def _ask(question: Callable[[Client], Answer]) -> Answer | None:
         return question(find(load_settings()).client(ANSWER_WITHIN))
     except GpushareError:
         return None
+
+
+def _ask_service(question: Callable[[ClusterClient], Answer]) -> Answer | None:
+    from gpushare.cluster.client import find
+
+    try:
+        client = find()
+        if client is None:
+            return None
+        client.timeout = ANSWER_WITHIN
+        return question(client)
+    except (GpushareError, KeyError):
+        return None  # KeyError: this user has no name

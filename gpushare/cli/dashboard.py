@@ -14,8 +14,9 @@ from pathlib import Path
 import click
 
 from gpushare.cli import output as _output
+from gpushare.client import Client
 from gpushare.config import load_settings
-from gpushare.errors import GpushareError
+from gpushare.errors import GpushareError, UsageError
 from gpushare.locate import find
 
 
@@ -23,13 +24,23 @@ from gpushare.locate import find
 @click.option("--port", metavar="PORT", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in this machine's browser.")
 @click.option("--read-only", is_flag=True, help="Only watch: the page changes nothing.")
-def command(port: int, *, opens: bool, read_only: bool) -> None:
+@click.option(
+    "--admin", is_flag=True, help="Print the address of the page that the node's daemon serves, for administrators."
+)
+def command(port: int, *, opens: bool, read_only: bool, admin: bool) -> None:
     """Serve a page with the GPUs, their jobs and what happens on this node, until interrupted.
 
     It listens on 127.0.0.1 only, and asks the daemon with your rights. Everybody who has the address that it prints
     sees and may do what you do: do not pass it on. From another machine forward the port first: ssh -L
     PORT:127.0.0.1:PORT HOST.
+
+    With --admin nothing is served: the daemon serves a page itself if `port` of [dashboard] in its settings says so.
     """
+    if admin:
+        if port or opens or read_only:
+            raise UsageError("--admin goes with no other option: the daemon's settings say what its page may do")
+        _output.echo(Client(_find()).dashboard())
+        return
     asyncio.run(_serve(port, opens=opens, read_only=read_only))
 
 
@@ -37,11 +48,17 @@ def _find() -> Path:
     return find(load_settings()).runtime.api_socket
 
 
+def _find_service() -> Path:
+    from gpushare.cluster.client import need
+
+    return need().api_socket
+
+
 async def _serve(port: int, *, opens: bool, read_only: bool) -> None:
     from gpushare.dashboard.server import Server, listen
 
     load_settings()  # settings with a mistake are an error now, not on the page
-    server = Server(_find, read_only=read_only)
+    server = Server(_find, _find_service, read_only=read_only)
     try:
         runner, port = await listen(server, port)
     except OSError as error:

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.errors import UsageError
 
 
 @click.command(short_help="Show the output of a queued job.")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.queued)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(0), help="Only the last N lines of what is there.")
 def command(*, job: str, follow: bool, lines: int | None) -> None:

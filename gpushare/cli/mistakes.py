@@ -87,6 +87,9 @@ OPTIONS: Mapping[str, str] = {
 }
 """The right option, and the typed ones that it replaces. The first one that the command has counts."""
 
+ANOTHER = {("run", "--for")}
+"""Commands, and their options that mean something else than those above."""
+
 INSTEAD: Mapping[str, str] = {
     "a job is no container: leave it out": "--rm -it -ti --network --volume",
     "write env NAME=VALUE in front of the program": "--env -e",
@@ -254,6 +257,7 @@ def _option_meant(typed: str, command: click.Command, arguments: Sequence[str]) 
     if re.match(r"-\.?[0-9]", typed):
         return f"an amount has no sign: write {typed[1:]}"
     listed = [name for name in [f"-{typed}", *_looked_up(typed, OPTIONS)] if name in known]
+    listed = [name for name in listed if (*arguments[:1], name) not in ANOTHER]
     close = []
     if re.fullmatch(r"--[\w-]+", typed):
         close = nearest(typed, [name for name in known if name.startswith("--")], alike=CLEAR)

@@ -16,7 +16,7 @@ def moment(text: str, now: float, option: str) -> float:
     """The time in seconds, as time.time() gives it: so long before `now`, a time of day, or a date. Raises UsageError,
     which names the option."""
     with contextlib.suppress(UsageError):
-        return now - Setting(text, option).seconds()
+        return max(0.0, now - Setting(text, option).seconds())
     with contextlib.suppress(ValueError):
         return datetime.fromisoformat(text).timestamp()
     with contextlib.suppress(ValueError):

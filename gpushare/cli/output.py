@@ -47,6 +47,12 @@ SHRUNK = 10
 STYLES = {
     "borrowing": "yellow",
     "stopped": "magenta",
+    "hook": "magenta",
+    "asleep": "magenta",
+    "waking": "magenta",
+    "suspending": "magenta",
+    "suspended": "magenta",
+    "resuming": "magenta",
     "asked_back": "bold red",
     "waiting": "magenta",
     "observed": "blue",

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import click
 
-from gpushare.api import Gpu, Job, Outcome, Reservation, UnmanagedProcess
+from gpushare.api import Gpu, Job, JobGpu, Outcome, Reservation, UnmanagedProcess
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
@@ -37,12 +37,15 @@ WIDE = [
     Column("ID"),
     Column("PRIORITY", right=True),
     Column("PEAK", right=True),
+    Column("GPU TIME", right=True),
     Column("UUID"),
     Column("LIMIT FROM"),
     Column("GPU HEALTH"),
 ]
 ENDED = [Column("ID", spare=4), Column("ENDED"), Column("WHY", shrink=True)]
 """With --all: for ended jobs."""
+COMPUTING = Column("GPU%", right=True, spare=8)
+"""In `top`: the part of the time in which the job has the GPU compute."""
 COMMAND = Column("COMMAND", shrink=True, spare=7)
 
 
@@ -140,7 +143,7 @@ def _kept(one: Reservation, *, wide: bool, ended: bool) -> list[list[str]]:
         if ended:
             row += ["-", "-"] if wide else [one["id"], "-", "-"]
         if wide:
-            row += [one["id"], "-", "-", gpu["uuid"], "-", "-"]
+            row += [one["id"], "-", "-", "-", gpu["uuid"], "-", "-"]
         found.append([*row, ""])
     return found
 
@@ -151,12 +154,12 @@ def _outsider(gpu: Gpu, process: UnmanagedProcess, more: int = 0) -> list[str]:
     if process["reason"] == "observed":
         state = "observed"
     row = [str(gpu["index"]), "-", process["user"], str(process["pid"]), "-", format_bytes(process["bytes"])]
-    wide = [process["job"] or "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
+    wide = [process["job"] or "-", "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
     return [*row, "-", "-", "-", state, *(["-"] * more), *wide, process["command"]]
 
 
-def rows(job: Job, *, wide: bool = False, ended: bool = False) -> list[list[str]]:
-    """A line for each of its GPUs."""
+def rows(job: Job, *, wide: bool = False, ended: bool = False, live: bool = False) -> list[list[str]]:
+    """A line for each of its GPUs. `live`: with the part of the time in which it computes now."""
     pids = [str(process["pid"]) for process in job["processes"]]
     pid = pids[0] + (f"+{len(pids) - 1}" if len(pids) > 1 else "") if pids else "-"
     outcome = job["outcome"]
@@ -170,16 +173,28 @@ def rows(job: Job, *, wide: bool = False, ended: bool = False) -> list[list[str]
         loan = format_bytes(gpu["loan"]) if gpu["loan"] and outcome is None else "-"
         row = [str(gpu["index"]), *start, *map(format_bytes, (usage, gpu["request"], gpu["limit"])), loan, state]
         row += past
+        if live:
+            row.append(_part(gpu.get("computing")))
         if wide:
-            row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu["uuid"]]
+            row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu_time(gpu), gpu["uuid"]]
             row += [job["limit_source"] or "-", gpu["health"]]
         found.append([*row, command])
     if not found:  # it is queued, or never had a GPU
-        row = ["-", *start, "-", "-", "-", "-", state, *past]
+        row = ["-", *start, "-", "-", "-", "-", state, *past, *(["-"] if live else [])]
         if wide:
-            row += [job["id"], str(job["priority"]), "-", "-", job["limit_source"] or "-", "-"]
+            row += [job["id"], str(job["priority"]), "-", "-", "-", job["limit_source"] or "-", "-"]
         found.append([*row, command])
     return found
+
+
+def gpu_time(gpu: JobGpu) -> str:
+    """For how long it had the GPU compute."""
+    seconds = gpu.get("gpu_time")
+    return "-" if seconds is None else _output.lasted(seconds)  # an older daemon does not say
+
+
+def _part(computing: float | None) -> str:
+    return "-" if computing is None else f"{computing:.0%}"
 
 
 def _lasted(outcome: Outcome) -> str:

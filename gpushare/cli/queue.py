@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.quantity import format_bytes
 
@@ -30,7 +31,7 @@ SHARES = [
 
 
 @click.command(short_help="List the jobs that `gpushare submit` has queued.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Only this queue's.")
+@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete.queues, help="Only this queue's.")
 @click.option("-u", "--user", metavar="USER", help="Only this user's.")
 @click.option("-m", "--mine", is_flag=True, help="Only yours.")
 @click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended lately.")
@@ -55,8 +56,16 @@ def command(*, queue: str | None, user: str | None, mine: bool, ended: bool, sha
     elif jobs:
         now = time.time()
         _output.print_table(COLUMNS, [_row(job, now) for job in jobs], lambda row: jobs[row]["state"] == "ended")
+        if any(job["state"] == "pending" for job in jobs):
+            _tell_trouble(client.status())
     else:
         _output.echo("no jobs" if ended else "no jobs; `gpushare queue -a` shows those that have ended", err=True)
+
+
+def _tell_trouble(status: dict[str, Any]) -> None:
+    """What jobs wait for in truth, if their engine does not answer."""
+    if status.get("trouble"):
+        _output.note(f"nothing starts: the engine {status['engine']} does not answer: {status['trouble']}")
 
 
 def _row(job: dict[str, Any], now: float) -> list[str]:

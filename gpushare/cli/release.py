@@ -13,7 +13,7 @@ from gpushare.quantity import format_bytes
 
 
 @click.command(short_help="End a reservation, or let a held job start.")
-@click.argument("name", shell_complete=complete.reservations)
+@click.argument("name", shell_complete=complete.held)
 def command(name: str) -> None:
     """End the reservation NAME (or its id). Jobs that run in it keep their request.
 

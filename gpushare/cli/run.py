@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 
 from gpushare.cli import complete
 from gpushare.cli.job_options import JobOptions, flags_of
-from gpushare.env import Setting
+from gpushare.env import HOOKS, Setting
 from gpushare.errors import QuantityError, UsageError
 from gpushare.quantity import parse_duration
 
@@ -91,6 +92,13 @@ def _one_gpu_each(_: click.Context, __: click.Parameter, devices: tuple[str, ...
 own = JobOptions()
 
 
+def _hook_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for hook, kind, text in reversed(HOOKS):
+        metavar = {"cmd": "COMMAND", "url": "URL"}[kind]
+        command = click.option(f"--{hook}-{kind}", metavar=metavar, help=f"{text[0].upper()}{text[1:]}.")(command)
+    return command
+
+
 @click.command(
     cls=RunCommand,
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
@@ -122,6 +130,7 @@ own = JobOptions()
     help="If the request does not fit now, wait: forever, or at most TIME.",
 )
 @click.option("--no-wait", is_flag=True, help="Fail at once if the request does not fit now (the default).")
+@_hook_options
 @own.options("reservation", "lend")
 @own.others()
 @click.option(
@@ -135,6 +144,13 @@ own = JobOptions()
     metavar="WHAT",
     shell_complete=complete.choices("GPUSHARE_VISIBLE"),
     help="What the program sees as the GPU's size: limit or request.",
+)
+@click.option(
+    "--for",
+    "framework",
+    metavar="NAME",
+    shell_complete=complete.choices("GPUSHARE_FOR"),
+    help="The program's framework: vllm, sglang, ollama, jax, tensorflow, torch. Sets what it needs.",
 )
 @click.option(
     "--mode",
@@ -169,6 +185,7 @@ def command(
     no_wait: bool,
     driver: str | None,
     visible: str | None,
+    framework: str | None,
     mode: str | None,
     replace: bool,
     report: Path | None,
@@ -197,8 +214,10 @@ def command(
     flags = {
         "GPUSHARE_PROFILE": profile,
         **flags_of(options),
+        **{f"GPUSHARE_{hook.upper()}_{kind.upper()}": options[f"{hook}_{kind}"] for hook, kind, _ in HOOKS},
         "GPUSHARE_DRIVER": driver,
         "GPUSHARE_VISIBLE": visible,
+        "GPUSHARE_FOR": framework,
         "GPUSHARE_MODE": mode,
         "GPUSHARE_REQUIRE_DAEMON": None if require_daemon is None else str(int(require_daemon)),
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.env import Setting
 from gpushare.errors import CommandNotFound, UsageError
@@ -19,14 +20,26 @@ from gpushare.errors import CommandNotFound, UsageError
     short_help="Queue a program: it is started when GPUs are free, in fair shares.",
     options_metavar="[OPTIONS]",
 )
-@click.option("-q", "--queue", metavar="QUEUE", help="The queue whose share it uses.  [default: your own]")
+@click.option(
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete.queues,
+    help="The queue whose share it uses.  [default: your own]",
+)
 @click.option("--gpus", metavar="N", type=click.IntRange(1), default=1, help="How many GPUs.  [default: 1]")
 @click.option(
     "--request", metavar="AMOUNT", help="Memory guaranteed on each GPU: 25%, 20Gi.  [default: --limit, else whole GPUs]"
 )
 @click.option("--limit", metavar="AMOUNT", help="The most on each GPU. What it uses above its request is borrowed.")
 @click.option("--array", metavar="N", type=click.IntRange(1), help="So many jobs; GPUSHARE_ARRAY_INDEX is 0, 1, ...")
-@click.option("--after", metavar="JOB", multiple=True, help="Start only after JOB has ended well. May be repeated.")
+@click.option(
+    "--after",
+    metavar="JOB",
+    multiple=True,
+    shell_complete=complete.queued,
+    help="Start only after JOB has ended well. May be repeated.",
+)
 @click.option("--time", "limit_time", metavar="TIME", help="Stop it when it has run this long: 8h.")
 @click.option(
     "--requeue/--no-requeue",
@@ -71,7 +84,6 @@ def submission(command: tuple[str, ...], options: Mapping[str, Any], environ: Ma
     """The body of POST /v1/jobs. UsageError for what could not start, found before anything is queued."""
     from gpushare import spawn
     from gpushare.cluster.engines.local.submission import check_environment, limits_now
-    from gpushare.launch import default_name
 
     env = dict(environ)
     check_environment(env, command)
@@ -83,7 +95,7 @@ def submission(command: tuple[str, ...], options: Mapping[str, Any], environ: Ma
         raise
     _warn_of_script(command)
     cwd = _directory()
-    job: dict[str, Any] = {"gpus": options["gpus"], "name": options["name"] or default_name(list(command))}
+    job: dict[str, Any] = {"gpus": options["gpus"], "name": options["name"] or _name_of(command)}
     request = options["request"] or options["limit"]
     named = {"queue": options["queue"], "request": request, "limit": options["limit"], "priority": options["priority"]}
     job |= {name: value for name, value in named.items() if value is not None}
@@ -111,6 +123,14 @@ def submission(command: tuple[str, ...], options: Mapping[str, Any], environ: Ma
     }
 
 
+def _name_of(command: tuple[str, ...]) -> str:
+    """The program's, in letters that a job's name may have."""
+    from gpushare.launch import default_name
+
+    letters = (letter if letter.isprintable() and not letter.isspace() else "_" for letter in default_name(command))
+    return "".join(letters)[:200]
+
+
 def _seconds(text: str | None, option: str) -> float | None:
     return None if text is None else Setting(text, option).seconds()
 
@@ -130,12 +150,23 @@ def _warn_of_script(command: tuple[str, ...]) -> None:
             _output.note(f"there is no {script} here now; it must be there when the job starts")
 
 
+def _check_log(path: Path) -> None:
+    """What would fail when the job starts: its log is opened without following links, and with its user's rights."""
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise UsageError(f"--log: {path} is no regular file", hint="name another file")
+    there = path if path.exists() else next(folder for folder in path.parents if folder.exists())
+    why = "is no directory" if there != path and not there.is_dir() else "is not yours to write to"
+    if why == "is no directory" or not os.access(there, os.W_OK):
+        raise UsageError(f"--log: {path} cannot be written: {there} {why}", hint="name another file")
+
+
 def _log(wanted: str | None, cwd: str, environ: Mapping[str, str]) -> str:
     """The file for its output, with %j and %a in it."""
     if wanted is not None:
         path = Path(cwd, wanted)
         if path.is_dir():
             raise UsageError(f"--log: {path} is a directory", hint=f"name a file in it: --log {wanted}/%j.log")
+        _check_log(path)
         return str(path)
     state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     away = f"your home directory {home} is not there" if home else "you have no home directory (HOME is not set)"

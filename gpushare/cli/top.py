@@ -276,10 +276,10 @@ def _strip(gpu: Gpu, width: int) -> str:
 def _jobs(jobs: list[Job], look: Look, room: int) -> list[str]:
     if not jobs:
         return ["no jobs"]
-    rows = [(job, row) for job in _in_order(jobs, look.sort) for row in ps.rows(job)]
+    rows = [(job, row) for job in _in_order(jobs, look.sort) for row in ps.rows(job, live=True)]
     shown = rows if len(rows) + 1 <= room else _around(rows, look.selected, max(0, room - 2))
     titles, *lines = _output.table(
-        [*ps.COLUMNS, ps.COMMAND],
+        [*ps.COLUMNS, ps.COMPUTING, ps.COMMAND],
         [row for _, row in shown],
         look.size.columns if look.terminal else None,
         dim=lambda index: shown[index][0]["uid"] != os.getuid(),

@@ -1,24 +1,31 @@
-"""Ageing: a job that lack of room has blocked for too long gets nodes reserved, and room collects there.
+"""Ageing: a job that has waited too long for room gets nodes reserved, and room collects there.
 
-At most one job has a reservation: of the classes of highest queue priority and then highest job priority, the one
-that has waited longest. Its queue must be entitled to the job: with nothing else running, job and queue would be
-within share at every level. The nodes are those on which the least is still missing, one for each place a task needs.
-Others start there only if they may be stopped as soon as without them all is complete (`backfill`, which jobs have
-unless they say otherwise or have a minimum run time), or if they would else stop somebody for whom nothing is reserved.
+At most one job has a reservation. Queues of higher priority come first, then jobs of higher priority, then the job
+that has waited longest. Its queue must be entitled to the job: if nothing else ran, the job would be within the share
+of its queue and of every queue above. The nodes reserved are those on which the least is still missing, one for each
+place that a task needs.
 
-So a gang starts at the latest when the jobs that ran on its nodes have ended: newcomers cannot overtake it for ever.
+Other jobs start on these nodes in two cases only. A job with `backfill` may start there, and is stopped as soon as the
+reserved room is complete without it; jobs have `backfill` unless they say otherwise or have a minimum run time. And a
+job may start there that would otherwise stop a running job: then the reservation is made again elsewhere.
+
+So a gang starts at the latest when the jobs that ran on its nodes have ended. Jobs that come later cannot pass it for
+ever.
 """
 
 from __future__ import annotations
 
 from gpushare.cluster.candidates import Bounds, Candidate
+from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code
 from gpushare.cluster.order import ROOM
-from gpushare.cluster.placement import forbidden, wants_of
+from gpushare.cluster.placement import forbidden, gang_of, wants_of
+from gpushare.cluster.search import commit
+from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import FOREVER
-from gpushare.cluster.state import JobClass, JobState, Shape, State
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.victims import Plan, Search, commit
+from gpushare.cluster.victims import Stopping
 
 
 def collects(state: State, shape: Shape) -> bool:
@@ -40,9 +47,9 @@ def may_reserve(state: State, job: JobState, cls: JobClass) -> bool:
 
 
 def reserve(turn: Turn) -> bool:
-    """Give the reservation to who has waited longest, and take it from who does not need it any more.
+    """Give the reservation to the job that has waited longest, and take it from a job that does not need it any more.
 
-    True if it has changed: others may start on these nodes now, or its holder in place of backfilling jobs.
+    True if it has changed: other jobs may start on these nodes now, or its holder in place of backfilling jobs.
     """
     state = turn.state
     after = state.policy.reserve_after
@@ -68,7 +75,7 @@ def reserve(turn: Turn) -> bool:
         nodes = choose(turn, best[1])
         if nodes:
             state.version += 1
-            state.watch.loose = True  # others have fewer nodes, and the holder's are its own
+            state.watch.loose = True  # other jobs have fewer nodes now, and the holder has some of its own
             state.journal.set(state, "reserver", best[1])
             state.journal.set(state.space, "reserved", nodes)
             return True
@@ -76,7 +83,7 @@ def reserve(turn: Turn) -> bool:
 
 
 def _find_aged(turn: Turn, after: float) -> None:
-    """Classes of which one has waited long enough, and when there will be another."""
+    """Note the classes of which a job has waited long enough, and when there will be another."""
     state = turn.state
     aged: dict[JobClass, None] = {}
     later = FOREVER
@@ -92,11 +99,11 @@ def _find_aged(turn: Turn, after: float) -> None:
 
 
 def release(turn: Turn) -> None:
-    """Nodes are for everybody again: whoever was held back by it tries again."""
+    """There is no reservation any more: jobs that it held back are tried again."""
     state = turn.state
     state.journal.set(state, "reserver", None)
     state.journal.set(state.space, "reserved", 0)
-    state.version += 1  # who could not be moved or stopped for any good may be now
+    state.version += 1  # a move or a stop that was of no use may be of use now
     state.watch.publish_all()
     for shape in state.shapes.values():
         for name in ("full", "full_more"):
@@ -138,20 +145,17 @@ def complete(turn: Turn) -> bool:
     job = state.reserver
     if job is None or job.places or not state.backfills:
         return False
-    shape = job.cls.shape
-    rung = shape.rungs - 1
     found = {}
     for seq in sorted(state.backfills):
         cls = state.by_seq[seq].cls
         if not cls.preemptible:
             continue
         found[cls] = Candidate((0, 0), 0, cls)
-    mark = state.mark()
-    search = Search(turn, job, wants_of(job, rung, False), list(found.values()), Bounds())
-    search.mask = state.space.mask(shape.selector) & state.space.reserved
-    search.only = state.backfills
+    nodes = state.space.mask(job.cls.shape.selector) & state.space.reserved
+    gang = gang_of(state, job.cls, job, more=False)
+    search = Stopping(turn, gang, nodes, list(found.values()), Bounds(), only=state.backfills)
     if not search.run():
-        state.undo(mark)
+        state.undo(search.mark)
         return False
-    commit(turn, Plan(search, rung, False, mark), Code.BACKFILL_OVER)
+    commit(turn, search)
     return True

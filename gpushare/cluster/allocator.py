@@ -2,22 +2,26 @@
 
 This file has what others call. What decides, in the order in which a decision needs it:
 
-    transaction.py one turn: events, what follows from them; or nothing has changed
+    transaction.py one cycle: events, what follows from them; or nothing has changed
     apply.py       what each event means for the state     nodes.py, attempts.py, losses.py: of nodes and attempts
     shares.py      fair shares: exact weighted max-min
     decide.py      the cycle: in which order the ways to start jobs are tried
-    news.py        what has changed, and whom that wakes
+    news.py        what has changed, and which asks that wakes
     starting.py    starting what fits                           room.py    making room for the others
     order.py       the order of queues and jobs
     placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
-    moves.py       room by moving others
-    elastic.py     room by shrinking others; growing back
-    victims.py     room by reclaim and preemption               candidates.py, clearing.py, floors.py, proof.py
-    exact.py       the fewest to stop and to move, where the searches of these two may have found too many
-    rules.py       what may be done to a job that runs, and what harm it does
-    ageing.py      reservations for who has waited too long
+    rules.py       what may be done to a job that runs, and what harm it does: one table
+    search.py      room for a gang: one search, by one of these means
+        moves.py       others move
+        elastic.py     others shrink; they grow back
+        victims.py     others are stopped, by reclaim or preemption
+                       candidates.py, holders.py, floors.py, proof.py: which may be, where they are, how few, the check
+        clearing.py    the cheapest way to make room for one task on one node
+        widening.py    fewer to stop and to move, where the first answer may be too many           overlay.py
+    ageing.py      reservations for jobs that have waited too long
     watch.py       what each blocked class waits for
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo
+    queues.py, jobs.py, shapes.py, lists.py   what the ledger is about
     explain.py     why, and what would change it                snapshot.py   the whole state as text, and back
 
 `validate()` checks every invariant and runs after every event of every test.
@@ -161,6 +165,11 @@ class Allocator:
     def jobs(self) -> Mapping[str, JobView]:
         """Waiting and running jobs by name, as they are when they are looked up. What has ended is forgotten."""
         return _View(self._state.jobs, views.job)
+
+    @property
+    def holding(self) -> tuple[str, ...]:
+        """Names of the jobs that have places, in the order in which they came."""
+        return tuple(name for name, job in self._state.jobs.items() if job.places)
 
     @property
     def queues(self) -> Mapping[str, QueueView]:

@@ -14,6 +14,7 @@ from typing import Any
 from gpushare.cluster import ageing, attempts, nodes
 from gpushare.cluster.attempts import forget_parked, park, unpark
 from gpushare.cluster.checks import bad, check_job, check_moment, check_number, check_queue
+from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.losses import forget_leaving
 from gpushare.cluster.model import (
     Code,
@@ -50,9 +51,10 @@ from gpushare.cluster.news import open_limit
 from gpushare.cluster.nodes import first
 from gpushare.cluster.order import is_open
 from gpushare.cluster.quantity import format_gpus
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import may_backfill
 from gpushare.cluster.space import FOREVER
-from gpushare.cluster.state import JobClass, JobState, QueueState, State
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
 from gpushare.errors import NoSuchJob
 from gpushare.nearest import did_you_mean
@@ -196,7 +198,7 @@ def enter(turn: Turn, spec: Job) -> JobState:
         state.journal.set(cls, "movable", True)
     if state.leaving:
         job.attempt = max((attempt for name, attempt in state.leaving if name == spec.id), default=0)
-    state.enter(job, state.demand_of(cls.shape) if cls.shape.by_bytes else cls.demand)
+    state.enter(job, cls.shape.demand(state.space) if cls.shape.by_bytes else cls.demand)
     return job
 
 

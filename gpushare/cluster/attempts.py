@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpushare.cluster import ageing
+from gpushare.cluster.jobs import NOTHING_SEEN, JobState
 from gpushare.cluster.losses import forget_leaving, give_up, lose_places
 from gpushare.cluster.model import Code, Place, Reason, Started, StartFailed, Stopped, StopRefused, TasksLost
 from gpushare.cluster.nodes import rest
 from gpushare.cluster.space import FOREVER
-from gpushare.cluster.state import NOTHING_SEEN, JobState, State
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
 
 MOST_DOUBLINGS = 6
@@ -125,7 +126,7 @@ def unpark(turn: Turn, job: JobState) -> None:
     """It waits as others do."""
     state, cls = turn.state, job.cls
     forget_parked(state, job)
-    state.ask(job, state.demand_of(cls.shape))
+    state.ask(job, cls.shape.demand(state.space))
     state.enlist(cls.pending, job.seq)
     state.open(cls)
 

@@ -16,11 +16,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from heapq import heapify, heappop, heapreplace, merge
 from typing import NamedTuple
 
+from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.lists import Run
 from gpushare.cluster.model import Place
 from gpushare.cluster.order import ENDLESS, ratio
-from gpushare.cluster.rules import Barrier, How, barrier, harm
+from gpushare.cluster.queues import QueueState
+from gpushare.cluster.rules import Barrier, Harm, How, barrier, cost, loss
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import JobClass, JobState, QueueState, Run
 from gpushare.cluster.turn import Turn
 
 NOTHING: Mapping[QueueState, int] = {}
@@ -251,11 +253,25 @@ def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
 
 
 def allows(turn: Turn, job: JobState, how: How) -> bool:
-    """Do the rules allow this now? What was given in this cycle can be taken in the next, which is to follow."""
+    """Do the rules allow this now?"""
     why = barrier(job, how, turn.now, turn.number)
+    _note(turn, why)
+    return why is None
+
+
+def harm(turn: Turn, job: JobState, how: How) -> Harm | None:
+    """What this would do to the job; None if the rules forbid it now."""
+    found = cost(job, how, turn.state.policy, turn.now, turn.number)
+    if isinstance(found, Harm):
+        return found
+    _note(turn, found)
+    return None
+
+
+def _note(turn: Turn, why: Barrier | None) -> None:
+    """What was given in this cycle can be taken in the next, which is to follow."""
     if why is Barrier.GIVEN_NOW:
         turn.again = True
-    return why is None
 
 
 def in_order(
@@ -297,8 +313,8 @@ def _least_lost(candidates: Sequence[Candidate], turn: Turn) -> Iterator[JobStat
     """The jobs of one queue's classes, which come in order: lowest priority first, then the least work lost."""
     by_seq, now = turn.state.by_seq, turn.now
 
-    def loss(run: Run) -> tuple[float, int, int]:
-        return harm(by_seq[run[2]], now)
+    def lost(run: Run) -> tuple[float, int, int]:
+        return loss(by_seq[run[2]], now)
 
     begin = 0
     while begin < len(candidates):
@@ -309,7 +325,7 @@ def _least_lost(candidates: Sequence[Candidate], turn: Turn) -> Iterator[JobStat
         if end == begin + 1 and alike(candidates[begin].cls):
             runs = candidates[begin].cls.running.newest_first()
         else:
-            runs = merge(*(_by_loss(one.cls, loss) for one in candidates[begin:end]), key=loss)
+            runs = merge(*(_by_loss(one.cls, lost) for one in candidates[begin:end]), key=lost)
         for run in runs:
             yield by_seq[run[2]]
         begin = end
@@ -321,5 +337,5 @@ def alike(cls: JobClass) -> bool:
     return not (shape.elastic or shape.by_bytes or shape.rungs > 1 or cls.checkpoints)
 
 
-def _by_loss(cls: JobClass, loss: Callable[[Run], tuple[float, int, int]]) -> Iterable[Run]:
-    return cls.running.newest_first() if alike(cls) else sorted(cls.running, key=loss)
+def _by_loss(cls: JobClass, lost: Callable[[Run], tuple[float, int, int]]) -> Iterable[Run]:
+    return cls.running.newest_first() if alike(cls) else sorted(cls.running, key=lost)

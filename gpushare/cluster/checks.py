@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpushare.cluster.model import MOST_GPUS_OF_NODE, Job, Node, Policy, Queue, Tasks
+from gpushare.cluster.model import Job, Node, Policy, Queue, Tasks
+from gpushare.cluster.nouns import MOST_GPUS_OF_NODE
 from gpushare.cluster.quantity import MICRO, MOST, format_gpus
 from gpushare.errors import UsageError
 from gpushare.quantity import format_bytes

@@ -54,6 +54,15 @@ class ClusterClient:
         """By id or, of those that are not over, by name."""
         return self._call("GET", _job(id))
 
+    def history(self, since: float, until: float, step: float, queue: str | None = None) -> dict[str, Any]:
+        """{"kept", "step", "cut", "series"}: micro-GPUs of each queue over time (seconds since 1970)."""
+        said = {"since": f"{since:.3f}", "until": f"{until:.3f}", "step": f"{step:.3f}"}
+        return self._call("GET", _target("/v1/history", **said, queue=queue))
+
+    def overview(self) -> dict[str, Any]:
+        """The cluster at a glance, as service/overview.py says."""
+        return self._call("GET", "/v1/overview")
+
     def cancel(self, id: str, *, now: bool = False) -> dict[str, Any]:
         """A job, or all of an array; `now`: without grace."""
         return self._call("DELETE", _target(_job(id), now="1" if now else None))
@@ -67,9 +76,10 @@ class ClusterClient:
     def explain(self, id: str) -> dict[str, Any]:
         return self._call("GET", f"{_job(id)}/explain")
 
-    def events(self, since: int = 0, job: str | None = None) -> list[dict[str, Any]]:
-        """Those after this number that the service still has."""
-        events: list[dict[str, Any]] = self._call("GET", _target("/v1/events", since=str(since), job=job))["events"]
+    def events(self, since: int = 0, job: str | None = None, *, begin: float = 0.0) -> list[dict[str, Any]]:
+        """Those after this number, and not before that time, that the service still has."""
+        target = _target("/v1/events", since=str(since), job=job, **{"from": f"{begin:.3f}"})
+        events: list[dict[str, Any]] = self._call("GET", target)["events"]
         return events
 
     def follow(self, since: int = 0, job: str | None = None) -> Events[dict[str, Any]]:

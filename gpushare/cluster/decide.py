@@ -1,25 +1,23 @@
 """What to do now: the order in which the ways to start a job are tried.
 
-    1. Start what fits, queues within quota and share first: they have a right to the room.
-    2. For those of them that still wait: move others, shrink others, reclaim, preempt.
-    3. Start what fits of the others: idle GPUs are for whoever can use them.
-    4. For these: move, shrink, preempt.
+    1. Start the entitled jobs that fit: those with which their queues stay within quota or share.
+    2. Make room for the entitled jobs that still wait: move others, shrink others, reclaim, preempt.
+    3. Start the other jobs that fit: they may use what is idle.
+    4. Make room for these: move, shrink, preempt.
 
-Borrowers come after the rightful have had all means, so nothing is started in one step only to be evicted in the
-next. After each success gates are opened again and the round begins anew, until nothing more can be done. A job is
-evicted at most once in a turn and may not take from others in the turn in which it was, and from what was given a
-place in a turn none is taken in it; so a turn ends.
+Jobs that are not entitled come last, so none of them is started in one step only to be evicted in the next. After each
+success the steps begin again, until nothing more can be done. That comes to an end: in one cycle a job is evicted at
+most once, a job that was evicted takes nothing from others, and nothing is taken from a job that was given a place.
 
 A class whose first job cannot start has a gate: the reason. What must change is kept as keys in watch.py, and only
-those who listen to what has changed are looked at again, which is why an event costs what it changes and not what
-there is.
+classes that listen to what has changed are looked at again. So an event costs what it changes and not what there is.
 """
 
 from __future__ import annotations
 
 from gpushare.cluster import ageing, elastic
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.moves import consolidate
 from gpushare.cluster.news import hear, settle
 from gpushare.cluster.order import ABOVE, WITHIN_SHARE
 from gpushare.cluster.placement import (
@@ -29,9 +27,8 @@ from gpushare.cluster.placement import (
     place_task,
     wants_of,
 )
-from gpushare.cluster.room import make_room, stop_others
+from gpushare.cluster.room import make_room, mildly, stop_others
 from gpushare.cluster.starting import attempt, start, start_reserved
-from gpushare.cluster.state import JobState
 from gpushare.cluster.turn import Turn, spread
 
 
@@ -85,15 +82,15 @@ def _end_protections(turn: Turn) -> None:
 
 
 def _first_come_others(job: JobState) -> bool:
-    """Does somebody of higher priority in its queue wait, for whom it might have to go?"""
+    """Does a job of higher priority wait in its queue, for which it might have to go?"""
     return any(cls.priority > job.cls.priority and len(cls.pending) for cls in job.queue.classes.values())
 
 
 def complete_or_stop(turn: Turn, job: JobState) -> None:
-    """A job was found running in part: start what is missing, if need be in place of whom it may take from, or stop
-    it. It comes last: by then all others have had what is theirs."""
+    """A job was found running in part: start what is missing, if need be in place of jobs from which it may take, or
+    stop it. It comes last: by then all other jobs have had what they are entitled to."""
     cls = job.cls
-    if complete_gang(turn, job) or consolidate(turn, cls, job, True) or elastic.shrink(turn, cls, job, True):
+    if complete_gang(turn, job) or mildly(turn, cls, job, True):
         return
     queue = cls.queue
     after = queue.allocated + more_charge(turn.state, cls, wants_of(job, job.rung, True))

@@ -1,10 +1,10 @@
-"""Jobs with a ladder: shrink them before anybody is evicted, grow them back when there is room and time has passed.
+"""Jobs with a ladder: they shrink before any job is evicted, and grow back when there is room and time has passed.
 
-A rung below the top is what its owner can do with, so what lies between is lent, and goes first: lowest priority
-first, newest first, each only as far down as is needed. Within a queue everyone may ask for it; between queues the
-rule is that of reclaim. A job that was shrunk, or started small, stays so for Policy.grow_hold and grows after that as
-far as there is room that no waiting job can use: highest priority first, oldest first. While somebody waits who is in
-his right nothing grows above what its queue may keep: it would be taken from it at once.
+A job says with its ladder that it can do with less. So jobs with a ladder give first: those of the lowest priority,
+of these the newest, each only as far down as is needed. A job may ask this of every job of its own queue; of jobs of
+other queues where reclaim may take from these queues. A job that was shrunk, or started small, stays so for
+Policy.grow_hold. After that it grows as far as there is room that no waiting job can use: highest priority first,
+oldest first. While an entitled job waits, nothing grows above what its queue may keep: it would lose that at once.
 """
 
 from __future__ import annotations
@@ -14,41 +14,28 @@ from heapq import merge
 from itertools import groupby, islice
 
 from gpushare.cluster.candidates import allows, entitled, reclaimable
-from gpushare.cluster.model import Code, Place, Reason
-from gpushare.cluster.placement import Want, allowed_nodes, forbidden, more_charge, next_charge, take, wants_of
+from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.model import Code, Reason
+from gpushare.cluster.placement import Gang, Want, allowed_nodes, forbidden, gang_of, next_charge
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import How
+from gpushare.cluster.search import Search, Way
 from gpushare.cluster.space import NodeState, Space, fit_on
-from gpushare.cluster.state import JobClass, JobState, QueueState
 from gpushare.cluster.turn import Turn
 from gpushare.cluster.watch import OVER
 
 
-def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
-    """Start the job in the room that others give up on their ladders."""
-    state = turn.state
-    if not state.tall:
-        return False
-    rung = job.rung if more else cls.shape.rungs - 1
-    wants = wants_of(job, rung, more)
-    charge = more_charge(state, cls, wants) if more else cls.charge
-    mark = state.mark()
-    search = _Search(turn, job, wants, _givers(turn, cls, charge))
-    if not search.run() or forbidden(cls, sum(place.charge for place in search.placed)) is not None:
-        state.undo(mark)
-        return False
-    names = []
-    for giver in search.shrunk:
-        data = {"for_job": job.job.id, "shrunk": giver.job.id}
-        turn.shrunk(giver, job.job.id, Reason(Code.SHRUNK, data))
-        names.append(giver.job.id)
-    why = Reason(Code.SHRUNK, {"shrunk": tuple(names)})
-    search.placed.sort()
-    if more:
-        turn.extend(job, search.placed, why)
-    else:
-        turn.begin(job, search.placed, rung, why)
-    return True
+def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Search | None:
+    """The room for the job that others give up on their ladders."""
+    if not turn.state.tall:
+        return None
+    gang = gang_of(turn.state, cls, job, more=more)
+    search = Shrinking(turn, gang, _givers(turn, cls, gang.charge))
+    if search.givers and search.place_all() and search.shrunk and search.holds():
+        return search
+    turn.state.undo(search.mark)
+    return None
 
 
 def _givers(turn: Turn, cls: JobClass, charge: int) -> list[JobClass]:
@@ -62,33 +49,18 @@ def _by_priority(cls: JobClass) -> int:
     return cls.priority
 
 
-class _Search:
-    def __init__(self, turn: Turn, job: JobState, wants: list[Want], givers: list[JobClass]) -> None:
-        self.turn = turn
-        self.state = turn.state
-        self.job = job
-        self.wants = wants
+class Shrinking(Search):
+    """Those who are in the way shrink, and stay where they are."""
+
+    def __init__(self, turn: Turn, gang: Gang, givers: list[JobClass]) -> None:
+        super().__init__(turn, gang, allowed_nodes(turn.state, gang.job))
         self.givers = givers
         self.allowed = set(givers)
-        self.placed: list[Place] = []
-        self.shrunk: dict[JobState, None] = {}
 
-    def run(self) -> bool:
-        if not self.givers:
-            return False
-        mask = allowed_nodes(self.state, self.job)
-        for want in self.wants:
-            found = self.state.space.find(want.need, mask)
-            if found is not None:
-                self.placed.append(take(self.state, self.job, want, *found))
-            elif not self._squeeze(want, mask):
-                return False
-        return bool(self.shrunk)
-
-    def _squeeze(self, want: Want, mask: int) -> bool:
+    def ways(self, want: Want) -> Iterator[Way]:
         """The node on which the fewest have to shrink, of the first so many."""
         best: tuple[int, int] | None = None
-        for node in islice(self._nodes(want, mask), self.state.policy.search_width):
+        for node in islice(self._nodes(want), self.state.policy.search_width):
             mark = self.state.mark()
             changed = self._on(want, node)
             self.state.undo(mark)
@@ -96,18 +68,15 @@ class _Search:
                 best = len(changed), node.number
                 if len(changed) == 1:
                     break
-        if best is None:
-            return False
-        node = self.state.space.nodes[best[1]]
-        changed = self._on(want, node)
-        assert changed is not None
-        self.shrunk.update(dict.fromkeys(changed))
-        gpus = fit_on(node, want.need)
-        assert gpus is not None
-        self.placed.append(take(self.state, self.job, want, node, gpus))
+        if best is not None:
+            yield Way(self.state.space.nodes[best[1]], ())
+
+    def clear(self, want: Want, way: Way) -> bool:
+        self.shrunk.update(dict.fromkeys(self._on(want, way.node) or ()))
+        self.land(want, way.node)
         return True
 
-    def _nodes(self, want: Want, mask: int) -> Iterator[NodeState]:
+    def _nodes(self, want: Want) -> Iterator[NodeState]:
         """Where there would be room if all went down as far as they can, in the order in which jobs are to shrink."""
         seen = 0
         by_seq, by_name = self.state.by_seq, self.state.space.by_name
@@ -116,7 +85,7 @@ class _Search:
                 for place in by_seq[seq].ordered:
                     node = by_name[place.node]
                     bit = 1 << node.number
-                    if mask & bit and not seen & bit:
+                    if self.mask & bit and not seen & bit:
                         seen |= bit
                         if self._could_hold(node, want):
                             yield node
@@ -133,14 +102,14 @@ class _Search:
         return sum(left >= amount for left in reach) >= want.need.gpus
 
     def _giving(self, node: NodeState) -> list[JobState]:
-        """Those on the node that may shrink, in their order."""
+        """Jobs on the node that may shrink, in the order in which they do."""
         jobs = [self.state.by_seq[seq] for seq in node.jobs]
         able = [one for one in jobs if one.cls in self.allowed and one is not self.job]
         found = [one for one in able if allows(self.turn, one, How.SHRINK)]
         return sorted(found, key=lambda one: (one.cls.priority, -one.seq))
 
     def _on(self, want: Want, node: NodeState) -> list[JobState] | None:
-        """Shrink those on the node until the task fits, then let go up again whoever need not have."""
+        """Shrink jobs on the node until the task fits; then those go up again that need not have. None: no fit."""
         changed: list[tuple[JobState, int]] = []
         for giver in self._giving(node):
             before = giver.rung
@@ -185,7 +154,7 @@ def room_for(turn: Turn, job: JobState, rung: int) -> bool:
 
 
 def grow(turn: Turn) -> None:
-    """Give back what was lent, to those whose hold is over."""
+    """Let jobs grow that were shrunk, or started small, long enough ago."""
     state = turn.state
     rightful = [
         cls
@@ -206,7 +175,7 @@ def grow(turn: Turn) -> None:
 
 
 def growing(turn: Turn) -> list[JobState]:
-    """Jobs whose hold is over and on one of whose GPUs there is so much room, in the order in which they grow."""
+    """Jobs that may grow by now and have a GPU with room for it, in the order in which they grow."""
     state, space = turn.state, turn.state.space
     if not state.shrunk:
         return []
@@ -230,7 +199,7 @@ def _on_any(job: JobState, nodes: int, space: Space) -> bool:
 
 
 def exposed(queue: QueueState, rightful: Iterable[JobClass]) -> bool:
-    """Does it hold what one of these, which wait and are in their right, might take from it?"""
+    """Does the queue hold something that one of these entitled jobs, which wait, might take from it?"""
     if queue.quota is None:
         return False
     return any(

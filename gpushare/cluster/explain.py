@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from gpushare.cluster import views
 from gpushare.cluster.candidates import candidates_for_preempt, candidates_for_reclaim
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import (
-    USUAL_MEMORY,
     Code,
     Event,
     Explanation,
@@ -30,11 +30,13 @@ from gpushare.cluster.model import (
     QueueChanged,
     Reason,
 )
+from gpushare.cluster.nouns import USUAL_MEMORY
 from gpushare.cluster.placement import forbidden, forbidden_reason, why_no_room
 from gpushare.cluster.quantity import MICRO, format_gpus
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import Barrier, How, barrier, guarded_until
 from gpushare.cluster.space import FOREVER
-from gpushare.cluster.state import JobState, QueueState, State
+from gpushare.cluster.state import State
 from gpushare.cluster.transaction import Transactions
 from gpushare.quantity import count, format_bytes, format_duration
 
@@ -260,7 +262,7 @@ def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
     shape, selector = job.cls.shape, job.job.selector
     if selector.nodes:
         return []
-    memories = state.memories(shape)
+    memories = shape.memories(state.space)
     in_bytes = [group.needs[-1].amount for group in shape.groups if group.needs[0].in_bytes]
     memory = max([*memories, *in_bytes], default=USUAL_MEMORY)
     steps: list[tuple[str, Event]] = []

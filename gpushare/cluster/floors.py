@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from gpushare.cluster.candidates import allows
+from gpushare.cluster.jobs import JobClass
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, Space
-from gpushare.cluster.state import JobClass
 from gpushare.cluster.turn import Turn
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place, Reason
-from gpushare.cluster.state import JobState, State
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpushare.cluster.state import QueueState, Shape, State
+from gpushare.cluster.queues import QueueState
+from gpushare.cluster.shapes import Shape
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
 from gpushare.cluster.watch import ANY, FREED, OVER, About, Key
 
@@ -10,7 +12,7 @@ from gpushare.cluster.watch import ANY, FREED, OVER, About, Key
 def settle(turn: Turn) -> bool:
     """Divide the shares again; whether any has changed."""
     state, watch = turn.state, turn.state.watch
-    changed = state.settle_shares()
+    changed = state.divide_shares()
     for queue in changed:
         if not queue.children and queue.allocated < queue.share:
             # What one arrival adds is shared by all queues that want more, and far too little for a job of any.

@@ -22,8 +22,9 @@ from gpushare.cluster.model import (
     Reason,
 )
 from gpushare.cluster.news import open_shape
+from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import BROKEN, FOREVER, NodeState
-from gpushare.cluster.state import Shape, State
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
 
 
@@ -84,7 +85,7 @@ def _nodes_changed(state: State) -> None:
 
 def _found_possible(state: State, shape: Shape) -> bool:
     """Whether some node could hold it is looked at again; whether that has changed."""
-    possible = state.too_large(shape) is None
+    possible = shape.too_large(state.space) is None
     if possible == shape.possible:
         return False
     state.journal.set(shape, "possible", possible)
@@ -95,7 +96,7 @@ def _found_possible(state: State, shape: Shape) -> bool:
 
 
 def _estimate_again(state: State, shape: Shape) -> None:
-    charge, demand = state.least_charge(shape), state.demand_of(shape)
+    charge, demand = shape.least_charge(state.space), shape.demand(state.space)
     for cls in shape.classes:
         state.journal.set(shape, "cheapest", charge)
         if cls.charge != charge:

@@ -1,14 +1,16 @@
-"""Whose turn it is: from the top of the tree down, the child whose job may come next, by
+"""Which job is next: from the top of the tree down, the child that comes first by
 
     1. tier        with this job the queue is still within its quota (0), its share (1), or above both (2)
     2. priority    the higher class
     3. ratio       allocated with this job / share: weighted max-min, one job at a time
     4. ratio       the same without the job
-    5. order       the queue that came first
+    5. served      the queue whose latest start is longest ago: equal queues take turns
+    6. order       the queue that came first
 
-and in a leaf the job of the highest priority, gangs before further tasks of elastic jobs, the oldest first; but while
-it is the turn of the rightful, before these what the leaf has a right to: else an older job that is too large for that
-would keep a smaller one back until borrowers have taken the room, and these would be stopped for it at once.
+and in a leaf the job of the highest priority, gangs before further tasks of elastic jobs, the oldest first. While only
+entitled jobs are started, jobs that fit within the leaf's quota or share go before others of the same priority: else an
+older job that is too large for that would keep a smaller one back until other queues have borrowed the room, and these
+would be stopped for it at once.
 
 The order is a heap per inner queue, built for the queues that have something to try. Starting a job changes the
 standing of its own path only, so only that is put in its place again.
@@ -19,14 +21,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
+from gpushare.cluster.jobs import JobClass
 from gpushare.cluster.model import Code
-from gpushare.cluster.state import JobClass, QueueState
+from gpushare.cluster.queues import QueueState
 
 WITHIN_QUOTA, WITHIN_SHARE, ABOVE = 0, 1, 2
 
 ENDLESS = 10**18
 
-Rank = tuple[int, int, int, int, int]
+Rank = tuple[int, int, int, int, float, int]
 
 ROOM = frozenset({Code.NO_SPACE, Code.RESERVED, Code.NO_NODE})
 """Codes of gates that lack of room has closed."""
@@ -35,10 +38,16 @@ ROOM = frozenset({Code.NO_SPACE, Code.RESERVED, Code.NO_NODE})
 def standing(queue: QueueState, charge: int) -> Rank:
     """The sort key of a queue whose next job costs so much; kept until the queue's numbers change."""
     kept = queue.standing
-    if kept is not None and kept[0] == charge and kept[1] == queue.allocated and kept[2] == queue.share:
-        return kept[3]
+    if (
+        kept is not None
+        and kept[0] == charge
+        and kept[1] == queue.allocated
+        and kept[2] == queue.share
+        and kept[3] == queue.served
+    ):
+        return kept[4]
     rank = _standing(queue, charge)
-    queue.standing = (charge, queue.allocated, queue.share, rank)
+    queue.standing = (charge, queue.allocated, queue.share, queue.served, rank)
     return rank
 
 
@@ -47,7 +56,7 @@ def _standing(queue: QueueState, charge: int) -> Rank:
     after = before + charge
     share = queue.share
     tier = WITHIN_QUOTA if queue.quota is None or after <= queue.quota else WITHIN_SHARE if after <= share else ABOVE
-    return tier, -queue.spec.priority, ratio(after, share), ratio(before, share), queue.order
+    return tier, -queue.spec.priority, ratio(after, share), ratio(before, share), queue.served, queue.order
 
 
 def ratio(allocated: int, share: int) -> int:
@@ -140,7 +149,7 @@ class Order:
         return None if rank[0] > self.highest_tier else (rank, queue)
 
     def pop(self, root: QueueState) -> tuple[JobClass, bool] | None:
-        """The class whose turn it is; it stays until update() is told what came of it."""
+        """The class that is next; it stays so until update() is told what came of it."""
         heap = self.heaps.get(root)
         if not heap:
             return None

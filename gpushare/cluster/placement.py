@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare.cluster.model import USUAL_MEMORY, Code, Place, Reason, Selector
+from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.model import Code, Place, Reason, Selector
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.queues import QueueState
+from gpushare.cluster.shapes import Shape, TaskShape
 from gpushare.cluster.space import Need, NodeState
-from gpushare.cluster.state import JobClass, JobState, QueueState, Shape, State, TaskShape
+from gpushare.cluster.state import State
 from gpushare.quantity import count, format_bytes
 
 
@@ -22,6 +25,25 @@ class Want(NamedTuple):
     group: int
     task: int
     need: Need
+
+
+class Gang(NamedTuple):
+    """Tasks of one job that get places together, or none does."""
+
+    job: JobState
+    more: bool
+    """The job runs: what its gang lacks, or its next task. Else all tasks that it needs to start."""
+    rung: int
+    wants: list[Want]
+    charge: int
+    """What they cost at least (micro)."""
+
+
+def gang_of(state: State, cls: JobClass, job: JobState, *, more: bool) -> Gang:
+    """What the job needs: on its rung if it runs, else on the last."""
+    rung = job.rung if more else cls.shape.rungs - 1
+    wants = wants_of(job, rung, more)
+    return Gang(job, more, rung, wants, more_charge(state, cls, wants) if more else cls.charge)
 
 
 def forbidden(cls: JobClass, charge: int) -> tuple[Code, QueueState] | None:
@@ -107,7 +129,7 @@ def affordable(state: State, cls: JobClass, wants: Sequence[Want], mask: int) ->
     Bytes are a larger part of a smaller GPU."""
     if not cls.shape.by_bytes or len(state.space.models) == 1:
         return mask
-    memories = state.memories(cls.shape)
+    memories = cls.shape.memories(state.space)
     if not memories:
         return mask
     least = sum(want.need.charge(memories[-1]) for want in wants)
@@ -170,7 +192,7 @@ def no_space(state: State, shape: Shape, mask: int | None = None) -> Reason:
 
 def largest_possible(state: State, shape: Shape) -> Reason | None:
     """A reason why no node that it selects could hold one of its tasks, even if empty; None if one can."""
-    found = state.too_large(shape)
+    found = shape.too_large(state.space)
     if found is None and state.space.alive:
         return None
     need, node = found or (shape.groups[0].needs[-1], None)
@@ -235,5 +257,5 @@ def next_charge(state: State, cls: JobClass, more: bool) -> int:
 
 
 def more_charge(state: State, cls: JobClass, wants: list[Want]) -> int:
-    memories = state.memories(cls.shape)
-    return sum(want.need.charge(memories[-1] if memories else USUAL_MEMORY) for want in wants)
+    memory = cls.shape.usual_memory(state.space)
+    return sum(want.need.charge(memory) for want in wants)

@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare.cluster.candidates import Bounds, Unit, within
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.placement import forbidden
-from gpushare.cluster.state import JobState, QueueState
+from gpushare.cluster.queues import QueueState
 
 
 def holds(

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster.document import FileError, Item, parse_line, read_text
-from gpushare.cluster.model import MOST_GPUS_OF_NODE, Job, JobRestored, Node, Place, Policy, Queue, Selector, Tasks
+from gpushare.cluster.model import Job, JobRestored, Node, Place, Policy, Queue, Selector, Tasks
+from gpushare.cluster.nouns import MOST_GPUS_OF_NODE
 from gpushare.cluster.quantity import MICRO, bytes_of_share
 
 __all__ = [

@@ -96,6 +96,8 @@ SENTENCES: Mapping[Code, str | tuple[str, ...]] = {
     Code.QUOTA: "the quota of {queue} is {quota}, non-preemptible jobs hold {allocated} and need {need} more",
     Code.NO_SPACE: (
         "{free:whole GPU is|whole GPUs are} free, the largest part of another is {part}, {asked} is needed",
+        "{none} is free, {tasks:block} of {need} are needed",
+        "{none} is free, {need:is|are} needed",
         "{free:GPU is|GPUs are} free, the largest block is {largest}, {tasks:block} of {need} are needed",
         "{free:GPU is|GPUs are} free, the largest block is {largest}, {need:is|are} needed",
     ),
@@ -133,6 +135,8 @@ class Reason:
         shown = {name: _Shown(text) for name, text in self._texts()}
         if "part" in shown:
             shown["asked"] = _Shown(_asked(self.data))
+        if self.data.get("free") == 0:
+            shown["none"] = _Shown("no GPU")
         sentences = SENTENCES[self.code]
         for sentence in (sentences,) if isinstance(sentences, str) else sentences:
             try:

@@ -7,23 +7,27 @@ from itertools import count
 
 from gpushare.cluster import ageing, elastic
 from gpushare.cluster.candidates import entitled
+from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code, Place
 from gpushare.cluster.moves import consolidate, could_consolidate
 from gpushare.cluster.news import settle
 from gpushare.cluster.order import ROOM, standing
 from gpushare.cluster.placement import (
+    Gang,
     affordable,
     allowed_nodes,
     forbidden,
+    gang_of,
     next_charge,
     place_task,
     wants_of,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.search import commit, give
+from gpushare.cluster.shapes import Shape
 from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place
-from gpushare.cluster.state import JobClass, JobState, Shape
 from gpushare.cluster.turn import Turn, spread
-from gpushare.cluster.victims import commit, preempt, reclaim
+from gpushare.cluster.victims import preempt, reclaim
 from gpushare.cluster.watch import ANY, FREED, NEXT, OVER, About, Ask, Key
 
 
@@ -215,43 +219,46 @@ def _by_some_means(turn: Turn, cls: JobClass, more: bool) -> bool:
     job = _first(turn, cls, more)
     gate = cls.more_gate if more else cls.gate
     assert gate is not None
-    if gate.code in ROOM and (consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)):
+    if gate.code in ROOM and mildly(turn, cls, job, more):
         return True
     return stop_others(turn, cls, job, more, rightful=_entitled(turn, cls, more), outranks=_outranks(cls))
+
+
+def mildly(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
+    """Start the job, or one more of its tasks, where others move or shrink for it."""
+    found = consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)
+    if found is not None:
+        commit(turn, found)
+    return found is not None
 
 
 def stop_others(turn: Turn, cls: JobClass, job: JobState, more: bool, *, rightful: bool, outranks: bool) -> bool:
     """Start the job, or one more of its tasks, in place of others; or where idle GPUs are reserved, if it could stop
     others and fits there: then nobody is stopped, and the reservation is made again."""
-    places = _on_reserved(turn, job, more)
-    plan = (reclaim(turn, cls, job, more) if rightful else None) or (
-        preempt(turn, cls, job, more) if outranks else None
-    )
-    if plan is None:
+    state = turn.state
+    gang = gang_of(state, cls, job, more=more)
+    places = _on_reserved(turn, gang)
+    found = (reclaim(turn, gang) if rightful else None) or (preempt(turn, gang) if outranks else None)
+    if found is None:
         return False
     if places is None:
-        commit(turn, plan)
+        commit(turn, found)
         return True
-    state = turn.state
-    state.undo(plan.mark)
+    state.undo(found.mark)
     for place in places:
         state.occupy(job, place)
-    if more:
-        turn.extend(job, places, THERE_IS_ROOM)
-    else:
-        turn.begin(job, places, plan.rung, THERE_IS_ROOM)
+    give(turn, gang, places, THERE_IS_ROOM)
     ageing.release(turn)
     return True
 
 
-def _on_reserved(turn: Turn, job: JobState, more: bool) -> list[Place] | None:
+def _on_reserved(turn: Turn, gang: Gang) -> list[Place] | None:
     """Idle places for it, on nodes that are reserved for another."""
-    state, shape = turn.state, job.cls.shape
+    state, job, wants = turn.state, gang.job, gang.wants
     if not state.space.reserved or job is state.reserver:
         return None
     mark, apart = state.mark(), spread(job.queue)
-    wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
-    mask = affordable(state, job.cls, wants, state.space.mask(shape.selector))
+    mask = affordable(state, job.cls, wants, state.space.mask(job.cls.shape.selector))
     places = [place_task(state, job, want, mask, apart) for want in wants]
     state.undo(mark)
     found = sorted(place for place in places if place is not None)

@@ -7,24 +7,20 @@
     GIVE_WAY      a backfilling job leaves reserved nodes
 
 All of them are forbidden to jobs that have not started yet, and all but SHRINK to jobs that are not preemptible, are
-within their minimum run time, or were given a place in this cycle. Searches, checks and explanations ask `barrier`.
-How far a queue may be taken from is a question about several jobs at once, and so is whether all of them together may
-go: see Bounds in candidates.py.
-
-Among those who may be stopped, `harm` is the order: the least work lost, then the least often evicted, then the newest.
-Jobs that are `protected` after an eviction are stopped only where nobody else will do. That does not forbid a stop:
-else jobs that are evicted often could keep a queue from its share.
+within their minimum run time, or were given a place in this cycle. Searches, checks and explanations ask `cost`, or of
+it only whether something is forbidden (`barrier`). How far a queue may be taken from is a question about several jobs
+at once, and so is whether all of them together may go: see Bounds in candidates.py.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpushare.cluster.model import Policy
 
 if TYPE_CHECKING:
-    from gpushare.cluster.state import JobState
+    from gpushare.cluster.jobs import JobState
 
 NO_CYCLE = -2
 
@@ -53,7 +49,7 @@ class Barrier(StrEnum):
 
 
 def barrier(job: JobState, how: How, now: float, cycle: int = NO_CYCLE) -> Barrier | None:
-    """Why this may not be done to a job that has places; None: it may. Hand in the number of the cycle that decides.
+    """Why this may not be done to a job that has places; None: it may.
 
     GIVEN_NOW comes last: where it is the answer, the next cycle may do it."""
     if job.unstarted:
@@ -77,21 +73,43 @@ def guarded_until(job: JobState) -> float:
     return max(job.since + max(job.job.min_runtime, job.queue.granted), job.spared)
 
 
-def protected(job: JobState, policy: Policy, now: float) -> bool:
-    """Was it evicted before, and not so long ago that others must go first?"""
-    if not job.evictions:
-        return False
-    again: int = GROWTH ** (min(job.evictions, 20) - 1)
-    return job.since + policy.protect * again > now
+class Harm(NamedTuple):
+    """What is done to a job, in the order in which it counts. Of those who may be taken from, the least harmed goes."""
+
+    again: bool
+    """It was evicted before, and not long ago: it goes only where nobody else will do. That does not forbid a stop:
+    else jobs that are evicted often could keep a queue from its share."""
+    lost: float
+    """GPU seconds of work since its start or last checkpoint."""
+    evictions: int
+    age: int
+    """The newest first."""
 
 
-def harm(job: JobState, now: float) -> tuple[float, int, int]:
-    """What a stop costs: GPU seconds of work since its start or last checkpoint; evictions; and the newest first."""
+def cost(job: JobState, how: How, policy: Policy, now: float, cycle: int = NO_CYCLE) -> Harm | Barrier:
+    """What this does to a job that has places; or why it is forbidden. Hand in the number of the cycle that decides."""
+    why = barrier(job, how, now, cycle)
+    if why is not None:
+        return why
+    if how in (How.SHRINK, How.MOVE):
+        return Harm(False, 0.0, 0, -job.seq)
+    return Harm(protected(job, policy, now), *loss(job, now))
+
+
+def loss(job: JobState, now: float) -> tuple[float, int, int]:
+    """What a stop costs: work in GPU seconds, evictions, age. See Harm."""
     worked = max(0.0, now - job.since)
     every = job.job.checkpoint_every
     if every is not None:
         worked = worked % every if every else 0.0
     return worked * job.charge, job.evictions, -job.seq
+
+
+def protected(job: JobState, policy: Policy, now: float) -> bool:
+    if not job.evictions:
+        return False
+    times: int = GROWTH ** (min(job.evictions, 20) - 1)
+    return job.since + policy.protect * times > now
 
 
 def may_backfill(preemptible: bool, backfill: bool, min_runtime: float) -> bool:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster import reading
+from gpushare.cluster.amounts import capacity
 from gpushare.cluster.document import FileError, Item, load
 from gpushare.cluster.model import (
     Action,
@@ -281,10 +282,10 @@ ACTIONS: dict[str, Callable[[_Course, Item], None]] = {
 # ---- running ------------------------------------------------------------------------------------------
 
 
-def begin(scenario: Scenario, *, check: bool = True) -> Simulation:
-    """The simulation as `given` has it."""
+def begin(scenario: Scenario, *, check: bool = True, watch: Callable[[Simulation], None] | None = None) -> Simulation:
+    """The simulation as `given` has it; `watch` as Simulation takes it."""
     cluster = scenario.given
-    simulation = Simulation(cluster.policy, check=check)
+    simulation = Simulation(cluster.policy, check=check, watch=watch)
     simulation.hand(*(NodeAdded(node) for node in cluster.nodes), *(QueueAdded(queue) for queue in cluster.queues))
     if cluster.jobs is not None:
         seats = reading.Seats()
@@ -297,10 +298,14 @@ def begin(scenario: Scenario, *, check: bool = True) -> Simulation:
 
 
 def run(
-    scenario: Scenario, *, check: bool = True, on_step: Callable[[int, Step, Simulation], None] | None = None
+    scenario: Scenario,
+    *,
+    check: bool = True,
+    on_step: Callable[[int, Step, Simulation], None] | None = None,
+    watch: Callable[[Simulation], None] | None = None,
 ) -> tuple[Simulation, list[Failure]]:
     """Play it, and say what did not follow as it should."""
-    course = _Course(begin(scenario, check=check))
+    course = _Course(begin(scenario, check=check, watch=watch))
     for number, step in enumerate(scenario.steps, 1):
         course.step, course.since = number, len(course.simulation.actions)
         course.refused_before = len(course.simulation.refused)
@@ -377,7 +382,7 @@ def _size(course: _Course, item: Item) -> Iterator[str]:
 
 def _idle(course: _Course, item: Item) -> Iterator[str]:
     """GPUs that nobody holds."""
-    free = course.simulation.capacity() - sum(_node_use(course).values())
+    free = capacity(course.simulation.allocator) - sum(_node_use(course).values())
     if free != item.gpus():
         yield f"{format_gpus(free)} idle, not {format_gpus(item.gpus())}"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.amounts import capacity
 from gpushare.cluster.model import (
     Action,
     Code,
@@ -37,7 +38,7 @@ from gpushare.cluster.model import (
     TimePassed,
     Wait,
 )
-from gpushare.cluster.quantity import MICRO, format_gpus
+from gpushare.cluster.quantity import format_gpus
 from gpushare.cluster.reading import Submission
 from gpushare.cluster.timeline import Happening, Timeline
 from gpushare.errors import GpushareError
@@ -108,7 +109,15 @@ class Run:
 class Simulation:
     """A cluster and its clock."""
 
-    def __init__(self, policy: Policy | None = None, *, check: bool = False, keep: bool = True) -> None:
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        check: bool = False,
+        keep: bool = True,
+        watch: Callable[[Simulation], None] | None = None,
+    ) -> None:
+        """`watch` is called after all decisions about what was handed in together."""
         self.allocator = Allocator(policy)
         self.now = 0.0
         self.timeline = Timeline()
@@ -120,6 +129,7 @@ class Simulation:
         """Events that were handed in."""
         self._check = check
         self._keep = keep
+        self._watch = watch
         self._due: list[_Due] = []
         self._number = 0
         self._capacity = 0
@@ -147,6 +157,8 @@ class Simulation:
             self._record(events, actions)
         if self._check:
             self.allocator.validate()
+        if self._watch is not None:
+            self._watch(self)
 
     def submit(self, submissions: Iterable[Submission]) -> None:
         """Submit those whose time has come, together, and keep the others for theirs (counted from now)."""
@@ -186,11 +198,6 @@ class Simulation:
             self.advance(self._due[0].time)
             if progress is not None:
                 progress(self.decided, self.decided + len(self._due))
-
-    def capacity(self) -> int:
-        return sum(
-            MICRO * (view.node.gpus - len(view.node.broken)) for view in self.allocator.nodes.values() if view.alive
-        )
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -246,7 +253,7 @@ class Simulation:
                     self._above.add(queue.parent)
                     touched[queue.name] = None
                 case NodeAdded() | NodeLost() | GpuHealth():
-                    self._capacity = self.capacity()
+                    self._capacity = capacity(self.allocator)
                 case _:
                     pass
         views = self.allocator.queues

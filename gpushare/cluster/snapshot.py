@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import decode, encode
+from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import guarded_until
 from gpushare.cluster.space import FOREVER, NodeState
-from gpushare.cluster.state import FEW_CLASSES, JobClass, JobState, QueueState, State
+from gpushare.cluster.state import FEW_CLASSES, State
 
 __all__ = ["restore", "take"]
 
@@ -38,6 +40,7 @@ class KeptNode:
 class KeptQueue:
     queue: Queue
     order: int
+    served: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def take(allocator: Allocator) -> str:
             again=allocator._turns.again,
             sequence=state.sequence,
             nodes=tuple(_node(node) for node in state.space.nodes),
-            queues=tuple(KeptQueue(queue.spec, queue.order) for queue in queues),
+            queues=tuple(KeptQueue(queue.spec, queue.order, _moment(queue.served)) for queue in queues),
             classes=tuple(_class(cls) for cls in state.classes.values()),
             jobs=tuple(_job(job) for _, job in sorted(state.by_seq.items())),
             leaving=tuple(Ending(job, attempt, places) for (job, attempt), places in state.leaving.items()),
@@ -201,7 +204,7 @@ def restore(policy: Policy, text: str) -> Allocator:
     for name in kept.reserved:
         state.space.reserved |= 1 << state.space.by_name[name].number
     state.sequence = kept.sequence
-    state.settle_shares()
+    state.divide_shares()
     state.journal.clear()
     state.watch.clear()
     state.watch.unread = True
@@ -236,6 +239,7 @@ def _queues(state: State, kept: Snapshot) -> None:
         spec = one.queue
         parent = state.root if spec.parent is None else state.queues[spec.parent]
         queue = QueueState(spec, one.order, parent)
+        queue.served = -FOREVER if one.served is None else one.served
         state.queues[spec.name] = parent.children[spec.name] = queue
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpushare.cluster import ageing
-from gpushare.cluster.model import USUAL_MEMORY, Code, Reason
+from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.order import ABOVE, Order, is_more_open, is_open
 from gpushare.cluster.placement import (
     affordable,
@@ -25,7 +26,7 @@ from gpushare.cluster.placement import (
     why_no_room,
 )
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.state import JobClass, JobState, Shape, State
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.watch import About, Key
 
@@ -107,7 +108,7 @@ def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
         mask = allowed_nodes(state, job, backfill=True)
         apart = spread(cls.queue)
         for rung in range(shape.rungs):
-            if shape.rungs > 1 and forbidden(cls, _charge_on(state, shape, rung)) is not None:
+            if shape.rungs > 1 and forbidden(cls, shape.least_charge(state.space, rung)) is not None:
                 continue
             places = place_within(state, job, rung, mask, apart)
             if places is not None:
@@ -130,11 +131,6 @@ def _for_others(state: State, cls: JobClass, job: JobState, mask: int) -> bool:
     found = place_gang(state, job, cls.shape.rungs - 1, mask, spread(cls.queue)) is not None
     state.undo(mark)
     return found
-
-
-def _charge_on(state: State, shape: Shape, rung: int) -> int:
-    memories = state.memories(shape)
-    return shape.least_charge(memories[-1] if memories else USUAL_MEMORY, rung)
 
 
 def _touches(state: State, places: Iterable[object], nodes: int) -> bool:

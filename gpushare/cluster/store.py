@@ -133,6 +133,8 @@ class Store:
         self._shift = 0.0
         """Seconds that the cluster's time is ahead of the machine's clock."""
         self._folded, self._long = 0, FEW
+        self.compacts = True
+        """An append that makes the log long compacts it. False: somebody else does (compact_behind)."""
         self._catch_up_safely()
 
     @classmethod
@@ -238,11 +240,17 @@ class Store:
             raise
         self.seq += 1
         self.now, self._shift = now, shift
-        if self.length >= self._long:
-            self._long = self.length * 2  # if it cannot be now, try again much later: the append has succeeded
+        if self.compacts and self.is_long():
             with contextlib.suppress(StoreError):
                 self.compact()
         return actions
+
+    def is_long(self) -> bool:
+        """The log is to be compacted now. If it cannot be, it is asked for again when it is twice as long."""
+        if self.length < self._long:
+            return False
+        self._long = self.length * 2
+        return True
 
     def write(self, change: Callable[[sqlite3.Connection], None]) -> None:
         """A change of what the file has beside the log, in one transaction."""
@@ -281,15 +289,7 @@ class Store:
                     self._connection.execute(
                         "UPDATE meta SET value = ? WHERE key = 'policy'", (encode(policy, Policy),)
                     )
-                checksum = _checksum(self._meta("policy"), self.seq, self.now, state)
-                self._connection.execute("DROP TABLE IF EXISTS snapshot")
-                self._connection.execute(SNAPSHOT)
-                self._connection.execute(
-                    "INSERT INTO snapshot VALUES (?, ?, ?, ?)", (self.seq, self.now, state, checksum)
-                )
-                self._connection.execute("DELETE FROM log")
-                self._connection.execute(f"PRAGMA user_version = {max(COMPACTED, self._format())}")
-                self._connection.execute("COMMIT")
+                self._put_snapshot(self.seq, self.now, state)
         except BaseException:
             self._roll_back()
             raise
@@ -298,11 +298,41 @@ class Store:
         self._fold(self.seq)
         return rows
 
+    def compact_behind(self) -> int:
+        """The same for a process beside the one that appends: it waits for this only while the result is written.
+
+        What has been appended meanwhile stays in the log."""
+        rows, seq, now, state = self.length, self.seq, self.now, self._written()
+        try:
+            with _understood(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")
+                known = self._connection.execute(HAS_SNAPSHOT).fetchone()
+                found = self._connection.execute("SELECT seq FROM snapshot").fetchone() if known else None
+                if self._meta("policy") != encode(self.policy, Policy) or (found is not None and found[0] >= seq):
+                    self._roll_back()  # another has compacted it meanwhile
+                    return 0
+                self._put_snapshot(seq, now, state)
+        except BaseException:
+            self._roll_back()
+            raise
+        self._fold(seq)
+        return rows
+
     def shrink(self) -> None:
         """Give what compacting has left unused of the file back to the disk."""
         with _understood(self.path):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _put_snapshot(self, seq: int, now: float, state: str) -> None:
+        """In place of all rows up to this one; the end of a transaction."""
+        checksum = _checksum(self._meta("policy"), seq, now, state)
+        self._connection.execute("DROP TABLE IF EXISTS snapshot")
+        self._connection.execute(SNAPSHOT)
+        self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?, ?)", (seq, now, state, checksum))
+        self._connection.execute("DELETE FROM log WHERE seq <= ?", (seq,))
+        self._connection.execute(f"PRAGMA user_version = {max(COMPACTED, self._format())}")
+        self._connection.execute("COMMIT")
 
     def _written(self) -> str:
         state = take(self.allocator)

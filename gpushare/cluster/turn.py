@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpushare.cluster.jobs import NO_PLACES, NOTHING_SEEN, JobState
 from gpushare.cluster.model import (
     Action,
     Code,
@@ -26,10 +27,11 @@ from gpushare.cluster.model import (
     Start,
     Stop,
 )
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import guarded_until
 from gpushare.cluster.space import NodeState
-from gpushare.cluster.state import NO_PLACES, NOTHING_SEEN, JobState, QueueState, State
+from gpushare.cluster.state import State
 from gpushare.cluster.watch import OVER
 
 STEPS = 20_000
@@ -66,7 +68,7 @@ class Turn:
         self.indexed = 0
         self.reported = state.policy.endings == "reported"
         self.again = False
-        """Something that was started in this very turn may have to go: decide once more."""
+        """What was started in this cycle may have to go: decide once more."""
         self.arrived: list[JobState] = []
         """Jobs submitted in this turn."""
         self.partial: list[JobState] = []
@@ -89,6 +91,9 @@ class Turn:
         state.delist(cls.pending, job.seq)
         entries = journal.entries
         state.watch.changed[job.queue] = None
+        for queue in job.queue.path:
+            if queue.served != self.now:
+                journal.set(queue, "served", self.now)
         kept = (job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.given_in)
         entries.append((_restore, job, kept))
         job.attempt += 1

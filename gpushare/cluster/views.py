@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import JobView, Loan, NodeView, Place, QueueView, Share
 from gpushare.cluster.quantity import MICRO, bytes_of_share, charge_of_bytes
+from gpushare.cluster.queues import QueueState, parts
 from gpushare.cluster.space import BROKEN, FOREVER, NodeState
-from gpushare.cluster.state import JobState, QueueState, State, parts
+from gpushare.cluster.state import State
 
 
 def job(one: JobState) -> JobView:
@@ -73,8 +75,8 @@ def node(one: NodeState) -> NodeView:
 
 
 def shares(state: State) -> dict[str, Share]:
-    state.settle_shares()
-    found, of = {}, parts(state)
+    state.divide_shares()
+    found, of = {}, parts(state.root, state.queues.values(), state.space.capacity)
     for one in sorted(state.queues.values(), key=lambda one: one.order):
         part, parent = of[one.name], one.parent
         assert parent is not None
@@ -265,7 +267,7 @@ def _validate_queues(state: State) -> None:
 
 def _validate_shares(state: State) -> None:
     kept = {name: queue.share for name, queue in state.queues.items()}
-    for name, part in parts(state).items():
+    for name, part in parts(state.root, state.queues.values(), state.space.capacity).items():
         assert part.share == kept[name], f"{name}: its share and the sum that it comes from"
     totals = [(state.root, state.space.capacity)]
     while totals:
@@ -276,7 +278,7 @@ def _validate_shares(state: State) -> None:
             assert child.share <= child.useful, f"{child.name}: share above limit or demand"
             totals.append((child, child.share))
         parent.divided = -1
-    state.settle_shares()
+    state.divide_shares()
     for name, queue in state.queues.items():
         assert queue.share == kept[name], f"{name}: its share was not divided again"
     state.journal.clear()

@@ -17,8 +17,8 @@ state.
 
 Changes of the ledger are noted as news (`freed`, `dropped`, `changed`, `loose`). news.py publishes them: each key has
 its listeners, and these are looked at again. A key may be published too often, which costs time; never too seldom,
-which would cost a job its start. What makes few keys enough is that some changes never help anybody: a start takes
-room and gives none, and a queue that comes nearer to its share gives nobody a claim on another.
+which would cost a job its start. Few keys are enough because some changes never help a job that waits: a start takes
+room and gives none, and a queue that comes nearer to its share gives no other queue a claim.
 
 Nothing in here is needed to decide: an allocator that knows only who runs where decides the same after a look at all.
 """
@@ -33,7 +33,9 @@ from gpushare.cluster.journal import Journal
 from gpushare.cluster.space import NodeState
 
 if TYPE_CHECKING:
-    from gpushare.cluster.state import JobClass, QueueState, Shape
+    from gpushare.cluster.jobs import JobClass
+    from gpushare.cluster.queues import QueueState
+    from gpushare.cluster.shapes import Shape
 
 Ask = tuple["JobClass", bool]
 

@@ -6,27 +6,27 @@ it. Four checks keep them out:
 * A **token** in the address that the command prints. It comes after `#`, so browsers send it to no server. The page
   exchanges it once for a session.
 * A **session** has two parts. Scripts cannot read the cookie (HttpOnly), and other sites cannot use it
-(SameSite=Strict).
-  But browsers send the cookies of 127.0.0.1 to all its ports, also to another user's server. So a request also needs
-  the key, which the page keeps in its own origin's storage and sends as a header.
+  (SameSite=Strict). But browsers send the cookies of 127.0.0.1 to all its ports, also to another user's server. So a
+  request also needs the key, which the page keeps in its own origin's storage and sends as a header. Token, cookie and
+  key all come from one secret, so the server keeps no list of sessions; one that starts again with the same secret
+  knows the pages that are open.
 * The **Host** header must name this machine. A foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused.
 * **Origin and Sec-Fetch-Site**, by which the browser names the page that asks. Other pages are refused.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["KEY_HEADER", "Refusal", "Session", "Sessions", "check_host", "check_site"]
+__all__ = ["KEY_HEADER", "Refusal", "Session", "Sessions", "check_host", "check_site", "new_secret"]
 
 KEY_HEADER = "X-Gpushare-Key"
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 """Any port is right: with `ssh -L` the browser's port is another than ours."""
-MOST_SESSIONS = 32
-"""Browsers that are logged in at once; one more ends the oldest session."""
 
 
 class Refusal(Exception):
@@ -39,44 +39,50 @@ class Refusal(Exception):
         self.message = message
 
 
-def _secret() -> str:
+def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    cookie: str = field(default_factory=_secret, repr=False)
-    key: str = field(default_factory=_secret, repr=False)
+    cookie: str = field(repr=False)
+    key: str = field(repr=False)
 
 
 class Sessions:
-    """The token of one run of the command, and the sessions that it has opened."""
+    """The token of one secret, and the sessions that it opens."""
 
-    def __init__(self) -> None:
-        self.token = _secret()
-        self.cookie_name = f"gpushare-{secrets.token_hex(4)}"
-        """Another name in each run: two dashboards on localhost share one set of cookies."""
-        self._sessions: dict[str, Session] = {}
+    def __init__(self, secret: str = "") -> None:
+        """Without a secret it takes one that nobody else has: the token holds as long as this object."""
+        self._secret = (secret or new_secret()).encode()
+        self.token = self._made_of("token")
+        self.cookie_name = f"gpushare-{self._made_of('name')[:8]}"
+        """Another name for each secret: two dashboards on localhost share one set of cookies."""
+
+    def _made_of(self, *words: str) -> str:
+        """A text that only who knows the secret can make; 256 bits."""
+        made = hmac.digest(self._secret, "\0".join(words).encode("utf-8", "surrogateescape"), "sha256")
+        return base64.urlsafe_b64encode(made).decode().rstrip("=")
 
     def open(self, token: object, cookie: str | None) -> Session:
         """A session for a caller that knows the token: the browser's own if it has one, so that its other tabs go on.
         Refusal where the token is wrong."""
         if not isinstance(token, str) or not _same(token, self.token):
             raise Refusal(403, "wrong_token", "this address is not, or no longer, the one that the command printed")
-        known = self._sessions.get(cookie or "")
-        if known is not None:
-            return known
-        session = Session()
-        self._sessions[session.cookie] = session
-        while len(self._sessions) > MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
-        return session
+        nonce = (cookie or "").partition(".")[0]
+        if not self._is_ours(cookie):
+            nonce = new_secret()
+        return Session(f"{nonce}.{self._made_of('cookie', nonce)}", self._made_of("key", nonce))
 
     def check(self, cookie: str | None, key: str | None) -> None:
         """Refusal unless both halves belong to one session."""
-        session = self._sessions.get(cookie or "")
-        if session is None or key is None or not _same(key, session.key):
+        nonce = (cookie or "").partition(".")[0]
+        if not self._is_ours(cookie) or key is None or not _same(key, self._made_of("key", nonce)):
             raise Refusal(401, "no_session", "open the page with the address that `gpushare dashboard` printed")
+
+    def _is_ours(self, cookie: str | None) -> bool:
+        nonce, _, proof = (cookie or "").partition(".")
+        return bool(cookie) and _same(proof, self._made_of("cookie", nonce))
 
 
 def _same(given: str, expected: str) -> bool:

@@ -1,4 +1,5 @@
-"""The dashboard's connection to the node daemon: over its Unix socket, so with the rights of the user who runs this.
+"""The dashboard's connection to the node daemon, or to the cluster's service: over its Unix socket, so with the rights
+of the user who runs this.
 
 Each call opens a connection, as in client.py, because the daemon may restart between two calls. After a failure it
 looks for the socket again (gpushare/locate.py), because another daemon may answer then.

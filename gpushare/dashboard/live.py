@@ -1,14 +1,15 @@
-"""What changes on the node, for the pages that are visible now.
+"""What changes on the node or in the cluster, for the pages that are visible now.
 
-One task reads the daemon for all pages: its two streams, of records and of changes of memory, and its state after each
-line of them. A page is sent the whole state once and then what differs. While no page is visible the task does not run
-and the daemon hears nothing.
+One task reads the daemon for all pages: its two streams, of records and of changed amounts, and its state after each
+line of them (feed.py says where they are). Of the state it reads the jobs that the lines are about. Now and then it
+reads the whole, for what no line tells: how long somebody waits, or how much he could have. A page is sent the whole
+state once and then what differs. While no page is visible the task does not run and the daemon hears nothing.
 
 Messages, each a server-sent event whose data is JSON:
 
-    state    {time, daemon, gpus, jobs, pressure, reservations}   the whole; replaces what the page had
+    state    the whole; replaces what the page had
     change   the same lists with only what differs, and gone: the ids of jobs that are over
-    record   something has happened (api.Record)
+    record   something has happened
     away     {message, hint}   no daemon answers; `state` follows when one does
 """
 
@@ -19,25 +20,29 @@ import json
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
 from gpushare.dashboard.daemon import Daemon
+from gpushare.dashboard.feed import NODE, Feed, State, difference, jobs_of, joined, lost
 from gpushare.errors import DaemonUnreachable, GpushareError
 
 __all__ = ["Live"]
 
 EVERY = 10.0
 """Seconds between two looks at the state while nothing happens: a program that is paused makes no line."""
-AT_MOST_EVERY = 0.1
-"""Seconds between two looks while lines come."""
+WHOLE_EVERY = 5.0
+"""Seconds between two looks at the whole state while lines come."""
+MOST_JOBS = 100
+"""Of more jobs the whole state costs less, and an address has not the room."""
+COSTS_AT_MOST = 0.01
+"""The part of the time that a daemon may spend on its state for pages, as long as LATEST allows."""
+LATEST = 0.7
+"""Seconds between two looks at the state, at most, while lines come: a page shows what happens within a second."""
 AGAIN_AFTER = 1.0
 """Seconds until a daemon that is away is looked for again."""
 UNREAD = 500
 """Messages that wait for one page. A page that is slower gets the whole state in their place."""
 HEARTBEAT = 15.0
 """Seconds of silence until a comment is sent: the end of a connection is noticed only by writing to it."""
-
-State = dict[str, Any]
 
 
 class Page:
@@ -72,13 +77,16 @@ class Page:
 class Live:
     """Reads the daemon while somebody looks."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, feed: Feed = NODE) -> None:
         self._daemon = daemon
+        self._feed = feed
         self._pages: set[Page] = set()
         self._task: asyncio.Task[None] | None = None
         self._state: State | None = None
         self._away: GpushareError | None = None
         self._stale = asyncio.Event()
+        self._changed: set[str] | None = None
+        """The jobs that lines were about since the last look. None: the whole state has to be read."""
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events for one page, for as long as it reads them."""
@@ -129,7 +137,7 @@ class Live:
 
     async def _follow_daemon(self) -> None:
         """Until it is away. One that restarts ends its stream of records, whatever it answers afterwards."""
-        self._stale.set()
+        self._note(None)
         tasks = [asyncio.create_task(one) for one in (self._read_records(), self._read_changes(), self._read_state())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -141,52 +149,50 @@ class Live:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read_records(self) -> None:
-        async for record in self._daemon.lines("/v1/events?follow=1&last=0"):
+        async for record in self._daemon.lines(self._feed.records):
             self._tell(event("record", record))
-            self._stale.set()
+            self._note(jobs_of(record))
 
     async def _read_changes(self) -> None:
-        """Only that there is one counts: what the page shows is the state."""
-        async for _ in self._daemon.lines("/v1/history?follow=1"):
-            self._stale.set()
+        async for line in self._daemon.lines(self._feed.changes):
+            self._note(jobs_of(line))
+
+    def _note(self, jobs: set[str] | None) -> None:
+        """Something has changed, of these jobs or of all."""
+        if self._changed is not None:
+            self._changed = None if jobs is None else self._changed | jobs
+        self._stale.set()
 
     async def _read_state(self) -> None:
+        whole_at = float("-inf")
         while True:
             self._stale.clear()
-            status = await self._daemon.get("/v1/status")
-            pressure = await self._daemon.get("/v1/pressure")
-            reservations = await self._daemon.get("/v1/reservations")
-            fresh = {"time": time.time(), **status, "pressure": pressure["gpus"], **reservations}
-            if self._state is None:
+            changed, self._changed = self._changed, set()
+            asked = time.monotonic()
+            fresh = await self._read_part(changed) if changed and asked < whole_at + WHOLE_EVERY else None
+            only_part = fresh is not None
+            if fresh is None:
+                fresh, whole_at = await self._feed.read(self._daemon), asked
+            pause = max(self._feed.pause, min(LATEST, (time.monotonic() - asked) / COSTS_AT_MOST))
+            if self._state is None or lost(self._state, fresh, self._feed):
                 self._tell(event("state", fresh))
             else:
-                changed = difference(self._state, fresh)
-                if changed is not None:
-                    self._tell(event("change", changed))
+                told = difference(self._state, fresh, self._feed)
+                if told is not None:
+                    self._tell(event("change", told))
             self._state, self._away = fresh, None
-            await asyncio.sleep(AT_MOST_EVERY)
+            await asyncio.sleep(pause)
             try:
-                async with asyncio.timeout(EVERY - AT_MOST_EVERY):
+                async with asyncio.timeout((WHOLE_EVERY if only_part else EVERY) - pause):
                     await self._stale.wait()
             except TimeoutError:
                 pass
 
-
-def difference(before: State, after: State) -> State | None:
-    """What a page that has `before` must be told to have `after`; None: nothing. Up-time and clock do not count."""
-    changed: State = {}
-    for name, key in (("gpus", "uuid"), ("jobs", "id"), ("pressure", "uuid")):
-        known = {one[key]: one for one in before[name]}
-        found = [one for one in after[name] if known.get(one[key]) != one]
-        if found:
-            changed[name] = found
-    living = {one["id"] for one in after["jobs"]}
-    gone = [one["id"] for one in before["jobs"] if one["id"] not in living]
-    if gone:
-        changed["gone"] = gone
-    if before["reservations"] != after["reservations"]:
-        changed["reservations"] = after["reservations"]
-    return {"time": after["time"], **changed} if changed else None
+    async def _read_part(self, jobs: set[str]) -> State | None:
+        """The state with these jobs read again. None: it has to be read as a whole."""
+        if self._state is None or self._feed.read_jobs is None or len(jobs) > MOST_JOBS:
+            return None
+        return joined(self._state, await self._feed.read_jobs(self._daemon, jobs), jobs)
 
 
 def event(kind: str, data: Mapping[str, object]) -> bytes:

@@ -1,4 +1,5 @@
-"""The calls of the daemon's API that a page may make. All others are refused here, before they reach the daemon.
+"""The calls that a page may make of the daemon's API, and of the cluster's service. All others are refused here,
+before they reach it.
 
 Pages name jobs and reservations by id, so that no user's text becomes part of a path.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 from gpushare.dashboard.access import Refusal
 
-__all__ = ["MOST_OF_A_BODY", "Call", "allowed", "body_for"]
+__all__ = ["CALLS", "CLUSTER_CALLS", "MOST_OF_A_BODY", "Call", "allowed", "body_for"]
 
 MOST_OF_A_BODY = 4096
 """Bytes."""
@@ -55,11 +56,24 @@ CALLS = (
     Call("POST", f"/v1/jobs/{ID}/stop", fields={"now": bool}),
     Call("DELETE", f"/v1/reservations/{ID}"),
 )
+CLUSTER_ID = r"\d{1,18}(_\d{1,9})?"
+CLUSTER_CALLS = (
+    Call("GET", "/v1/version"),
+    Call("GET", "/v1/events", {"from": NUMBER}),
+    Call("GET", "/v1/history", {"since": NUMBER, "until": NUMBER, "step": NUMBER}),
+    Call("GET", f"/v1/jobs/{CLUSTER_ID}/explain"),
+    Call("DELETE", f"/v1/jobs/{CLUSTER_ID}", {"dry_run": "1"}),
+    Call("POST", f"/v1/jobs/{CLUSTER_ID}/hold", fields={}),
+    Call("POST", f"/v1/jobs/{CLUSTER_ID}/release", fields={}),
+    Call("POST", "/v1/changes", fields={"events": list, "dry_run": bool}),
+)
 
 
-def allowed(method: str, path: str, query: Mapping[str, str], *, read_only: bool) -> Call:
+def allowed(
+    method: str, path: str, query: Mapping[str, str], *, read_only: bool, calls: tuple[Call, ...] = CALLS
+) -> Call:
     """The line of the list that this request fits. Refusal where there is none, or where it writes and may not."""
-    for call in CALLS:
+    for call in calls:
         if call.method != method or not re.fullmatch(call.path, path, re.ASCII):
             continue
         known = call.query or {}

@@ -15,8 +15,9 @@ from aiohttp import web
 from gpushare.dashboard.about import about
 from gpushare.dashboard.access import KEY_HEADER, Refusal, Sessions, check_host, check_site
 from gpushare.dashboard.daemon import Daemon
+from gpushare.dashboard.feed import CLUSTER, NODE
 from gpushare.dashboard.live import Live
-from gpushare.dashboard.relay import MOST_OF_A_BODY, allowed, body_for
+from gpushare.dashboard.relay import CALLS, CLUSTER_CALLS, MOST_OF_A_BODY, Call, allowed, body_for
 from gpushare.errors import GpushareError
 
 __all__ = ["Server", "listen"]
@@ -44,11 +45,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """One run of the command."""
 
-    def __init__(self, find: Callable[[], Path], *, read_only: bool = False) -> None:
-        """`find` says where the daemon's api.sock is, as Daemon takes it."""
-        self.sessions = Sessions()
+    def __init__(
+        self, find: Callable[[], Path], find_service: Callable[[], Path], *, read_only: bool = False, secret: str = ""
+    ) -> None:
+        """`find` says where the daemon's api.sock is, `find_service` where that of the cluster's service; as Daemon
+        takes them. `secret`: as Sessions takes it."""
+        self.sessions = Sessions(secret)
         self._daemon = Daemon(find)
-        self._live = Live(self._daemon)
+        self._service = Daemon(find_service)
+        self._live = {"/live": Live(self._daemon, NODE), "/cluster/live": Live(self._service, CLUSTER)}
         self._read_only = read_only
 
     def url(self, port: int) -> str:
@@ -61,8 +66,10 @@ class Server:
         for path in FILES:
             app.router.add_get(path, self._get_file, allow_head=False)
         app.router.add_post("/session", self._post_session)
-        app.router.add_get("/live", self._get_live, allow_head=False)
+        for path in self._live:
+            app.router.add_get(path, self._get_live, allow_head=False)
         app.router.add_route("*", "/v1/{rest:.*}", self._relay)
+        app.router.add_route("*", "/cluster/v1/{rest:.*}", self._relay_to_service)
         return app
 
     @web.middleware
@@ -104,15 +111,22 @@ class Server:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # the page has gone
-            async with contextlib.aclosing(self._live.follow()) as messages:
+            async with contextlib.aclosing(self._live[request.path].follow()) as messages:
                 async for message in messages:
                     await response.write(message)
         return response
 
     async def _relay(self, request: web.Request) -> web.Response:
-        call = allowed(request.method, request.path, request.query, read_only=self._read_only)
+        return await self._pass_on(request, self._daemon, CALLS, "")
+
+    async def _relay_to_service(self, request: web.Request) -> web.Response:
+        return await self._pass_on(request, self._service, CLUSTER_CALLS, "/cluster")
+
+    async def _pass_on(self, request: web.Request, to: Daemon, calls: tuple[Call, ...], below: str) -> web.Response:
+        path = request.path.removeprefix(below)
+        call = allowed(request.method, path, request.query, read_only=self._read_only, calls=calls)
         body = body_for(call, await request.read())
-        status, answer = await self._daemon.call(call.method, request.path_qs, body)
+        status, answer = await to.call(call.method, request.path_qs.removeprefix(below), body)
         return web.Response(status=status, body=answer, content_type="application/json")
 
 

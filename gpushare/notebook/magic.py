@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
+import time
 
 import click
 
@@ -17,19 +18,21 @@ from gpushare.api import Job
 from gpushare.client import Client
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, UsageError, render
-from gpushare.notebook.view import View
+from gpushare.notebook.view import Past, View
 from gpushare.presence import Presence, loaded_driver, presence
 
 __all__ = ["magic"]
 
 USAGE = "%gpushare, %gpushare set 12Gi, %gpushare set --request 4Gi or %gpushare explain; %gpushare? says more"
+MINUTES = 10
+"""Of the past that is drawn."""
 LATER = "restart the kernel, and call gpushare.enable(limit=...) in its first cell; or `gpushare kernel install`"
 
 
 def magic(line: str) -> None:
     """This notebook's part of the GPU: what it uses, what is guaranteed, and how much it may borrow.
 
-    %gpushare                       usage, request, limit and loan on each GPU; who waits for memory
+    %gpushare                       usage, request, limit and loan on each GPU; the last minutes; who waits for memory
     %gpushare set 12Gi              another limit, while it runs; the same as: set --limit 12Gi
     %gpushare set --request 4Gi     another request; with --limit both at once
     %gpushare explain               what happened to this job, and why it does not get more
@@ -82,7 +85,8 @@ def _status() -> View | str:
         return render("loaded into this process, but without a budget: nothing is limited", hint=LATER)
     try:
         client = _client()
-        return View(_job(client), client.explain()["waiting"])
+        job = _job(client)
+        return View(job, client.explain()["waiting"], _past(client, job))
     except DaemonUnreachable as error:
         return render(
             f"{error.message}: the limit holds for this process by itself, and nothing is lent",
@@ -90,6 +94,16 @@ def _status() -> View | str:
         )
     except NoSuchJob:
         return render("this process has not used a GPU yet, so the daemon does not know it", [("limit", _limit())])
+
+
+def _past(client: Client, job: Job) -> Past | None:
+    """None where the daemon has no history, or is an older one."""
+    until = time.time()
+    try:
+        found = client.history(until - MINUTES * 60, until, 1.0, job["id"])
+    except GpushareError:
+        return None
+    return Past(until - MINUTES * 60, until, {one["gpu"]: one["points"] for one in found["series"]})
 
 
 def _absent() -> GpushareError:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from gpushare.api import Job, JobGpu, Waiting
+from gpushare.notebook.sparkline import Points, sparkline
 from gpushare.printable import one_line
 from gpushare.quantity import format_bytes
 
-__all__ = ["View", "bar"]
+__all__ = ["BAR", "BORROWED", "CELL", "OWN", "PART", "Past", "View", "bar"]
 
 COLUMNS = 80
 WIDTH = 36
@@ -24,7 +25,17 @@ BAR = "display:inline-block;position:relative;width:16em;height:1em;border:1px s
 PART = "position:absolute;top:0;height:100%"
 OWN, BORROWED, MARK = "#3b8f4a", "#e08a00", "#555"
 CELL = "text-align:left;padding:0 1em 0 0"
-TITLES = ("GPU", "", "used", "on loan", "request", "limit")
+TITLES = ("GPU", "", "", "used", "on loan", "request", "limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The job's memory over some minutes; times are seconds since 1970."""
+
+    since: float
+    until: float
+    points: Mapping[str, Points]
+    """By GPU."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,6 +44,7 @@ class View:
 
     job: Job
     waiting: Sequence[Waiting] = ()
+    past: Past | None = None
 
     def __repr__(self) -> str:
         lines = [self._heading()]
@@ -49,7 +61,7 @@ class View:
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th style="{CELL}">{title}</th>' for title in TITLES)
-        rows = "".join(_row(gpu) for gpu in self.job["gpus"])
+        rows = "".join(_row(gpu, self.past) for gpu in self.job["gpus"])
         waits = "".join(f"<div>{escape(text)}</div>" for text in self._waits())
         return f"<div>{escape(self._heading())}</div><table><tr>{head}</tr>{rows}</table>{waits}"
 
@@ -76,10 +88,11 @@ def bar(gpu: JobGpu, width: int = WIDTH) -> str:
     return f"[{''.join(cells)}]"
 
 
-def _row(gpu: JobGpu) -> str:
+def _row(gpu: JobGpu, past: Past | None) -> str:
     loan = format_bytes(gpu["loan"]) if gpu["loan"] else "-"
     amounts = (format_bytes(gpu["usage"]), loan, format_bytes(gpu["request"]), format_bytes(gpu["limit"]))
-    cells = (_number(gpu), _bar_html(gpu), *amounts)
+    drawn = "" if past is None else sparkline(past.points.get(gpu["uuid"], ()), past.since, past.until, gpu["limit"])
+    cells = (_number(gpu), _bar_html(gpu), drawn, *amounts)
     return "<tr>" + "".join(f'<td style="{CELL}">{cell}</td>' for cell in cells) + "</tr>"
 
 

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypedDict, cast
 
 from gpushare import api
+from gpushare.api import OUTSIDE, TOTAL
 from gpushare.client import Client
 from gpushare.dashboard.about import About, about
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted
 
 __all__ = ["OUTSIDE", "TOTAL", "Asked", "Report", "end_of", "of_job", "of_node"]
 
-TOTAL, OUTSIDE = "", "outside"
-"""Names of series of the daemon's history that are no jobs."""
 COLUMNS = 600
 """Values that a chart of the page can show beside each other."""
 COARSER = (10, 60, 3600)
@@ -27,6 +26,8 @@ MOST_HAPPENINGS = 10_000
 """The latest are kept."""
 MOST_LOOKED_UP = 100
 """Jobs that ended long ago; the daemon looks each of them up in its files."""
+COMPUTING = 6
+"""The place in a point of the part of the time in which the job had the GPU compute."""
 ENDS_NOW = 2.0
 """Seconds. A report that ends so shortly before it is made shows the node as it is."""
 
@@ -137,7 +138,7 @@ def _report(client: Client, asked: Asked, job: api.Job | None, history: api.Hist
         last = {(one["gpu"], one["job"]): one["points"][-1] for one in history["series"]}
         state["gpus"] = [_gpu_then(one, last) for one in gpus]
         state["jobs"] = [_job_then(one, asked.until, last) for one in jobs]
-    state["jobs"] = [_with_highest(one, history) for one in state["jobs"]]
+    state["jobs"] = [_of_this_time(one, asked, history) for one in state["jobs"]]
     return {
         "about": about("", read_only=True),
         "since": asked.since,
@@ -170,7 +171,7 @@ def _amounts(last: Last, gpu: str, job: str) -> tuple[int, int, int, int]:
     point = last.get((gpu, job), [])
     if len(point) < 6:
         return 0, 0, 0, 0
-    _, usage, _, request, limit, loan = (int(one) for one in point)
+    _, usage, _, request, limit, loan = (int(one) for one in point[:6])
     return usage, request, limit, loan
 
 
@@ -205,11 +206,23 @@ def _job_then(job: api.Job, until: float, last: Last) -> api.Job:
     return cast(api.Job, then)
 
 
-def _with_highest(job: api.Job, history: api.History) -> api.Job:
-    """Its peak on each GPU is that of the report's time. A job that was too short for the history keeps its own."""
-    most: dict[str, int] = {}
+def _of_this_time(job: api.Job, asked: Asked, history: api.History) -> api.Job:
+    """Its peak and its GPU time on each GPU are those of the report's time. A job that was too short for the history
+    keeps its own peak, and one that ran in this time alone its own GPU time."""
+    whole = job["since"] >= asked.since and end_of(job) <= asked.until
+    gpus = {gpu["uuid"]: gpu.copy() for gpu in job["gpus"]}
     for one in history["series"]:
-        if one["job"] == job["id"]:
-            most[one["gpu"]] = max((int(point[2]) for point in one["points"] if len(point) > 2), default=0)
-    gpus = [{**gpu, "peak": most.get(gpu["uuid"], gpu["peak"])} for gpu in job["gpus"]]
-    return cast(api.Job, {**job, "gpus": gpus})
+        gpu = gpus.get(one["gpu"]) if one["job"] == job["id"] else None
+        if gpu is None:
+            continue
+        gpu["peak"] = max((int(point[2]) for point in one["points"] if len(point) > 2), default=0)
+        if not whole and any(len(point) > COMPUTING for point in one["points"]):
+            gpu["gpu_time"] = gpu_time(one, asked.until)
+    return cast(api.Job, {**job, "gpus": list(gpus.values())})
+
+
+def gpu_time(series: api.HistorySeries, until: float) -> float:
+    """Seconds in which it had the GPU compute."""
+    ends = [*(point[0] for point in series["points"][1:]), until]
+    known = [(point, end) for point, end in zip(series["points"], ends, strict=True) if len(point) > COMPUTING]
+    return sum(point[COMPUTING] * max(0.0, end - point[0]) for point, end in known)

@@ -10,10 +10,11 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gpushare import dashboard
-from gpushare.report.contents import Report
 
 __all__ = ["render"]
 
@@ -22,7 +23,8 @@ ESCAPED = str.maketrans({character: f"\\u{ord(character):04x}" for character in 
 """Characters that could end the element, or a line of a script. In JSON they occur only in strings."""
 
 
-def render(report: Report) -> str:
+def render(report: Mapping[str, Any]) -> str:
+    """`report` is one of those that web/src/report.ts reads."""
     script, style = _static("app.js"), _static("app.css")
     icon = base64.b64encode(_static("icon.svg").encode()).decode()
     policy = (
@@ -50,7 +52,7 @@ def render(report: Report) -> str:
 """
 
 
-def _json(report: Report) -> str:
+def _json(report: Mapping[str, Any]) -> str:
     return json.dumps(report, separators=(",", ":"), ensure_ascii=False).translate(ESCAPED)
 
 

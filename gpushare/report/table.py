@@ -12,7 +12,7 @@ from gpushare.api import HistorySeries
 from gpushare.printable import one_line
 from gpushare.report.contents import OUTSIDE, TOTAL, Report
 
-__all__ = ["COLUMNS", "render"]
+__all__ = ["COLUMNS", "cell", "render"]
 
 COLUMNS = (
     "time",
@@ -26,6 +26,7 @@ COLUMNS = (
     "request",
     "limit",
     "loan",
+    "computing",
 )
 FORMULA = ("=", "+", "-", "@")
 
@@ -45,11 +46,22 @@ def _rows(report: Report) -> Iterator[list[object]]:
     for time in _times(report):
         moment = datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for one in series:
-            amounts = [int(amount) for amount in one.at(time)]
+            point = one.at(time)
+            amounts: list[object] = [int(amount) for amount in point[:5]]
+            computing = f"{point[5]:.3f}" if len(point) > 5 else ""
             if not amounts or (one.of["job"] == OUTSIDE and amounts[0] == 0):
                 continue
             gpu, job = one.of["gpu"], one.of["job"]
-            yield [moment, indexes.get(gpu, ""), gpu, job, _text(one.of["name"]), _text(one.of["user"]), *amounts]
+            yield [
+                moment,
+                indexes.get(gpu, ""),
+                gpu,
+                job,
+                cell(one.of["name"]),
+                cell(one.of["user"]),
+                *amounts,
+                computing,
+            ]
 
 
 def _times(report: Report) -> list[float]:
@@ -68,7 +80,7 @@ class _Cursor:
         self._held: list[float] = []
 
     def at(self, time: float) -> list[float]:
-        """Mean usage, highest usage, request, limit, loan; nothing where nothing is known."""
+        """Mean usage, highest usage, request, limit, loan, computing; nothing where nothing is known."""
         points = self.of["points"]
         while self._next < len(points) and points[self._next][0] <= time:
             self._held = points[self._next][1:]
@@ -76,7 +88,7 @@ class _Cursor:
         return self._held
 
 
-def _text(text: str) -> str:
+def cell(text: str) -> str:
     """A spreadsheet takes a cell that begins like a formula as one; an apostrophe before it makes it text. A single
     character is no formula: `-` is a name that this user may not see."""
     shown = one_line(text)

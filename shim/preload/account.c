@@ -195,7 +195,9 @@ bool gs_account_attach(struct gs_gpu *gpu) {
 void gs_account_detach(struct gs_gpu *gpu) {
     struct gs_frame frame = {.type = GS_DETACH};
     gs_mutex_lock(&gpu->mutex);
-    if (gpu->line != NULL && gpu->attached && !gpu->own && __atomic_load_n(&gpu->contexts, __ATOMIC_RELAXED) == 0) {
+    /* Told also if it was not attached: a context that opened while the daemon was away is charged as soon as NVML
+     * shows it. */
+    if (gpu->line != NULL && !gpu->own && __atomic_load_n(&gpu->contexts, __ATOMIC_RELAXED) == 0) {
         frame.u.detach.line = gpu->number;
         __atomic_store_n(&gpu->attached, 0, __ATOMIC_RELAXED);
         gs_client_tell(&frame);
@@ -279,9 +281,28 @@ static bool reserve_alone(struct gs_gpu *gpu, uint32_t units) {
     return reserved;
 }
 
+/* While the job is suspended, calls that need credit wait here and not in the driver: some drivers do not bear all
+ * calls meanwhile. Returns whether it has waited. A daemon that has died keeps no gate closed. */
+static bool pass_gate(struct gs_line *line) {
+    uint32_t gate = __atomic_load_n(&line->gate, __ATOMIC_ACQUIRE);
+    bool waited = gate != 0;
+    while (gate != 0) {
+        long result = gs_futex_wait_shared(&line->gate, gate, GS_GATE_MS);
+        uint32_t now = __atomic_load_n(&line->gate, __ATOMIC_ACQUIRE);
+        if (now == gate && result == -ETIMEDOUT)
+            break;
+        if (now == gate && result != -EINTR)
+            gs_sleep_us(PAUSE_US);
+        gate = now;
+    }
+    return waited;
+}
+
 /* true: reserved, or worth another round. */
 static bool ask_once(struct gs_asking *asking, bool *reserved) {
     struct gs_gpu *gpu = asking->gpu;
+    if (pass_gate(gpu->line))
+        asking->end = gs_now_ms() + gs_client_patience() + MARGIN_MS;
     struct gs_answer answer = {0};
     uint64_t lack = lacking(gpu->line, asking->units);
     *reserved = gs_reserve(gpu->line, asking->units);
@@ -304,6 +325,8 @@ static bool ask_once(struct gs_asking *asking, bool *reserved) {
     *reserved = reserve_after_squeeze(gpu, asking->units, true);
     if (*reserved)
         return true;
+    if (outcome != GS_ANSWERED && __atomic_load_n(&gpu->line->gate, __ATOMIC_ACQUIRE) != 0)
+        return true; /* the job was suspended while the daemon had the question */
     if (outcome == GS_ANSWERED)
         say_refused(gpu, asking->units, answer.text, "not free now");
     else

@@ -24,7 +24,7 @@
 
 #define STACK_BYTES (512u << 10) /* for the driver's calls, and the thread-local memory of all that was there first */
 #define TRIM_MS     2000         /* if the page does not say */
-#define LOOK_MS     2000         /* so often the thread looks whether it is the last */
+#define LOOK_MS     2000         /* between two looks of the thread whether it is the last */
 #define LEAVE_MS    200
 
 enum { NONE, THERE, FAILED };

@@ -1,36 +1,37 @@
 /* copies.h: drivers beside the one that we bound to.
  *
- * A process may load the driver twice: WSL ships libcuda.so and libcuda.so.1 as two files, a program may have a copy
- * under another name, and dlmopen loads any library once more in a namespace of its own. Each copy has functions and a
- * state of its own, and our limit holds on one of them. So a look-up in a copy is answered from the driver that we
- * bound to: the process then uses one driver, as it would where all names lead to one file. What cannot be answered
- * so, because it was linked or looked up where we do not come by, is said and counted; its memory is found by
- * measuring.
+ * A process may load the driver twice: WSL has libcuda.so and libcuda.so.1 as two files, a program may have a copy
+ * under another name, and dlmopen loads a library once more, in a namespace of its own. Each copy has its own functions
+ * and its own state, but our limit holds in one of them only. So we answer a look-up in a copy with the function of the
+ * driver that we bound to. The process then uses one driver, as if all names led to one file.
+ *
+ * We cannot answer every look-up: a program may be linked to the copy, or look up from a namespace in which we are not
+ * loaded. Such a copy is counted and the user is told; only the daemon's measurements show its memory.
  */
 #ifndef GPUSHARE_PRELOAD_COPIES_H
 #define GPUSHARE_PRELOAD_COPIES_H
 
 #include <stdbool.h>
 
-/* The program has found `found` for `name` in `handle`; `caller` is where it asked. Whether that is the function of
- * another copy of the driver. Asks the loader, so dlerror is undefined afterwards. */
+/* Whether `found` is a function of another copy of the driver. The program looked it up in `handle`, from the address
+ * `caller`. Asks the loader, so dlerror is undefined afterwards. */
 bool gs_is_of_copy(void *handle, const void *found, const void *caller);
 
-/* What the driver that we bound to has under that name, hooked where we have a hook; NULL if it has none. Says once
- * that the copy is not used. */
+/* The function of that name in the driver that we bound to, or our hook for it; NULL if there is none. Tells the user
+ * once that the copy is not used. */
 void *gs_instead_of_copy(const void *found, const char *name);
 
-/* A look-up in a driver that is loaded in another namespace only: bind to the same file, in ours. false: it is no such
- * look-up, or the file cannot be opened. */
+/* If `found` is in a driver that is loaded in another namespace only, binds to the same file in our namespace. false:
+ * it is not, or the file cannot be opened. */
 bool gs_open_copy_here(void *handle, const void *found);
 
-/* Look through the process for drivers that we are not bound to; say and count each once. */
+/* Looks for drivers in this process that we are not bound to. Counts each once and tells the user. */
 void gs_look_for_copies(void);
 
-/* The same, unless that was just done. What is in a namespace may load a driver at any time. */
+/* The same, unless it was done a moment ago. A library in another namespace may load a driver at any time. */
 void gs_look_now_and_then(void);
 
-/* Enter into the daemon's page how many there are. */
+/* Writes the number of copies into the page. */
 void gs_tell_copies(void);
 
 #endif

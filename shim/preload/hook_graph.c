@@ -156,8 +156,8 @@ static uint32_t ask(const struct gs_gpu *gpu, CUgraphMem_attribute attribute, ui
     return result == CUDA_SUCCESS ? gs_units(bytes) : otherwise;
 }
 
-/* Charge what the driver says. Returns how much could not be, because the credit does not hold it. */
-static uint32_t settle(struct gs_gpu *gpu) {
+/* Charges what the driver says. Returns the units that are not charged because the credit does not suffice. */
+static uint32_t correct(struct gs_gpu *gpu) {
     struct graph_pool *pool = &pools[gpu->index];
     uint32_t lacking = 0;
     gs_mutex_lock(&pool->mutex);
@@ -177,8 +177,8 @@ static uint32_t settle(struct gs_gpu *gpu) {
     return lacking;
 }
 
-/* The pool's unused memory; none while a launch is under way, which counts on it and would otherwise take memory from
- * the driver that is not reserved. */
+/* Gives the pool's unused memory back, unless a launch is under way: the launch counts on this memory, and would take
+ * other memory from the driver, for which no credit is reserved. */
 static void trim(struct gs_gpu *gpu) {
     struct graph_pool *pool = &pools[gpu->index];
     gs_mutex_lock(&pool->mutex);
@@ -187,18 +187,18 @@ static void trim(struct gs_gpu *gpu) {
     gs_mutex_unlock(&pool->mutex);
 }
 
-/* The same, asking for what is lacking: the pool has taken more than was foreseen. */
-static void settle_up(struct gs_gpu *gpu) {
+/* The same, but asks the daemon for missing credit: the pool has taken more than was foreseen. */
+static void correct_asking(struct gs_gpu *gpu) {
     for (int round = 0; round < MAX_ROUNDS; round++) {
-        uint32_t lacking = settle(gpu);
+        uint32_t lacking = correct(gpu);
         if (lacking == 0)
             return;
         if (!gs_account_reserve(gpu, lacking))
             break;
         gs_release(gpu->line, lacking);
     }
-    trim(gpu); /* what was not foreseen has been refused: as much of it as is spare goes back to the driver */
-    settle(gpu);
+    trim(gpu); /* refused: what is unused of it goes back to the driver */
+    correct(gpu);
 }
 
 /* How much more than `have` a launch must reserve. Marks it as pending. */
@@ -227,8 +227,8 @@ static void change(struct gs_gpu *gpu, int64_t needed, uint32_t not_pending, uin
     gs_mutex_unlock(&pool->mutex);
 }
 
-/* A launch may take so much. false: refused. Looks again after each reservation: another launch may have used what it
- * counted on. */
+/* Reserves the credit that a launch may need. false: refused. It looks again after each reservation, because another
+ * launch may have used the memory that it counted on. */
 static bool enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t *have) {
     struct gs_place place;
     *have = 0;
@@ -247,14 +247,14 @@ static bool enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t 
 
 static void leave(struct gs_gpu *gpu, uint32_t need, uint32_t have) {
     change(gpu, -(int64_t)need, have, have);
-    settle_up(gpu);
+    correct_asking(gpu);
 }
 
 /* See gs_account_squeeze. */
 static void squeeze(struct gs_gpu *gpu, bool all) {
     if (all)
         trim(gpu);
-    settle(gpu);
+    correct(gpu);
 }
 
 /* ---- uploads and launches ------------------------------------------------------------------------- */
@@ -379,7 +379,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     drop_need(entry.detail);
     for (int device = 0; device < GS_MAX_GPUS; device++)
         if (need.units[device] != 0 && gs_gpu_of(device) != NULL && gs_gpu_of(device)->line != NULL)
-            settle(gs_gpu_of(device));
+            correct(gs_gpu_of(device));
     return result;
 }
 
@@ -388,7 +388,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     CUresult result = gs_driver.cuDeviceGraphMemTrim(device);
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? gs_gpu_of(device) : NULL;
     if (gpu != NULL && gpu->line != NULL)
-        settle(gpu);
+        correct(gpu);
     return result;
 }
 

@@ -96,11 +96,11 @@ static CUresult try_once(const struct request *request, struct gs_pool *pool, ui
         result = call(request);
     if (result != CUDA_SUCCESS) {
         gs_pool_leave(pool, units);
-        gs_pool_settle(pool);
+        gs_pool_correct(pool);
         return result;
     }
     bool noted = note(request, pool, units);
-    if (noted && gs_pool_settle_up(pool))
+    if (noted && gs_pool_correct_asking(pool))
         return CUDA_SUCCESS;
     struct gs_entry entry;
     if (noted)
@@ -227,7 +227,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
 static void look_again(CUmemoryPool handle) {
     struct gs_pool *pool = gs_on() ? gs_pool_find(handle) : NULL;
     if (pool != NULL && pool->gpu != NULL && pool->gpu->line != NULL)
-        gs_pool_settle(pool);
+        gs_pool_correct(pool);
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
@@ -250,7 +250,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
  * stream is captured the driver is asked nothing; the next synchronisation after it does. */
 static CUresult synchronized(CUresult result) {
     if (result == CUDA_SUCCESS && !gs_capture_is_underway())
-        gs_pool_settle_all();
+        gs_pool_correct_all();
     return result;
 }
 

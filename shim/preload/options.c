@@ -34,12 +34,35 @@ static const struct source limit_sources[] = {
     {"NVIDIA_GPU_MEMORY_LIMIT", GS_MIB, false},
     {"CUDA_DEVICE_MEMORY_LIMIT", GS_HAMI, true},
 };
-static const char *const known_names[] = {
-    "GPUSHARE_REQUEST", "GPUSHARE_LIMIT",      "GPUSHARE_NAME",         "GPUSHARE_PRIORITY",
-    "GPUSHARE_GRACE",   "GPUSHARE_ON_RECLAIM", "GPUSHARE_MIN_RUN_TIME", "GPUSHARE_VISIBLE",
-    "GPUSHARE_DRIVER",  "GPUSHARE_SOCKET",     "GPUSHARE_LOG",          "GPUSHARE_SIM",
-    "GPUSHARE_CONFIG",  "GPUSHARE_JOB",        "GPUSHARE_MODE",         "GPUSHARE_REQUIRE_DAEMON",
-    "GPUSHARE_PROFILE", "GPUSHARE_QUEUE_JOB",  "GPUSHARE_ARRAY_INDEX"};
+static const char *const known_names[] = {"GPUSHARE_REQUEST",
+                                          "GPUSHARE_LIMIT",
+                                          "GPUSHARE_NAME",
+                                          "GPUSHARE_PRIORITY",
+                                          "GPUSHARE_GRACE",
+                                          "GPUSHARE_ON_RECLAIM",
+                                          "GPUSHARE_MIN_RUN_TIME",
+                                          "GPUSHARE_VISIBLE",
+                                          "GPUSHARE_DRIVER",
+                                          "GPUSHARE_SOCKET",
+                                          "GPUSHARE_CLUSTER_SOCKET",
+                                          "GPUSHARE_LOG",
+                                          "GPUSHARE_SIM",
+                                          "GPUSHARE_CONFIG",
+                                          "GPUSHARE_JOB",
+                                          "GPUSHARE_MODE",
+                                          "GPUSHARE_REQUIRE_DAEMON",
+                                          "GPUSHARE_PROFILE",
+                                          "GPUSHARE_QUEUE_JOB",
+                                          "GPUSHARE_ARRAY_INDEX",
+                                          "GPUSHARE_RELIEF_CMD",
+                                          "GPUSHARE_RELIEF_URL",
+                                          "GPUSHARE_RESUME_CMD",
+                                          "GPUSHARE_RESUME_URL",
+                                          "GPUSHARE_HOOK",
+                                          "GPUSHARE_HOOK_BYTES",
+                                          "GPUSHARE_HOOK_GPU",
+                                          "GPUSHARE_HOOK_SECONDS",
+                                          "GPUSHARE_FOR"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -229,20 +252,24 @@ static bool is_word(const char *text, const char *word) {
 static uint32_t parse_rungs(const char *text) {
     static const struct {
         const char *name;
+        size_t length;
         uint32_t rung;
-    } ladder[] = {{"trim", GS_RUNG_TRIM}, {"term", GS_RUNG_TERM}, {"kill", GS_RUNG_KILL}};
+    } ladder[] = {{"trim", 4, GS_RUNG_TRIM},
+                  {"hook", 4, GS_RUNG_HOOK},
+                  {"suspend", 7, GS_RUNG_SUSPEND},
+                  {"term", 4, GS_RUNG_TERM},
+                  {"kill", 4, GS_RUNG_KILL}};
     uint32_t rungs = 0;
+    size_t next = 0; /* the first that may follow */
     for (const char *at = text;; at++) {
         while (is_blank(*at))
             at++;
-        uint32_t rung = 0;
-        for (size_t i = 0; i < COUNT(ladder) && rung == 0; i++)
-            if (strncasecmp(at, ladder[i].name, 4) == 0)
-                rung = ladder[i].rung;
-        if (rung <= rungs)
+        while (next < COUNT(ladder) && strncasecmp(at, ladder[next].name, ladder[next].length) != 0)
+            next++;
+        if (next == COUNT(ladder))
             return 0;
-        rungs |= rung;
-        for (at += 4; is_blank(*at);)
+        rungs |= ladder[next].rung;
+        for (at += ladder[next++].length; is_blank(*at);)
             at++;
         if (*at == '\0')
             return rungs | GS_RUNG_KILL;

@@ -191,8 +191,8 @@ static void lower(struct gs_pool *pool, uint32_t reserved) {
     gs_release(pool->gpu->line, freed);
 }
 
-/* Under the mutex. See gs_pool_settle. */
-static uint32_t settle(struct gs_pool *pool) {
+/* Under the mutex. See gs_pool_correct. */
+static uint32_t correct(struct gs_pool *pool) {
     uint32_t reserved, charged = charged_in(word_of(pool)), lacking = 0;
     if (!reserved_of(pool, &reserved))
         return 0;
@@ -217,15 +217,15 @@ static uint32_t settle(struct gs_pool *pool) {
     return lacking;
 }
 
-uint32_t gs_pool_settle(struct gs_pool *pool) {
+uint32_t gs_pool_correct(struct gs_pool *pool) {
     gs_mutex_lock(&pool->mutex);
-    uint32_t lacking = settle(pool);
+    uint32_t lacking = correct(pool);
     gs_mutex_unlock(&pool->mutex);
     return lacking;
 }
 
-/* Whether what is charged is already what settling would make of it. */
-static bool is_settled(const struct gs_pool *pool) {
+/* Whether what is charged is already what the driver says. */
+static bool is_correct(const struct gs_pool *pool) {
     uint32_t reserved;
     if (__atomic_load_n(&pool->over, __ATOMIC_RELAXED) || !ask_reserved(pool, &reserved))
         return false;
@@ -233,20 +233,20 @@ static bool is_settled(const struct gs_pool *pool) {
     return charged_in(word) == (reserved > live_in(word) ? reserved : live_in(word));
 }
 
-bool gs_pool_settle_up(struct gs_pool *pool) {
-    if (__builtin_expect(is_settled(pool), 1))
+bool gs_pool_correct_asking(struct gs_pool *pool) {
+    if (__builtin_expect(is_correct(pool), 1))
         return true;
     for (int round = 0; round < MAX_ROUNDS; round++) {
-        uint32_t lacking = gs_pool_settle(pool);
+        uint32_t lacking = gs_pool_correct(pool);
         if (lacking != 0 && pool->gpu->own) { /* without a daemon only the pools can give credit back */
             gs_account_give_back(pool->gpu, true);
-            lacking = gs_pool_settle(pool);
+            lacking = gs_pool_correct(pool);
         }
         if (lacking == 0)
             return true;
-        /* Taken and given back at once: it is then in our credit, and settling takes it under the mutex. */
+        /* Taken and given back at once: it is then in our credit, and the correction takes it under the mutex. */
         if (!gs_account_reserve(pool->gpu, lacking))
-            return gs_pool_settle(pool) == 0; /* asking has trimmed the pools before it was refused */
+            return gs_pool_correct(pool) == 0; /* asking has trimmed the pools before it was refused */
         gs_release(pool->gpu->line, lacking);
     }
     return false;
@@ -280,7 +280,7 @@ void gs_pool_leave(struct gs_pool *pool, uint32_t units) {
     while (!exchange(pool, &word, live_in(word) > units ? live_in(word) - units : 0, charged_in(word)))
         continue;
     if (__builtin_expect(state_of(pool) == GS_POOL_DESTROYED, 0))
-        gs_pool_settle(pool);
+        gs_pool_correct(pool);
 }
 
 bool gs_pool_undo_growth(struct gs_pool *pool) {
@@ -288,7 +288,7 @@ bool gs_pool_undo_growth(struct gs_pool *pool) {
     gs_mutex_lock(&pool->mutex);
     bool shrunk = reserved_of(pool, &before);
     __atomic_store_n(&pool->over, 1, __ATOMIC_RELAXED);
-    settle(pool);
+    correct(pool);
     shrunk = shrunk && reserved_of(pool, &after) && after < before;
     gs_mutex_unlock(&pool->mutex);
     return shrunk;
@@ -296,12 +296,12 @@ bool gs_pool_undo_growth(struct gs_pool *pool) {
 
 /* ---- all of them ---------------------------------------------------------------------------------- */
 
-void gs_pool_settle_all(void) {
+void gs_pool_correct_all(void) {
     uint32_t last = count();
     for (struct gs_pool *pool = pools; pool < pools + last; pool++) {
         uint64_t word = word_of(pool);
         if (charged_in(word) > live_in(word) || __atomic_load_n(&pool->over, __ATOMIC_RELAXED))
-            gs_pool_settle(pool);
+            gs_pool_correct(pool);
     }
 }
 
@@ -313,7 +313,7 @@ static void squeeze(struct gs_gpu *gpu, bool all) {
         if (pool->state != GS_POOL_UNUSED && pool->gpu == gpu) {
             if (all)
                 trim(pool);
-            settle(pool);
+            correct(pool);
         }
         gs_mutex_unlock(&pool->mutex);
     }
@@ -328,7 +328,7 @@ void gs_pool_was_reset(const struct gs_gpu *gpu) {
             uint64_t word = word_of(pool);
             while (live_in(word) > reserved && !exchange(pool, &word, reserved, charged_in(word)))
                 continue;
-            settle(pool);
+            correct(pool);
         }
         gs_mutex_unlock(&pool->mutex);
     }
@@ -344,7 +344,7 @@ void gs_pool_end_destroying(struct gs_pool *pool, bool gone) {
     gs_mutex_lock(&pool->mutex);
     become(pool, gone ? GS_POOL_DESTROYED : GS_POOL_ALIVE);
     if (gone)
-        settle(pool);
+        correct(pool);
     gs_mutex_unlock(&pool->mutex);
 }
 

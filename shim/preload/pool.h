@@ -1,20 +1,23 @@
 /* pool.h: what is charged for the pools of stream-ordered memory.
  *
- * A pool keeps memory after it has been freed, and an allocation may cost nothing or grow the pool by much more than
- * its size. So not allocations are charged but pools, by the bytes that they have reserved (a number that the driver
- * tells), and that is put right after each call that could change it:
+ * A pool keeps memory that the program has freed. So an allocation may cost the GPU nothing, or make the pool grow by
+ * much more than its size. For this reason the pool is charged, not the allocation: the charge is the number of bytes
+ * that the driver has reserved for the pool. The driver tells this number. A pool has two counts, in one word as in
+ * credit.h:
  *
- *   charged  what is reserved of the credit for the pool
- *   live     what the program holds of it, in allocations that we saw; never more than charged
+ *   charged  how much credit is used for the pool
+ *   live     how much of it the program holds, in allocations that we saw; never more than charged
  *
- * Both are halves of one word, as in credit.h: an allocation that fits into what is charged takes one compare-and-swap,
- * its free another. Before an allocation, credit is reserved for what does not fit; after it, charged becomes what the
- * driver says, but never less than live. Memory goes back when the program synchronises, so after each synchronisation
- * the pools are looked at that are charged more than the program holds; and also at the next allocation from the pool,
- * when the program asks what is free, and before anything is refused.
+ * An allocation that fits into `charged` needs one compare-and-swap, and its free needs another. Before any other
+ * allocation we reserve credit for what does not fit. After the call we *correct* the pool: `charged` becomes what the
+ * driver says, but not less than `live`.
  *
- * Pools in host memory and pools of other processes cost nothing. Managed memory may all be on a GPU at some time,
- * wherever it would rather be, so its pools count in full.
+ * The driver takes unused memory from a pool when the program synchronises. So we correct a pool that is charged more
+ * than the program holds: after each synchronisation, at the next allocation from it, when the program asks how much
+ * memory is free, and before a call is refused.
+ *
+ * Pools in host memory and pools of other processes use no memory of ours. A pool of managed memory counts in full,
+ * because all of it can be on one GPU at some time.
  */
 #ifndef GPUSHARE_PRELOAD_POOL_H
 #define GPUSHARE_PRELOAD_POOL_H
@@ -24,67 +27,69 @@
 enum gs_pool_state {
     GS_POOL_UNUSED,
     GS_POOL_ALIVE,
-    GS_POOL_DYING,    /* the driver is about to destroy it, and nobody else touches it */
-    GS_POOL_DESTROYED /* but memory from it is still held */
+    GS_POOL_DYING,    /* the driver is about to destroy it; nobody else uses it */
+    GS_POOL_DESTROYED /* the program still holds memory from it */
 };
 
 struct gs_pool {
     uint64_t word; /* live << 32 | charged, in units */
     CUmemoryPool handle;
-    struct gs_gpu *gpu; /* NULL: costs nothing here */
+    struct gs_gpu *gpu; /* NULL: it is not charged */
     enum gs_pool_state state;
-    uint32_t over;         /* charged less than reserved: the credit did not hold what the driver has taken */
-    struct gs_mutex mutex; /* held while the driver is asked and charged follows */
+    uint32_t over;         /* 1: the driver has reserved more than is charged, because the credit did not suffice */
+    struct gs_mutex mutex; /* held while the pool is corrected */
 };
 
 /* A pool that is alive, or NULL. */
 struct gs_pool *gs_pool_find(CUmemoryPool handle);
 
-/* A pool that is charged on this GPU (NULL: it costs nothing). NULL: there are too many; what it takes is left to
- * measuring. */
+/* Adds a pool that is charged on this GPU (NULL: it is not charged). NULL if there are too many pools: then only the
+ * daemon's measurements show its memory. */
 struct gs_pool *gs_pool_add(CUmemoryPool handle, struct gs_gpu *gpu);
 
-/* The GPU that a pool of this place is charged on; NULL: it costs nothing. */
+/* The GPU on which a pool of this location is charged; NULL: it is not charged. */
 struct gs_gpu *gs_pool_place(const CUmemLocation *location, CUmemAllocationType type);
 
-/* As gs_pool_find, also for one that we did not see being made: the default pool of some device, or one that costs
- * nothing, since those of other places have been seen when the program asked for them. */
+/* As gs_pool_find, but an unknown pool is added: the program did not create it, so it is the default pool of a device,
+ * or a pool that is not charged. We know all others since the program asked for them. */
 struct gs_pool *gs_pool_of(CUmemoryPool handle);
 
-/* The current pool of a device, and a call that may have chosen another: to be said after the driver's call, because an
- * allocation at the same time may take from either. NULL: the driver does not tell. */
+/* The current pool of a device; NULL: the driver does not tell. Call gs_pool_chosen after each call of the driver that
+ * may have chosen another one: an allocation at the same time may use either. */
 CUmemoryPool gs_pool_current(uint32_t device);
 void gs_pool_chosen(void);
 
-/* By the number kept in table entries. */
+/* The pool of a number, and its number, as entries of the table hold it. */
 struct gs_pool *gs_pool_numbered(uint32_t number);
 uint32_t gs_pool_number(const struct gs_pool *pool);
 
-/* An allocation is about to be made. false: refused, and said. */
+/* Call before an allocation. Reserves credit for it. false: refused, and the user has been told. */
 bool gs_pool_enter(struct gs_pool *pool, uint32_t units);
 
-/* An allocation is gone, or was not made. What the pool has reserved for it may go back later, and is looked at then; a
- * pool that nobody can ask any more ends with its last one. */
+/* Call after an allocation was freed, or was not made. The pool may keep the memory, so the charge stays until the
+ * pool is corrected. A destroyed pool ends with its last allocation. */
 void gs_pool_leave(struct gs_pool *pool, uint32_t units);
 
-/* Charge what the driver says. Returns the units that could not be, because the credit does not hold them. */
-uint32_t gs_pool_settle(struct gs_pool *pool);
+/* Charges what the driver says. Returns the units that are not charged because the credit does not suffice. */
+uint32_t gs_pool_correct(struct gs_pool *pool);
 
-/* The same, asking for what is lacking. false: refused. */
-bool gs_pool_settle_up(struct gs_pool *pool);
+/* The same, but asks the daemon for missing credit. false: refused. */
+bool gs_pool_correct_asking(struct gs_pool *pool);
 
-/* An allocation was undone because the pool had grown by more than the credit holds. true: some of that is back. */
+/* Call after an allocation was undone because the pool had grown by more than the credit. true: the driver has taken
+ * some of it back. */
 bool gs_pool_undo_growth(struct gs_pool *pool);
 
-/* After a synchronisation. */
-void gs_pool_settle_all(void);
+/* Call after a synchronisation. */
+void gs_pool_correct_all(void);
 
-/* Before the driver destroys it, because its handle may be another's afterwards; and when that was done, or failed. */
+/* Call before and after the driver destroys a pool: a new pool may get the same handle at once. `gone`: it was
+ * destroyed. */
 void gs_pool_begin_to_destroy(struct gs_pool *pool);
 void gs_pool_end_destroying(struct gs_pool *pool, bool gone);
 
-/* The primary context of a GPU has been reset. A pool belongs to the device and stays, as CUDA documents it; if a
- * driver ends its memory too, that is no longer charged. */
+/* Call after the primary context of a GPU was reset. CUDA documents that a pool belongs to the device and stays. If a
+ * driver frees its memory nevertheless, the charge goes too. */
 void gs_pool_was_reset(const struct gs_gpu *gpu);
 
 #endif

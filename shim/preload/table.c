@@ -50,8 +50,8 @@ static void delete_at(struct gs_table *table, struct gs_shard *shard, uint32_t h
     shard->count--;
 }
 
-/* The newest entry goes into the array: no other of its key is there. false: no memory. */
-static bool settle_newest(struct gs_table *table, struct gs_shard *shard) {
+/* The array has no other entry of this key. false: no memory. */
+static bool move_newest_to_array(struct gs_table *table, struct gs_shard *shard) {
     if (shard->newest.key == 0)
         return true;
     if (shard->count >= shard->capacity / 4 * 3 && !grow(shard) && shard->count + 1 >= shard->capacity)
@@ -63,32 +63,32 @@ static bool settle_newest(struct gs_table *table, struct gs_shard *shard) {
     return true;
 }
 
-bool gs_table_put_settled(struct gs_table *table, struct gs_shard *shard, const struct gs_entry *entry,
-                          struct gs_entry *displaced) {
+bool gs_table_put_slow(struct gs_table *table, struct gs_shard *shard, const struct gs_entry *entry,
+                       struct gs_entry *displaced) {
     displaced->key = 0;
     if (shard->newest.key == entry->key) {
         *displaced = shard->newest;
     } else {
-        if (!settle_newest(table, shard))
+        if (!move_newest_to_array(table, shard))
             return false;
-        struct gs_entry *old = gs_table_find_settled(table, shard, entry->key);
+        struct gs_entry *old = gs_table_find_in_array(table, shard, entry->key);
         if (old != NULL) {
             *displaced = *old;
-            gs_table_delete_settled(table, shard, old);
+            gs_table_delete_from_array(table, shard, old);
         }
     }
     shard->newest = *entry;
     return true;
 }
 
-struct gs_entry *gs_table_find_settled(struct gs_table *table, struct gs_shard *shard, uint64_t key) {
+struct gs_entry *gs_table_find_in_array(struct gs_table *table, struct gs_shard *shard, uint64_t key) {
     if (shard->capacity == 0 || __atomic_load_n(gs_table_region(table, key), __ATOMIC_RELAXED) == 0)
         return NULL;
     struct gs_entry *entry = &shard->entries[probe(shard, key)];
     return entry->key != 0 ? entry : NULL;
 }
 
-void gs_table_delete_settled(struct gs_table *table, struct gs_shard *shard, struct gs_entry *entry) {
+void gs_table_delete_from_array(struct gs_table *table, struct gs_shard *shard, struct gs_entry *entry) {
     delete_at(table, shard, (uint32_t)(entry - shard->entries));
 }
 

@@ -1,13 +1,15 @@
-/* table.h: what this process has allocated, by pointer or handle.
+/* table.h: the allocations of this process, by pointer or handle.
  *
- * Private to the process: no other process reads it, so a crash leaves nothing locked. 64 shards, each with its own
- * lock and its own open-addressed array in pages of its own, so that threads do not meet and nothing calls malloc.
+ * No other process reads the table, so a crash leaves nothing locked. It has 64 shards. Each shard has a lock and an
+ * array with open addressing, which lies in pages of its own: threads rarely wait for each other, and malloc is never
+ * called.
  *
- * Most memory is freed soon after it was allocated. So a shard keeps the entry that was put last beside its lock, in
- * the same cache line, and moves it into the array only when the next one is put. An allocation that is freed before
- * that never touches the array, which has a cold cache line for each look-up when many allocations live. An entry may
- * be put beside the lock without a look into the array only if the array has no entry of the same key. So the table
- * counts the entries in the arrays by region of the address space: in a region without entries no look is needed.
+ * Most memory is freed soon after it was allocated. So a shard keeps its newest entry beside its lock, in the same
+ * cache line, and moves it to the array when the next entry comes. An allocation that is freed before that never
+ * touches the array, where each look-up is likely to miss the cache when there are many allocations.
+ *
+ * A new entry may go beside the lock only if the array has no entry of the same key. To know this without a look-up
+ * the table counts the entries in the arrays by region of the address space. A region that has none needs no look-up.
  */
 #ifndef GPUSHARE_PRELOAD_TABLE_H
 #define GPUSHARE_PRELOAD_TABLE_H
@@ -26,11 +28,11 @@ enum gs_kind_of_memory { GS_LINEAR, GS_MANAGED, GS_POOLED, GS_ARRAY, GS_MIPMAP, 
 
 struct gs_entry {
     uint64_t key;     /* never 0 */
-    uint32_t units;   /* charged for it */
-    uint32_t context; /* that it dies with; 0: none */
-    uint32_t detail;  /* what the kind says: a pool's or a block's number */
-    uint8_t gpu;      /* whose line is charged */
-    uint8_t kind;     /* of the hooks that made it */
+    uint32_t units;   /* that it is charged */
+    uint32_t context; /* the end of this context frees it; 0: none does */
+    uint32_t detail;  /* by kind: the number of a pool or of a block */
+    uint8_t gpu;      /* that is charged */
+    uint8_t kind;     /* gs_kind_of_memory */
     uint16_t flags;
 };
 
@@ -38,12 +40,12 @@ struct gs_shard {
     struct gs_lock lock;
     uint32_t count;    /* entries in the array */
     uint32_t capacity; /* of the array: a power of two, or 0 */
-    uint32_t shift;    /* that makes a slot of a hashed key */
+    uint32_t shift;    /* a hashed key, shifted right by this, is its slot */
     struct gs_entry *entries;
     struct gs_entry newest; /* not in the array; key 0: none */
 } __attribute__((aligned(64)));
 
-_Static_assert(sizeof(struct gs_shard) == 64, "what nearly all calls touch is in one cache line");
+_Static_assert(sizeof(struct gs_shard) == 64, "nearly all calls read one cache line only");
 
 struct gs_table {
     struct gs_shard shards[1 << GS_SHARD_BITS];
@@ -63,34 +65,34 @@ static inline uint32_t *gs_table_region(struct gs_table *table, uint64_t key) {
     return &table->regions[gs_table_hash(hashed ^ hashed >> 32) >> (64 - GS_REGION_BITS)];
 }
 
-/* The rest of the functions below, where the newest entry alone does not decide. Under the shard's lock. */
-bool gs_table_put_settled(struct gs_table *table, struct gs_shard *shard, const struct gs_entry *entry,
-                          struct gs_entry *displaced);
-struct gs_entry *gs_table_find_settled(struct gs_table *table, struct gs_shard *shard, uint64_t key); /* NULL: none */
-void gs_table_delete_settled(struct gs_table *table, struct gs_shard *shard, struct gs_entry *entry);
+/* The functions below call these when the newest entry is not enough. The caller holds the shard's lock. */
+bool gs_table_put_slow(struct gs_table *table, struct gs_shard *shard, const struct gs_entry *entry,
+                       struct gs_entry *displaced);
+struct gs_entry *gs_table_find_in_array(struct gs_table *table, struct gs_shard *shard, uint64_t key); /* NULL: none */
+void gs_table_delete_from_array(struct gs_table *table, struct gs_shard *shard, struct gs_entry *entry);
 
-/* Put an entry; one of the same key that was there goes to `displaced` (its key is 0 if there was none): its memory
- * has been freed by some way that we did not see. false: no memory for it. */
+/* Puts an entry. An older entry of the same key goes to `displaced` (key 0: there was none): its memory was freed in a
+ * way that we did not see. false: no memory for the array. */
 GS_INLINE bool gs_table_put(struct gs_table *table, const struct gs_entry *entry, struct gs_entry *displaced) {
     struct gs_shard *shard = gs_table_shard(table, entry->key);
     displaced->key = 0;
     gs_lock(&shard->lock);
-    /* Entries of this key have always been put under this lock, so a 0 is not one from before such an entry. */
+    /* All entries of this key are put under this lock, so a count of 0 is not out of date for this key. */
     if (__builtin_expect(shard->newest.key == 0, 1) &&
         __builtin_expect(__atomic_load_n(gs_table_region(table, entry->key), __ATOMIC_RELAXED) == 0, 1)) {
         shard->newest = *entry;
         gs_unlock(&shard->lock);
         return true;
     }
-    struct gs_entry copy = *entry, old; /* so that those of the caller may stay in registers */
-    bool good = gs_table_put_settled(table, shard, &copy, &old);
+    struct gs_entry copy = *entry, old; /* the caller's may then stay in registers */
+    bool good = gs_table_put_slow(table, shard, &copy, &old);
     gs_unlock(&shard->lock);
     *displaced = old;
     return good;
 }
 
-/* Show an entry to `keep` under the lock, which it may change and must not leave by calling us; false from it takes the
- * entry out. false: unknown. */
+/* Calls `keep` with an entry, under the shard's lock. `keep` may change the entry and must not call the table; if it
+ * returns false, the entry is deleted. false: no such entry. */
 GS_INLINE bool gs_table_visit(struct gs_table *table, uint64_t key, bool (*keep)(struct gs_entry *, void *),
                               void *data) {
     struct gs_shard *shard = gs_table_shard(table, key);
@@ -103,9 +105,9 @@ GS_INLINE bool gs_table_visit(struct gs_table *table, uint64_t key, bool (*keep)
         gs_unlock(&shard->lock);
         return true;
     }
-    struct gs_entry *entry = gs_table_find_settled(table, shard, key);
+    struct gs_entry *entry = gs_table_find_in_array(table, shard, key);
     if (entry != NULL && !keep(entry, data))
-        gs_table_delete_settled(table, shard, entry);
+        gs_table_delete_from_array(table, shard, entry);
     gs_unlock(&shard->lock);
     return entry != NULL;
 }
@@ -120,22 +122,22 @@ GS_INLINE bool gs_table_copy_and_drop(struct gs_entry *entry, void *copy) {
     return false;
 }
 
-/* Take an entry out; false: unknown. */
+/* Deletes an entry, which is copied first. false: no such entry. */
 GS_INLINE bool gs_table_take(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
     return gs_table_visit(table, key, gs_table_copy_and_drop, entry);
 }
 
-/* A copy of an entry that stays. */
+/* Copies an entry, which stays. false: no such entry. */
 GS_INLINE bool gs_table_find(struct gs_table *table, uint64_t key, struct gs_entry *entry) {
     return gs_table_visit(table, key, gs_table_copy_and_keep, entry);
 }
 
-/* Take out every entry that `wanted` says yes to, and hand it to `taken`. Both run under a lock of the table: they
- * must not use it. */
+/* Deletes each entry for which `wanted` is true, and calls `taken` with it. Both run under a shard's lock: they must
+ * not call the table. */
 void gs_table_sweep(struct gs_table *table, bool (*wanted)(const struct gs_entry *, void *),
                     void (*taken)(const struct gs_entry *, void *), void *data);
 
-/* In the child of a fork: the parent's allocations are not ours. The pages are left behind. */
+/* Call in the child of a fork: it has none of its parent's allocations. The pages of the arrays stay mapped. */
 void gs_table_forget(struct gs_table *table);
 
 #endif

@@ -10,12 +10,13 @@
  *                        line it says nothing, like drivers before R570; a reset makes it 0, nothing
  *   gpu0 memory 15Gi     the GPU has more or less memory than it had
  *   gpu0 lost            it has fallen off the bus: NVML loses it, contexts on it are broken
- *   gpu0 removed         it is not in the machine any more: the same, and gone for whoever initialises NVML later
+ *   gpu0 removed         it is not in the machine any more: the same, and NVML that is initialised later lacks it
  *   gpu0 reset           it is there and well; what was broken stays broken
  *
  *   echo gpu0 lost >> $POOL/health
  *
- * A file that is gone or shorter than before begins anew. A line that makes no sense is named on stderr and skipped.
+ * A file that is gone or shorter than before is read from its start. A line that makes no sense is named on stderr and
+ * skipped.
  */
 #define _GNU_SOURCE
 #include "common_health.h"
@@ -175,7 +176,7 @@ void health_of(uint32_t gpu, struct health *health) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Looks again when it is time to. Not waited for: a forked child may find the mutex locked for ever. */
+/* Looks again when it is time to. Not waited for: a forked child may find the mutex locked and never unlocked. */
 static void look_now_and_then(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now); /* a few nanoseconds: it does not enter the kernel */

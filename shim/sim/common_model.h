@@ -32,6 +32,20 @@
 /* How much address space there is for each byte of a GPU: room for holes, as in a GPU's 49-bit space. */
 #define MODEL_ADDRESS_FACTOR 4ull
 
+/* What a kernel keeps the GPU computing: so long in any case, and so long for each of its threads. Nothing waits for
+ * it; NVML shows it. */
+#define MODEL_KERNEL_NS 100000ull
+#define MODEL_THREAD_NS 10ull
+
+/* Work of one process that waits on the GPU is never more than this: a real launch would block before. */
+#define MODEL_QUEUE_NS 1000000000ull
+
+static inline uint64_t model_kernel_ns(uint64_t threads) {
+    uint64_t ns =
+        threads < MODEL_QUEUE_NS / MODEL_THREAD_NS ? MODEL_KERNEL_NS + threads * MODEL_THREAD_NS : MODEL_QUEUE_NS;
+    return ns < MODEL_QUEUE_NS ? ns : MODEL_QUEUE_NS;
+}
+
 static inline uint64_t model_round_up(uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;
 }

@@ -20,10 +20,12 @@
 #include "common_pool.h"
 
 #include "common_health.h"
+#include "common_model.h"
 #include "glibc_baseline.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -31,11 +33,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define POOL_MAGIC   0x6d69732d75706770ull /* "pgpu-sim" */
-#define POOL_VERSION 1
+#define POOL_VERSION 2
 #define POOL_SLOTS   4096
 /* A build with another layout has GPUs of its own in the same directory: its files have another name. */
 #define POOL_LAYOUT ((unsigned long long)POOL_VERSION + ((unsigned long long)sizeof(struct pool_file) << 8))
@@ -46,6 +49,13 @@ struct slot {
     _Atomic uint32_t pid;
     _Atomic uint32_t leaving; /* its process has come to its exit and was not killed */
     uint64_t dead_since;      /* CLOCK_MONOTONIC ns at which it was first found dead, 0 before */
+    _Atomic uint32_t state;   /* enum pool_state; a futex. Changed by the process that holds the slot (pool_hold) */
+    _Atomic uint32_t calls;   /* of the program, that are in the driver now */
+    _Atomic int32_t marks[POOL_MARKS];
+    _Atomic int32_t arena[SIM_MAX_GPUS]; /* its descriptor + 1 */
+    _Atomic uint64_t arena_bytes[SIM_MAX_GPUS];
+    _Atomic uint64_t work[SIM_MAX_GPUS];  /* ns of work that it has given the GPU so far, */
+    _Atomic uint64_t until[SIM_MAX_GPUS]; /* and when that is done: CLOCK_MONOTONIC ns */
 };
 
 struct pool_file {
@@ -56,11 +66,14 @@ struct pool_file {
     struct slot slots[POOL_SLOTS];
     _Atomic uint64_t used[SIM_MAX_GPUS][POOL_SLOTS];
     _Atomic uint64_t shared[SIM_MAX_GPUS][POOL_SLOTS]; /* shown for a process, and charged to another */
+    _Atomic uint64_t parked[SIM_MAX_GPUS]
+                           [POOL_SLOTS]; /* of a checkpointed process: charged again when it is restored */
 };
 
 static struct pool_file *pool;
 static int alive_fd = -1;
 static int my_slot = -1;
+static int hold_fd = -1;
 static char pool_path[SIM_PATH_BYTES];
 
 static bool complain(const char *what) {
@@ -101,7 +114,16 @@ static void free_slot(uint32_t index) {
     for (int gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
         atomic_store(&pool->used[gpu][index], 0);
         atomic_store(&pool->shared[gpu][index], 0);
+        atomic_store(&pool->parked[gpu][index], 0);
+        atomic_store(&pool->slots[index].arena[gpu], 0);
+        atomic_store(&pool->slots[index].work[gpu], 0);
+        atomic_store(&pool->slots[index].until[gpu], 0);
     }
+    for (int mark = 0; mark < POOL_MARKS; mark++) {
+        atomic_store(&pool->slots[index].marks[mark], 0);
+    }
+    atomic_store(&pool->slots[index].calls, 0);
+    atomic_store(&pool->slots[index].state, POOL_RUNNING);
     pool->slots[index].dead_since = 0;
     atomic_store(&pool->slots[index].leaving, 0);
     atomic_store(&pool->slots[index].pid, 0);
@@ -232,8 +254,11 @@ static bool open_locked(const struct sim_settings *settings) {
     if (alive_fd < 0) {
         alive_fd = open_file_of_layout(settings->pool, "alive");
     }
-    if (alive_fd < 0) {
-        return complain("cannot open the file 'alive'");
+    if (hold_fd < 0) {
+        hold_fd = open_file_of_layout(settings->pool, "hold");
+    }
+    if (alive_fd < 0 || hold_fd < 0) {
+        return complain("cannot open the files 'alive' and 'hold'");
     }
     if (atomic_load(&pool->ready) != POOL_READY) {
         init_mutex();
@@ -364,6 +389,28 @@ uint64_t pool_used(uint32_t gpu) {
     return sum;
 }
 
+/* Of the work, what is done. */
+static uint64_t busy(uint32_t gpu, uint32_t index) {
+    struct slot *slot = &pool->slots[index];
+    uint64_t now = now_ns(), until = atomic_load(&slot->until[gpu]), work = atomic_load(&slot->work[gpu]);
+    uint64_t left = until > now ? until - now : 0;
+    return work > left ? work - left : 0;
+}
+
+/* Work comes after what the process has given before, and is not waited for. */
+void pool_work(uint32_t gpu, uint64_t ns) {
+    if (my_slot < 0) {
+        return;
+    }
+    struct slot *slot = &pool->slots[my_slot];
+    uint64_t now = now_ns(), before = atomic_load(&slot->until[gpu]), begin, after;
+    do {
+        begin = before > now ? before : now;
+        after = begin + ns < now + MODEL_QUEUE_NS ? begin + ns : now + MODEL_QUEUE_NS;
+    } while (!atomic_compare_exchange_weak(&slot->until[gpu], &before, after));
+    atomic_fetch_add(&slot->work[gpu], after - begin);
+}
+
 size_t pool_processes(uint32_t gpu, struct pool_process *processes, size_t room) {
     size_t count = 0;
     pool_lock();
@@ -375,10 +422,155 @@ size_t pool_processes(uint32_t gpu, struct pool_process *processes, size_t room)
             continue;
         }
         if (count < room) {
-            processes[count] = (struct pool_process){.pid = slot_pid(index), .used = used};
+            processes[count] = (struct pool_process){.pid = slot_pid(index), .used = used, .busy = busy(gpu, index)};
         }
         count++;
     }
     pool_unlock();
     return count;
+}
+
+/* ---- checkpoints ---------------------------------------------------------------------------------- */
+
+#define LOOK_MS 20 /* between two looks of a waiting call whether the process that stopped it is alive */
+
+static __thread uint32_t depth; /* a function of the program's that we call may call us */
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
+    struct timespec most = {.tv_nsec = LOOK_MS * 1000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &most, NULL, 0);
+}
+
+static bool is_held(uint32_t slot) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    return fcntl(hold_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool pool_call_begins(void) {
+    struct slot *slot = &pool->slots[my_slot];
+    if (depth++ > 0) {
+        return true;
+    }
+    for (;;) {
+        atomic_fetch_add(&slot->calls, 1);
+        uint32_t state = atomic_load(&slot->state);
+        if (__builtin_expect(state == POOL_RUNNING, 1) || state == POOL_FAILED) {
+            return state == POOL_RUNNING;
+        }
+        atomic_fetch_sub(&slot->calls, 1);
+        futex_wait(&slot->state, state);
+        if (state == POOL_LOCKING && !is_held((uint32_t)my_slot)) { /* who wanted to lock it has died */
+            atomic_compare_exchange_strong(&slot->state, &state, POOL_RUNNING);
+        }
+    }
+}
+
+void pool_call_ends(void) {
+    if (--depth == 0) {
+        atomic_fetch_sub(&pool->slots[my_slot].calls, 1);
+    }
+}
+
+void pool_mark(enum pool_mark mark, int change) {
+    atomic_fetch_add(&pool->slots[my_slot].marks[mark], change);
+}
+
+void pool_note_arena(uint32_t gpu, int fd, uint64_t size) {
+    atomic_store(&pool->slots[my_slot].arena_bytes[gpu], size);
+    atomic_store(&pool->slots[my_slot].arena[gpu], fd + 1);
+}
+
+int pool_find(pid_t pid) {
+    uint32_t high = atomic_load(&pool->high);
+    for (uint32_t index = 0; index < high && pid > 0; index++) {
+        bool taken = atomic_load(&pool->slots[index].pid) != 0 && (int)index != my_slot;
+        if (taken && slot_alive(index) && slot_pid(index) == pid) {
+            return (int)index;
+        }
+    }
+    return -1;
+}
+
+int pool_hold(int slot) {
+    char path[64];
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    snprintf(path, sizeof path, "/proc/self/fd/%d", hold_fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC); /* a description of its own: it ends with us and not with a child */
+    while (fd >= 0 && fcntl(fd, F_OFD_SETLKW, &lock) != 0) {
+        if (errno != EINTR) {
+            close(fd);
+            return -1;
+        }
+    }
+    return fd;
+}
+
+void pool_let_go(int held) {
+    close(held);
+}
+
+enum pool_state pool_state_of(int slot) {
+    return (enum pool_state)atomic_load(&pool->slots[slot].state);
+}
+
+void pool_set_state(int slot, enum pool_state state) {
+    atomic_store(&pool->slots[slot].state, state);
+    syscall(SYS_futex, &pool->slots[slot].state, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+uint32_t pool_calls(int slot) {
+    return atomic_load(&pool->slots[slot].calls);
+}
+
+bool pool_is_marked(int slot) {
+    bool marked = false;
+    for (int mark = 0; mark < POOL_MARKS; mark++) {
+        marked = marked || atomic_load(&pool->slots[slot].marks[mark]) > 0;
+    }
+    return marked;
+}
+
+pid_t pool_pid_of(int slot) {
+    return slot_pid((uint32_t)slot);
+}
+
+int pool_arena(int slot, uint32_t gpu, uint64_t *size) {
+    *size = atomic_load(&pool->slots[slot].arena_bytes[gpu]);
+    return atomic_load(&pool->slots[slot].arena[gpu]) - 1;
+}
+
+uint64_t pool_held(int slot) {
+    uint64_t sum = 0;
+    for (int gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
+        sum += atomic_load(&pool->used[gpu][slot]);
+    }
+    return sum;
+}
+
+void pool_park(int slot) {
+    pool_lock();
+    for (int gpu = 0; gpu < SIM_MAX_GPUS; gpu++) {
+        atomic_fetch_add(&pool->parked[gpu][slot], atomic_exchange(&pool->used[gpu][slot], 0));
+    }
+    pool_unlock();
+}
+
+static bool fits_again(int slot, uint32_t gpu) {
+    uint64_t parked = atomic_load(&pool->parked[gpu][slot]);
+    uint64_t room = health_memory(gpu, pool->hardware.memory[gpu]) - pool->hardware.reserved_bytes;
+    return parked == 0 || sum_used(gpu) + parked <= room;
+}
+
+bool pool_unpark(int slot) {
+    bool fits = true;
+    pool_lock();
+    reap();
+    for (uint32_t gpu = 0; gpu < pool->hardware.gpus; gpu++) {
+        fits = fits && fits_again(slot, gpu);
+    }
+    for (uint32_t gpu = 0; gpu < pool->hardware.gpus && fits; gpu++) {
+        atomic_fetch_add(&pool->used[gpu][slot], atomic_exchange(&pool->parked[gpu][slot], 0));
+    }
+    pool_unlock();
+    return fits;
 }

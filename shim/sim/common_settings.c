@@ -207,7 +207,7 @@ static bool complain_unknown(const char *key) {
         strcat(strcat(names, ", "), switch_rows[index].name);
     }
     return complain("unknown key '%s' (known: gpus, memory, name, context, reserved, pool, teardown, latency, fail, "
-                    "driver_version%s)",
+                    "checkpoint_rate, checkpoint_break, driver_version%s)",
                     key, names);
 }
 
@@ -241,6 +241,12 @@ static bool parse_pair(char *key, char *value, uint32_t *listed) {
     }
     if (strcmp(key, "pool") == 0) {
         return copy_text(key, value, settings.pool, sizeof settings.pool);
+    }
+    if (strcmp(key, "checkpoint_rate") == 0) {
+        return parse_size(key, value, &settings.checkpoint_rate);
+    }
+    if (strcmp(key, "checkpoint_break") == 0) {
+        return parse_count(key, value, 1, UINT64_MAX, &settings.checkpoint_break);
     }
     if (strcmp(key, "latency") == 0) {
         return parse_latency(value);

@@ -35,6 +35,8 @@ struct sim_settings {
     char pool[SIM_PATH_BYTES];
     struct sim_fault faults[SIM_MAX_FAULTS];
     int fault_count;
+    uint64_t checkpoint_rate;  /* bytes a second that a checkpoint or a restore moves; 0: as fast as it can */
+    uint64_t checkpoint_break; /* the so many-th of them by this process breaks off in the middle; 0: none */
 };
 
 /* What the driver does where NVIDIA's may do either: a number from 0 (as usual) for each row of switches.def. Of this

@@ -1,12 +1,14 @@
 /* cuda_api.h: what every entry point of the CUDA library begins with.
  *
  * ENTER(symbol) refuses when the driver is not initialised in this very process (a forked child is not), and lets
- * GPUSHARE_SIM delay the call or fail it. One mutex, driver_lock(), guards all state of the process; it is never held
- * while a program's own function runs or while bytes are copied.
+ * GPUSHARE_SIM delay the call or fail it. Until the function returns the call counts as one in the driver: another
+ * process that checkpoints this one waits for it. One mutex, driver_lock(), guards all state of the process; it is
+ * never held while a program's own function runs or while bytes are copied.
  */
 #ifndef GPUSHARE_SIM_CUDA_API_H
 #define GPUSHARE_SIM_CUDA_API_H
 
+#include "common_pool.h"
 #include "cuda_abi.h"
 
 #include <pthread.h>
@@ -26,21 +28,35 @@ extern unsigned char *api_gate;
 /* For all cases but the common one. */
 CUresult api_enter_slowly(enum api_function function);
 
-static inline CUresult api_enter(enum api_function function) {
+/* A call of the program. While another process has locked this one, it waits before it does anything. */
+struct api_call {
+    CUresult result;
+    bool counted;
+};
+
+static inline struct api_call api_enter(enum api_function function) {
     unsigned char *gate = __atomic_load_n(&api_gate, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(gate != NULL && *gate == GATE_OPEN, 1)) {
-        return CUDA_SUCCESS;
+    if (gate == NULL || *gate == GATE_SHUT) {
+        return (struct api_call){CUDA_ERROR_NOT_INITIALIZED, false};
     }
-    return api_enter_slowly(function);
+    if (!pool_call_begins()) {
+        return (struct api_call){CUDA_ERROR_UNKNOWN, true};
+    }
+    CUresult result = __builtin_expect(*gate == GATE_OPEN, 1) ? CUDA_SUCCESS : api_enter_slowly(function);
+    return (struct api_call){result, true};
+}
+
+static inline void api_leave(const struct api_call *call) {
+    if (call->counted && *api_gate != GATE_SHUT) { /* shut in a child that was forked in the middle */
+        pool_call_ends();
+    }
 }
 
 #define ENTER(symbol)                                                                                                  \
-    do {                                                                                                               \
-        CUresult entered_ = api_enter(API_##symbol);                                                                   \
-        if (__builtin_expect(entered_ != CUDA_SUCCESS, 0)) {                                                           \
-            return entered_;                                                                                           \
-        }                                                                                                              \
-    } while (0)
+    __attribute__((cleanup(api_leave))) const struct api_call call_ = api_enter(API_##symbol);                         \
+    if (__builtin_expect(call_.result != CUDA_SUCCESS, 0)) {                                                           \
+        return call_.result;                                                                                           \
+    }
 
 extern pthread_mutex_t driver_mutex;
 

@@ -46,6 +46,9 @@ CUresult arena_open(struct arena *arena, uint32_t gpu, uint64_t gpu_bytes) {
     madvise(memory, size, MADV_DONTDUMP);
     *arena = (struct arena){.gpu = gpu, .fd = fd, .base = (uint64_t)memory, .size = size};
     heap_init(&arena->heap, MODEL_BLOCK_BYTES);
+    if (gpu != ARENA_OF_HOST) {
+        pool_note_arena(gpu, fd, size);
+    }
     return heap_add(&arena->heap, arena->base, size, NULL) == NULL ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 

@@ -1,7 +1,7 @@
 /* cuda_conditional.c: conditional nodes: structure without execution.
  *
  * The condition is a number that kernels set. No kernel runs here, so no body ever does, whatever the default value
- * says: a loop whose kernel would have ended it would go on for ever. Handles, bodies and what may be in them are kept
+ * says: a loop whose kernel would have ended it would not end. Handles, bodies and what may be in them are kept
  * and checked as on a GPU.
  */
 #define _GNU_SOURCE

@@ -63,7 +63,8 @@ CUresult cuInit(unsigned int flags) {
     }
     /* Not under the lock: a child must not hang on a lock that another thread of its parent held while forking. */
     if (__atomic_load_n(&api_gate, __ATOMIC_ACQUIRE) != NULL) {
-        return api_enter(API_cuInit);
+        ENTER(cuInit);
+        return CUDA_SUCCESS;
     }
     driver_lock();
     CUresult result = api_gate != NULL ? CUDA_SUCCESS : failed != CUDA_SUCCESS ? failed : initialise();
@@ -75,10 +76,6 @@ CUresult cuInit(unsigned int flags) {
 }
 
 CUresult api_enter_slowly(enum api_function function) {
-    unsigned char *gate = __atomic_load_n(&api_gate, __ATOMIC_ACQUIRE);
-    if (gate == NULL || *gate == GATE_SHUT) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
     CUresult result = SIM_IS(captures, strict) ? capture_permits_strictly(function) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : faults_apply(function);
 }

@@ -83,6 +83,7 @@ static CUresult export_memory(CUipcMemHandle *handle, CUdeviceptr pointer) {
                              .size = memory->size};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &own, sizeof own);
+    pool_mark(POOL_EXPORTED, 1);
     return CUDA_SUCCESS;
 }
 

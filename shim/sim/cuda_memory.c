@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "cuda_memory.h"
 
+#include "common_pool.h"
 #include "cuda_managed.h"
 
 #include <stdlib.h>
@@ -67,6 +68,13 @@ static void delete(struct memory *memory) {
     *place = low != NULL ? low : high;
 }
 
+/* What a checkpoint refuses. */
+static void note(const struct memory *memory, int change) {
+    if (memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_IPC) {
+        pool_mark(memory->kind == MEMORY_MANAGED ? POOL_MANAGED : POOL_IMPORTED, change);
+    }
+}
+
 struct memory *memory_new(enum memory_kind kind, CUdeviceptr address, uint64_t size) {
     struct memory *memory = calloc(1, sizeof *memory);
     if (memory != NULL) {
@@ -77,12 +85,14 @@ struct memory *memory_new(enum memory_kind kind, CUdeviceptr address, uint64_t s
         memory->accessible = true;
         memory->priority = next_random();
         insert(memory);
+        note(memory, 1);
     }
     return memory;
 }
 
 void memory_end(struct memory *memory) {
     delete(memory);
+    note(memory, -1);
     advice_end(memory->advice);
     free(memory);
 }

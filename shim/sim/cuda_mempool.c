@@ -221,7 +221,7 @@ void mempools_reset(CUdevice device) {
     }
 }
 
-void mempools_settle(CUdevice device) {
+void mempools_trim_to_thresholds(CUdevice device) {
     driver_lock();
     for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
         if ((pool->host || pool->device == device) && pool->imported_fd < 0 && !SIM_IS(pool_drop, trim)) {
@@ -644,6 +644,7 @@ static CUresult export_pool(void *handle, CUmemoryPool pool, CUmemAllocationHand
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     *(int *)handle = fd;
+    pool_mark(POOL_EXPORTED, 1);
     return CUDA_SUCCESS;
 }
 
@@ -669,6 +670,7 @@ static CUresult import_pool(CUmemoryPool *pool, int fd, CUmemAllocationHandleTyp
     }
     fresh->imported_fd = own;
     fresh->host = host;
+    pool_mark(POOL_IMPORTED, 1);
     *pool = fresh;
     return CUDA_SUCCESS;
 }

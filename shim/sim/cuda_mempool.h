@@ -5,7 +5,7 @@
 #include "cuda_memory.h"
 
 /* Gives back what the pools of a device hold above their release thresholds: what a synchronise does. Locks. */
-void mempools_settle(CUdevice device);
+void mempools_trim_to_thresholds(CUdevice device);
 /* Frees one stream-ordered allocation. Under the lock. */
 void mempool_give(struct memory *memory);
 /* Frees all stream-ordered allocations on a device, where a reset does that. Under the lock. */

@@ -199,7 +199,7 @@ CUresult streams_synchronize(CUdevice device) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    mempools_settle(device);
+    mempools_trim_to_thresholds(device);
     return result;
 }
 
@@ -287,7 +287,7 @@ static CUresult synchronize(CUstream stream) {
         result = wait_for_calls(stream);
     }
     if (result == CUDA_SUCCESS) {
-        mempools_settle(context->device);
+        mempools_trim_to_thresholds(context->device);
     }
     return result;
 }

@@ -447,6 +447,7 @@ static CUresult export_handle(void *shareable, CUmemGenericAllocationHandle numb
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     *(int *)shareable = fd;
+    pool_mark(POOL_EXPORTED, 1);
     return CUDA_SUCCESS;
 }
 

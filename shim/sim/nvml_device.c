@@ -6,6 +6,7 @@
 #include "common_identity.h"
 #include "common_pool.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -319,10 +320,74 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, uns
     return no_processes(device, count);
 }
 
+/* How much of the time a process kept the GPU computing, in per cent. */
+struct measured {
+    pid_t pid;
+    unsigned int percent;
+};
+
+#define LOOK_NS 100000000ull /* shorter times say little: the last figure stays */
+
+static uint64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* Of the time between two looks. Several programs on a GPU take turns: together they have all of it at most. */
+static size_t measure(uint32_t gpu, struct measured *measured) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static struct {
+        pid_t pid;
+        uint64_t busy;
+        unsigned int percent;
+    } before[SIM_MAX_GPUS][MOST_PROCESSES];
+    static uint64_t looked[SIM_MAX_GPUS];
+    static size_t known[SIM_MAX_GPUS];
+    static struct pool_process processes[MOST_PROCESSES];
+    pthread_mutex_lock(&mutex);
+    uint64_t now = monotonic_ns(), passed = looked[gpu] != 0 ? now - looked[gpu] : 10 * LOOK_NS;
+    bool fresh = passed >= LOOK_NS;
+    size_t found = list_processes(gpu, processes), kept = found < MOST_PROCESSES ? found : MOST_PROCESSES;
+    uint64_t sum = 0;
+    for (size_t index = 0; index < kept; index++) {
+        uint64_t busy = 0;
+        measured[index] = (struct measured){.pid = processes[index].pid};
+        for (size_t old = 0; old < known[gpu]; old++) {
+            if (before[gpu][old].pid == processes[index].pid) {
+                busy = before[gpu][old].busy;
+                measured[index].percent = before[gpu][old].percent;
+            }
+        }
+        if (fresh) {
+            uint64_t done = processes[index].busy > busy ? processes[index].busy - busy : 0;
+            measured[index].percent = (unsigned int)((done < passed ? done : passed) * 100 / passed);
+        }
+        sum += measured[index].percent;
+    }
+    for (size_t index = 0; index < kept && sum > 100; index++) {
+        measured[index].percent = (unsigned int)(measured[index].percent * 100 / sum);
+    }
+    for (size_t index = 0; index < kept && fresh; index++) {
+        before[gpu][index].pid = processes[index].pid;
+        before[gpu][index].busy = processes[index].busy;
+        before[gpu][index].percent = measured[index].percent;
+    }
+    known[gpu] = fresh ? kept : known[gpu];
+    looked[gpu] = fresh ? now : looked[gpu];
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {
+    static __thread struct measured measured[MOST_PROCESSES];
     GPU_OF(device);
     NEED(utilization);
+    size_t found = measure(gpu, measured);
     utilization->gpu = 0;
+    for (size_t index = 0; index < found && index < MOST_PROCESSES; index++) {
+        utilization->gpu += measured[index].percent;
+    }
     utilization->memory = 0;
     return NVML_SUCCESS;
 }
@@ -359,24 +424,25 @@ static unsigned long long microseconds(void) {
     return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
 }
 
-/* No kernel ever runs, so each process that uses the GPU has one sample, of nothing, taken now. */
+/* Each process that uses the GPU has one sample, taken now: of the time since the last look of this process that was
+ * long enough ago. */
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
-    static __thread struct pool_process processes[MOST_PROCESSES];
+    static __thread struct measured measured[MOST_PROCESSES];
     GPU_OF(device);
     NEED(info);
     if (info->version != NVML_VERSION(nvmlProcessesUtilizationInfo_t, 1)) {
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
     unsigned long long now = microseconds();
-    size_t found = info->lastSeenTimeStamp < now ? list_processes(gpu, processes) : 0;
+    size_t found = info->lastSeenTimeStamp < now ? measure(gpu, measured) : 0;
     unsigned int room = info->procUtilArray == NULL ? 0 : info->processSamplesCount;
     info->processSamplesCount = (unsigned int)found;
     if (found > room) {
         return NVML_ERROR_INSUFFICIENT_SIZE;
     }
     for (size_t index = 0; index < found; index++) {
-        info->procUtilArray[index] =
-            (nvmlProcessUtilizationInfo_v1_t){.timeStamp = now, .pid = (unsigned int)processes[index].pid};
+        info->procUtilArray[index] = (nvmlProcessUtilizationInfo_v1_t){
+            .timeStamp = now, .pid = (unsigned int)measured[index].pid, .smUtil = measured[index].percent};
     }
     return found == 0 ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
 }
@@ -393,7 +459,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     nvmlReturn_t result = nvmlDeviceGetProcessesUtilizationInfo(device, &info);
     *count = info.processSamplesCount;
     for (unsigned int index = 0; result == NVML_SUCCESS && index < *count; index++) {
-        samples[index] = (nvmlProcessUtilizationSample_t){.pid = newer[index].pid, .timeStamp = newer[index].timeStamp};
+        samples[index] = (nvmlProcessUtilizationSample_t){
+            .pid = newer[index].pid, .timeStamp = newer[index].timeStamp, .smUtil = newer[index].smUtil};
     }
     return result;
 }

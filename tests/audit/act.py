@@ -72,9 +72,7 @@ class Job:
     stopped_until: float = 0.0
     ever_stopped: bool = False
     tuning: bool = False
-    lowered: tuple[int, float] | None = (
-        None  # the limit that was set, and when: what it frees, it may use again shortly
-    )
+    lowered: tuple[int, float, bool] | None = None  # the limit that was set, when last looked, not above it then
     late: set[tuple[int, int]] = field(default_factory=set)
     wrapper_struck: bool = False
 
@@ -526,17 +524,20 @@ class Act:
                 return
             for ceiling in job.ceilings:
                 ceiling.lower(limit, time.monotonic_ns())
-            job.lowered = (limit, time.monotonic())
+            job.lowered = (limit, time.monotonic(), False)
 
         self.errand(["set", job.name, "--limit", quantity(limit)], done)
 
     def settle(self, job: Job, now: float) -> None:
-        """A limit that was lowered some time ago is in force for a job that is not above it."""
+        """A lowered limit is in force for a job that was not above it at two looks: what it has just freed it may use
+        again for a while."""
         if job.lowered is None or now - job.lowered[1] < law.SHRINKS_WITHIN / SECOND or not job.book.try_lock():
             return
-        limit, job.lowered = job.lowered[0], None
-        if all(job.book.reserved(gpu) <= limit for gpu in range(len(job.plan.gpus))):
-            job.book.header.limit = limit
+        limit, _, was_below = job.lowered
+        below = all(job.book.reserved(gpu) <= limit for gpu in range(len(job.plan.gpus)))
+        job.lowered = (limit, now, below)
+        if below and was_below:
+            job.book.header.limit, job.lowered = limit, None
         job.book.unlock()
 
     def do_set_request(self, now: float) -> None:

@@ -292,6 +292,26 @@ def young(rng: Random) -> Plot:
     return Plot(hardware(rng), seats, [0.0, 0.0, 0.0, 2.0][: len(seats)])
 
 
+def beginners(rng: Random) -> Plot:
+    """Jobs of a few processes and many threads that use up their request in their first seconds, between borrowers."""
+
+    def seat(part: int) -> Seat:
+        return lambda r: owner(
+            part,
+            r,
+            limit=r.choice((None, None, part + GiB)),
+            lasts=r.uniform(1, 4),
+            processes=r.choice((2, 2, 3)),
+            threads=r.choice((2, 4, 4)),
+            kinds=r.choice((("linear",), ALL_KINDS)),
+            idle=r.choice((0.02, 0.6)),
+        )
+
+    seats: list[Seat] = [seat(part) for part in shares(rng, 2, CAPACITY // 2, 3 * GiB)]
+    seats += [lambda r: borrower(r, grace="500ms", lasts=r.uniform(2, 6), processes=r.choice((1, 2)))] * 2
+    return Plot(hardware(rng), seats, [0.0, 0.1, 0.3, 0.9], pause=(0.05, 0.3))
+
+
 def siblings(rng: Random) -> Plot:
     """One job alone, whose processes and threads share a budget that they use up."""
     part = rng.choice((3, 6, 12)) * GiB
@@ -360,6 +380,7 @@ KINDS = {
         Kind("restarts", restarts.__doc__ or "", restarts),
         Kind("exits", exits.__doc__ or "", exits),
         Kind("young", young.__doc__ or "", young, 1, 20),
+        Kind("beginners", beginners.__doc__ or "", beginners, 1, 30),
         Kind("siblings", siblings.__doc__ or "", siblings, 1, 25),
         Kind("successors", successors.__doc__ or "", successors, 1, 25),
         Kind("tuned", tuned.__doc__ or "", tuned, 1, 30),

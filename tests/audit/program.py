@@ -223,6 +223,7 @@ class Call:
 
     def __enter__(self) -> Call:
         book = self.process.book
+        self.began = time.monotonic_ns()  # before it is in the book: another may reserve between the two
         within = book.reserve(self.gpu, self.size, self.most)
         self.reserved = within is not None
         if self.reserved:
@@ -239,7 +240,7 @@ class Call:
         book = self.process.book
         self.flight.since = 0
         # Another thread may have gone above the request meanwhile: then this was a race for a loan.
-        within = bool(self.flight.within) and book.header.reserved_above[self.gpu] < self.since
+        within = bool(self.flight.within) and book.header.reserved_above[self.gpu] < self.began
         self.granted = self.code == 0
         number = KINDS.index(self.kind)
         facts = {

@@ -230,10 +230,11 @@ RNG = random.Random(1)
 def test_lowered_limit_is_in_force_a_moment_later(forged: Forged) -> None:
     """What the job frees it may use again for a tenth of a second."""
     job = forged.job(owner(1 * GiB, RNG, limit=4 * GiB))
-    job.lowered = (2 * GiB, 100.0)
-    forged.settle(job, 100.5)
-    assert job.book.header.limit == 4 * GiB
-    forged.settle(job, 101.1)
+    job.lowered = (2 * GiB, 100.0, False)
+    for now in (100.5, 101.1, 101.5):
+        forged.settle(job, now)
+        assert job.book.header.limit == 4 * GiB
+    forged.settle(job, 102.2)
     assert job.book.header.limit == 2 * GiB and job.lowered is None
 
 
@@ -241,9 +242,14 @@ def test_nor_for_a_job_that_has_more(forged: Forged) -> None:
     job = forged.job(owner(1 * GiB, RNG, limit=4 * GiB))
     job.book.enter(0, 4_000_000)
     job.book.reserve(0, 3 * GiB, 4 * GiB)
-    job.lowered = (2 * GiB, 100.0)
-    forged.settle(job, 101.1)
-    assert job.book.header.limit == 4 * GiB and job.lowered is None
+    job.lowered = (2 * GiB, 100.0, False)
+    for now in (101.1, 102.2, 103.3):
+        forged.settle(job, now)
+        assert job.book.header.limit == 4 * GiB
+    job.book.release(0, 3 * GiB)
+    for now in (104.4, 105.5):
+        forged.settle(job, now)
+    assert job.book.header.limit == 2 * GiB
 
 
 def test_refused_owner_is_found_with_its_story(forged: Forged) -> None:

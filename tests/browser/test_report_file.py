@@ -47,7 +47,7 @@ def test_a_story_of_lending_is_in_the_file(browser: Browser, node: Node, tmp_pat
 
     browser.go((tmp_path / "borrower.html").as_uri())
     browser.see("asked with SIGTERM to give back")
-    assert browser.do("return page.locator('canvas').count()") == 1
+    assert browser.do("return page.getByRole('img', {name: /^Memory of/}).count()") == 1
     browser.picture("report-borrower")
 
 

@@ -17,6 +17,9 @@ from gpushare.cli import completion as script
 from gpushare.env import BY_NAME
 from gpushare.message_catalog import meanings
 
+HOOKS = ["--relief-cmd", "--relief-url", "--resume-cmd", "--resume-url"]
+OPTIONS_WITH_RE = ["--request", *HOOKS, "--reservation", "--report", "--require-daemon"]
+
 
 def offered(line: str) -> list[str]:
     """The completions of the last word, which may be empty; a file is what the shell completes itself."""
@@ -38,7 +41,7 @@ def busy(fake):
     ("line", "words"),
     [
         ("gpushare expl", ["explain"]),
-        ("gpushare run --re", ["--request", "--reservation", "--report", "--require-daemon"]),
+        ("gpushare run --re", OPTIONS_WITH_RE),
         ("gpushare set --limit 4Gi ", ["train", "b2b2b2b2b2b2b2b2", "c3c3c3c3c3c3c3c3"]),
         ("gpushare set tr", ["train"]),
         ("gpushare explain tr", ["train"]),
@@ -73,6 +76,49 @@ def test_programs_of_the_path(busy, monkeypatch, tmp_path):
     assert offered("gpushare run none-such") == ["<file>"]
 
 
+class Service:
+    """What the service of the queue has."""
+
+    timeout = 10.0
+
+    def jobs(self, **asked: str) -> list[dict]:
+        assert set(asked) == {"user"} and self.timeout == 1.0, "the shell waits"
+        rows = [("7", "train", "running", None), ("8", "", "held", None), ("12_0", "sweep", "pending", "12")]
+        rows += [("12_1", "sweep", "held", "12"), ("71", "", "pending", None)]
+        return [dict(zip(("id", "name", "state", "array"), row, strict=True)) for row in rows]
+
+    def queues(self) -> dict:
+        return {"queues": [{"queue": {"name": name}} for name in ("vision", "speech")]}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gpushare cancel ", ["7", "8", "12", "71"]),
+        ("gpushare cancel 7", ["7", "71"]),
+        ("gpushare cancel 8 12_", ["12_0", "12_1"]),
+        ("gpushare wait 1", ["12"]),
+        ("gpushare hold tr", ["train"]),
+        ("gpushare attach s", ["sweep"]),
+        ("gpushare logs -f 71", ["71"]),
+        ("gpushare release ", ["8", "12"]),
+        ("gpushare submit --after 7", ["7", "71"]),
+        ("gpushare submit --queue v", ["vision"]),
+        ("gpushare queue -q ", ["vision", "speech"]),
+    ],
+)
+def test_jobs_of_the_queue(environ, monkeypatch, line, words):
+    monkeypatch.setattr("gpushare.cluster.client.find", Service)
+    monkeypatch.setattr("gpushare.locate.SYSTEM_DIR", Path("/nowhere"))
+    assert offered(line) == words
+
+
+def test_without_a_service_nothing_is_offered_and_nothing_said(environ, monkeypatch, capfd):
+    monkeypatch.setattr("gpushare.cluster.client.find", lambda: None)
+    assert offered("gpushare cancel ") == offered("gpushare queue -q ") == []
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("line", ["gpushare set ", "gpushare run --gpu ", "gpushare release ", "gpushare ps --gpu "])
 def test_without_a_daemon_nothing_is_offered_and_nothing_said(environ, monkeypatch, capfd, line):
     monkeypatch.setattr("gpushare.locate.SYSTEM_DIR", Path("/nowhere"))
@@ -96,7 +142,7 @@ def test_a_shell_takes_the_script(environ, shell, tmp_path):
     ask = 'COMP_WORDS=(gpushare run --re) COMP_CWORD=2; _gpushare_completion gpushare; printf "%s\\n" "${COMPREPLY[@]}"'
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", f". {path}; {ask}"], env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["--request", "--reservation", "--report", "--require-daemon"], done.stderr
+    assert done.stdout.split() == OPTIONS_WITH_RE, done.stderr
 
 
 def test_the_script_is_for_the_shells_that_it_says():

@@ -55,7 +55,7 @@ def test_piped_a_topic_is_its_file(gpushare, topic):
 def test_the_beginning_of_a_topic_is_enough_if_it_is_no_others(gpushare):
     assert gpushare("docs", "sec")[1].startswith("# What gpushare protects")
     code, _, err = gpushare("docs", "re")
-    assert code == 2 and "topics: changes," in err and "reasons" in err
+    assert code == 2 and "topics: api, changes," in err and "reasons" in err
 
 
 def test_on_a_terminal_it_is_paged_and_fits(environ, monkeypatch, tmp_path):

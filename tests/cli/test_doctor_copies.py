@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpushare.doctor import driver_files
+from gpushare.doctor.driver import driver_files
 
 CACHE = """\
 5 libs found in cache `/etc/ld.so.cache'

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import doctor
-from gpushare.doctor import Surroundings
+from gpushare.doctor import Surroundings, compiled
 from gpushare.paths import library
 from gpushare_installation import Problem
 
@@ -90,7 +90,7 @@ def test_a_link_in_its_place_is_removed(checks, environ, tmp_path):
     ("scope", "fix"), [("user", ["gpushare daemon stop"]), ("system", ["sudo systemctl restart gpushared"])]
 )
 def test_a_daemon_of_another_version_is_restarted(checks, fake, monkeypatch, scope, fix):
-    monkeypatch.setattr("gpushare.doctor.__version__", "9.9")
+    monkeypatch.setattr("gpushare.doctor.daemon.__version__", "9.9")
     fake.scope = scope
     found = checks()["GS03"]
     assert (found["state"], found["fix"]) == ("warn", fix)
@@ -109,12 +109,12 @@ def test_a_sick_gpu_is_reset_when_nobody_uses_it(checks, fake):
 
 
 def test_compiled_parts_that_are_missing_are_built_where_they_are(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "library", lambda: tmp_path / "libgpushare.so")
-    (fix,) = doctor.check_shim_loads(Surroundings(os.environ)).fix
+    monkeypatch.setattr(compiled, "library", lambda: tmp_path / "libgpushare.so")
+    (fix,) = compiled.check_shim_loads(Surroundings(os.environ)).fix
     root = Path(__file__).resolve().parents[2]
     assert fix == f"{sys.executable} -m pip install --no-deps -e {root}"
     monkeypatch.setattr("gpushare_installation.reinstall", lambda: ("as it was installed",))
-    assert doctor.check_shim_loads(Surroundings(os.environ)).fix == ("as it was installed",)
+    assert compiled.check_shim_loads(Surroundings(os.environ)).fix == ("as it was installed",)
 
 
 def test_a_check_that_fails_itself_is_a_finding_and_ends_no_other(monkeypatch):
@@ -133,33 +133,33 @@ def test_a_check_that_fails_itself_is_a_finding_and_ends_no_other(monkeypatch):
 
 
 def test_without_the_shim_the_c_library_is_judged_by_what_is_there(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "library", lambda: tmp_path / "lib" / "libgpushare.so")
-    found = doctor.check_glibc(Surroundings({}))
+    monkeypatch.setattr(compiled, "library", lambda: tmp_path / "lib" / "libgpushare.so")
+    found = compiled.check_glibc(Surroundings({}))
     assert found.state == "fail" and "no library of gpushare is there" in found.detail and found.fix
     for name, state in (("libgpushare-late.so", "fail"), ("libgpushare.so", "ok")):
         (tmp_path / "lib").mkdir(exist_ok=True)
         (tmp_path / "lib" / name).symlink_to(library())
-        found = doctor.check_glibc(Surroundings({}))
+        found = compiled.check_glibc(Surroundings({}))
         assert found.state == state and f"{name} needs 2." in found.detail
 
 
 def test_the_installation_is_judged(monkeypatch):
     problems = [Problem("a is missing", ("one", "two")), Problem("b was changed", ("two",))]
     monkeypatch.setattr("gpushare_installation.problems", lambda: problems)
-    found = doctor.check_installation(Surroundings({}))
+    found = compiled.check_installation(Surroundings({}))
     assert (found.state, found.detail, found.fix) == ("fail", "a is missing; b was changed", ("one", "two"))
     monkeypatch.setattr("gpushare_installation.problems", list)
     monkeypatch.setattr("gpushare_installation.distribution", lambda: None)
-    found = doctor.check_installation(Surroundings({}))
-    assert (found.state, found.detail) == ("ok", f"{doctor.PACKAGE}, not installed")
+    found = compiled.check_installation(Surroundings({}))
+    assert (found.state, found.detail) == ("ok", f"{compiled.PACKAGE}, not installed")
 
 
 def test_layouts_of_another_version_are_a_finding(monkeypatch, tmp_path):
     """The package of a directory of its own, in which the compiled part is another."""
     package = tmp_path / "gpushare"
-    package.symlink_to(doctor.PACKAGE)
-    monkeypatch.setattr(doctor, "PACKAGE", package)
-    assert doctor.check_layout(Surroundings({})).detail == "page version 1, frame version 1"
+    package.symlink_to(compiled.PACKAGE)
+    monkeypatch.setattr(compiled, "PACKAGE", package)
+    assert compiled.check_layout(Surroundings({})).detail == "page version 1, frame version 1"
     package.unlink()
     package.mkdir()
     for path in library().parents[1].iterdir():
@@ -170,9 +170,9 @@ def test_layouts_of_another_version_are_a_finding(monkeypatch, tmp_path):
     (package / "_layout.py").write_text(
         f"class lib: GS_PAGE_BYTES, GS_FRAME_BYTES = 4, 16\nclass ffi: sizeof = {sizes}.__getitem__\n"
     )
-    found = doctor.check_layout(Surroundings({}))
+    found = compiled.check_layout(Surroundings({}))
     assert (found.state, found.detail) == ("fail", "struct gs_frame is 8 bytes, not 16")
     assert found.fix
     (package / "_layout.py").write_text("import os; os.kill(os.getpid(), 7)")
-    found = doctor.check_layout(Surroundings({}))
+    found = compiled.check_layout(Surroundings({}))
     assert (found.state, found.detail) == ("fail", "loading gpushare._layout ended a process with status -7")

@@ -40,7 +40,7 @@ def test_a_signal_becomes_128_plus_n(run, fake):
 def test_sigkill_by_somebody_else_is_said_not_to_be_ours(run, fake):
     result = run(*sh("kill -KILL $$"))
     assert result.returncode == 137
-    assert "killed with SIGKILL, not by gpushare (exit 137)" in result.stderr
+    assert "killed with SIGKILL, not by the daemon (exit 137)" in result.stderr
 
 
 def test_a_command_that_does_not_exist_is_127_and_registers_nothing(run, fake):

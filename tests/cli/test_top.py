@@ -72,9 +72,10 @@ def test_a_picture(busy):
         "LIMIT",
         "LOAN",
         "STATE",
+        "GPU%",
         "COMMAND",
     ]
-    assert train.split()[:4] == ["0", "train", "alice", "4121"] and train.endswith("borrowing  python train.py")
+    assert train.split()[:4] == ["0", "train", "alice", "4121"] and train.endswith("borrowing     -  python train.py")
     assert late.split()[:2] == ["-", "a-late-one"] and "queued" in late
 
 

@@ -184,14 +184,14 @@ def test_a_decision_leaves_nothing_to_the_collector(shape) -> None:
 def test_an_event_among_jobs_of_which_no_two_are_alike_begins_few_searches(monkeypatch) -> None:
     """What is in vain for a small part of a GPU is not tried for each larger one."""
     searches = 0
-    run = moves.Search.run
+    run = moves.Moving.run
 
     def counted(self):
         nonlocal searches
         searches += 1
         return run(self)
 
-    monkeypatch.setattr(moves.Search, "run", counted)
+    monkeypatch.setattr(moves.Moving, "run", counted)
     allocator = Allocator(Policy(reserve_after=None))
     allocator.handle([NodeAdded(Node(f"n{n}", 8)) for n in range(5)], 0)
     allocator.handle(QueueAdded(Queue("q", None, gpus(40))), 0)

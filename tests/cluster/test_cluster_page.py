@@ -59,12 +59,11 @@ def test_the_commands_that_are_shown_work(tmp_path, monkeypatch, capsys) -> None
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "trace.csv").write_text("at,name,queue,gpus,duration\n0s,j,vision,1,1h\n")
     lines = re.findall(r"^gpushare (cluster .*)$", PAGE, re.MULTILINE)
-    assert len(lines) == 8
+    assert len(lines) == 9
     for line in lines:
         words = shlex.split(line, comments=True)
-        words = [
-            word.replace("examples/", f"{ROOT}/examples/").replace("trace.", f"{tmp_path}/trace.") for word in words
-        ]
+        for short, where in (("examples/", ROOT), ("trace.", tmp_path), ("day.html", tmp_path)):
+            words = [word.replace(short, f"{where}/{short}") for word in words]
         assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
     assert (tmp_path / "trace.png").stat().st_size > 1000
 

@@ -58,8 +58,8 @@ def test_no_sentence_counts_one_as_many(code: Code) -> None:
             Tasks(memory=24 * GIB, gpus=2),
             "0 whole GPUs are free, the largest part of another is 20.0 GiB, 24.0 GiB of each of 2 GPUs is needed",
         ),
-        (Tasks(gpus=2), "0 GPUs are free, the largest block is 0, 2 are needed"),
-        (Tasks(least=3, gpus=2), "0 GPUs are free, the largest block is 0, 3 blocks of 2 are needed"),
+        (Tasks(gpus=2), "no GPU is free, 2 are needed"),
+        (Tasks(least=3, gpus=2), "no GPU is free, 3 blocks of 2 are needed"),
         (
             Tasks(least=3, share=gpus(0.3)),
             "0 whole GPUs are free, the largest part of another is 0.25, 3 times 0.3 of a GPU is needed",

@@ -6,7 +6,7 @@ import pytest
 from allocator_stage import Stage
 from test_oracle_reclaim import KINDS, case, played
 
-from gpushare.cluster import exact
+from gpushare.cluster import widening
 
 CASES = 150
 MOST = {"blocks": (4, 3), "gangs": (4, 32), "parts": (2, 2)}
@@ -23,7 +23,7 @@ def test_the_cheap_searches_alone_find_nearly_as_good_victims(kind, monkeypatch)
             continue
         compared += 1
         with monkeypatch.context() as patched:
-            patched.setattr(exact, "STEPS", 0)
+            patched.setattr(widening, "STEPS", 0)
             found = played(one)
         if found is None:
             unstarted += 1
@@ -34,11 +34,11 @@ def test_the_cheap_searches_alone_find_nearly_as_good_victims(kind, monkeypatch)
     assert more <= MOST[kind][1]
 
 
-@pytest.mark.parametrize("steps", [0, exact.STEPS])
+@pytest.mark.parametrize("steps", [0, widening.STEPS])
 @pytest.mark.parametrize(("need", "victims"), [(1, ["one"]), (2, ["two"]), (3, ["four"]), (4, ["four"])])
 def test_where_only_a_limit_is_in_the_way_the_smallest_that_is_enough_goes(monkeypatch, steps, need, victims) -> None:
     """There are free GPUs. The limit is that of the parent of both queues."""
-    monkeypatch.setattr(exact, "STEPS", steps)
+    monkeypatch.setattr(widening, "STEPS", steps)
     stage = Stage({"n1": 8, "n2": 8})
     stage.queue("parent", 7, limit=7)
     stage.queue("mine", 4, parent="parent")

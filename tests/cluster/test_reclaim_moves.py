@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from allocator_stage import Stage
 
-from gpushare.cluster import exact
+from gpushare.cluster import widening
 from gpushare.cluster.model import Job, JobRestored, JobSubmitted, Move, Place, Policy, Preempt, Start, Stop, Tasks
 
 STAY = Policy(reserve_after=None, consolidate=False)
@@ -131,7 +131,7 @@ def test_one_is_moved_rather_than_a_second_one_stopped() -> None:
 
 
 def test_when_no_steps_are_left_for_the_exact_search_what_others_have_found_stands(monkeypatch) -> None:
-    monkeypatch.setattr(exact, "STEPS", 0)
+    monkeypatch.setattr(widening, "STEPS", 0)
     stage = loans()
     stage.job("b", 8, name="b-1")
     assert sorted(stage.evicted) == ["new", "old"]

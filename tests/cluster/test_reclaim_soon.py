@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from allocator_stage import Stage
 
-from gpushare.cluster import victims
+from gpushare.cluster import holders, victims
 from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Policy, Preempt, Tasks
 
 
@@ -43,10 +43,10 @@ def played(seed: int) -> tuple[list[object], int]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_first_victims_say_what_all_of_them_do(seed, monkeypatch) -> None:
-    monkeypatch.setattr(victims, "FIRST", ())
+    monkeypatch.setattr(holders, "FIRST", ())
     expected, stopped = played(seed)
     assert stopped
     for first, dearer in (((1, 2, 4, 8, 16), 0), ((1, 4, 16, 64), 2), ((5,), 9)):
-        monkeypatch.setattr(victims, "FIRST", first)
+        monkeypatch.setattr(holders, "FIRST", first)
         monkeypatch.setattr(victims, "DEARER", dearer)
         assert played(seed)[0] == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpushare.cluster import reading, scenario
+from gpushare.cluster.amounts import capacity
 from gpushare.cluster.document import FileError, parse
 from gpushare.cluster.model import (
     Job,
@@ -93,7 +94,7 @@ def test_a_lost_node_takes_its_capacity_along() -> None:
     run.submit([one("j", amount=2, duration=10)])
     run.hand(NodeLost("n0"), NodeLost("n1"))
     run.hand(NodeAdded(Node("n1", 2)))
-    assert run.capacity() == 2 * MICRO
+    assert capacity(run.allocator) == 2 * MICRO
     run.finish()
     assert starts(run)[-1] == (0, "j")
     assert run.now == 10

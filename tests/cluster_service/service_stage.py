@@ -10,8 +10,9 @@ from pathlib import Path
 from gpushare.cluster.engines.seam import Accepted, Busy, Gone, SeenNode, SeenTask
 from gpushare.cluster.model import Node, Policy, Queue, QueueAdded
 from gpushare.cluster.quantity import gpus
-from gpushare.cluster.service.rounds import Options
-from gpushare.cluster.service.service import Caller, Service
+from gpushare.cluster.service.common import Caller
+from gpushare.cluster.service.driver import Options
+from gpushare.cluster.service.service import Service
 from gpushare.cluster.store import Store
 from gpushare.errors import UsageError
 

@@ -8,72 +8,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from service_process import PATIENCE, Process, until
 from service_stage import in_a_child
 
 from gpushare.cli.cluster import command
 from gpushare.cluster.client import ClusterClient, find, need
-from gpushare.cluster.model import Node, NodeAdded, Policy, Queue, QueueAdded
 from gpushare.cluster.quantity import gpus
 from gpushare.cluster.service.lock import serving
-from gpushare.cluster.store import Store, StoreError
+from gpushare.cluster.store import StoreError
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted, Refused, UsageError
-
-PATIENCE = 30.0
-
-
-class Process:
-    """A service on the engine `memory`, with a file of two nodes."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.store = directory / "cluster.db"
-        self.socket = directory / "api.sock"
-        self.log = directory / "log"
-        self.process: subprocess.Popen[bytes] | None = None
-        with Store.create(self.store, Policy()) as store:
-            store.append(
-                [NodeAdded(Node("n1", 2)), NodeAdded(Node("n2", 2)), QueueAdded(Queue("lab", quota=gpus(2)))], 0
-            )
-
-    @property
-    def client(self) -> ClusterClient:
-        return ClusterClient(self.socket, PATIENCE)
-
-    def words(self, *more: str) -> list[str]:
-        words = [sys.executable, "-P", "-m", "gpushared.cluster", "--engine", "memory", "--store", str(self.store)]
-        return [*words, "--socket", str(self.socket), "--log-format", "json", *more]
-
-    def start(self, *more: str) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.words(*more), stderr=log)
-        until(self.answers)
-
-    def answers(self) -> bool:
-        assert self.process is not None and self.process.poll() is None, self.log.read_text()
-        try:
-            return bool(self.client.version())
-        except DaemonUnreachable:
-            return False
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        status = self.process.wait(PATIENCE)
-        self.process = None
-        return status
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from service_stage import ALICE, BOB, GIB, ROOT, Stage
 
-from gpushare.cluster.service.rounds import Options
+from gpushare.cluster.engines.seam import Unanswered
+from gpushare.cluster.service.driver import Options
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
 
 
@@ -291,6 +294,15 @@ def test_a_user_has_only_so_many_jobs(tmp_path) -> None:
     stage.store.close()
 
 
+def test_a_user_keeps_its_place_only_for_so_long(tmp_path) -> None:
+    stage = Stage(tmp_path, options=Options(max_min_run_time=7200.0))
+    with pytest.raises(UsageError, match=r"minimum run time of 3h is more than 2h, the most here"):
+        stage.submit(min_runtime="3h")
+    stage.submit(min_runtime="2h")
+    stage.submit(ROOT, min_runtime="3h")
+    stage.store.close()
+
+
 def test_what_is_refused_leaves_no_trace(stage: Stage) -> None:
     stage.submit(gpus=2, tasks=2)
     before = stage.service.notices.seq
@@ -392,6 +404,14 @@ def test_explain_and_events_say_what_happens(stage: Stage) -> None:
         stage.service.explain("1_0")
 
 
+def test_the_state_has_the_time_that_it_is_asked_at(stage: Stage) -> None:
+    stage.submit(gpus=8)
+    first = json.loads(stage.service.state())
+    stage.now += 60.0
+    second = json.loads(stage.service.state())
+    assert second["now"] - first["now"] == 60.0 and second["state"] == first["state"]
+
+
 def test_an_array_that_is_over_has_ended_and_a_number_that_never_was_is_no_job(stage: Stage) -> None:
     stage.submit(array=2)
     stage.rounds()
@@ -429,3 +449,19 @@ def test_jobs_are_chosen_by_queue_and_user(tmp_path) -> None:
     status = stage.service.status()
     assert (status["jobs"], status["running"], status["nodes"]) == (2, 2, 2)
     stage.store.close()
+
+
+def test_an_engine_that_does_not_answer_is_named(stage: Stage, monkeypatch) -> None:
+    def nodes():
+        raise Unanswered("no daemon listens at /nowhere")
+
+    assert stage.service.status()["trouble"] == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.runner, "nodes", nodes)
+        stage.rounds(1)
+        assert stage.service.status()["trouble"] == "no daemon listens at /nowhere"
+        large = stage.service.submit({"job": {"gpus": 3}}, ALICE)
+        assert large["never"] == {}, "while its nodes are not known nobody can say that it never starts"
+    stage.rounds(1)
+    assert stage.service.status()["trouble"] == ""
+    assert stage.service.submit({"job": {"gpus": 3}}, ALICE)["never"]

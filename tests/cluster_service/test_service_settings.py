@@ -10,6 +10,7 @@ import pytest
 
 from gpushare.cluster.engines.registry import make
 from gpushare.cluster.engines.runner import Context
+from gpushare.cluster.service.driver import Options
 from gpushare.errors import UsageError
 from gpushared.cluster.settings import Settings, load
 
@@ -30,12 +31,15 @@ def test_all_settings_are_read(tmp_path: Path) -> None:
         own_queues = false
         queues_below = "users"
         most_jobs = 5
+        max_grace = "5m"
+        max_min_run_time = "2h"
         [memory]
         seed = 3
     """
     found = load(written(tmp_path, text))
-    assert found == Settings("memory", "gpu-admins", 120.0, False, "users", 5, {"memory": {"seed": 3}})
-    assert load(written(tmp_path, "grace = 1.5")) == Settings(grace=1.5)
+    options = Options(120.0, False, "users", 5, 300.0, 7200.0)
+    assert found == Settings("memory", "gpu-admins", options, {"memory": {"seed": 3}})
+    assert load(written(tmp_path, "grace = 1.5")) == Settings(options=Options(grace=1.5))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,7 @@ def test_all_settings_are_read(tmp_path: Path) -> None:
         ("grace = -1", r"\$\.grace"),
         ("grace = 'soon'", r"\$\.grace"),
         ("most_jobs = 0", r"\$\.most_jobs"),
+        ("max_grace = 'unlimited'", r"\$\.max_grace"),
         ("own_queues = 1", r"\$\.own_queues"),
         ("admin_group = 5", r"\$\.admin_group"),
         ("grace =", "is not TOML"),
@@ -64,7 +69,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_each_setting_is_on_the_page() -> None:
     rows = PAGE.split("| key |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     told = {word for row in rows for word in re.findall(r"`([a-z_]+)`", row.split("|")[1])}
-    assert told == {field.name for field in dataclasses.fields(Settings)} - {"engines"}
+    own = {field.name for field in dataclasses.fields(Settings)} - {"options", "engines"}
+    assert told == own | set(Options._fields)
 
 
 def test_engines_are_found_by_name(tmp_path: Path) -> None:

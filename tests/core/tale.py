@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
+from gpushared.core.model import Job
 from property.world import World
 
 
@@ -31,3 +32,12 @@ def siblings(world: World, name: str, request: str, limit: str) -> tuple[int, in
 
 def used(world: World, process: int) -> int:
     return world.programs[process].words["GPU-0"].used
+
+
+def job_of(world: World, process: int) -> Job:
+    return world.node.jobs[world.programs[process].job]
+
+
+def told(world: World, process: int) -> list[str]:
+    """The events of its job's story, in order."""
+    return [record.event for record in job_of(world, process).story]

@@ -30,7 +30,7 @@ def test_a_static_program_of_a_job_is_charged_to_it() -> None:
     gpu = world.node.gpus["GPU-0"]
     assert world.node.state.usage(world.node.jobs[job], "GPU-0") >= 3 * GIB + mib(300)
     assert gpu.unmanaged == 0
-    (line,) = [record for record in world.node.story(job) if record.event == "stray"]
+    (line,) = [record for record in world.node.story(job) if record.event == "unhooked"]
     assert "static[" in OPERATOR.words(line.text)
     assert "3.0 GiB of GPU 0" in OPERATOR.words(line.text)
     world.allocate(a, "GPU-0", 5 * GIB)
@@ -45,7 +45,7 @@ def test_it_is_forgotten_when_the_driver_no_longer_shows_it() -> None:
     a = start(world, "A", "4Gi", "8Gi")
     job = world.programs[a].job
     pid = world.escape(job, "GPU-0", 3 * GIB)
-    del world.strays[pid]
+    del world.unhooked[pid]
     world.wait(1.1)
     assert world.node.state.usage(world.node.jobs[job], "GPU-0") == mib(300)
     assert set(world.node.jobs[job].processes) == {a}
@@ -59,7 +59,7 @@ def test_what_a_program_leaves_behind_at_exec_is_not_the_next_ones() -> None:
     job = world.programs[a].job
     fresh = world.exec(a, lag=1.0)
     assert fresh is not None
-    assert "stray" not in told(world, job)
+    assert "unhooked" not in told(world, job)
     assert world.node.state.usage(world.node.jobs[job], "GPU-0") == 0
     assert sum(entry.amount for entry in world.node.gpus["GPU-0"].returning.values()) == 5 * GIB + mib(300)
     world.attach(fresh, "GPU-0")
@@ -97,7 +97,7 @@ def test_a_program_without_the_library_after_exec_is_charged_in_the_end() -> Non
     world.allocate(b, "GPU-0", 2 * GIB)
     pid, job = world.programs[b].pid, world.programs[b].job
     world.exit(b, lag=100.0)
-    world.strays[pid] = (job, "GPU-0", GIB)
+    world.unhooked[pid] = (job, "GPU-0", GIB)
     world.wait(1.1)
     usage = world.node.state.usage
     assert usage(world.node.jobs[job], "GPU-0") == GIB + mib(300), "what is more than the dead left is surely its own"
@@ -112,9 +112,9 @@ def test_to_warn_only_leaves_it_outside() -> None:
     world.escape(job, "GPU-0", 3 * GIB)
     assert world.node.gpus["GPU-0"].unmanaged == 3 * GIB
     assert world.node.state.usage(world.node.jobs[job], "GPU-0") == mib(300)
-    assert told(world, job).count("stray") == 1
+    assert told(world, job).count("unhooked") == 1
     world.wait(5.0)
-    assert told(world, job).count("stray") == 1, "said once"
+    assert told(world, job).count("unhooked") == 1, "said once"
 
 
 @pytest.mark.parametrize(("on_breach", "killed"), [("deny", 0), ("kill", 1)])
@@ -198,7 +198,7 @@ def test_a_job_is_over_when_the_last_static_program_has_gone_after_its_wrapper()
     world.exit(a)
     world.end(job)
     assert job in world.node.jobs, "its memory is still charged to it"
-    del world.strays[pid]
+    del world.unhooked[pid]
     world.wait(1.1)
     assert job not in world.node.jobs
 
@@ -215,10 +215,10 @@ def test_of_a_job_that_is_only_observed_the_amount_is_known_and_nothing_is_done(
     world.wait(10.0)
     assert told(world, job) == ["admitted"]
     assert not world.killed
-    del world.strays[other]
+    del world.unhooked[other]
     world.send(world._sample("GPU-0"))
     assert state.jobs[job].observed == {"GPU-0": 3 * GIB}
-    del world.strays[pid]
+    del world.unhooked[pid]
     world.send(world._sample("GPU-0"))
     assert state.jobs[job].observed == {} and gpu.unmanaged == 0
     world.end(job)

@@ -7,8 +7,9 @@ import pytest
 from core.tale import spec, start, used
 from gpushare.reasons import Code
 from gpushared.core import health, health_issues, xid_catalog
-from gpushared.core.events import CreditAsked, JobSubmitted, MemorySampled
+from gpushared.core.events import CreditAsked, GpuExamined, JobSubmitted, MemorySampled
 from gpushared.core.health_issues import Condition
+from gpushared.core.instructions import Denied, Granted, SampleMemory
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.visibility import OPERATOR
 from property.world import Waiting, World, mib
@@ -276,8 +277,6 @@ def test_a_gpu_that_comes_back_is_used_again(world: World) -> None:
 
 
 def test_an_xid_stays_until_the_driver_says_that_the_gpu_has_recovered(world: World) -> None:
-    from gpushared.core.events import GpuExamined
-
     xid(world, 119)
     world.now += 60.0
     world.send(GpuExamined("GPU-0", ()))
@@ -364,3 +363,50 @@ def test_a_job_submitted_again_after_a_restart_keeps_its_place_on_a_sick_gpu(wor
     world.issues["GPU-0"] = ()  # what is admitted again here is no new job
     world.send(JobSubmitted(job, world.jobs[job]))
     assert world.node.jobs[job].open
+
+
+# ---- back again ------------------------------------------------------------------------------------
+
+
+def asks_after_a_restart(world: World) -> int:
+    """The GPU was lost, a process with 9 GiB of it died, and the daemon was started again: nobody told it of these."""
+    a, b = start(world, "A", "8Gi", "15Gi"), start(world, "B", "7Gi", "15Gi")
+    world.allocate(a, "GPU-0", 9 * GIB)
+    world.befall("GPU-0", health_issues.lost())
+    world.exit(a, lag=60.0)
+    world.restart()
+    return b
+
+
+def test_a_gpu_that_is_back_grants_nothing_before_nvml_was_asked(world: World) -> None:
+    b = asks_after_a_restart(world)
+    world.befall("GPU-0")
+    world.allocate(b, "GPU-0", 8 * GIB)
+    assert used(world, b) < GIB, "the memory of the dead is still there"
+    world.allocate(b, "GPU-0", 5 * GIB)
+    assert used(world, b) >= 5 * GIB
+
+
+def test_a_sample_that_was_begun_before_does_not_count(world: World) -> None:
+    a = start(world, "A", "8Gi", "15Gi")
+    world.befall("GPU-0", health_issues.lost())
+    world.now += 1.0
+    node, gpu = world.node, world.node.gpus["GPU-0"]
+    out = node.handle(GpuExamined("GPU-0", ()), world.now)
+    assert SampleMemory("GPU-0") in out
+    ask = CreditAsked(900, a, "GPU-0", GIB)
+    assert not [one for one in node.handle(ask, world.now) if isinstance(one, Granted | Denied)]
+    late = MemorySampled("GPU-0", None, None, {}, begun=world.now - 0.5)
+    out = node.handle(late, world.now)
+    assert SampleMemory("GPU-0") in out and gpu.free == 0
+    assert not [one for one in out if isinstance(one, Granted | Denied)]
+
+
+def test_a_driver_that_does_not_answer_blocks_nobody(world: World) -> None:
+    a = start(world, "A", "8Gi", "15Gi")
+    world.befall("GPU-0", health_issues.lost())
+    node = world.node
+    node.handle(GpuExamined("GPU-0", ()), world.now)
+    node.handle(CreditAsked(900, a, "GPU-0", GIB), world.now)
+    out = node.handle(MemorySampled("GPU-0", None, None, {}), world.now)
+    assert [one.ask for one in out if isinstance(one, Granted)] == [900]

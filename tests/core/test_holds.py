@@ -192,6 +192,19 @@ def test_several_processes_that_lend_nothing_keep_their_request_together(world: 
     assert sum(credit(world, process) for process in keepers) == 2 * GIB
 
 
+def test_no_idle_credit_is_taken_for_a_loan_that_does_not_fit_all_the_same(world: World) -> None:
+    """What is free is kept for an owner that lends nothing. Some idle credit of another job does not change that."""
+    taker, bystander = start(world, "taker", "none", "max"), start(world, "bystander", "none", "max")
+    world.allocate(taker, GPU, 9 * GIB)
+    world.allocate(bystander, GPU, 3 * MIB)
+    world.free(bystander, GPU, 3 * MIB)
+    start(world, "keeper", "8Gi", "8Gi", lend=False)
+    assert world.node.gpus[GPU].free < 8 * GIB
+    world.allocate(taker, GPU, MIB)
+    assert [one.reason.code for one in world.refusals] == [Code.NOT_FREE]
+    assert credit(world, bystander) == 3 * MIB
+
+
 def test_what_a_sibling_is_about_to_take_counts(world: World) -> None:
     """Two processes ask for 3 GiB each within a request of 4: the second's is a loan, and stops nobody."""
     borrower(world, 11 * GIB)
@@ -504,3 +517,46 @@ def test_of_what_a_call_was_granted_no_more_is_kept_than_is_left_of_it(world: Wo
     world.allocate(a, GPU, 2 * GIB)
     [waiting] = world.node.state.asks.values()
     assert waiting.size == 1 * GIB, "all that is left of the credit is its own by now"
+
+
+def test_what_was_given_back_in_this_turn_is_not_taken_once_more() -> None:
+    """Over its limit, it closes its context. What is left is below the limit, and it lends nothing."""
+    world = World([16 * GIB], [300 * MIB], Policy(overhead_guess=300 * MIB))
+    process = start(world, "A", "2Gi", "6Gi", lend=False)
+    world.allocate(process, GPU, 3 * GIB)
+    job = world.node.jobs[world.programs[process].job]
+    world.send(BudgetChanged(job.id, limit=Quantity.parse(f"{3 * GIB + 200 * MIB}")))
+    assert job.excess == {GPU: 100 * MIB}
+    world.free(process, GPU, 1 * GIB)
+    world.detach(process, GPU)
+    assert credit(world, process) == 3 * GIB and not job.excess
+
+
+def test_a_context_that_was_never_asked_for_is_no_longer_charged_when_it_is_closed() -> None:
+    """It was opened while no daemon was there. NVML has shown it."""
+    world = World([16 * GIB], [300 * MIB], Policy(overhead_guess=300 * MIB))
+    process = start(world, "A", "2Gi", "2Gi")
+    world.allocate(process, GPU, 64 * MIB)
+    world.free(process, GPU, 64 * MIB)
+    world.detach(process, GPU)
+    world.wait(5.0)
+    world.programs[process].contexts[GPU] = 300 * MIB
+    world.wait(5.0)
+    share = world.node.processes[process].shares[GPU]
+    assert not share.attached and share.overhead == 300 * MIB
+    world.detach(process, GPU)
+    assert share.overhead == 0
+
+
+def test_a_context_that_its_process_has_closed_without_a_word_refuses_nothing() -> None:
+    """Its connection was lost with the daemon before, and it has not needed this one yet."""
+    world = World([16 * GIB], [300 * MIB], Policy(overhead_guess=300 * MIB))
+    first, second = siblings(world, "job", "4Gi", "4Gi")
+    world.wait(5.0)
+    shares = world.node.gpus[GPU].shares
+    assert all(share.measured and share.overhead == 300 * MIB for share in shares.values())
+    del world.programs[second].contexts[GPU]
+    world.allocate(first, GPU, 4 * GIB - 350 * MIB)
+    assert not world.refusals and used(world, first) == 4 * GIB - 350 * MIB
+    world.allocate(first, GPU, 100 * MIB)
+    assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT]

@@ -63,10 +63,10 @@ def test_when_that_program_has_gone_the_job_is_a_borrower_like_any_other(world):
     world.attach(other, "GPU-0")
     world.wait(1.0)
     world.allocate(other, "GPU-0", 10 * GIB)
-    assert world.node.state.is_left_alone(world.node.jobs[job])
+    assert world.node.jobs[job].is_left_alone
     world.exit(gone)
     world.wait(1.0)
-    assert not world.node.state.is_left_alone(world.node.jobs[job])
+    assert not world.node.jobs[job].is_left_alone
     owner = start(world, "serve", "8Gi", "8Gi")
     world.allocate(owner, "GPU-0", 7 * GIB)
     world.wait(9.0)
@@ -77,7 +77,7 @@ def test_a_main_process_without_memory_changes_nothing_but_the_story(world):
     process = borrower(world, "first", 12 * GIB)
     job = world.programs[process].job
     world.node.handle(LeftAlone(job, {77: None}), world.now)
-    assert not world.node.state.is_left_alone(world.node.jobs[job])
+    assert not world.node.jobs[job].is_left_alone
     assert world.node.story(job)[-1].facts == {"pid": 77}
     world.node.handle(LeftAlone("gone", {77: None}), world.now)
     assert world.node.counters.left_alone == 1

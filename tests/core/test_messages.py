@@ -34,6 +34,8 @@ from gpushared.core.events import (
     CreditAsked,
     MemorySampled,
     ReservationEnded,
+    ResumeWanted,
+    SuspendWanted,
     Unmet,
 )
 from gpushared.core.health_issues import Condition, HealthIssue
@@ -321,7 +323,7 @@ def _(tale: Tale) -> None:
     assert isinstance(answer, Reason)
     tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
     limits = SimpleNamespace(most_jobs=lambda _: 3)
-    access = Access(NodeState, config.Config, SimpleNamespace(known=lambda uid: Who(uid, "alice")), limits)
+    access = Access(NodeState, config.Config, SimpleNamespace(known=lambda uid: Who(uid, "alice")), limits, system=True)
     answer = access.admit(spec("train", "1Gi", "1Gi"), [4096] * 3)
     assert isinstance(answer, Reason)
     tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
@@ -629,6 +631,141 @@ def _(tale: Tale) -> None:
     tale.told("Denied")
 
 
+# ---- suspending ------------------------------------------------------------------------------------
+
+
+def suspendable(tale: Tale, *modes: str, **more: object) -> int:
+    process = tale.borrower(on_reclaim=("suspend", "term", "kill"), **more)
+    tale.world.suspender_comes(tale.world.programs[process].job, *modes, "ok")
+    tale.world.wait(3.0)
+    return process
+
+
+@story("a borrower is suspended, and goes on when there is room")
+def _(tale: Tale) -> None:
+    suspendable(tale)
+    b = tale.owner()
+    tale.world.wait(0.2)
+    explain(tale)
+    tale.world.wait(1.0)
+    tale.told("Notify suspended")
+    explain(tale)
+    tale.world.exit(b)
+    tale.world.wait(3.0)
+    tale.told("Notify resumed")
+    tale.story_of("suspend", "suspended", "resumed")
+
+
+@story("a job that its user suspends, and one that cannot be")
+def _(tale: Tale) -> None:
+    a = suspendable(tale, size=4 * GIB)
+    tale.world.send(SuspendWanted(tale.world.programs[a].job))
+    tale.world.wait(1.0)
+    tale.told("Notify suspended")
+    explain(tale)
+    other = start(tale.world, "serve", "4Gi", "4Gi")
+    for event in (SuspendWanted, ResumeWanted):
+        tale.world.send(event(tale.world.programs[other].job))
+        tale.told("SuspendRefused")
+    tale.world.send(SuspendWanted("f" * 16))
+    tale.told("SuspendRefused")
+
+
+@story("the driver refuses to suspend it, and it is stopped")
+def _(tale: Tale) -> None:
+    suspendable(tale, "refused")
+    tale.owner()
+    tale.world.wait(1.0)
+    tale.told("Notify not_suspended")
+    tale.story_of("not_suspended")
+
+
+@story("two wait to go on, and the first cannot be brought back yet")
+def _(tale: Tale) -> None:
+    a, b = suspendable(tale, "ok", "refused", size=3 * GIB), suspendable(tale, size=3 * GIB)
+    for process in (a, b):
+        tale.world.send(SuspendWanted(tale.world.programs[process].job))
+    tale.world.wait(1.0)
+    for process in (a, b):
+        tale.world.send(ResumeWanted(tale.world.programs[process].job))
+    tale.world.wait(0.6)
+    explain(tale)
+    tale.story_of("not_resumed")
+    tale.world.suspender_goes(tale.world.programs[b].job)
+    explain(tale)
+
+
+@story("nobody can bring it back")
+def _(tale: Tale) -> None:
+    suspendable(tale, "failed", grace=1.0)
+    tale.owner()
+    tale.world.wait(4.0)
+    tale.told("Terminate")
+    tale.story_of("stuck", "kill")
+
+
+# ---- hooks -----------------------------------------------------------------------------------------
+
+
+def hooked(tale: Tale, *modes: str, wakes: bool = True, **more: object) -> int:
+    size, name = more.pop("size", 12 * GIB), str(more.pop("name", "train"))
+    process = start(tale.world, name, "1Gi", "14Gi", on_reclaim=("hook", "term", "kill"), **more)
+    tale.world.allocate(process, "GPU-0", size)
+    tale.world.hooks.come(tale.world.programs[process].job, *modes, "ok", wakes=wakes)
+    tale.world.wait(3.0)
+    return process
+
+
+@story("a borrower's hook gives its memory back, and it has it again when there is room")
+def _(tale: Tale) -> None:
+    hooked(tale)
+    b = tale.owner()
+    tale.world.wait(0.2)
+    explain(tale)
+    tale.world.wait(1.0)
+    tale.told("Notify hook")
+    explain(tale)
+    tale.world.exit(b)
+    tale.world.wait(3.0)
+    tale.told("Notify awake")
+    tale.story_of("hook", "hook_gave", "awake")
+
+
+@story("a hook that has no other, and one that fails although it has given")
+def _(tale: Tale) -> None:
+    hooked(tale, "gives and fails", wakes=False)
+    tale.owner()
+    tale.world.wait(1.0)
+    tale.told("Notify hook")
+    tale.story_of("hook_gave")
+
+
+@story("a hook gives nothing, and the next step follows")
+def _(tale: Tale) -> None:
+    hooked(tale, "lies")
+    tale.owner()
+    tale.world.wait(1.0)
+    tale.told("Notify hook_failed")
+    tale.story_of("hook_failed")
+    explain(tale)
+
+
+@story("a resume hook fails, others come first, and its runner goes")
+def _(tale: Tale) -> None:
+    a, c = hooked(tale, "ok", "fails", "fails", size=7 * GIB), hooked(tale, "ok", size=7 * GIB, name="tune")
+    b = tale.owner(size=8 * GIB - mib(300))
+    tale.world.wait(2.0)
+    explain(tale)
+    tale.world.exit(b)
+    tale.world.wait(1.8)
+    tale.told("Notify hook_failed")
+    tale.story_of("not_awake")
+    explain(tale)
+    for process in (a, c):
+        tale.world.hooks.go(tale.world.programs[process].job)
+    explain(tale)
+
+
 # ---- what explain says -----------------------------------------------------------------------------
 
 
@@ -696,8 +833,8 @@ def _(tale: Tale) -> None:
 def _(tale: Tale) -> None:
     a = start(tale.world, "train", "4Gi", "8Gi")
     tale.world.escape(tale.world.programs[a].job, "GPU-0", 3 * GIB)
-    tale.story_of("stray")
-    tale.told("Notify stray")
+    tale.story_of("unhooked")
+    tale.told("Notify unhooked")
 
 
 @story("a program without gpushare's library, on a node that only warns")
@@ -705,7 +842,7 @@ def _(tale: Tale) -> None:
     tale.node(on_breach="warn")
     a = start(tale.world, "train", "4Gi", "8Gi")
     tale.world.escape(tale.world.programs[a].job, "GPU-0", 3 * GIB)
-    tale.told("Notify stray")
+    tale.told("Notify unhooked")
 
 
 @story("a job above its limit, and stopped for it")

@@ -207,6 +207,7 @@ MAY_READ_NAMES = {
     ("visibility.py", "bare_user"): "makes mentions",
     ("views.py", "reservation"): "asks the viewer in the same line",
     ("wait_report.py", "each_of"): "a field of its own: who may not see the name does not see the wait",
+    ("wait_report.py", "_wait_of"): "likewise",
     ("transaction.py", "_keep"): "likewise",
     ("transaction.py", "record_of_submission"): "likewise",
     ("registry.py", "find"): "looks among what the viewer may know",

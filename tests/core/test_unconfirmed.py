@@ -144,13 +144,13 @@ def test_a_sample_from_before_the_ask_is_no_fact(world: World) -> None:
     pid = world.escape(job, GPU, 3 * GIB)
     world.wait(3.0)
     old = world._sample(GPU)
-    del world.strays[pid]
+    del world.unhooked[pid]
     world.now += 1.0
     asked: list[SampleMemory] = []
     real, world._sample = world._sample, lambda gpu: asked.append(SampleMemory(gpu))  # type: ignore[method-assign,func-returns-value]
     world.allocate(process, GPU, 3 * GIB)
     assert asked and world.waiting
-    world.send(MemorySampled(GPU, old.used, old.by_pid, old.steady, old.strays, begun=world.now - 0.5))
+    world.send(MemorySampled(GPU, old.used, old.by_pid, old.steady, old.unhooked, begun=world.now - 0.5))
     assert not world.refusals and len(asked) == 2, "asked again"
     world._sample = real  # type: ignore[method-assign]
     world.send(world._sample(GPU))
@@ -235,6 +235,21 @@ def test_words_that_changed_while_they_were_read_are_read_again(world: World) ->
     assert world.waiting and not world.refusals
     world.wait(0.1)
     assert [one.reason.code for one in world.refusals] == [Code.OVER_LIMIT], "now they held still"
+
+
+def test_guesses_and_credit_that_is_not_taken_yet_are_no_ground_for_a_refusal_together_either() -> None:
+    """Each alone is too small to explain what the ask lacks."""
+    world = World([16 * GIB], [64 * MIB], Policy(chunk=0))
+    first, second = siblings(world, "two", "4Gi", "4Gi")
+    world.programs[first].slow = True
+    for process in (first, second):
+        sample(world, process, 64 * MIB)
+    world.allocate(first, GPU, 530 * MIB)
+    world.pause(first, True)
+    world.allocate(second, GPU, 3448 * MIB)
+    assert world.waiting and not world.refusals
+    world.wait(3.0)
+    assert used(world, second) == 3448 * MIB and not world.refusals, "the first has not taken its credit in time"
 
 
 def test_what_the_context_itself_may_cost_less_is_no_ground_for_a_refusal() -> None:

@@ -146,8 +146,8 @@ def test_who_computes_is_seen_after_the_clock_was_set_back(monkeypatch, set_cloc
     monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", utilization)
     driver = Nvml.__new__(Nvml)
     driver._sees_pids, driver._busy_until = True, {}
-    assert driver._busy(GPU, None) == {7}
+    assert driver._utilisation(GPU, None) == {7: (50, 0)}
     set_clock(-DAY)
-    driver._busy(GPU, None)
+    driver._utilisation(GPU, None)
     time.sleep(0.01)
-    assert driver._busy(GPU, None) == {7}
+    assert driver._utilisation(GPU, None) == {7: (50, 0)}

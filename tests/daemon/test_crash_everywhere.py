@@ -4,7 +4,7 @@ The handlers are those that the code has: all events of the core, all instructio
 that really reaches it, in a small world: an owner, a borrower, a program with its environment alone, two jobs that
 queue, a reservation. The daemon is killed there (a process, SIGKILL), another is started, the clients present their
 pages, and the world must be what it was; then the step is made once more, and undone. The second half does the same
-with exceptions in place of deaths: the daemon serves on, its sums are right, and whoever waited has been answered.
+with exceptions in place of deaths: the daemon serves on, its sums are right, and all who waited have been answered.
 
 What may differ after a death, by design: a claim begins anew with its full time, and what was asked of borrowers for it
 with a new grace; idle credit is what the page says; counters, stories and outcomes of ended jobs are a daemon's own.
@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 from crash_daemon import NO_REBUILD, SETTINGS, Blown, Fuse, fail, gpus, harmless_fault, points
 from daemon_harness import GIB, GPU, GPU2, HERE, PYTHONPATH, InProcess, Program, until
+from fake_hook_runner import ready_file
 from shim_client import ShimClient
 
 from gpushare import process_owner
@@ -201,6 +202,7 @@ class World:
     def __init__(self, node: Any) -> None:
         self.node = node
         self.visitors = contextlib.ExitStack()
+        self.follower: subprocess.Popen[bytes] | None = None
         self.came: list[ShimClient] = []
         self.borrower = Program(node.shim)
         owner = self.register(OWNER, request="8Gi", limit="12Gi", priority=3, grace=1.5, min_run_time=0.25)
@@ -476,6 +478,98 @@ def checkpointed(world: World) -> None:
     world.node.client.checkpointed(OWNER)
 
 
+SLEEPER = "sleeper"
+
+
+def start_sleeper(world: World) -> None:
+    """A job that can be suspended, with its suspender."""
+    job = world.register(SLEEPER, request="256Mi", limit="256Mi", devices=["1"], on_reclaim="suspend,kill")
+    client = world.come()
+    client.hello(job)
+    client.attach(GPU2)
+    follow(world, "fake_suspender.py", job)
+    until(lambda: world.node.blown() or is_ready(world, job), 10)
+
+
+def follow(world: World, script: str, job: str) -> None:
+    socket = str(world.node.directory / "api.sock")
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    world.follower = subprocess.Popen([sys.executable, str(HERE / script), job, socket], env=environ)
+
+
+def is_ready(world: World, job: str) -> bool:
+    """Its suspender has said so: only then can it be suspended."""
+    try:
+        world.node.client.suspend(job)
+        return True
+    except GpushareError as error:
+        return "suspender" not in error.message
+
+
+def sleeps(world: World, state: str) -> bool:
+    return bool(world.node.blown() or world.node.client.job(SLEEPER)["state"] == state)
+
+
+def suspend(world: World) -> None:
+    start_sleeper(world)
+    until(lambda: sleeps(world, "suspended"))
+
+
+def suspend_and_resume(world: World) -> None:
+    suspend(world)
+    world.node.client.resume(SLEEPER)
+    until(lambda: sleeps(world, "running"))
+
+
+def suspend_and_kill_suspender(world: World) -> None:
+    suspend(world)
+    end_follower(world)
+    until(lambda: world.node.blown() or not world.node.client.resume(SLEEPER)["suspender"])
+
+
+def suspend_too_much(world: World) -> None:
+    refused(lambda: world.node.client.suspend(OWNER))
+
+
+def end_follower(world: World) -> None:
+    if world.follower is not None:
+        world.follower.kill()
+        world.follower.wait()
+
+
+def borrow_hooked(world: World) -> None:
+    borrow_for_a_short_time(world, "hook,kill")
+    job = world.node.client.job("short")["id"]
+    follow(world, "fake_hook_runner.py", job)
+    until(lambda: world.node.blown() or ready_file(world.node.directory / "api.sock", job).exists(), 10)
+
+
+def call_hook(world: World) -> None:
+    """Of a borrower that is asked before the other."""
+    borrow_hooked(world)
+    world.claimant = world.visitor()
+    world.claimant.send_ask(2 * GIB)
+    until(lambda: world.node.blown() or world.short.process.poll() is not None, 10)
+
+
+def call_hook_and_kill_runner(world: World) -> None:
+    borrow_hooked(world)
+    end_follower(world)
+    until_true(world.node.blown, 1.0)
+
+
+def end_hooked(world: World) -> None:
+    end_follower(world)
+    end_short(world)
+
+
+def end_sleeper(world: World) -> None:
+    end_follower(world)
+    world.leave()
+    for job in [job for job in world.node.client.jobs() if job["name"] == SLEEPER]:
+        world.node.client.end(job["id"], 0, None)
+
+
 def leave(world: World) -> None:
     world.leave()
     until(lambda: len(world.node.client.job(OWNER)["processes"]) == 1)
@@ -522,6 +616,18 @@ STEPS: dict[str, Step] = {
     "BudgetSet": (change, change_back),
     "BudgetRefused": (change_too_much, nothing),
     "Checkpointed": (checkpointed, nothing),
+    "SuspendWanted": (suspend, end_sleeper),
+    "SuspendNoted": (suspend, end_sleeper),
+    "SuspendRefused": (suspend_too_much, nothing),
+    "Suspend": (suspend, end_sleeper),
+    "SuspenderAnswered": (suspend, end_sleeper),
+    "SuspenderGone": (suspend_and_kill_suspender, end_sleeper),
+    "ResumeWanted": (suspend_and_resume, end_sleeper),
+    "Resume": (suspend_and_resume, end_sleeper),
+    "OpenGate": (suspend_and_resume, end_sleeper),
+    "CallHook": (call_hook, end_hooked),
+    "HookAnswered": (call_hook, end_hooked),
+    "HookRunnerGone": (call_hook_and_kill_runner, end_hooked),
     "ReservationAsked": (reserve, release),
     "ReservationMade": (reserve, release),
     "ReservationRefused": (reserve_too_much, nothing),

@@ -87,6 +87,21 @@ def test_what_came_and_went_while_nvml_was_asked_is_no_overhead(node, driver, pr
     assert charged == {CONTEXT}
 
 
+def test_a_process_that_was_stopped_inside_a_call_shows_nothing_of_its_context(node, driver, program):
+    """Its word has what the driver is about to give it. Otherwise that much of its context would be lent twice."""
+    one = start(node, program, submit(node, "8Gi", "8Gi"), 8 * GIB)
+    driver.shown = {one.pid: CONTEXT}
+    until(lambda: overhead(node) == CONTEXT)
+    one.call("allocate", 4 * GIB)
+    os.kill(one.pid, signal.SIGSTOP)
+    asked, charged = driver.asked, set()
+    until(lambda: charged.add(overhead(node)) or driver.asked >= asked + 30, 20.0)
+    assert charged == {CONTEXT}
+    os.kill(one.pid, signal.SIGCONT)
+    driver.shown = {one.pid: CONTEXT - 100 * MIB + 4 * GIB}
+    until(lambda: overhead(node) == CONTEXT - 100 * MIB, 20.0)
+
+
 def test_a_sibling_that_has_ended_is_no_ground_for_a_refusal(node, driver, program):
     """Whatever the daemon hears of its end, and when."""
     job = submit(node, "6Gi", "6Gi")

@@ -310,5 +310,7 @@ def test_sockets_and_pages_have_the_least_permissions(shared, directory):
         modes = {path.name: path.stat().st_mode & 0o777 for path in directory.rglob("*")}
     sockets = {"api.sock": 0o666, "shim.sock": 0o666}
     assert {name: mode for name, mode in modes.items() if name.endswith(".sock")} == sockets
+    assert modes.pop("containers") == 0o711, "it has shim.sock alone, for containers"
+    assert sorted(path.name for path in (directory / "containers").iterdir()) == ["shim.sock"]
     assert all(mode & 0o077 == 0 for name, mode in modes.items() if not name.endswith(".sock")), modes
     assert directory.stat().st_mode & 0o777 == 0o711

@@ -16,10 +16,12 @@ from other_user import ALICE, as_user, needs_root
 from gpushare import unixhttp
 from gpushare.client import Events
 from gpushared.api import history as api_history
+from gpushared.api import history_question
 from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
 from gpushared.history import file as history_file
 from gpushared.history import usage as history_usage
 from gpushared.history.file import File
+from gpushared.history.gpu_time import GpuTime
 from gpushared.history.levels import (
     FRAME,
     LEVELS,
@@ -438,9 +440,9 @@ def series(found: dict) -> dict:
 
 
 def last(daemon, gpu: str, job: str) -> list | None:
-    """The values of the last point."""
+    """The amounts of memory of the last point."""
     one = series(history(daemon)).get((gpu, job))
-    return None if one is None else one["points"][-1][1:]
+    return None if one is None else one["points"][-1][1:6]
 
 
 def test_usage_request_limit_and_loan_of_a_job_are_there(gpushared):
@@ -468,7 +470,7 @@ def test_what_a_killed_daemon_has_committed_is_there_afterwards(gpushared):
     gpushared.kill()
     gpushared.start()
     points = series(history(gpushared))[gpu, job]["points"]
-    assert points[0][1:] == [0, 0, 4 * GIB, 14 * GIB, 0]
+    assert points[0][1:6] == [0, 0, 4 * GIB, 14 * GIB, 0]
     assert [] in [one[1:] for one in points], "in between nothing is known"
 
 
@@ -541,7 +543,7 @@ def test_another_user_sees_amounts_and_of_names_what_reveal_says(gpushared, reve
     gpushared.directory.chmod(0o711)
     (gpushared.directory / "api.sock").chmod(0o666)
     shown = as_user(ALICE, lambda: [one for one in history(gpushared)["series"] if one["job"] == job["id"]])
-    assert shown[0]["points"][-1][1:] == [0, 0, 4 * GIB, 14 * GIB, 0]
+    assert shown[0]["points"][-1][1:6] == [0, 0, 4 * GIB, 14 * GIB, 0]
     assert shown[0]["name"] == ("train" if reveal == "name" else "-")
     assert shown[0]["user"] == ("-" if reveal == "none" else job["user"])
     (followed,) = as_user(ALICE, lambda: follow_once(gpushared, job["id"]))
@@ -565,3 +567,61 @@ def test_followers_hear_more_often_than_the_file_is_written(path):
     usage.close()
     assert len(follower) == 5
     assert kept(path) == 3
+
+
+# ---- GPU time --------------------------------------------------------------------------------------
+
+
+def test_gpu_time_is_the_mean_of_ten_seconds():
+    time, found = GpuTime(), []
+    for second in range(31):
+        total = 0.25 * second if second <= 10 else 2.5 + (second - 10)  # a quarter of the time, then all of it
+        found.append(dict(time.means({A: total}, 1000.0 + second)))
+    assert found[9] == {} and found[10:20] == [{A: 250}] * 10 and found[20] == found[30] == {A: 1000}
+
+
+def test_gpu_time_of_a_job_that_comes_and_goes():
+    time = GpuTime()
+    time.means({}, 0.0)
+    assert time.means({A: 4.0}, 10.0) == {A: 400}
+    assert time.means({B: 0.0}, 20.0) == {B: 0}, "what an ended job had is no more"
+    assert time.means({B: 99.0}, 30.0) == {B: 1000}
+
+
+def test_a_step_has_the_mean_of_gpu_time():
+    steps = Steps(10, START)
+    steps.take(A, START, amounts(2)._replace(computing=1000))
+    steps.take(A, START + 4000, amounts(2)._replace(computing=500))
+    (point,) = steps.finish(START + 10_000)
+    assert point.amounts == amounts(2)._replace(computing=700)
+    assert [one.amounts.computing for one in steps.finish(START + 20_000)] == [500], "and what holds is no mean of both"
+
+
+def test_gpu_time_is_kept_in_the_file(path):
+    file = File(path, START)
+    second(file, 0, {A: amounts(1)._replace(computing=333)})
+    file.commit(START)
+    file.close()
+    file = File(path, START + 30_000)
+    for level in (1, 0):
+        found, _ = file.read(level, START, START + 100_000, None, None)
+        assert found[0].points[0].amounts.computing == 333, level
+    assert history_question.point(found[0].points[0])[1:] == [1, 1, 4, 14, 0, 0.333]
+    file.close()
+
+
+def test_a_file_of_the_first_version_goes_on(path):
+    path.parent.mkdir(0o700)
+    with sqlite3.connect(path) as db:
+        first = history_file.SCHEMA.replace(" computing integer not null default 0,", "")
+        assert first != history_file.SCHEMA
+        db.executescript(f"{first} pragma user_version = 1;")
+        db.execute("insert into series values (1, ?, 'a', 'train', 'ann', 1, ?)", (GPU, START))
+        db.execute("insert into point values (0, ?, 1, 7, 7, 4, 14, 3)", (START,))
+        db.execute("update alive set time = ?", (START,))
+    db.close()
+    file = File(path, START + 5000)
+    second(file, 5, {A: amounts(9)._replace(computing=5)})
+    assert read(file, 0, 10) == {A: [(0, 7), (0.001, None), (5, 9)]}
+    assert not path.with_name("usage.db.bad").exists()
+    file.close()

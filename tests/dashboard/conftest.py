@@ -41,8 +41,9 @@ class Answer(NamedTuple):
 class Dashboard:
     """The server, and a browser's requests to it. Without `within` a request has all that our page would send."""
 
-    def __init__(self, socket: Path, *, read_only: bool = False) -> None:
+    def __init__(self, socket: Path, *, service: Path | None = None, read_only: bool = False) -> None:
         self.socket = socket
+        self.service = service
         self.read_only = read_only
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -53,9 +54,14 @@ class Dashboard:
             raise DaemonUnreachable("no daemon runs on this node", code="no_daemon", hint="start one")
         return self.socket
 
+    def _find_service(self) -> Path:
+        if self.service is None:
+            raise DaemonUnreachable("no service runs jobs here", code="no_service", hint="start one")
+        return self.service
+
     async def _run(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.server = Server(self._find, read_only=self.read_only)
+        self.server = Server(self._find, self._find_service, read_only=self.read_only)
         runner, self.port = await listen(self.server, 0)
         self.addresses = runner.addresses
         self._stop = asyncio.Event()

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.cli import dashboard as command
 from gpushare.dashboard import access
-from gpushare.dashboard.access import MOST_SESSIONS, Refusal, Sessions, check_host
+from gpushare.dashboard.access import Refusal, Sessions, check_host
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,7 +56,8 @@ def test_secrets_are_compared_in_constant_time(monkeypatch):
     sessions = Sessions()
     session = sessions.open(sessions.token, None)
     sessions.check(session.cookie, session.key)
-    assert compared == [sessions.token.encode(), session.key.encode()]
+    proof = session.cookie.partition(".")[2]
+    assert compared == [sessions.token.encode(), proof.encode(), session.key.encode()]
 
 
 def test_a_session_does_not_show_its_secrets():
@@ -159,13 +160,22 @@ def test_another_tab_of_a_browser_has_the_same_session(dashboard):
     assert dashboard.log_in().key == key
 
 
-def test_the_oldest_session_ends_where_there_are_too_many():
+def test_sessions_cost_the_server_nothing_and_none_can_be_made_up():
     sessions = Sessions()
-    opened = [sessions.open(sessions.token, None) for _ in range(MOST_SESSIONS + 1)]
-    with pytest.raises(Refusal):
-        sessions.check(opened[0].cookie, opened[0].key)
-    for one in opened[1:]:
+    before = dict(vars(sessions))
+    opened = [sessions.open(sessions.token, None) for _ in range(1000)]
+    assert vars(sessions) == before and len({one.cookie for one in opened}) == 1000
+    for one in opened:
         sessions.check(one.cookie, one.key)
+    nonce = opened[0].cookie.partition(".")[0]
+    for cookie in (nonce, f"{nonce}.", f"x.{opened[0].cookie.partition('.')[2]}", f"{opened[0].cookie}x", "", "."):
+        with pytest.raises(Refusal):
+            sessions.check(cookie, opened[0].key)
+
+
+def test_a_cookie_that_another_server_has_set_opens_no_session_of_its_name():
+    sessions = Sessions()
+    assert sessions.open(sessions.token, "theirs.made-up").cookie.partition(".")[0] != "theirs"
 
 
 # ---- the names of hosts, and other pages -----------------------------------------------------------

@@ -13,7 +13,9 @@ from daemon_harness import GIB, GPU, until
 
 from dashboard.conftest import told
 from gpushare.dashboard import live
-from gpushare.dashboard.live import Page, difference, event
+from gpushare.dashboard.daemon import Daemon
+from gpushare.dashboard.feed import difference, jobs_of, joined
+from gpushare.dashboard.live import Page, event
 
 JOB = {"name": "train", "command": ["train.py"], "request": "4Gi", "limit": "14Gi"}
 
@@ -121,6 +123,51 @@ def test_only_what_differs_is_told():
         "time": 3.0,
         "gpus": [{"uuid": "g", "x": 1}],
     }
+
+
+def test_lines_say_which_jobs_to_read_again():
+    assert jobs_of({"event": "changed", "job": "a", "gpu": None}) == {"a"}
+    assert jobs_of({"event": "gpu_lost", "job": None, "gpu": GPU}) is None
+    assert jobs_of({"time": 1.0, "series": [{"job": "a"}, {"job": ""}, {"job": "outside"}]}) == {"a"}
+    assert jobs_of({"time": 1.0, "text": "2 lines are left out here", "facts": {"lost": 2}}) is None
+
+
+def test_jobs_that_were_read_again_take_the_place_of_their_old_selves():
+    before = state(jobs=[{"id": "a", "x": 1}, {"id": "b", "x": 1}, {"id": "c", "x": 1}])
+    found = {"time": 2.0, "daemon": {}, "gpus": [{"uuid": "g"}], "jobs": [{"id": "b", "x": 2}, {"id": "d", "x": 1}]}
+    after = joined(before, found, {"b", "c", "d"})
+    assert after["jobs"] == [{"id": "a", "x": 1}, {"id": "b", "x": 2}, {"id": "d", "x": 1}]
+    assert after["gpus"] == [{"uuid": "g"}] and after["reservations"] == []
+
+
+def test_a_daemon_that_does_not_know_how_to_leave_jobs_out_says_more(page, node):
+    """An older one answers with all."""
+    before = state(jobs=[{"id": "a", "x": 1}])
+    found = state(time=2.0, jobs=[{"id": "a", "x": 2}, {"id": "b", "x": 1}])
+    assert joined(before, found, {"b"}) == found
+
+
+def test_a_page_is_told_of_one_job_without_the_daemon_telling_all(page, node, monkeypatch):
+    others = [node.client.register(JOB | {"request": "none"})["id"] for _ in range(3)]
+    asked = []
+    original = Daemon.get
+
+    async def get(self, target):
+        asked.append(target)
+        return await original(self, target)
+
+    monkeypatch.setattr(Daemon, "get", get)
+    messages = page.live()
+    told(messages, lambda kind, _: kind == "state")
+    node.client.change(others[1], {"limit": "3Gi"})
+    change = told(messages, lambda kind, data: kind == "change" and "jobs" in data)
+    assert [one["id"] for one in change["jobs"]] == [others[1]]
+    assert [gpu["limit"] for gpu in change["jobs"][0]["gpus"]] == [3 * GIB]
+    assert f"/v1/status?jobs={others[1]}" in asked
+    node.client.end(others[1], 0, None)
+    assert told(messages, lambda kind, data: kind == "change" and "gone" in data)["gone"] == [others[1]]
+    assert [gpu["limit"] for gpu in change["jobs"][0]["gpus"]] == [3 * GIB]
+    assert asked.count("/v1/status") <= 2
 
 
 def test_an_event_is_one_line_of_data():

@@ -164,3 +164,41 @@ def test_a_page_shows_and_may_what_its_user_may(node, job):
         "about": ALICE,
         "read": True,
     }
+
+
+# ---- the cluster's service -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/cluster/v1/jobs"),
+        ("GET", "/cluster/v1/jobs"),
+        ("GET", "/cluster/v1/state"),
+        ("GET", "/cluster/v1/jobs/train/explain"),
+        ("GET", "/cluster/v1/jobs/1/../state/explain"),
+        ("DELETE", "/cluster/v1/jobs/1_"),
+        ("POST", "/cluster/v1/nodes/n1/drain"),
+        ("GET", "/cluster/metrics"),
+        ("GET", f"/cluster/v1/jobs/{NOBODYS}/story"),
+        ("DELETE", "/v1/jobs/1"),
+    ],
+)
+def test_what_is_not_on_the_list_is_not_passed_on_to_the_service(page, method, path):
+    assert page.ask(method, path).status in (404, 405)
+
+
+def test_a_page_without_a_service_is_told_so(page):
+    answer = page.ask("GET", "/cluster/v1/version")
+    assert (answer.status, answer.code) == (503, "no_service")
+
+
+def test_only_watching_changes_no_queue(make_dashboard, tmp_path):
+    page = make_dashboard(read_only=True).log_in()
+    for method, path in (("DELETE", "/cluster/v1/jobs/1"), ("POST", "/cluster/v1/changes")):
+        assert page.ask(method, path).code == "read_only"
+
+
+def test_what_has_no_session_reaches_no_service(dashboard):
+    assert dashboard.ask("GET", "/cluster/v1/version").status == 401
+    assert dashboard.ask("GET", "/cluster/live").status == 401

@@ -78,6 +78,65 @@ def sees(workers: list[int]) -> None:
         pynvml.nvmlShutdown()
 
 
+def computer(threads: int) -> None:
+    """Has the GPU compute for 10 ns a thread, each second, and is idle on request."""
+    start()
+    alloc(MI)
+    kernel = function()
+    say("ready")
+    wait_line()
+    for _ in range(12):
+        cu.cuLaunchKernel(kernel, threads // 1024, 1, 1, 1024, 1, 1, 0, None, None, None)
+        time.sleep(0.1)
+    say("done")
+    wait_line()
+
+
+def function() -> int:
+    module, found = ctypes.c_uint64(), ctypes.c_uint64()
+    cu.cuModuleLoadData(ctypes.byref(module), b".version 8.0\n.visible .entry add() {}\0")
+    cu.cuModuleGetFunction(ctypes.byref(found), module, b"add")
+    return found.value
+
+
+def looks(light: int, heavy: int) -> None:
+    """A tenth of the time, and half of it; then nothing."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    utilisation(handle)
+    for _ in range(2):
+        say("look")
+        wait_line()
+        found = utilisation(handle)
+        say(f"{found.get(light, -1)} {found.get(heavy, -1)} {pynvml.nvmlDeviceGetUtilizationRates(handle).gpu}")
+    assert light != heavy
+
+
+def utilisation(handle: Any) -> dict[int, int]:
+    return {one.pid: one.smUtil for one in pynvml.nvmlDeviceGetProcessUtilization(handle, 0)}
+
+
+def test_what_computes_is_seen(sim: Any) -> None:
+    light, heavy = sim.start(computer, 1024 * 1000), sim.start(computer, 1024 * 5000)
+    assert light.line() == heavy.line() == "ready"
+    watch = sim.start(looks, light.pid, heavy.pid)
+    assert watch.line() == "look"
+    light.tell()
+    heavy.tell()
+    time.sleep(1.0)
+    watch.tell()
+    few, many, both = map(int, watch.line().split())
+    assert 4 <= few <= 20 and 25 <= many <= 75 and abs(both - few - many) <= 2, (few, many, both)
+    assert light.line() == heavy.line() == "done"
+    assert watch.line() == "look"
+    time.sleep(1.2)
+    watch.tell()
+    few, many, both = map(int, watch.line().split())
+    assert few <= 4 and many <= 25, "of the last second or so"
+    for one in (light, heavy, watch):
+        one.end()
+
+
 def counts_then_fills() -> None:
     library = ctypes.CDLL("libnvidia-ml.so.1")
     handle, count = ctypes.c_void_p(), ctypes.c_uint(0)

@@ -18,3 +18,17 @@ def stage(tmp_path):
     made = Stage(tmp_path)
     yield made
     made.clear()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """What the conformance suite has seen of each engine."""
+    said = [
+        words
+        for report in terminalreporter.stats.get("passed", ())
+        for name, words in getattr(report, "user_properties", ())
+        if name == "conformance"
+    ]
+    if said:
+        terminalreporter.section("engines")
+        for words in said:
+            terminalreporter.line(words)

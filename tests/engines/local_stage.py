@@ -33,7 +33,8 @@ class FakeDaemon:
     events = None
 
     def __init__(self) -> None:
-        self.changes: list[tuple[str, dict[str, str]]] = []
+        self.placed: dict[str, dict[str, Any]] = {}
+        """By id, as they were last said."""
 
     def nodes(self, ours: Any) -> list[SeenNode]:
         self.ours = set(ours)
@@ -46,11 +47,24 @@ class FakeDaemon:
     def memory(self, node: str) -> int:
         return NODE.memory if node == NODE.name else 0
 
-    def place(self) -> Any:
+    def place(self, *said: Any) -> Any:
+        """Where it is; or, as its client, a placement."""
+        if said:
+            return self.place_task(*said)
         return SimpleNamespace(runtime=SimpleNamespace(api_socket="/nowhere/api.sock"), driver="sim")
 
     def client(self) -> Any:
-        return SimpleNamespace(change=lambda job, changes: self.changes.append((job, changes)))
+        return self
+
+    def place_task(self, id: str, body: dict[str, Any]) -> None:
+        self.placed[id] = body
+
+    def placements(self) -> list[dict[str, Any]]:
+        return [{"id": id, "attempt": body["attempt"], "state": "placed"} for id, body in self.placed.items()]
+
+    def displace(self, id: str, attempt: int) -> None:
+        if id in self.placed and self.placed[id]["attempt"] <= attempt:
+            del self.placed[id]
 
     def close(self) -> None: ...
 
@@ -76,6 +90,7 @@ class Stage:
         self.queue.mkdir(mode=0o700)
         self.number = 0
         self.term = 0
+        self.daemon = FakeDaemon()
         self.pids: set[int] = set()
         self.open()
 
@@ -87,7 +102,8 @@ class Stage:
         context = Context(settings, time.time, self.queue, (), self.system)
         self.runner = (Plain if self.plain else Local)(context, self.environ)
         if self.plain:
-            self.runner.daemon = FakeDaemon()  # type: ignore[assignment]
+            self.runner.daemon = self.daemon  # type: ignore[assignment]
+            self.runner.placing._daemon = self.daemon
         return self.runner
 
     def crash(self) -> None:

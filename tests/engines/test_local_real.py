@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from cuda_program import OPENED
 from local_stage import Stage, alive, kill
 
 from gpushare.cluster.engines.seam import Accepted
@@ -16,20 +17,15 @@ from gpushare.cluster.model import Place, Tasks
 from gpushare.paths import SYSTEM_DIR, library
 
 MIB = 2**20
-LOOK = """
-import ctypes, os, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-assert cuda.cuInit(0) == 0
-count, device, context, pointer = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-cuda.cuDeviceGetCount(ctypes.byref(count))
-assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
-assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
-total, free = ctypes.c_size_t(), ctypes.c_size_t()
-cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+LOOK = (
+    OPENED
+    + """
+import os
 within = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(100 << 20))
 beyond = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1000 << 20))
 print(os.environ["CUDA_VISIBLE_DEVICES"], count.value, total.value >> 20, within, beyond, flush=True)
 """
+)
 """What a program sees, and whether it may have 100 MiB and then 1000 MiB more."""
 PROGRAM = [sys.executable, "-c", LOOK]
 BUDGET = (Tasks(memory=800 * MIB, limit=1000 * MIB),)

@@ -17,9 +17,10 @@ from local_stage import GIB, NODE, Stage, alive
 
 from gpushare.cluster.engines.local.spool import Folder, Key, boot_id
 from gpushare.cluster.engines.runner import Context
-from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Evict, Gone, Refused, Start
+from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Evict, Gone, Refused, Start, Unanswered
 from gpushare.cluster.model import Place, Tasks
-from gpushare.errors import UsageError
+from gpushare.errors import DaemonUnreachable, NotPermitted, UsageError
+from gpushare.errors import Refused as DaemonRefused
 
 UP = "echo up; while :; do sleep 0.05; done"
 STUBBORN = f"trap '' TERM; {UP}"
@@ -262,12 +263,13 @@ def test_what_runs_is_not_started_elsewhere_and_takes_another_amount(stage) -> N
     record = stage.record("1", UP)
     stage.start(record)
     assert stage.start(record, places=[stage.place(gpus=(1,))]) == Refused("it runs elsewhere")
-    assert stage.runner.daemon.changes == []
+    ((id, first),) = stage.daemon.placed.items()
+    assert (first["attempt"], first["gpus"], first["request"]) == (1, ["GPU-a"], str(GIB))
     assert stage.start(record, places=[stage.place(amount=3 * GIB)]) == Accepted()
-    ((job, change),) = stage.runner.daemon.changes
-    assert change == {"request": str(3 * GIB), "limit": str(3 * GIB)}
+    changed = stage.daemon.placed[id]
+    assert (changed["request"], changed["limit"]) == (str(3 * GIB), str(3 * GIB))
     stage.runner.nodes()
-    assert stage.runner.daemon.ours == {job}
+    assert stage.daemon.ours == {first["job"]}
     stage.crash()
     assert stage.task("1").amount == 3 * GIB
 
@@ -280,6 +282,74 @@ def test_what_does_not_fit_or_is_nowhere_is_refused_and_the_node_is_to_blame(sta
     assert isinstance(stage.start(stage.record("2", UP), places=[stage.place(gpus=(2,))]), Refused)
     assert isinstance(stage.start(stage.record("2", UP), places=[stage.place(node="there")]), Refused)
     assert stage.start(stage.record("2", UP), places=[stage.place(amount=3 * GIB)]) == Accepted()
+
+
+# ---- the node daemon is told ---------------------------------------------------------------------------
+
+
+def test_a_task_is_placed_as_long_as_it_lasts(stage) -> None:
+    stage.start(stage.record("1", UP, tasks=(Tasks(limit=500_000),)), places=[stage.place(gpus=(1,))])
+    ((id, said),) = stage.daemon.placed.items()
+    assert id.startswith("local-") and id.endswith("/1.0.0")
+    assert (said["attempt"], said["uid"], said["gpus"], said["request"]) == (1, os.getuid(), ["GPU-b"], str(GIB))
+    assert (said["limit"], said["session"]) == (str(4 * GIB), stage.keeper())
+    stage.evict("1", 0.0)
+    stage.over("1")
+    assert stage.daemon.placed == {}
+    stage.start(stage.record("1", UP), attempt=2)
+    assert [(name, one["attempt"]) for name, one in stage.daemon.placed.items()] == [(id, 2)]
+
+
+def refusing(stage, error) -> None:
+    def place_task(id, body):
+        raise error
+
+    stage.daemon.place_task = place_task
+
+
+def test_memory_that_is_just_being_given_back_is_waited_for(stage, monkeypatch) -> None:
+    refusing(stage, DaemonRefused("no room", code="not_admitted"))
+    assert stage.start(stage.record("1", UP)) == Busy()
+    monkeypatch.setattr("gpushare.cluster.engines.local.placing.WAIT_FOR_ROOM", 0.0)
+    assert stage.start(stage.record("1", UP)) == Refused("no room", "here")
+    assert stage.task("1") is None and not (stage.queue / "tasks" / "1.1.0.0").exists()
+
+
+def test_a_daemon_that_does_not_answer_starts_nothing(stage) -> None:
+    refusing(stage, DaemonUnreachable("it is away"))
+    with pytest.raises(Unanswered, match="it is away"):
+        stage.start(stage.record("1", UP))
+    assert stage.task("1") is None
+
+
+def test_a_daemon_of_others_takes_no_placements_and_the_wrapper_registers(stage) -> None:
+    refusing(stage, NotPermitted("only engines", code="no_engine"))
+    assert stage.start(stage.record("1", UP)) == Accepted()
+    stage.said("up")
+    assert not stage.runner.placing.able
+
+
+def test_after_a_crash_what_lives_is_placed_and_nothing_else(stage) -> None:
+    stage.start(stage.record("1", UP))
+    stage.start(stage.record("2", UP), places=[stage.place(gpus=(1,))])
+    stage.said("up"), stage.said("up", "2")
+    of_1, of_2 = sorted(stage.daemon.placed)
+    stage.daemon.placed |= {f"{of_1.split('/')[0]}/9.0.0": {"attempt": 4}, "local-other/9.0.0": {"attempt": 4}}
+    del stage.daemon.placed[of_1]
+    stage.crash()
+    stage.runner.nodes()
+    assert set(stage.daemon.placed) == {of_1, of_2, "local-other/9.0.0"}
+
+
+def test_the_program_of_a_keeper_that_was_killed_stays_in_its_placement(stage) -> None:
+    stage.start(stage.record("1", UP))
+    stage.said("up")
+    said = []
+    stage.daemon.place_task = lambda id, body: said.append(body["session"])
+    first = stage.keeper()
+    stage.kill_keeper()
+    stage.until(lambda: stage.task("1") and stage.keeper() != first)
+    assert said == [stage.keeper(), pid_of(stage)]
 
 
 # ---- what runs outlives the service and its keeper ---------------------------------------------------
@@ -394,6 +464,47 @@ def test_a_keeper_that_is_told_to_stop_stops_its_job(stage) -> None:
     assert "asked" in stage.output()
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_program_that_stops_its_keeper_is_killed_all_the_same(stage, monkeypatch, again) -> None:
+    """Its keeper runs as the same user. `again`: another service was started meanwhile."""
+    monkeypatch.setattr("gpushare.cluster.engines.local.force.LATE", 0.5)
+    escape = "setsid sh -c \"trap '' TERM; sleep 64\" &"
+    stage.start(stage.record("1", f"{escape} {STUBBORN}", run={"grace": 0.2}))
+    stage.said("up")
+    stage.until(lambda: _runs("sleep\x0064", stage))
+    keeper, program = stage.keeper(), pid_of(stage)
+    os.kill(keeper, signal.SIGSTOP)
+    assert stage.evict("1", grace=5.0) == Accepted()
+    if again:
+        stage.crash()
+    assert stage.over("1") is None
+    assert not alive(keeper) and not alive(program) and not _runs("sleep\x0064", stage)
+
+
+def test_a_time_limit_holds_although_the_keeper_was_stopped(stage, monkeypatch) -> None:
+    monkeypatch.setattr("gpushare.cluster.engines.local.force.LATE", 0.5)
+    stage.start(stage.record("1", STUBBORN, run={"time": 1.0, "grace": 0.2}))
+    stage.said("up")
+    (stage.own() / "running").write_text("{}")
+    assert stage.task("1").phase == "running"
+    os.kill(stage.keeper(), signal.SIGSTOP)
+    done = stage.over("1")
+    assert (done.phase, done.why) == ("done", "stopped after its time limit of 1 s")
+
+
+def test_what_ended_just_when_it_was_told_to_stop_goes_with_its_eviction(stage) -> None:
+    stage.start(stage.record("1", UP))
+    stage.said("up")
+    os.kill(stage.keeper(), signal.SIGSTOP)
+    stage.evict("1", grace=20.0)
+    program = pid_of(stage)
+    os.kill(program, signal.SIGKILL)
+    stage.until(lambda: not alive(program))
+    os.kill(stage.keeper(), signal.SIGCONT)
+    assert stage.over("1").exit == -9
+    assert stage.evict("1") == Accepted() and stage.task("1") is None
+
+
 def test_a_keeper_that_cannot_run_is_a_start_that_failed(stage, monkeypatch) -> None:
     monkeypatch.setattr("gpushare.cluster.engines.local.runner.LONGEST_PAUSE", 0.01)
     folder = _by_hand(stage, "echo ran")
@@ -448,6 +559,15 @@ def test_watch_ends_when_a_task_does_and_when_it_is_woken(stage) -> None:
     stage.runner.wake()
     stage.runner.watch(60.0)
     assert time.monotonic() - began < 45.0
+
+
+def test_a_grace_has_a_bound_for_all_but_root(stage) -> None:
+    stage.runner.close()
+    stage.runner = type(stage.runner)(Context({}, time.time, stage.queue, (), True, 600.0), stage.environ)
+    stage.runner.check(stage.record("1", UP, uid=65534, run={"grace": 600.0}))
+    stage.runner.check(stage.record("1", UP, uid=0, run={"grace": 601.0}))
+    with pytest.raises(UsageError, match="a grace of 10m1s is more than 10m, the most here"):
+        stage.runner.check(stage.record("1", UP, uid=65534, run={"grace": 601.0}))
 
 
 # ---- as other users ----------------------------------------------------------------------------------

@@ -194,6 +194,10 @@ def test_a_user_has_a_queue_and_a_share_without_any_file(queue) -> None:
         (["submit", "--request", "300%", "--", "true"], 2, "300%"),
         (["submit", "--time", "soon", "--", "true"], 2, "--time"),
         (["submit", "--after", "999", "--", "true"], 5, "999"),
+        (["submit", "--time", "0s", "--", "true"], 2, "between 1 s and 3650d"),
+        (["submit", "--log", "/dev/null", "--", "true"], 2, "/dev/null is no regular file"),
+        (["submit", "--log", "/proc/self/exe", "--", "true"], 2, "/proc/self/exe is no regular file"),
+        (["submit", "--log", "/etc/passwd/no/such", "--", "true"], 2, "/etc/passwd is no directory"),
         (["submit"], 2, "COMMAND"),
         (["cancel", "999"], 5, "no job '999'"),
         (["wait", "999"], 5, "no job '999'"),
@@ -204,6 +208,37 @@ def test_what_is_wrong_is_named(queue, words, status, said) -> None:
     done = queue(*words)
     assert (done.returncode, done.stdout) == (status, ""), done
     assert said in done.stderr
+
+
+def test_a_job_that_has_ended_is_found_by_its_name(queue) -> None:
+    first = queue.submit("--name", "twice", "--", "false")
+    assert queue("wait", first).returncode == 1
+    assert "job 'twice' has ended" not in queue("wait", "twice").stdout
+    second = queue.submit("--name", "twice", "--", "echo", "second")
+    assert queue("wait", "twice").returncode == 0, "the one that is not over, else the latest"
+    assert queue("wait", "twice").stdout.startswith(f"job {second} (twice) is done")
+    assert queue("logs", "twice").stdout == "second\n"
+    assert "has ended" in queue("cancel", "twice").stderr
+
+
+def test_waiting_for_a_job_that_cannot_start_says_so(queue) -> None:
+    place = queue.directory / "gone"
+    place.mkdir()
+    with contextlib.chdir(place):
+        out = subprocess.run(
+            [sys.executable, "-P", "-m", "gpushare", "submit", "--hold", "--", "true"],
+            env=queue.environ,
+            capture_output=True,
+            text=True,
+        )
+    id = out.stdout.strip()
+    place.rmdir()
+    queue("release", id)
+    waited = queue("wait", "--time", "45s", id)
+    assert waited.returncode == 124
+    said = f"job {id} does not start by itself: "
+    assert waited.stderr.count(said) == 1 and f"cannot enter {place}" in waited.stderr, waited.stderr
+    queue("cancel", id)
 
 
 def test_what_can_never_start_is_told_at_once(queue) -> None:
@@ -256,6 +291,10 @@ def test_a_submission_is_what_the_shell_has(tmp_path, monkeypatch) -> None:
     assert run["output"] == f"{tmp_path}/.local/state/gpushare/logs/%j.log"
     assert run["command"] == ["python3", "-u", "train.py"]
     assert "RLIMIT_NOFILE" in run["rlimits"]
+    odd = tmp_path / "my program"
+    odd.write_text("#!/bin/sh\n")
+    odd.chmod(0o755)
+    assert submission((str(odd),), PLAIN, environ)["job"]["name"] == "my_program"
     body = submission(("true",), {**PLAIN, "request": "1Gi", "log": "out/%j", "name": "n", "requeue": False}, environ)
     assert body["job"] == {"gpus": 1, "name": "n", "request": "1Gi"}
     assert (body["requeue"], body["run"]["output"], body["run"]["time"]) == (False, f"{tmp_path}/out/%j", None)

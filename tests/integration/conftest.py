@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ from integration.node import ROOT, Node
 
 HERE = Path(__file__).resolve().parent
 SIM = ROOT / "gpushare" / "sim"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts commands in the background like this, and programs inherit it. Tests interrupt programs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

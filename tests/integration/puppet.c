@@ -15,6 +15,9 @@
  *                                                  -> ok CALLS REFUSED WORST_MILLISECONDS
  *   term free COUNT     on SIGTERM free the last COUNT allocations | term ignore | term die (the default)
  *   term tell COUNT     the same, and say `gave FREED`
+ *   managed BYTES       cuMemAllocManaged          -> ok | error CODE
+ *   fill BYTE           writes it to the first 4096 bytes of each allocation  -> ok COUNT
+ *   filled BYTE         whether all of these are it -> ok | error BYTE
  *   stop                SIGSTOP to itself          -> ok, when somebody lets it go on
  *   fork MS             a child that holds all that a child inherits for MS milliseconds  -> ok PID
  *   exec                become a fresh puppet      -> ok, from the fresh one
@@ -47,6 +50,9 @@ typedef void *handle;
     X(cuMemAlloc_v2, "cuMemAlloc_v2", (pointer *, size_t))                                                             \
     X(cuMemFree_v2, "cuMemFree_v2", (pointer))                                                                         \
     X(cuMemGetInfo_v2, "cuMemGetInfo_v2", (size_t *, size_t *))                                                        \
+    X(cuMemsetD8_v2, "cuMemsetD8_v2", (pointer, unsigned char, size_t))                                                \
+    X(cuMemcpyDtoH_v2, "cuMemcpyDtoH_v2", (void *, pointer, size_t))                                                   \
+    X(cuMemAllocManaged, "cuMemAllocManaged", (pointer *, size_t, unsigned))                                           \
     X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (handle *, int))                                         \
     X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (handle, int, void *))                                           \
     X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (handle, int, void *))                                           \
@@ -106,6 +112,21 @@ static int drop(int index) {
     if (code == 0)
         held[index] = held[--count];
     return code;
+}
+
+/* The first bytes of each allocation: all of them would take the software driver as much host memory. */
+enum { LOOKED_AT = 4096 };
+
+static int find_other(int byte) {
+    static unsigned char bytes[LOOKED_AT];
+    for (int i = 0; i < count; i++) {
+        if (cuMemcpyDtoH_v2(bytes, held[i], sizeof bytes) != 0)
+            return -1;
+        for (size_t at = 0; at < sizeof bytes; at++)
+            if (bytes[at] != byte)
+                return bytes[at];
+    }
+    return byte;
 }
 
 static void churn(double lasting, size_t most) {
@@ -240,6 +261,19 @@ static void obey(char *order) {
         free_on_term = tell || !strcmp(what, "free") ? (int)second : !strcmp(what, "ignore") ? 0 : -1;
         signal(SIGTERM, free_on_term < 0 ? SIG_DFL : on_term);
         printf("ok\n");
+    } else if (!strcmp(word, "managed")) {
+        pointer fresh = 0;
+        int code = count < MOST ? cuMemAllocManaged(&fresh, (size_t)number, 1) : -1;
+        if (code == 0)
+            held[count++] = fresh;
+        printf(code ? "error %d\n" : "ok\n", code);
+    } else if (!strcmp(word, "fill")) {
+        for (int i = 0; i < count; i++)
+            cuMemsetD8_v2(held[i], (unsigned char)number, LOOKED_AT);
+        printf("ok %d\n", count);
+    } else if (!strcmp(word, "filled")) {
+        int found = find_other((int)number);
+        printf(found == number ? "ok\n" : "error %d\n", found);
     } else if (!strcmp(word, "stop")) {
         raise(SIGSTOP);
         printf("ok\n");

@@ -24,6 +24,8 @@ ELSEWHERE = {
     "gpushare cluster serve": "it does not end: tests/engines/test_queue_commands.py",
     "gpushare kernel install": "needs a name and a limit: test_the_kernel",
     "gpushare kernel install -h": "its help: tests/unit/test_readme.py",
+    "gpushare suspend JOB": "the job's program must stand still: tests/integration/test_suspending.py",
+    "gpushare resume JOB": "likewise",
     "gpushare profiles": "there are none to list here: tests/cli/test_profiles.py",
 }
 

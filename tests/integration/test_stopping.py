@@ -66,7 +66,7 @@ def test_a_job_that_does_not_end_gets_sigkill_after_its_grace(node: Node) -> Non
     assert job.stderr is not None
     said = job.stderr.read()
     assert "stops this job with SIGKILL" in said
-    assert "not by gpushare" not in said
+    assert "not by the daemon" not in said
 
 
 def test_now_is_at_once_and_grace_is_said(node: Node) -> None:

@@ -23,8 +23,8 @@ MORE_FIELDS = {
     "shim/credit.h": [
         ("#define GS_PAGE_VERSION 1\n", "#define GS_PAGE_VERSION 2\n"),
         (
-            "    uint32_t reserved_process[2];\n",
-            "    uint32_t colour; /* [process] */\n    uint32_t mood; /* [daemon] */\n",
+            "    uint32_t reserved_process[1];\n",
+            "    uint16_t colour; /* [process] */\n    uint16_t mood; /* [daemon] */\n",
         ),
     ],
     "shim/wire.h": [
@@ -59,7 +59,7 @@ OURS_DROPPED = {
     "shim/wire.h": [("#define GS_WIRE_OLDEST  1\n", "#define GS_WIRE_OLDEST  2\n")],
 }
 
-VERSION_AT, MOOD_AT, COLOUR_AT = 8, 128 + 60, 128 + 56
+VERSION_AT, MOOD_AT, COLOUR_AT = 8, 128 + 62, 128 + 60
 """In the page."""
 
 
@@ -123,7 +123,7 @@ def page(node: Node, program: Puppet) -> tuple[int, int, int]:
     for path in (node.runtime / "pages").iterdir():
         data = path.read_bytes()
         if struct.unpack_from("<I", data, 40)[0] == program.pid():
-            return tuple(struct.unpack_from("<I", data, at)[0] for at in (VERSION_AT, MOOD_AT, COLOUR_AT))  # type: ignore[return-value]
+            return tuple(struct.unpack_from("<H", data, at)[0] for at in (VERSION_AT, MOOD_AT, COLOUR_AT))  # type: ignore[return-value]
     raise AssertionError(f"{program.name} has no page")
 
 

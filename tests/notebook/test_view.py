@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.notebook.view import View, bar
+from gpushare.notebook.node_view import NodeView
+from gpushare.notebook.sparkline import sparkline
+from gpushare.notebook.view import Past, View, bar
 from integration.node import GIB, MIB
 
 COLUMNS = 80
@@ -124,3 +128,68 @@ def test_names_are_cut_and_never_markup() -> None:
 def test_small_amounts_are_seen() -> None:
     assert bar(gpu(0, 1 / 1024, 8, 8), 8) == "[#.......]"
     assert MIB == GIB // 1024
+
+
+# ---- the last minutes, and the node ------------------------------------------------------------------
+
+
+def test_the_last_minutes_are_drawn_where_the_numbers_are() -> None:
+    points = [
+        [100.0, 2 * GIB, 2 * GIB, 4 * GIB, 8 * GIB, 0],
+        [400.0, 8 * GIB, 8 * GIB, 4 * GIB, 8 * GIB, 4 * GIB],
+        [500.0],
+    ]
+    past = Past(100.0, 700.0, {"GPU-0": points})
+    html = View(job(gpu(0, 6, 4, 8, 2), gpu(1, 1, 8, 8)), (), past)._repr_html_()
+    assert html.count("<svg") == 1, "of the other GPU nothing is known"
+    found = [
+        tuple(map(float, one)) for one in re.findall(r'<rect x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', html)
+    ]
+    assert found == [(0.0, 21.0, 80.0, 7.0), (80.0, 0.0, 26.7, 28.0)], "a quarter for half of the time, then all of it"
+    assert 'y1="14.0"' in html and "at most 8.0 GiB" in html and "the last 10 min" in html
+    assert Tree(html).open == []
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 20 * GIB)), max_size=20),
+    st.floats(0, 500),
+    st.floats(0, 1000),
+)
+def test_any_past_can_be_drawn(steps: list, since: float, lasts: float) -> None:
+    points = [[at, amount, amount, 4 * GIB, 8 * GIB, 0] if amount else [at] for at, amount in sorted(steps)]
+    html = sparkline(points, since, since + lasts, 8 * GIB)
+    for x, y, width, height in re.findall(r'<rect x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', html):
+        assert 0 <= float(x) <= 160 and float(x) + float(width) <= 161
+        assert float(y) >= 0 and float(y) + float(height) <= 28.2
+    assert Tree(html).open == []
+
+
+def rectangles(html: str) -> list[tuple[float, ...]]:
+    """x, y, width and height of each."""
+    found = re.findall(r'<rect x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', html)
+    return [tuple(map(float, one)) for one in found]
+
+
+def node(**more: Any) -> Any:
+    one = {"index": 0, "total": 16 * GIB, "usage": 8 * GIB, "lent": 2 * GIB, "unmanaged": 4 * GIB, "returning": 0}
+    return {"jobs": [], "gpus": [{**one, "free": 4 * GIB, "health": {"state": "ok"}}], **more}
+
+
+def test_the_node_is_a_dict_and_has_bars() -> None:
+    borrower = {**job(gpu(0, 6, 4, 8, 2), name="</td><script>"), "user": "anna"}
+    shown = NodeView(node(jobs=[borrower]))
+    assert shown["gpus"][0]["lent"] == 2 * GIB and json.loads(json.dumps(shown)) == dict(shown)
+    html = shown._repr_html_()
+    tree = Tree(html)
+    assert tree.open == [] and "script" not in tree.tags
+    assert "6.0 GiB guaranteed, 2.0 GiB borrowed, 4.0 GiB outside gpushare, 4.0 GiB free of 16.0 GiB" in html
+    widths = re.findall(r"left:([\d.]+)%;width:([\d.]+)%", html)
+    assert widths == [("0.0", "37.5"), ("37.5", "12.5"), ("50.0", "25.0")]
+    assert {"anna", "running", "6.0 GiB", "2.0 GiB", "8.0 GiB"} <= set(tree.texts)
+
+
+def test_a_node_without_jobs_says_so_and_many_are_cut() -> None:
+    assert "no jobs" in NodeView(node())._repr_html_()
+    many = [{**job(gpu(0, 1)), "user": "anna"} for _ in range(60)]
+    html = NodeView(node(jobs=many))._repr_html_()
+    assert html.count("<tr>") == 51 and "and 10 more" in html

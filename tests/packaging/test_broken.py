@@ -24,7 +24,7 @@ SEED = int(os.environ.get("GPUSHARE_TEST_SEED", "1"))
 MAIN = "import sys; from gpushare_installation import main; sys.exit(main())"
 IN_ANOTHER_DIRECTORY = "import pathlib, gpushare.paths as p; p.SYSTEM_DIR = pathlib.Path({!r}); " + MAIN
 DAMAGE = ("missing", "empty", "garbage", "cut", "other machine", "closed")
-CHECKS = 15
+CHECKS = 16
 
 
 class Doctor:
@@ -138,7 +138,9 @@ def test_any_part_that_is_broken_is_a_finding(doctor):
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("name", ["lib/libgpushare.so", "_layout.abi3.so", "doctor.py", "__init__.py", "cli/doctor.py"])
+@pytest.mark.parametrize(
+    "name", ["lib/libgpushare.so", "_layout.abi3.so", "doctor/__init__.py", "__init__.py", "cli/doctor.py"]
+)
 def test_the_parts_that_doctor_itself_uses(doctor, name, kind):
     path = doctor.site / "gpushare" / name
     mend = damage(path, kind, random.Random(SEED))

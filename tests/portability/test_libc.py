@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toolchain import PROGRAMS, ROOT, need, package_libraries
 
-from gpushare import doctor, glibc
+from gpushare import glibc
+from gpushare.doctor import Surroundings
+from gpushare.doctor.compiled import check_glibc
 
 PRELOADED = "gpushare.lib.libgpushare"
 BASELINE = (2, 31)
@@ -97,13 +99,13 @@ def test_an_offset_beyond_any_file_is_damage(built, scratch):
 
 
 def test_doctor_compares_with_the_host(monkeypatch):
-    assert doctor.check_glibc(doctor.Surroundings()).state == "ok"
+    assert check_glibc(Surroundings()).state == "ok"
     monkeypatch.setattr(glibc, "here", lambda: (2, 5))
-    finding = doctor.check_glibc(doctor.Surroundings())
+    finding = check_glibc(Surroundings())
     assert finding.state == "fail" and re.search(r"glibc 2\.5; .*libgpushare\.so needs 2\.", finding.detail)
     assert "libgpushare-late.so needs 2." in finding.detail
     monkeypatch.setattr(glibc, "here", lambda: None)
-    finding = doctor.check_glibc(doctor.Surroundings())
+    finding = check_glibc(Surroundings())
     assert finding.state == "fail" and "not glibc" in finding.detail and "image" in (finding.hint or "")
 
 
@@ -112,11 +114,11 @@ def test_doctor_says_what_is_lost_where_only_the_late_library_is_too_new(monkeyp
     real, oldest = glibc.needed, (2, 17)
     monkeypatch.setattr(glibc, "here", lambda: (2, 31))
     monkeypatch.setattr(glibc, "needed", lambda path: (2, 34) if "late.so" in path.name else min(real(path), oldest))
-    finding = doctor.check_glibc(doctor.Surroundings())
+    finding = check_glibc(Surroundings())
     assert finding.state == "warn" and "gpushare run" in finding.hint
     assert finding.detail == "glibc 2.31; libgpushare-late.so needs 2.34: gpushare.enable() cannot work here"
     monkeypatch.setattr(glibc, "here", lambda: (2, 34))
-    finding = doctor.check_glibc(doctor.Surroundings())
+    finding = check_glibc(Surroundings())
     assert finding.state == "ok" and "libgpushare-late.so needs 2.34" in finding.detail
 
 

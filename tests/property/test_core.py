@@ -9,32 +9,25 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core.events import AskCancelled, BudgetChanged, Checkpointed, ReservationEnded
+from gpushared.core.events import (
+    AskCancelled,
+    BudgetChanged,
+    Checkpointed,
+    ReservationEnded,
+    ResumeWanted,
+    SuspendWanted,
+)
 from gpushared.core.policy import Policy
+from property.driving import ROUND, drive
 from property.world import World, mib
 
 EVENTS = int(os.environ.get("GPUSHARE_TEST_EVENTS", "20000"))
-SEED = int(os.environ.get("GPUSHARE_TEST_SEED", "1"))
-SHRINK = "GPUSHARE_TEST_SHRINK" in os.environ
-"""Minutes of work for a sequence of a hundred events: set it when a failure is to be understood."""
-ENOUGH = 300_000
-"""So many events show all that is wanted, however few are asked for."""
-STEPS = 100
-ROUND = 100
-"""Examples per round; rounds follow with the next seed until there were EVENTS events."""
 
 GIB = 1024
 
@@ -58,6 +51,16 @@ parts = st.one_of(st.floats(0.05, 0.7), st.floats(0.0, 0.05))
 """An allocation, as a part of the GPU."""
 GPUS = ["GPU-0", "GPU-0", "GPU-0", "GPU-1"]
 LADDER = ("trim", "term", "kill")
+SOFTLY = ("trim", "suspend", "term", "kill")
+HOOKED = ("trim", "hook", "term", "kill")
+ALL = ("trim", "hook", "suspend", "term", "kill")
+CALLS = st.lists(
+    st.sampled_from(["ok", "ok", "ok", "part", "fails", "lies", "hangs", "silent", "gives and fails", "late"]),
+    max_size=4,
+)
+"""How the calls of hooks go; all after these go well."""
+WORK = st.lists(st.sampled_from(["ok", "ok", "ok", "refused", "failed", "silent"]), max_size=4)
+"""How the pieces of work of a suspender go; all after these go well."""
 
 seen: Counter[str] = Counter()
 
@@ -71,13 +74,17 @@ class Node(RuleBasedStateMachine):
         cost=st.integers(0, 64).map(mib) | st.integers(0, 512).map(mib),
         unkind=st.booleans(),
         jobs=st.lists(st.tuples(requests, limits, st.integers(-1, 2)), min_size=2, max_size=5),
+        steps=st.sampled_from([LADDER, SOFTLY, HOOKED, ALL]),
+        host=st.sampled_from([2**60, 2**60, mib(3 * GIB)]),
+        takes=st.sampled_from([0.1, 0.1, 1.0]),
     )
-    def start(self, two, total, cost, unkind, jobs) -> None:
+    def start(self, two, total, cost, unkind, jobs, steps, host, takes) -> None:
         count = 2 if two else 1
         self.unkind = unkind
-        self.world = World([total] * count, [cost] * count, Policy())
+        self.world = World([total] * count, [cost] * count, Policy(suspend_memory=host))
+        self.world.suspender_takes = self.world.hooks.takes = takes
         for request, limit, priority in jobs:
-            self.submit(request, limit, 1, priority, None, True, None, 0.0, LADDER)
+            self.submit(request, limit, 1, priority, None, True, None, 0.0, steps, [], [], True)
         for index, job in enumerate(sorted(self.world.node.jobs)):
             process = self.join(job)
             self.world.attach(process, sorted(self.world.total)[index % count])
@@ -93,15 +100,24 @@ class Node(RuleBasedStateMachine):
         lend=st.sampled_from([True, True, True, False]),
         wait=st.sampled_from([None, None, 5.0, 60.0]),
         protected=st.sampled_from([0.0, 0.0, 0.0, 20.0]),
-        rungs=st.sampled_from([LADDER, LADDER, LADDER, ("term", "kill"), ("trim", "kill"), ("kill",)]),
+        rungs=st.sampled_from(
+            [LADDER, LADDER, LADDER, ("term", "kill"), ("trim", "kill"), ("kill",), SOFTLY, SOFTLY, HOOKED, HOOKED, ALL]
+        ),
+        work=WORK,
+        calls=CALLS,
+        wakes=st.sampled_from([True, True, False]),
     )
-    def submit(self, request, limit, gpus, priority, grace, lend, wait, protected, rungs) -> None:
+    def submit(self, request, limit, gpus, priority, grace, lend, wait, protected, rungs, work, calls, wakes) -> None:
         if request.resolve(mib(GIB)) > limit.resolve(mib(GIB)):
             request, limit = limit, request
         spec = JobSpec(
             "job", 1000, "user", ("python",), request, limit, gpus, None, priority, grace, lend, protected, rungs
         )
-        self.world.submit(spec, wait)
+        job = self.world.submit(spec, wait)
+        if "suspend" in rungs and job in self.world.node.jobs:
+            self.world.suspender_comes(job, *work, "ok")
+        if "hook" in rungs and job in self.world.node.jobs:
+            self.world.hooks.come(job, *calls, "ok", wakes=wakes)
 
     @rule(
         request=requests,
@@ -146,6 +162,42 @@ class Node(RuleBasedStateMachine):
     def end_job(self, pick) -> None:
         if pick % 3 == 0:
             self.world.end(self._job(pick))
+
+    # ---- suspending --------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.suspenders)
+    @rule(pick=st.integers(0, 99), work=WORK)
+    def suspender_ends(self, pick, work) -> None:
+        """And another comes: the wrapper starts it."""
+        job = self._pick(sorted(self.world.suspenders), pick)
+        if pick % 3 == 0:
+            self.world.suspender_goes(job)
+        if pick % 6 == 0 and job in self.world.node.jobs:
+            self.world.suspender_comes(job, *work, "ok")
+
+    @precondition(lambda self: self.world.hooks.modes)
+    @rule(pick=st.integers(0, 99), calls=CALLS)
+    def runner_of_hooks_ends(self, pick, calls) -> None:
+        job = self._pick(sorted(self.world.hooks.modes), pick)
+        if pick % 3 == 0:
+            self.world.hooks.go(job)
+        if pick % 6 == 0 and job in self.world.node.jobs:
+            self.world.hooks.come(job, *calls, "ok")
+
+    @precondition(lambda self: self.world.suspenders)
+    @rule(pick=st.integers(0, 99), wanted=st.booleans())
+    def somebody_wants_it(self, pick, wanted) -> None:
+        job = self._pick(sorted(self.world.suspenders), pick)
+        for gpu in self.world.total:
+            self.world.send(self.world._used_seen(gpu))
+        if job in self.world.node.jobs:
+            self.world.send(SuspendWanted(job) if wanted else ResumeWanted(job))
+
+    @precondition(lambda self: self._idle_programs())
+    @rule(pick=st.integers(0, 99), what=st.sampled_from(["", "managed memory"]))
+    def pin(self, pick, what) -> None:
+        """It takes memory that cannot leave the GPU, or frees it."""
+        self.world.programs[self._pick(self._idle_programs(), pick)].pinned = what if pick % 4 == 0 else ""
 
     # ---- programs ----------------------------------------------------------------------------------
 
@@ -287,10 +339,10 @@ class Node(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99), gpu=st.sampled_from(GPUS), amount=st.integers(1, 4 * GIB).map(mib))
     def escape(self, pick, gpu, amount) -> None:
         """A static program of a job, which keeps to nothing; and now and then one of them ends."""
-        if pick % 4 == 0 and self.world.strays:
-            _, where, _ = self.world.strays.pop(self._pick(sorted(self.world.strays), pick))
+        if pick % 4 == 0 and self.world.unhooked:
+            _, where, _ = self.world.unhooked.pop(self._pick(sorted(self.world.unhooked), pick))
             self.world.send(self.world._sample(where))
-        elif gpu in self.world.total and len(self.world.strays) < 3:
+        elif gpu in self.world.total and len(self.world.unhooked) < 3:
             room = self.world.node.gpus[gpu].free
             self.world.escape(self._job(pick), gpu, min(amount, max(512, room)))
 
@@ -340,7 +392,7 @@ class Node(RuleBasedStateMachine):
 
     def _idle_programs(self) -> list[int]:
         alive = [process for process, one in sorted(self.world.programs.items()) if one.ends_at is None]
-        return [process for process in alive if process not in self._busy()]
+        return [process for process in alive if process not in self._busy() and not self.world.is_stopped(process)]
 
     def _attached(self) -> list[tuple[int, str]]:
         return [
@@ -360,36 +412,15 @@ class Node(RuleBasedStateMachine):
         seen["trims met"] += met.count if met is not None else 0
         seen["terms"] += len(world.terminated)
         seen["kills"] += len(world.killed)
+        seen["suspends"] += world.suspends
+        seen["resumes"] += world.resumes
+        seen["hooks"] += world.hooks.reliefs
+        seen["allocations in a resume hook"] += world.hooks.woken
+        seen["jobs that a suspension ended"] += sum(one.reason.code == "suspend_stuck" for one in world.killed)
         seen["claims"] += world.claims + world.node.counters.claims
         seen["relieved"] += world.relieved + world.node.counters.relieved
         for refusal in world.refusals:
             seen[refusal.reason.code.value] += 1
-
-
-def drive(kind: type[Node], events: int, wanted: tuple[str, ...], examples: int = ROUND) -> None:
-    """As many random events as that, counted in `seen`; more, if not all of what is wanted has been seen by then.
-
-    What hypothesis draws depends on the modules that are loaded, so the same seed is not the same run everywhere.
-    """
-    seen.clear()
-    how = settings(
-        max_examples=examples,
-        stateful_step_count=STEPS,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=True,
-        database=None,
-        phases=(Phase.generate, Phase.shrink) if SHRINK else (Phase.generate,),
-    )
-    rounds = 0
-    most = max(5 * events, ENOUGH)
-    while seen["events"] < events or (seen["events"] < most and not all(seen[what] for what in wanted)):
-        machine = seed(SEED + 1000 * rounds)(kind)
-        run_state_machine_as_test(machine, settings=how)
-        rounds += 1
-    print(f"seed {SEED}:", ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
-    for what in wanted:
-        assert seen[what] > 0, f"{seen['events']} events, but no {what}: the test has become shallow"
 
 
 def test_invariants_hold_after_each_of_many_random_events() -> None:
@@ -400,6 +431,11 @@ def test_invariants_hold_after_each_of_many_random_events() -> None:
         "trims met",
         "terms",
         "kills",
+        "suspends",
+        "resumes",
+        "hooks",
+        "allocations in a resume hook",
+        "jobs that a suspension ended",
         "relieved",
         "not_free",
         "over_limit",

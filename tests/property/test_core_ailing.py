@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from gpushared.core.health_issues import lost, rows_failed, uncorrected
-from property.test_core import EVENTS, GPUS, Node, drive, seen
+from property.driving import drive
+from property.test_core import EVENTS, GPUS, Node, seen
 
 
 class AilingNode(Node):

@@ -37,15 +37,18 @@ from gpushared.core.events import (
     ReservationRestored,
     Revoked,
     ShareSeen,
-    Stray,
+    SuspenderAnswered,
+    SuspenderGone,
     TimePassed,
     TrimSeen,
+    Unhooked,
     UsedSeen,
     XidSeen,
 )
 from gpushared.core.health_issues import Condition, HealthIssue
 from gpushared.core.instructions import (
     Attached,
+    CallHook,
     Denied,
     Granted,
     Instruction,
@@ -57,19 +60,25 @@ from gpushared.core.instructions import (
     Log,
     LookUsed,
     Notify,
+    OpenGate,
     Persist,
     Publish,
     Published,
+    Resume,
     Revoke,
     SampleMemory,
+    Suspend,
     Terminate,
     Trim,
     WakeAt,
 )
-from gpushared.core.model import Bounds
+from gpushared.core.model import Bounds, Job
 from gpushared.core.node import NodeState
 from gpushared.core.policy import MIB, Policy
+from gpushared.core.sleep import SleepState
+from gpushared.core.suspension import SuspendState
 from gpushared.core.xid_catalog import of_xid
+from property.hook_calls import HookCalls
 
 UNIT = 512
 
@@ -107,6 +116,10 @@ class Program:
     """GPUs for which a trim came due while it was stopped."""
     ends_at: float | None = None
     """It is in its exit until then: it does nothing more, and the core has not been told yet."""
+    away: bool = False
+    """Its memory is in host memory."""
+    pinned: str = ""
+    """It holds memory that cannot leave the GPU."""
     slow: bool = False
     """Its calls take what they were granted some time after the answer: the kernel runs others first."""
 
@@ -137,6 +150,21 @@ class Take:
     """To the core of now: not of an answer that an earlier one gave."""
 
 
+@dataclass
+class Work:
+    """What a suspender is just doing."""
+
+    job: str
+    number: int
+    suspends: bool
+    """Or resumes."""
+    done_at: float
+    how: str
+    """ok; refused: all is as before; failed: the driver has lost the job; silent: there is no answer."""
+    heard: bool = True
+    """By the daemon of now."""
+
+
 class World:
     """One node. Random callers use the verbs at the end; all checking is in `_obey`."""
 
@@ -159,7 +187,7 @@ class World:
         self.trimmed: dict[tuple[str, str], float] = {}
         """When a job was last asked to trim on a GPU."""
         self.foreign: dict[str, int] = dict.fromkeys(self.total, 0)
-        self.strays: dict[int, tuple[str, str, int]] = {}
+        self.unhooked: dict[int, tuple[str, str, int]] = {}
         """By process id: (job, gpu, bytes) of programs of a job that the shim is not in."""
         self.issues: dict[str, tuple[HealthIssue, ...]] = dict.fromkeys(self.total, ())
         self.xids: dict[str, tuple[HealthIssue, ...]] = dict.fromkeys(self.total, ())
@@ -174,6 +202,15 @@ class World:
         self.told_to_stop: set[tuple[str, str]] = set()
         """(job, gpu) of those asked with SIGTERM for their loan there, and neither killed nor relieved since."""
         self.killed: list[Kill] = []
+        self.suspenders: dict[str, list[str]] = {}
+        """Job -> how its suspender's next pieces of work go; all further ones go as the last."""
+        self.suspender_takes = 0.5
+        """Seconds."""
+        self.work: list[Work] = []
+        self.troubled: set[str] = set()
+        """Jobs whose suspender was silent, or whom the driver has lost."""
+        self.suspends = self.resumes = 0
+        self.hooks = HookCalls(self)
         self.plain_grants = 0
         self.serial = self.events = self.claims = self.relieved = self.trim_count = 0
         self.ever_foreign = self.ever_stubborn = self.ever_lagging = self.ever_protected = False
@@ -200,7 +237,7 @@ class World:
         while queue:
             steps += 1
             self.events += 1
-            assert steps < 10_000, "the core and the shell talk for ever"
+            assert steps < 10_000, "the core and the shell talk without end"
             current = queue.popleft()
             before = self._worth_keeping()
             instructions = self._handle(current)
@@ -219,7 +256,16 @@ class World:
     def _worth_keeping(self) -> object:
         """What the notes for a later daemon have of jobs, of the queue and of reservations."""
         state = self.node.state
-        jobs = {job.id: (job.spec, tuple(job.bounds), job.saved_at) for job in state.jobs.values()}
+        jobs = {
+            job.id: (
+                job.spec,
+                tuple(job.bounds),
+                job.saved_at,
+                job.suspension is not None and job.suspension.held,
+                job.sleep is not None and dict(job.sleep.had),
+            )
+            for job in state.jobs.values()
+        }
         return jobs, set(state.queue), set(state.reservations), dict(state.overheads)
 
     def _handle(self, event: Event) -> list[Instruction]:
@@ -233,7 +279,7 @@ class World:
         with mock.patch.object(lending, "grant_plainly", return_value=None):
             assert NodeState.handle(twin, event, self.now) == instructions  # a test may have wrapped its own node's
         assert twin.state == self.node.state and twin._wake == self.node._wake
-        self.plain_grants += isinstance(instructions[0], Granted)
+        self.plain_grants += bool(instructions) and isinstance(instructions[0], Granted)
         return instructions
 
     def _obey(self, instruction: Instruction) -> Event | None:
@@ -248,13 +294,27 @@ class World:
                 self._answer(instruction)
             case Trim():
                 self._trim(instruction)
+            case Suspend() | Resume():
+                self._begin_work(instruction)
+            case CallHook():
+                self.hooks.begin(instruction)
+            case OpenGate(job):
+                assert not any(one.away for one in self._of(job)), "a gate opens before the memory"
+            case Terminate() if instruction.reason.code is Code.SUSPEND_STUCK:
+                assert instruction.job in self.troubled, "ended without need"
+                self.terminated.append(instruction)
+                return self._left_alone(instruction)
             case Terminate():
+                self._check_suspends_first(instruction.job, str(instruction.reason.data["gpu"]))
+                self.hooks.check_first(instruction.job, str(instruction.reason.data["gpu"]))
                 self._check_stop(instruction.job, instruction.processes, instruction.reason.data)
                 self.terminated.append(instruction)
                 return self._left_alone(instruction)
             case Kill():
                 if instruction.job in {earlier.job for earlier in self.killed}:
                     pass  # to one that has joined since: the job is over
+                elif instruction.reason.code is Code.SUSPEND_STUCK:
+                    assert instruction.job in self.troubled, "killed without need"
                 elif instruction.reason.code is Code.BREACH:
                     self._check_breach(instruction.job, str(instruction.reason.data["gpu"]))
                 else:
@@ -262,7 +322,7 @@ class World:
                 self.killed.append(instruction)
                 for process in instruction.processes:
                     if process < 0:
-                        del self.strays[-process]
+                        del self.unhooked[-process]
                     elif process not in self.setuid:
                         self.programs[process].doomed = True
                 return self._left_alone(instruction)
@@ -270,7 +330,7 @@ class World:
                 self.jobs.pop(job, None)
             case JobClosed(job):
                 del self.jobs[job]
-                self.strays = {pid: one for pid, one in self.strays.items() if one[0] != job}
+                self.unhooked = {pid: one for pid, one in self.unhooked.items() if one[0] != job}
                 assert not [one for one in self.programs.values() if one.job == job]
             case WakeAt(time):
                 self.wake = time
@@ -288,6 +348,9 @@ class World:
         spared = self.setuid.intersection(instruction.processes)
         return LeftAlone(instruction.job, {self.programs[one].pid: one for one in spared}) if spared else None
 
+    def _of(self, job: str) -> list[Program]:
+        return [one for one in self.programs.values() if one.job == job]
+
     def _on(self, gpu: str) -> list[Program]:
         return [one for one in self.programs.values() if gpu in one.words]
 
@@ -299,7 +362,9 @@ class World:
         ending = frozenset(one.id for one in on if one.ends_at is not None) & self.node.watched(gpu)
         moving = frozenset(self.moving & self.node.watched(gpu))
         self.moving -= moving
-        return UsedSeen(gpu, {one.id: one.words[gpu].used for one in on}, trims, asking, ending, moving)
+        used, pinned = {one.id: one.words[gpu].used for one in on}, {one.id: one.pinned for one in on if one.pinned}
+        closed = frozenset(one.id for one in on if not one.contexts.get(gpu))
+        return UsedSeen(gpu, used, trims, asking, ending, pinned=pinned, moving=moving, closed=closed)
 
     def _trim(self, wish: Trim) -> None:
         self._check_rung(wish.job, wish.reason.data)
@@ -322,6 +387,9 @@ class World:
             one = self.programs.get(process)
             if one is None or gpu not in one.words:
                 continue
+            if self.is_stopped(process):
+                self.trims.append((self.now + 0.5, process, gpu))
+                continue
             if one.stopped:
                 one.trims_missed.append(gpu)
                 continue
@@ -335,7 +403,7 @@ class World:
             return MemorySampled(gpu, None, None, {})
         by_pid: dict[int, int] = {}
         for one in self._on(gpu):
-            amount = one.words[gpu].used + one.contexts.get(gpu, 0)
+            amount = 0 if one.away else one.words[gpu].used + one.contexts.get(gpu, 0)
             if amount:
                 by_pid[one.pid] = by_pid.get(one.pid, 0) + amount
         for _, pid, where, amount in self.teardown:
@@ -344,11 +412,11 @@ class World:
         if self.foreign[gpu]:
             by_pid[1] = self.foreign[gpu]
         steady = {one.id: one.words[gpu].used for one in self._on(gpu)}
-        strays = {pid: Stray(job, "static") for pid, (job, where, _) in self.strays.items() if where == gpu}
-        for pid, (_, where, amount) in self.strays.items():
+        unhooked = {pid: Unhooked(job, "static") for pid, (job, where, _) in self.unhooked.items() if where == gpu}
+        for pid, (_, where, amount) in self.unhooked.items():
             if where == gpu:
                 by_pid[pid] = by_pid.get(pid, 0) + amount
-        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, strays)
+        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
         one = self.programs.get(process)
@@ -364,6 +432,8 @@ class World:
     def _check_held(self, one: Program, gpu: str) -> None:
         """What calls were granted within the request stays theirs until they have taken it, or have had the time to."""
         job, now = self.node.jobs[one.job], self.now
+        if job.suspension is not None:
+            return  # its calls wait at the gate, and ask again
         mine = [take for take in self.takes if take.gpu == gpu and self.programs[take.program].job == one.job]
         if self.usage(one.job, gpu) + sum(take.size for take in mine) > job.bounds[gpu].request:
             return
@@ -384,7 +454,7 @@ class World:
         The others are still under way when one asks again, and the daemon sees that.
         """
         for take in list(self.takes):
-            if take not in self.takes or self.programs[take.program].stopped:
+            if take not in self.takes or self.programs[take.program].stopped or self.is_stopped(take.program):
                 continue  # it went with its program while another asked again; or it cannot go on yet
             self.takes.remove(take)
             one = self.programs[take.program]
@@ -451,8 +521,10 @@ class World:
             if gpu in self.node.processes[one.id].shares
         }
         charged = self.node.gpus[gpu].shares
-        strays = sum(charged[-pid].overhead for pid, one in self.strays.items() if one[0] == job and -pid in charged)
-        return strays + sum(one.words[gpu].used + overheads.get(one.id, 0) for one in mine)
+        unhooked = sum(
+            charged[-pid].overhead for pid, one in self.unhooked.items() if one[0] == job and -pid in charged
+        )
+        return unhooked + sum((0 if one.away else one.words[gpu].used) + overheads.get(one.id, 0) for one in mine)
 
     def loan(self, job: str, gpu: str) -> int:
         return max(0, self.usage(job, gpu) - self.node.jobs[job].bounds[gpu].request)
@@ -466,7 +538,7 @@ class World:
         """Of a job that lends nothing, what lies within its request is taken for nobody else."""
         found, own = self.node.jobs[job], self.node.gpus[gpu]
         asks = any(asked.gpu == gpu and self.programs[asked.program].job == job for asked in self.waiting.values())
-        if found.spec.lend or asks or own.excess or gpu in found.excess:
+        if not found.lends_nothing or found.suspension is not None or asks or own.excess or gpu in found.excess:
             return
         idle = sum(one.words[gpu].credit - one.words[gpu].used for one in self._on(gpu) if one.job == job)
         assert self.usage(job, gpu) + idle >= found.bounds[gpu].request, "taken from a job that lends nothing"
@@ -475,7 +547,14 @@ class World:
         """What is really in use fits into the capacity, as long as nothing outside gpushare is in the way."""
         if self.ever_foreign or self.ever_tight:
             return
-        living = sum(one.words[gpu].credit + one.contexts.get(gpu, 0) for one in self._on(gpu))
+        living = sum(one.words[gpu].credit + one.contexts.get(gpu, 0) for one in self._on(gpu) if not one.away)
+        living += sum(
+            one.words[gpu].credit + one.contexts.get(gpu, 0)
+            for work in self.work
+            if not work.suspends and work.heard and work.how != "failed"
+            for one in self._of(work.job)
+            if one.away and gpu in one.words
+        )
         dead = sum(amount for _, _, where, amount in self.teardown if where == gpu)
         assert living + dead <= self.node.gpus[gpu].capacity, "more in use than there is"
 
@@ -489,8 +568,8 @@ class World:
         """The same by what the living really have: words, and what their contexts do cost."""
         job, gpu = self.programs[asked.program].job, asked.gpu
         living = [one for one in self._on(gpu) if one.job == job and one.ends_at is None]
-        strays = sum(amount for _, (owner, where, amount) in self.strays.items() if (owner, where) == (job, gpu))
-        real = strays + sum(one.words[gpu].used + one.contexts.get(gpu, 0) for one in living)
+        unhooked = sum(amount for _, (owner, where, amount) in self.unhooked.items() if (owner, where) == (job, gpu))
+        real = unhooked + sum(one.words[gpu].used + one.contexts.get(gpu, 0) for one in living)
         return self._after(asked) - self.usage(job, gpu) + real
 
     def _is_measurable(self, gpu: str) -> bool:
@@ -551,9 +630,10 @@ class World:
         self._check_rung(job, data)
         found = self.node.jobs[job]
         whole = {one.id for one in self.programs.values() if one.job == job}
-        whole |= {-pid for pid, one in self.strays.items() if one[0] == job and -pid in self.node.processes}
+        whole |= {-pid for pid, one in self.unhooked.items() if one[0] == job and -pid in self.node.processes}
         assert set(processes) == whole, "not the whole job"
-        assert self.now - found.since >= found.spec.min_run_time, "a protected victim"
+        assert self.now >= self._protected_until(found), "a protected victim"
+        assert found.suspension is None, "a victim that is suspended"
         self._check_trims_first(str(data["gpu"]))
 
     def _check_breach(self, job: str, gpu: str) -> None:
@@ -571,6 +651,8 @@ class World:
             job = self.node.jobs[one.job]
             bounds = job.bounds.get(gpu)
             asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
+            if job.suspension is not None:
+                continue  # it hears nothing now
             if gpu in job.reclaims and job.reclaims[gpu].step is ReclaimStep.KILL:
                 continue  # it was made to go; that some of it does not is another story
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
@@ -599,7 +681,7 @@ class World:
         kept = sum(
             max(0, other.bounds[gpu].request - other.committed.get(gpu, 0) - wanted.get(other.id, 0))
             for other in self.node.jobs.values()
-            if gpu in other.bounds and not other.spec.lend
+            if gpu in other.bounds and (not other.spec.lend or other.suspension or other.sleep)
         )
         return sum(wanted.values()) + kept - self.node.gpus[gpu].free
 
@@ -617,15 +699,24 @@ class World:
                 self.told_to_stop.add(key)
             elif record.event in {"kill", "relieved", "reclaimed"}:
                 self.told_to_stop.discard(key)
-            if record.event in {"term", "kill"} and record.facts.get("code") != Code.BREACH.value:
+            own = {Code.BREACH.value, Code.SUSPEND_STUCK.value}  # for no claim
+            if record.event in {"term", "kill"} and record.facts.get("code") not in own:
                 stopped.setdefault(key[1], set()).add(key[0])
         for gpu, jobs in stopped.items():
             told = {job for job, where in told_before if where == gpu and self._counted_on(job, gpu)}
+            leaving = [job for job in self.node.jobs if self._is_leaving(job, gpu)]
+            shortfall = self._shortfall(gpu) - sum(self.loan(job, gpu) for job in leaving)
             if jobs & told:
-                self._check_class(gpu, jobs & told, told, self._shortfall(gpu))
+                self._check_class(gpu, jobs & told, told, shortfall)
             if jobs - told:
-                missing = self._shortfall(gpu) - sum(self.loan(job, gpu) for job in told)
+                missing = shortfall - sum(self.loan(job, gpu) for job in told)
                 self._check_class(gpu, jobs - told, self._stoppable(gpu, jobs) - told, missing)
+
+    def _is_leaving(self, job: str, gpu: str) -> bool:
+        one, sleep = self.node.jobs[job].suspension, self.node.jobs[job].sleep
+        if sleep is not None and sleep.state is SleepState.ASKED and gpu in self.node.jobs[job].bounds:
+            return True
+        return one is not None and one.gpu == gpu and one.state is SuspendState.SUSPENDING
 
     def _counted_on(self, job: str, gpu: str) -> bool:
         """It has been told, and was not killed before this moment: who does not die is counted on no longer."""
@@ -653,21 +744,31 @@ class World:
         claimants = {self.programs[self.waiting[ask].program].job for ask in self._claims_on(gpu)}
         found = set()
         for job in self.node.jobs.values():
-            if gpu not in job.bounds or job.id in claimants or self.now - job.since < job.spec.min_run_time:
+            if gpu not in job.bounds or job.id in claimants or self.now < self._protected_until(job):
+                continue
+            if job.suspension is not None or (job.sleep is not None and job.sleep.deadline is not None):
                 continue
             if any(one.id in self.setuid for one in self.programs.values() if one.job == job.id):
                 continue  # it has been told, and cannot be stopped
-            under_reclaim = gpu in job.reclaims and job.reclaims[gpu].step > ReclaimStep.TRIM
+            under_reclaim = gpu in job.reclaims and job.reclaims[gpu].step > ReclaimStep.HOOK
             borrows = job.bounds[gpu].limit > job.bounds[gpu].request or self._lowered(job.id, gpu)
             if borrows and (job.id in victims or not under_reclaim):
                 found.add(job.id)
         return found
+
+    def _protected_until(self, job: Job) -> float:
+        until = max(job.since + job.spec.min_run_time, job.resumed_at + self.policy.resume_runs)
+        lacks = "suspend" in job.spec.on_reclaim and not job.suspender
+        if lacks or ("hook" in job.spec.on_reclaim and not job.hook):
+            until = max(until, max(job.since, job.restored_at) + self.policy.suspender_comes)
+        return until
 
     def _claims_on(self, gpu: str) -> list[int]:
         return [
             ask
             for ask, asked in self.waiting.items()
             if asked.gpu == gpu
+            and self.node.jobs[self.programs[asked.program].job].suspension is None
             and gpu in self._bounds_of(asked)
             and (self._after(asked) <= self._bounds_of(asked)[gpu].request or self._only_guessed(asked))
         ]
@@ -680,6 +781,105 @@ class World:
 
     def _bounds_of(self, asked: Waiting) -> Mapping[str, Bounds]:
         return self.node.jobs[self.programs[asked.program].job].bounds
+
+    # ---- suspending ------------------------------------------------------------------------------
+
+    def _begin_work(self, wish: Suspend | Resume) -> None:
+        job, suspends = self.node.jobs[wish.job], isinstance(wish, Suspend)
+        mine = self._of(wish.job)
+        assert {one.id for one in mine if one.words} == set(wish.processes), "not all processes of the job"
+        assert all(one.away is not suspends for one in mine if one.words), "asked for what is so already"
+        assert wish.job in self.suspenders and job.suspension is not None
+        gpu = job.suspension.gpu
+        assert all(set(one.words) <= {gpu} for one in mine), "suspended with memory on several GPUs"
+        if suspends:
+            self._check_suspend(job, gpu)
+        else:
+            self._check_physical(gpu)
+            room = self.node.gpus[gpu].free
+            assert room >= 0 or self.node.gpus[gpu].excess, "resumes into memory that is not there"
+        modes = self.suspenders[wish.job]
+        how = modes.pop(0) if len(modes) > 1 else modes[0]
+        takes = self.suspender_takes if how != "silent" else 1e9
+        if how in ("silent", "failed"):
+            self.troubled.add(wish.job)
+        self.work.append(Work(wish.job, wish.number, suspends, self.now + takes, how))
+
+    def _check_suspend(self, job: Job, gpu: str) -> None:
+        assert "suspend" in job.spec.on_reclaim, "it does not want to be suspended"
+        assert not any(one.pinned for one in self._of(job.id) if gpu in one.words), "its memory cannot leave the GPU"
+        hosted = sum(one.suspension.host for one in self.node.state.suspended.values() if one.suspension is not None)
+        assert hosted <= self.policy.suspend_memory, "more in host memory than the limit"
+        reason = job.suspension.reason if job.suspension is not None else None
+        if reason is not None and not job.suspension.held:  # type: ignore[union-attr]
+            self._check_rung(job.id, reason.data)
+            assert self.now >= self._protected_until(job), "a protected job is suspended"
+            self._check_trims_first(gpu)
+            self.hooks.check_first(job.id, gpu)
+
+    def _check_suspends_first(self, victim: str, gpu: str) -> None:
+        """Nobody is stopped who could be suspended within the claims' time."""
+        job, mine = self.node.jobs[victim], self._of(victim)
+        failed = job.suspend_failed is not None and self.now - job.suspend_failed[0] < self.policy.suspend_again
+        deadline = min((one.deadline for one in self.node.gpus[gpu].asks.values() if one.claim), default=0.0)
+        can = "suspend" in job.spec.on_reclaim and job.suspender and not failed
+        can = can and not any(one.pinned for one in mine) and all(set(one.words) <= {gpu} for one in mine)
+        can = can and not any(where == victim for where, _, _ in self.unhooked.values())
+        rate = self.node.state.suspend_rate.get("software GPU", self.policy.suspend_rate)
+        late = self.now + self.usage(victim, gpu) / rate + self.policy.grace + self.policy.teardown > deadline
+        assert not can or late or self.policy.suspend_memory < 2**59, "it could be suspended"
+
+    def suspender_comes(self, job: str, *modes: str) -> None:
+        """`modes`: how its pieces of work will go."""
+        self.suspenders[job] = list(modes)
+        if not any(work.job == job for work in self.work):
+            self.send(SuspenderAnswered(job, 0, self.whereabouts(job)))
+
+    def suspender_goes(self, job: str) -> None:
+        """With it goes what it is just doing; the driver takes its way back, or completes it."""
+        del self.suspenders[job]
+        for work in [work for work in self.work if work.job == job]:
+            self.work.remove(work)
+            self._do(work, "ok" if work.how == "ok" else "refused")
+            self.troubled.add(job)  # unless another comes in time, nobody says where the job is
+        self.send(SuspenderGone(job))
+
+    def whereabouts(self, job: str) -> str:
+        mine = [one for one in self._of(job) if one.words]
+        return "suspended" if mine and all(one.away for one in mine) else "running"
+
+    def _do(self, work: Work, how: str) -> None:
+        if how == "ok":
+            for one in self._of(work.job):
+                one.away = work.suspends and bool(one.words)
+            for gpu in self.total:
+                self._check_physical(gpu)
+
+    def _end_work(self) -> None:
+        for work in [work for work in self.work if work.done_at <= self.now]:
+            if work not in self.work:
+                continue
+            self.work.remove(work)
+            self._do(work, work.how)
+            if work.job not in self.node.jobs:
+                continue
+            where = "failed" if work.how == "failed" else self.whereabouts(work.job)
+            self.suspends += where == "suspended" and work.suspends
+            self.resumes += where == "running" and not work.suspends
+            for gpu in self.total:
+                self.send(self._used_seen(gpu))
+            self.send(
+                SuspenderAnswered(
+                    work.job, work.number if work.heard else 0, where, "" if work.how == "ok" else work.how
+                )
+            )
+
+    def is_stopped(self, process: int) -> bool:
+        """Its calls wait at the gate, or in the driver."""
+        job = self.node.jobs.get(self.programs[process].job)
+        away = any(one.away for one in self._of(self.programs[process].job))
+        busy = any(work.job == self.programs[process].job for work in self.work)
+        return away or busy or (job is not None and job.suspension is not None)
 
     # ---- verbs for random callers ---------------------------------------------------------------
 
@@ -748,7 +948,7 @@ class World:
         self.waiting = {ask: asked for ask, asked in self.waiting.items() if asked.program != process}
         self.takes = [take for take in self.takes if take.program != process]
         for gpu, word in one.words.items():
-            amount = word.used + one.contexts.get(gpu, 0)
+            amount = 0 if one.away else word.used + one.contexts.get(gpu, 0)
             if amount and lag:
                 self.teardown.append((self.now + lag, one.pid, gpu, amount))
         if lag >= self.policy.claim_timeout / 2:
@@ -768,9 +968,9 @@ class World:
         if before.job not in self.node.jobs:
             return None
         for gpu in before.words:  # until it has said HELLO it is one of the job's processes without a page
-            self.strays[before.pid] = (before.job, gpu, 0)
+            self.unhooked[before.pid] = (before.job, gpu, 0)
             self.send(self._sample(gpu))
-            del self.strays[before.pid]
+            del self.unhooked[before.pid]
         after = self.next_id()
         self.programs[after] = Program(after, before.job, before.pid, listens=before.listens, dawdle=before.dawdle)
         self.programs[after].slow = before.slow
@@ -792,11 +992,14 @@ class World:
         until = self.now + seconds
         while True:
             self._reap()
+            self._end_work()
+            self.hooks.end_those_done()
             self._act_on_trims()
             self._take_up()
             second = int(self.now) + 1.0
             tick = second if self.wake is None else max(self.now, min(self.wake, second))
-            tick = min([tick, *(when for when, _, _ in self.trims), *self._ends()])
+            due = [work.done_at for work in self.work]
+            tick = min([tick, *due, *self.hooks.next_times(), *(when for when, _, _ in self.trims), *self._ends()])
             if tick > until:
                 break
             self.now = tick
@@ -808,6 +1011,8 @@ class World:
                     self.send(self._sample(gpu))
         self.now = until
         self._reap()
+        self._end_work()
+        self.hooks.end_those_done()
         self._act_on_trims()
 
     def _reap(self) -> None:
@@ -826,7 +1031,7 @@ class World:
 
     def occupy(self, gpu: str, amount: int) -> None:
         """A program outside gpushare takes memory (of what nobody uses physically)."""
-        living = sum(one.words[gpu].used + one.contexts.get(gpu, 0) for one in self._on(gpu))
+        living = sum(one.words[gpu].used + one.contexts.get(gpu, 0) for one in self._on(gpu))  # also of those away
         dead = sum(size for _, _, where, size in self.teardown if where == gpu)
         self.foreign[gpu] = max(0, min(amount, self.node.gpus[gpu].capacity - living - dead))
         self.ever_foreign = self.ever_foreign or self.foreign[gpu] > 0
@@ -835,7 +1040,7 @@ class World:
     def escape(self, job: str, gpu: str, amount: int) -> int:
         """A program of the job that the shim is not in takes memory; its process id."""
         pid = 50_000 + self.next_id()
-        self.strays[pid] = (job, gpu, amount)
+        self.unhooked[pid] = (job, gpu, amount)
         self.ever_foreign = True
         self.send(self._sample(gpu))
         return pid
@@ -880,6 +1085,8 @@ class World:
         asks, self.waiting = self.waiting, {}
         for take in self.takes:
             take.known = False
+        for work in self.work:
+            work.heard = False
         self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(persistence.restore_overheads(written))
@@ -892,6 +1099,10 @@ class World:
                 for gpu, word in one.words.items()
             )
             self.send(ProcessRestored(one.id, one.job, one.pid, seen, "python"))
+        for job in [job for job in self.suspenders if job in self.node.jobs]:
+            if not any(work.job == job for work in self.work):  # else it comes when it has done that
+                self.send(SuspenderAnswered(job, 0, self.whereabouts(job)))
+        self.hooks.restart()
         for gpu in self.total:
             self.send(self._sample(gpu))  # before anything is granted: the dead may still hold memory
         for job in queued:

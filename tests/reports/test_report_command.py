@@ -125,7 +125,7 @@ def test_another_ending_is_a_mistake(report: Command, name: str) -> None:
 
 
 def test_mistakes_are_said_before_the_daemon_is_asked(report: Command) -> None:
-    assert "of a job or of the node" in report.fails(2, "train", "--node", "-o", "x.html")
+    assert "of a job, of the node or of queues" in report.fails(2, "train", "--node", "-o", "x.html")
     assert "begin at" in report.fails(2, "--since", "1h", "--until", "2h", "-o", "x.html")
     assert "begin at" in report.fails(2, "--since", "1h", "--until", "1h", "-o", "x.html")
     assert "--since: 'soon'" in report.fails(2, "--since", "soon", "-o", "x.html")
@@ -145,7 +145,7 @@ def test_without_matplotlib_nothing_is_asked(report: Command, monkeypatch: pytes
     def missing() -> None:
         raise GpushareError("a PNG needs matplotlib")
 
-    monkeypatch.setattr("gpushare.cli.report.picture.check", missing)
+    monkeypatch.setattr("gpushare.cli.report.drawing.check", missing)
     assert "needs matplotlib" in report.fails(1, "-o", "x.png")
     assert report.client.asked == []
     assert report("-o", "x.html")[0] == 0

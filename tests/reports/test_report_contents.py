@@ -102,6 +102,16 @@ def test_the_peak_of_a_job_is_that_of_the_time() -> None:
     assert short["gpus"][0]["peak"] == 12 * GIB, "too short for the history"
 
 
+def test_the_gpu_time_of_a_job_is_that_of_the_time() -> None:
+    points = [[*point(SINCE, 1), 0.5], [*point(SINCE + 100, 1), 0.0], [*point(UNTIL - 60, 1), 1.0]]
+    on = [series(TRAIN, points, "train")]
+    for since, ended, seconds in ((SINCE - 1, None, 110.0), (SINCE, UNTIL - 1, 7.0), (SINCE, UNTIL + 1, 110.0)):
+        one = job(TRAIN, "train", since=since, ended=ended)
+        one["gpus"][0]["gpu_time"] = 7.0  # of all its life, by the daemon
+        (found,) = node_report(Client(series=on, jobs=[one]))["state"]["jobs"]
+        assert found["gpus"][0]["gpu_time"] == pytest.approx(seconds), (since, ended)
+
+
 def test_jobs_that_the_daemons_list_has_lost_are_looked_up() -> None:
     client = Client(jobs=[], earlier=[JOBS[0]])
     assert [one["id"] for one in node_report(client)["state"]["jobs"]] == [TRAIN]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import GpushareError
-from gpushare.report import page, picture
+from gpushare.report import drawing, page, picture
 from reports.recorded import (
     GIB,
     NAMED,
@@ -163,6 +163,20 @@ def test_marks_are_of_the_gpu_and_as_grave_as_what_happened() -> None:
     assert rows == [-10, -21, -32]
 
 
+def test_the_text_of_a_mark_stays_in_the_chart() -> None:
+    """Beside the chart is the legend."""
+    late = [
+        record(UNTIL - seconds, kind, TRAIN, "late")
+        for seconds, kind in ((1500, "claim_waits"), (300, "kill"), (2, "trim"))
+    ]
+    figure = picture.draw(job_report(TRAIN, Client(records=late)))
+    figure.canvas.draw()
+    (place,) = figure.axes
+    assert len(place.texts) == 3
+    for text in place.texts:
+        assert text.get_window_extent().x1 <= place.get_window_extent().x1 + 1, text.get_text()
+
+
 def test_a_job_that_never_had_memory() -> None:
     (place,) = picture.draw(job_report(NAMED, Client(series=[series(NAMED, [[SINCE]], "x", gpu=1)]))).axes
     assert place.get_ylim()[1] > 0
@@ -194,12 +208,12 @@ def test_amounts_are_round(most: float, ticks: list[float]) -> None:
 
 
 def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    picture.check()
+    drawing.check()
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(GpushareError, match="needs matplotlib") as raised:
-        picture.check()
+        drawing.check()
     assert (raised.value.hint is not None and "matplotlib" in raised.value.hint) or "plot" in str(raised.value.hint)
 
 

@@ -18,7 +18,7 @@ def rows(report: Report) -> list[dict[str, str]]:
 
 def test_the_first_line_names_the_columns() -> None:
     first = table.render(node_report()).splitlines()[0]
-    assert first == "time,gpu,uuid,job,name,user,usage_mean,usage_highest,request,limit,loan"
+    assert first == "time,gpu,uuid,job,name,user,usage_mean,usage_highest,request,limit,loan,computing"
 
 
 def test_a_row_has_bytes_and_the_time_in_utc() -> None:
@@ -35,7 +35,14 @@ def test_a_row_has_bytes_and_the_time_in_utc() -> None:
         "request": str(4 * GIB),
         "limit": str(14 * GIB),
         "loan": str(2 * GIB),
+        "computing": "",
     }
+
+
+def test_a_row_has_the_part_of_the_time_that_the_job_computed() -> None:
+    points = [[*point(SINCE, 6), 0.25], [*point(SINCE + 20, 6), 1.0]]
+    found = rows(node_report(Client(series=[series(TRAIN, points, "train")])))
+    assert [one["computing"] for one in found[:3]] == ["0.250", "0.250", "1.000"]
 
 
 def test_each_step_has_a_row_until_the_series_ends() -> None:

@@ -435,6 +435,29 @@ def test_closing_a_context_does_not_wait_for_a_daemon(host, daemon):
     assert float(out) < 1.5 and err == ""
 
 
+def test_a_context_that_opened_while_the_daemon_was_away_is_told_of_when_it_closes(host, daemon):
+    """It was not attached, but the next daemon has seen it by NVML, and charges it."""
+    child = host.start(
+        """
+        cuda = Cuda().start(); say(1); hear()
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0))
+        cuda.primary(0); say(2); hear()
+        cuda.primary(1)    # asks the new daemon
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); say(3)
+        """,
+        **LIMIT,
+    )
+    assert child.stdout.readline() == "1\n"
+    daemon.stop()
+    tell(child)
+    assert child.stdout.readline() == "2\n"
+    before = len(daemon.frames)
+    daemon.start()
+    tell(child)
+    finish(child)
+    assert [frame.type for frame in daemon.frames][before:] == [wire.ATTACH, wire.DETACH]
+
+
 def test_a_short_absence_is_not_noticed(host, daemon):
     child = host.start("cuda = Cuda().start(); say(1); hear(); say(cuda.alloc(GiB)[0])", **LIMIT)
     child.stdout.readline()

@@ -28,8 +28,10 @@ ALLOWED_IN_CORE = {
 }
 
 CLUSTER = [
+    "actions",
     "ageing",
     "allocator",
+    "answers",
     "apply",
     "attempts",
     "candidates",
@@ -37,22 +39,30 @@ CLUSTER = [
     "clearing",
     "decide",
     "elastic",
-    "exact",
+    "events",
     "explain",
     "floors",
+    "holders",
+    "jobs",
     "journal",
+    "lists",
     "losses",
     "model",
     "moves",
     "news",
     "nodes",
+    "nouns",
     "order",
+    "overlay",
     "placement",
     "proof",
     "quantity",
+    "queues",
     "reasons",
     "room",
     "rules",
+    "search",
+    "shapes",
     "shares",
     "space",
     "starting",
@@ -62,6 +72,7 @@ CLUSTER = [
     "victims",
     "views",
     "watch",
+    "widening",
 ]
 """The cluster allocator's core."""
 ALLOWED_IN_CLUSTER = {
@@ -165,7 +176,7 @@ BELOW = {
     "runtime": {"core", "system", "limits", "jobs", "clients", "gpus"},
     "shims": {"core", "system", "limits", "jobs", "clients", "runtime"},
     "api": {"core", "system", "limits", "history", "jobs", "gpus", "runtime", "config"},
-    "cluster": {"system", "limits", "api"},
+    "cluster": {"system", "limits", "history", "api"},
 }
 """Folder of the daemon -> what it may import. Beside them stand only the modules that put all of it together."""
 BESIDE = {"__init__", "__main__", "cli", "config", "config_check", "daemon"}

@@ -65,8 +65,21 @@ def test_the_name_is_ours_everywhere():
     assert PROJECT["name"] == installation.NAME != installation.OTHER_PROJECT
     own = [word for extra in PROJECT["optional-dependencies"].values() for word in extra if word.startswith("gpushare")]
     assert own and all(re.split(r"\W(?!cuda)", word)[0] == installation.NAME for word in own)
-    assert list(PROJECT["scripts"]) == ["gpushare", "gpushared"], "the commands keep their names"
+    assert list(PROJECT["scripts"]) == ["gpushare", "gpushared", "gpushare-dra"], "the commands keep their names"
     assert f"called `{installation.NAME}`" in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_every_package_of_the_source_tree_is_in_the_distribution():
+    """An installation in place has them all, listed or not."""
+    tops = {"gpushare": ROOT / "gpushare", "gpushared": ROOT / "daemon" / "gpushared"}
+    found = {
+        ".".join((name, *path.parent.relative_to(top).parts))
+        for name, top in tops.items()
+        for path in top.rglob("__init__.py")
+    }
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        listed = tomllib.load(file)["tool"]["setuptools"]["packages"]
+    assert found == {name for name in listed if name.split(".")[0] in tops}
 
 
 class Installed:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from gpushare._layout import lib
 from gpushare.env import BY_NAME, Settings
 from gpushare.errors import UsageError
 from gpushare.job_spec import OPTIONS, JobSpec, default_text, from_view, plain_options, variable_of, view
 from gpushare.quantity import MAX, NOTHING
-from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep, parse_steps
+from gpushare.reclaim_steps import JOB_STEPS, STEP_BITS, USUAL_STEPS, ReclaimStep, parse_steps
 
 
 def test_steps_are_ordered_and_are_their_names():
-    assert list(ReclaimStep) == sorted(reversed(ReclaimStep)) == ["revoke", "trim", "term", "kill"]
+    assert list(ReclaimStep) == sorted(reversed(ReclaimStep)) == ["revoke", "trim", "hook", "suspend", "term", "kill"]
     for lower, higher in zip(ReclaimStep, list(ReclaimStep)[1:], strict=False):
         assert lower < higher and higher > lower and lower <= lower and higher >= lower and not lower > lower
         assert not higher <= lower and not lower >= higher and not lower < lower
@@ -20,11 +21,16 @@ def test_steps_are_ordered_and_are_their_names():
 
 
 def test_a_job_chooses_its_steps():
-    assert parse_steps("trim,term,kill") == JOB_STEPS
+    assert parse_steps("trim,hook,suspend,term,kill") == JOB_STEPS
+    assert parse_steps("trim,term,kill") == USUAL_STEPS == JobSpec._field_defaults["on_reclaim"]
     assert parse_steps(" Term ") == (ReclaimStep.TERM, ReclaimStep.KILL), "kill is always the last"
     for odd in ("revoke", "kill,trim", "trim,trim", ""):
         with pytest.raises(UsageError):
             parse_steps(odd)
+
+
+def test_steps_are_written_as_the_library_writes_them():
+    assert {step: int(getattr(lib, f"GS_RUNG_{step.name}")) for step in JOB_STEPS} == STEP_BITS
 
 
 def test_each_option_with_a_variable_can_be_set():

@@ -1,4 +1,4 @@
-"""How large the parts of the node may be, and that none is written twice. The cluster has bounds of its own."""
+"""How large the parts of the node and of the cluster's allocator may be, and that none of the node is written twice."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_architecture import CLUSTER
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sorted(
@@ -18,6 +19,10 @@ PYTHON = sorted(
 )
 PRELOAD = sorted(path.relative_to(ROOT) for path in (ROOT / "shim" / "preload").glob("*.[ch]"))
 
+ALLOCATOR = [ROOT / "gpushare" / "cluster" / f"{name}.py" for name in CLUSTER]
+
+LONGEST_FILE = 450
+"""Of those that decide in a cluster."""
 LONGEST_CLASS = 300
 LONGEST_FUNCTION = 60
 MOST_ATTRIBUTES = 15
@@ -42,6 +47,14 @@ def test_no_class_and_no_function_is_too_long(path: Path) -> None:
         if isinstance(node, ast.ClassDef):
             assert length(node) <= LONGEST_CLASS, f"{path}: class {node.name} has {length(node)} lines"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert length(node) <= LONGEST_FUNCTION, f"{path}: {node.name}() has {length(node)} lines"
+
+
+@pytest.mark.parametrize("path", ALLOCATOR, ids=lambda path: path.stem)
+def test_no_file_and_no_function_that_decides_in_a_cluster_is_too_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE
+    for node in nodes(path):
+        if isinstance(node, ast.FunctionDef):
             assert length(node) <= LONGEST_FUNCTION, f"{path}: {node.name}() has {length(node)} lines"
 
 

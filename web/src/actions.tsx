@@ -7,7 +7,7 @@ import { store } from "./store";
 
 type Answer = { told: string } | { refused: Refused } | null;
 
-function Answered({ answer }: { answer: Answer }) {
+export function Answered({ answer }: { answer: Answer }) {
   return (
     <div class="answer" role="status">
       {answer && "told" in answer && <p class="note">{answer.told}</p>}
@@ -23,7 +23,7 @@ function Answered({ answer }: { answer: Answer }) {
 }
 
 /** One request at a time, and what became of it. */
-function useCall(): [boolean, Answer, (call: () => Promise<string>) => Promise<boolean>, () => void] {
+export function useCall(): [boolean, Answer, (call: () => Promise<string>) => Promise<boolean>, () => void] {
   const [busy, setBusy] = useState(false);
   const [answer, setAnswer] = useState<Answer>(null);
   async function make(call: () => Promise<string>): Promise<boolean> {
@@ -140,8 +140,18 @@ function arrow(before: number, after: number): string {
   return before === after ? bytes(after) : `${bytes(before)} → ${bytes(after)}`;
 }
 
+interface Question {
+  name: string;
+  title: string;
+  /** What would follow; asked for when the dialog opens. */
+  follows: string[] | (() => Promise<string[]>);
+  sure: string;
+  act: () => Promise<string>;
+}
+
 /** A button that opens a dialog: what would follow, and the question. */
-function Confirmed(props: { name: string; title: string; follows: string[]; sure: string; act: () => Promise<string> }) {
+export function Confirmed(props: Question) {
+  const [found, setFound] = useState<string[]>([]);
   const dialog = useRef<HTMLDialogElement>(null);
   const [busy, answer, make, clear] = useCall();
   const done = answer !== null && "told" in answer;
@@ -153,6 +163,11 @@ function Confirmed(props: { name: string; title: string; follows: string[]; sure
         onClick={() => {
           clear();
           dialog.current!.showModal();
+          const { follows } = props;
+          if (typeof follows === "function") {
+            setFound(["asking what would follow…"]);
+            follows().then(setFound, (error: Refused) => setFound([error.message]));
+          }
         }}
       >
         {props.name}
@@ -160,7 +175,7 @@ function Confirmed(props: { name: string; title: string; follows: string[]; sure
       <dialog ref={dialog} aria-label={props.title}>
         <h2>{props.title}</h2>
         <ul>
-          {props.follows.map((one) => (
+          {(typeof props.follows === "function" ? found : props.follows).map((one) => (
             <li key={one}>{one}</li>
           ))}
         </ul>

@@ -1,6 +1,6 @@
 // The shapes of the daemon's API that the page uses (gpushare/api.py has them all), and how to ask for them.
 
-import { report } from "./report";
+import { still } from "./report";
 
 export interface JobGpu {
   uuid: string;
@@ -13,6 +13,12 @@ export interface JobGpu {
   overhead: number;
   loan: number;
   peak: number;
+  /** Seconds in which the job had the GPU compute; an older daemon does not say. */
+  gpu_time?: number;
+  /** Bytes of host memory with what it had on the GPU, while the job is suspended; an older daemon does not say. */
+  suspended?: number;
+  /** The part of the time, up to 1, at the last sample. */
+  computing?: number | null;
 }
 
 export interface Outcome {
@@ -126,8 +132,9 @@ export interface Change {
   note: string;
 }
 
-/** Memory over time: [time, mean usage, highest usage, request, limit, loan]; the time alone where nothing is known. */
-export type Point = [number, number, number, number, number, number] | [number];
+/** [time, mean usage, highest usage, request, limit, loan, the part of the time that it computes]; the time alone where
+ * nothing is known. An older daemon leaves the last out. */
+export type Point = [number, number, number, number, number, number, number?] | [number];
 
 export interface History {
   kept: boolean;
@@ -164,7 +171,7 @@ let about: About | null = null;
 /** The session: with the token of the address, else the one that this tab had before it was loaded again. A report has
  * none, and says who has asked for it. */
 export async function logIn(): Promise<About> {
-  if (report) return (about = report.about);
+  if (still) return (about = still.about);
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token === null) {
     const stored = sessionStorage.getItem(STORED);

@@ -19,7 +19,8 @@ export function partsOf(gpu: Gpu): Part[] {
   ];
 }
 
-export function GpuBar({ gpu }: { gpu: Gpu }) {
+/** `suspended`: bytes in host memory of jobs that were on this GPU, and come back. */
+export function GpuBar({ gpu, suspended }: { gpu: Gpu; suspended: number }) {
   const parts = partsOf(gpu).filter((part) => part.amount > 0);
   const spoken = parts.map((part) => `${bytes(part.amount)} ${part.name}`).join(", ");
   return (
@@ -56,22 +57,36 @@ export function GpuBar({ gpu }: { gpu: Gpu }) {
           </dt>
           <dd>{bytes(gpu.requested)}</dd>
         </div>
+        {suspended > 0 && (
+          <div title="of suspended jobs: it is not on the GPU, and comes back when there is room">
+            <dt>
+              <i class="swatch suspended" /> in host memory
+            </dt>
+            <dd>{bytes(suspended)}</dd>
+          </div>
+        )}
       </dl>
     </>
   );
 }
 
 /** The bar's end is the limit; the tick is the request. */
-export function UsageBar({ of: { usage, request, limit, loan } }: { of: Pick<JobGpu, "usage" | "request" | "limit" | "loan"> }) {
+export function UsageBar({
+  of: { usage, request, limit, loan, suspended = 0 },
+}: {
+  of: Pick<JobGpu, "usage" | "request" | "limit" | "loan" | "suspended">;
+}) {
   const within = Math.min(usage, request);
   const width = (amount: number) => `${Math.min(100, (100 * amount) / Math.max(1, limit))}%`;
   const label =
     `${bytes(usage)} in use of a limit of ${bytes(limit)}` +
-    (loan > 0 ? `, ${bytes(loan)} of it borrowed` : "");
+    (loan > 0 ? `, ${bytes(loan)} of it borrowed` : "") +
+    (suspended > 0 ? `; ${bytes(suspended)} wait in host memory` : "");
   return (
     <div class="usage" role="img" aria-label={label} title={`${label} (${share(usage / Math.max(1, limit))})`}>
       <span class="part guaranteed" style={{ width: width(loan > 0 ? within : usage) }} />
       {loan > 0 && <span class="part borrowed" style={{ width: width(loan) }} />}
+      {suspended > 0 && <span class="part suspended" style={{ width: width(suspended) }} />}
       {request > 0 && request < limit && <span class="tick" style={{ left: width(request) }} />}
     </div>
   );

@@ -3,8 +3,8 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { bytes, clock, moment } from "./format";
-import { report } from "./report";
+import { bytes, clock, duration, gpus, moment, share } from "./format";
+import { still } from "./report";
 import { colour, onTheme } from "./theme";
 
 export interface Line {
@@ -14,6 +14,8 @@ export interface Line {
   width?: number;
   dash?: number[];
 }
+
+export type Along = "seconds" | "steps";
 
 export interface Mark {
   time: number;
@@ -31,6 +33,10 @@ interface Props {
   until: number;
   top: number;
   height: number;
+  /** Default: bytes, over time. */
+  unit?: "GPUs" | "share";
+  /** What the horizontal axis is, where it is not the time of day. */
+  along?: Along;
   marks?: Mark[];
   onHover?: (index: number | null) => void;
 }
@@ -38,8 +44,12 @@ interface Props {
 const stepped = uPlot.paths.stepped!({ align: 1 });
 const DAY = 24 * 3600;
 /** What the last values of a chart are. */
-export const PRESENT = report ? "At the end" : "Now";
+export const PRESENT = still ? "At the end" : "Now";
 const MARKS = 80; // at most so many fit beside each other
+const INCREMENTS: Record<Along, number[]> = {
+  steps: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
+  seconds: [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 6 * 3600, 12 * 3600, DAY, 2 * DAY, 7 * DAY, 28 * DAY],
+};
 const SEVERITY = ["muted", "good", "warn", "bad"];
 
 export function Chart(props: Props) {
@@ -126,15 +136,22 @@ function options(latest: { current: Props }, width: number): uPlot.Options {
     height: latest.current.height,
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
-    scales: { x: { time: true, range: (_u, min, max) => [min, max] }, y: { range: (_u, min, max) => [min, max] } },
+    scales: { x: { time: latest.current.along === undefined, range: (_u, min, max) => [min, max] }, y: { range: (_u, min, max) => [min, max] } },
     axes: [
-      { ...axis, font, size: 30, space: 80, values: (_u, times) => times.map((time) => ticks(time, latest.current)) },
       {
         ...axis,
         font,
-        size: 66,
-        splits: (_u, _axis, _min, max) => splits(max),
-        values: (_u, values) => values.map((value) => (value === 0 ? "0" : bytes(value).replace(".0 ", " "))),
+        size: 30,
+        space: 80,
+        ...(latest.current.along ? { incrs: INCREMENTS[latest.current.along] } : {}),
+        values: (_u, times) => times.map((time) => ticks(time, latest.current)),
+      },
+      {
+        ...axis,
+        font,
+        size: latest.current.unit === "GPUs" ? 40 : 66,
+        splits: (_u, _axis, _min, max) => SPLITS[latest.current.unit ?? "bytes"](max),
+        values: (_u, values) => values.map((value) => amount(value, latest.current)),
       },
     ],
     series: [
@@ -154,7 +171,15 @@ function options(latest: { current: Props }, width: number): uPlot.Options {
   };
 }
 
-function ticks(time: number, { from, until }: Props): string {
+function amount(value: number, { unit }: Props): string {
+  if (unit === "share") return share(value);
+  if (unit) return gpus(value);
+  return value === 0 ? "0" : bytes(value).replace(".0 ", " ");
+}
+
+function ticks(time: number, { from, until, along }: Props): string {
+  if (along === "steps") return time < until ? String(time) : "";
+  if (along === "seconds") return time === 0 ? "0" : duration(time);
   if (until - from > 2 * DAY) return new Date(time * 1000).toLocaleDateString([], { day: "numeric", month: "short" });
   const text = clock(time);
   return until - from > 600 ? text.slice(0, 5) : text;
@@ -168,6 +193,17 @@ function splits(most: number): number[] {
   for (let at = 0; at <= most; at += step) found.push(at);
   return found;
 }
+
+/** Whole GPUs, or parts of one, four or so of them. */
+function gpuSplits(most: number): number[] {
+  const unit = 10 ** Math.floor(Math.log10(most / 4));
+  const step = [1, 2, 5, 10].map((one) => one * unit).find((one) => most / one <= 5)!;
+  const found = [];
+  for (let at = 0; at <= most; at += step) found.push(at);
+  return found;
+}
+
+const SPLITS = { bytes: splits, GPUs: gpuSplits, share: () => [0, 0.5, 1] };
 
 export function hoverTime(data: uPlot.AlignedData, index: number | null): string {
   const time = index === null ? undefined : data[0][index];

@@ -1,9 +1,10 @@
 // What has happened on the node, newest first.
 
 import { useState } from "preact/hooks";
+import type { Happening } from "./api";
 import { moment } from "./format";
 import { Empty, Panel } from "./panel";
-import { report } from "./report";
+import { still } from "./report";
 import { store, useStore } from "./store";
 
 /** The colour of what happens; what is not named is quiet. */
@@ -14,6 +15,11 @@ export const TONES: Record<string, string> = {
   claim_waits: "warn",
   trim: "warn",
   trimmed: "warn",
+  suspend: "warn",
+  suspended: "warn",
+  not_suspended: "bad",
+  not_resumed: "bad",
+  resumed: "good",
   term: "warn",
   queued: "warn",
   kill: "bad",
@@ -23,33 +29,42 @@ export const TONES: Record<string, string> = {
   stray: "bad",
   unkillable: "bad",
   xid: "bad",
+  start: "good",
+  running: "good",
+  grow: "good",
+  evict: "warn",
+  move: "warn",
+  shrink: "warn",
+  stop: "warn",
+  refuse: "bad",
 };
 
 const SHOWN = 200;
 
 export function EventsView() {
+  useStore();
   return (
     <Panel name="events">
-      <Events />
+      <Events found={store.happenings} title="Events" linked />
     </Panel>
   );
 }
 
-function Events() {
-  useStore();
+/** `linked`: the jobs have views of their own. */
+export function Events({ found: all, title, linked }: { found: Happening[]; title: string; linked?: boolean }) {
   const [kind, setKind] = useState("");
   const [word, setWord] = useState("");
   const [most, setMost] = useState(SHOWN);
-  const kinds = [...new Set(store.happenings.map((one) => one.event))].sort();
+  const kinds = [...new Set(all.map((one) => one.event))].sort();
   const sought = word.trim().toLowerCase();
-  const found = store.happenings
+  const found = all
     .filter((one) => kind === "" || one.event === kind)
     .filter((one) => [one.text, one.name ?? "", one.job ?? ""].some((text) => text.toLowerCase().includes(sought)))
     .toReversed();
   return (
     <section class="panel" aria-labelledby="events">
       <header class="row">
-        <h1 id="events">Events</h1>
+        {linked ? <h1 id="events">{title}</h1> : <h2 id="events">{title}</h2>}
         <label class="field">
           <span class="hidden">search the events</span>
           <input type="search" placeholder="job or text" value={word} onInput={(event) => setWord(event.currentTarget.value)} />
@@ -67,7 +82,7 @@ function Events() {
         </label>
       </header>
       {found.length === 0 && (
-        <Empty>{store.happenings.length === 0 ? `Nothing has happened in ${report ? "this time" : "the last day"}.` : "No event fits."}</Empty>
+        <Empty>{all.length === 0 ? `Nothing has happened in ${still ? "this time" : "the last day"}.` : "No event fits."}</Empty>
       )}
       <ol class="story">
         {found.slice(0, most).map((one, i) => (
@@ -75,7 +90,7 @@ function Events() {
             <time dateTime={new Date(one.time * 1000).toISOString()}>{moment(one.time)}</time>{" "}
             <span class={`kind ${TONES[one.event] ?? ""}`}>{one.event.replaceAll("_", " ")}</span>{" "}
             <span class="text">
-              {one.job && one.name && <a href={`#/job/${one.job}`}>{one.name}</a>} {one.text}
+              {linked && one.job && one.name && <a href={`#/job/${one.job}`}>{one.name}</a>} {one.text}
             </span>
           </li>
         ))}

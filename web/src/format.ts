@@ -1,5 +1,10 @@
 // Amounts and times as text, the way the commands of gpushare write them.
 
+/** Millionths of a GPU, with as few digits as say it; at most two after the point. */
+export function gpus(micro: number): string {
+  return String(Math.round(micro / 10_000) / 100);
+}
+
 const UNITS: [string, number][] = [
   ["GiB", 2 ** 30],
   ["MiB", 2 ** 20],

@@ -6,7 +6,7 @@ import { type Happening, isOurs, type Job, type JobGpu, mayWrite, Refused, type 
 import { UsageBar } from "./bar";
 import { Chart, type Mark, PRESENT } from "./chart";
 import { TONES } from "./events";
-import { bytes, clock, count, duration, moment } from "./format";
+import { bytes, clock, count, duration, moment, share } from "./format";
 import { Ranges, State } from "./node";
 import { Empty, Panel } from "./panel";
 import { report } from "./report";
@@ -14,7 +14,7 @@ import { source } from "./source";
 import { store, useStore } from "./store";
 import { useNow, useRange, windowOf } from "./window";
 
-const MARKED = ["trim", "term", "kill", "relieved", "claim_waits", "claim_met", "breach"];
+const MARKED = ["trim", "term", "kill", "relieved", "claim_waits", "claim_met", "breach", "suspend", "suspended", "not_suspended", "resumed"];
 
 type Told = { job: Job; story: Happening[]; waiting: Story["waiting"] } | Refused | null;
 
@@ -137,6 +137,7 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
   const request = track.request.at(times);
   const limit = track.limit.at(times);
   const highest = track.most.at(times);
+  const computing = track.computing.at(times);
   const within = usage.map((value, i) => (value === null ? null : Math.min(value, request[i] ?? value)));
   const most = Math.max(gpu.limit, track.limit.most(from, until), track.most.most(from, until));
   const label =
@@ -148,6 +149,12 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
         <h2>GPU {gpu.index}</h2>
         <span class="muted">{gpu.name}</span>
         <UsageBar of={gpu} />
+        {gpu.gpu_time !== undefined && (
+          <span class="muted" title="memory is guaranteed, GPU time is not: it is shared by all who compute">
+            computed for {duration(gpu.gpu_time)}
+            {gpu.computing != null && `, ${share(gpu.computing)} of the time now`}
+          </span>
+        )}
       </header>
       <Chart
         label={label}
@@ -165,6 +172,18 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
         height={240}
         marks={marks}
       />
+      {computing.some((value) => value !== null) && (
+        <Chart
+          label={`GPU time of ${job.name} on GPU ${gpu.index}: ${share(mean(computing))} of the time on average.`}
+          lines={[{ key: "computing", stroke: "good", fill: "good-soft", width: 1.5 }]}
+          data={[times, computing]}
+          from={from}
+          until={until}
+          top={1}
+          unit="share"
+          height={90}
+        />
+      )}
       <div class="keys">
         <span>
           <i class="swatch guaranteed" /> in use <span class="number">{bytes(gpu.usage)}</span>
@@ -172,6 +191,11 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
         <span>
           <i class="swatch borrowed" /> borrowed <span class="number">{bytes(gpu.loan)}</span>
         </span>
+        {(gpu.suspended ?? 0) > 0 && (
+          <span>
+            <i class="swatch suspended" /> in host memory <span class="number">{bytes(gpu.suspended!)}</span>
+          </span>
+        )}
         <span>
           <i class="swatch dashed" /> request <span class="number">{bytes(gpu.request)}</span>
         </span>
@@ -181,9 +205,19 @@ function JobChart({ job, gpu, range, marks }: { job: Job; gpu: JobGpu; range: nu
         <span>
           <i class="swatch highest" /> highest <span class="number">{bytes(gpu.peak)}</span>
         </span>
+        {computing.some((value) => value !== null) && (
+          <span title="how much of the time the job has the GPU compute, in the charts' time">
+            <i class="swatch computing" /> computes <span class="number">{share(mean(computing))}</span>
+          </span>
+        )}
       </div>
     </section>
   );
+}
+
+function mean(values: (number | null)[]): number {
+  const known = values.filter((value) => value !== null);
+  return known.reduce((sum, value) => sum + value, 0) / Math.max(1, known.length);
 }
 
 function StoryPanel({ story, ours, opened }: { story: Happening[]; ours: boolean; opened: number | null }) {

@@ -3,13 +3,17 @@
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { logIn, Refused } from "./api";
+import { ClusterView } from "./cluster";
+import { cluster } from "./cluster-store";
 import { EventsView } from "./events";
 import { count, span } from "./format";
 import { JobView } from "./job";
-import { follow } from "./live";
+import { useKnown } from "./known";
+import { follow, turn } from "./live";
 import { NodeView } from "./node";
 import { Panel } from "./panel";
-import { report } from "./report";
+import { PlayView } from "./play";
+import { playReport, queueReport, report, still } from "./report";
 import { store, useStore } from "./store";
 import "./style.css";
 import { chosen, choose, show, THEMES } from "./theme";
@@ -35,8 +39,41 @@ function usePlace(): string {
   return place;
 }
 
+function ofCluster(place: string): boolean {
+  return queueReport !== null || (still === null && place.startsWith("#/cluster"));
+}
+
+/** What is behind the view: the node's daemon or the cluster's service. */
+function useSide(place: string) {
+  const node = useStore();
+  const queues = useKnown(cluster);
+  return ofCluster(place) ? queues : node;
+}
+
+function Views({ place }: { place: string }) {
+  if (queueReport || playReport) return null;
+  const here = (name: string) => (place.startsWith(name) ? "page" : undefined);
+  const elsewhere = ["#/events", "#/job/", "#/cluster"].some((name) => place.startsWith(name));
+  return (
+    <nav aria-label="views">
+      <a href="#/" aria-current={elsewhere ? undefined : "page"}>
+        {report?.job ? "Job" : "Node"}
+      </a>
+      <a href="#/events" aria-current={here("#/events")}>
+        Events
+      </a>
+      {!report && (
+        <a href="#/cluster" aria-current={here("#/cluster")}>
+          Cluster
+        </a>
+      )}
+    </nav>
+  );
+}
+
 function Head({ place }: { place: string }) {
-  const { phase, about, daemon } = useStore();
+  const { phase } = useSide(place);
+  const { about, daemon } = store;
   const [theme, setTheme] = useState(chosen());
   return (
     <header class="head">
@@ -44,23 +81,14 @@ function Head({ place }: { place: string }) {
         to the content
       </a>
       <strong class="brand">gpushare</strong>
-      <span class={report ? "report" : "host"}>
-        {report ? `report of ${report.about.host}, ${span(report.since, report.until)}` : about?.host}
-      </span>
-      <nav aria-label="views">
-        <a href="#/" aria-current={!place.startsWith("#/events") && !place.startsWith("#/job/") ? "page" : undefined}>
-          {report?.job ? "Job" : "Node"}
-        </a>
-        <a href="#/events" aria-current={place.startsWith("#/events") ? "page" : undefined}>
-          Events
-        </a>
-      </nav>
+      <span class={still ? "report" : "host"}>{still ? reportOf() : about?.host}</span>
+      <Views place={place} />
       <span class="space" />
-      {!report && about?.read_only && <span class="badge quiet">read-only</span>}
-      {!report && (
+      {!still && about?.read_only && <span class="badge quiet">read-only</span>}
+      {!still && (
         <span class={`phase ${phase}`} role="status">
           {TITLES[phase]}
-          {phase === "live" && daemon && <span class="wide">, gpushared {daemon.version}</span>}
+          {phase === "live" && daemon && !ofCluster(place) && <span class="wide">, gpushared {daemon.version}</span>}
         </span>
       )}
       <label class="field">
@@ -86,13 +114,15 @@ function Head({ place }: { place: string }) {
 
 function Page() {
   const place = usePlace();
-  const { phase, message, hint } = useStore();
-  const known = store.gpus.size > 0;
+  const { phase, message, hint } = useSide(place);
+  const queues = ofCluster(place);
+  const known = queues ? cluster.queues.size > 0 : store.gpus.size > 0;
   const events = place.startsWith("#/events");
   const job = /^#\/job\/([0-9a-f]{16})$/.exec(place)?.[1] ?? (events ? null : report?.job);
   useEffect(() => {
     document.title = title(place);
   });
+  useEffect(() => turn(queues), [queues]);
   return (
     <>
       <Panel name="head">
@@ -103,7 +133,7 @@ function Page() {
         {phase === "locked" && <Locked message={message} />}
         {phase === "away" && (
           <div class="banner" role="alert">
-            <strong>No daemon answers.</strong> {message}. {hint && `${hint}. `}{known && "Below is what was last known. "}This page goes
+            <strong>{queues ? "No service runs jobs here." : "No daemon answers."}</strong> {message}. {hint && `${hint}. `}{known && "Below is what was last known. "}This page goes
             on by itself when one answers.
           </div>
         )}
@@ -115,7 +145,17 @@ function Page() {
         )}
         {(phase === "live" || (known && phase !== "locked")) && (
           <Panel key={place} name="view">
-            {job ? <JobView key={job} id={job} /> : events ? <EventsView /> : <NodeView />}
+            {playReport ? (
+              <PlayView plays={playReport.plays} />
+            ) : queues ? (
+              <ClusterView />
+            ) : job ? (
+              <JobView key={job} id={job} />
+            ) : events ? (
+              <EventsView />
+            ) : (
+              <NodeView />
+            )}
           </Panel>
         )}
       </main>
@@ -123,11 +163,17 @@ function Page() {
   );
 }
 
+function reportOf(): string {
+  if (playReport) return "report of a simulation";
+  const one = (report ?? queueReport)!;
+  return `report of ${one.about.host}, ${span(one.since, one.until)}`;
+}
+
 function title(place: string): string {
-  if (report) return `${report.about.host}: report`;
-  const where = place.startsWith("#/events") ? "events" : count(store.jobs.size, "job");
-  const state = store.phase === "live" ? where : TITLES[store.phase];
-  return `${store.about?.host ?? "gpushare"}: ${state}`;
+  if (still) return `${still.about.host}: report`;
+  const where = place.startsWith("#/events") ? "events" : place.startsWith("#/cluster") ? "cluster" : count(store.jobs.size, "job");
+  const state = (ofCluster(place) ? cluster : store).phase;
+  return `${store.about?.host ?? "gpushare"}: ${state === "live" ? where : TITLES[state]}`;
 }
 
 function Locked({ message }: { message: string }) {
@@ -148,11 +194,16 @@ async function start(): Promise<void> {
     store.about = await logIn();
   } catch (error) {
     const refused = error instanceof Refused ? error : new Refused(0, "failed", String(error));
-    store.enter(refused.status === 0 ? "lost" : "locked", refused.message);
+    for (const side of [store, cluster]) side.enter(refused.status === 0 ? "lost" : "locked", refused.message);
     return;
   }
   if (report) store.open(report);
-  else follow();
+  else if (queueReport) cluster.open(queueReport.until, queueReport.cluster, queueReport.history, queueReport.notices);
+  else if (playReport) store.enter("live");
+  else {
+    turn(ofCluster(location.hash));
+    follow();
+  }
 }
 
 show();

@@ -7,7 +7,7 @@ import { GpuBar, UsageBar } from "./bar";
 import { Chart, hoverTime, type Line, PRESENT } from "./chart";
 import { bytes, count, duration, moment, share, state } from "./format";
 import { Empty, memo, Panel } from "./panel";
-import { report } from "./report";
+import { report, still } from "./report";
 import { store, useStore, type Track } from "./store";
 import { RANGES, useNow, useRange, windowOf } from "./window";
 
@@ -22,6 +22,7 @@ export function NodeView() {
   const [chosen, setChosen] = useState<string | null>(null);
   const few = gpus.length <= ALL_CHARTS;
   const shown = gpus.find((gpu) => gpu.uuid === chosen) ?? gpus[0];
+  const suspended = suspendedOn(store.jobs.values());
   if (!shown) return <Empty>This node has no GPU that gpushare could share. `gpushare doctor` says why.</Empty>;
   return (
     <>
@@ -34,6 +35,7 @@ export function NodeView() {
           <Panel key={gpu.uuid} name={`GPU ${gpu.index}`}>
             <GpuCard
               gpu={gpu}
+              suspended={suspended.get(gpu.uuid) ?? 0}
               waited={store.pressure.get(gpu.uuid)?.some.avg60 ?? 0}
               range={few ? range : null}
               choose={few ? null : setChosen}
@@ -59,12 +61,20 @@ export function NodeView() {
   );
 }
 
+/** By GPU: bytes in host memory of jobs that are suspended. */
+function suspendedOn(jobs: Iterable<Job>): Map<string, number> {
+  const found = new Map<string, number>();
+  for (const job of jobs)
+    for (const gpu of job.gpus) if (gpu.suspended) found.set(gpu.uuid, (found.get(gpu.uuid) ?? 0) + gpu.suspended);
+  return found;
+}
+
 function rangeName(range: number): string {
   return RANGES.find((one) => one.seconds === range)?.name ?? duration(range);
 }
 
 export function Ranges({ range, onChange }: { range: number; onChange: (seconds: number) => void }) {
-  if (report) return null;
+  if (still) return null;
   return (
     <div class="choice" role="group" aria-label="time that the charts show">
       {RANGES.map((one) => (
@@ -78,13 +88,15 @@ export function Ranges({ range, onChange }: { range: number; onChange: (seconds:
 
 interface CardProps {
   gpu: Gpu;
+  /** Bytes in host memory. */
+  suspended: number;
   /** The share of the last minute in which owners waited. */
   waited: number;
   range: number | null;
   choose: ((gpu: string) => void) | null;
 }
 
-const GpuCard = memo(({ gpu, waited, range, choose }: CardProps) => {
+const GpuCard = memo(({ gpu, suspended, waited, range, choose }: CardProps) => {
   return (
     <section class="panel gpu" aria-label={`GPU ${gpu.index}`}>
       <header class="row">
@@ -107,7 +119,7 @@ const GpuCard = memo(({ gpu, waited, range, choose }: CardProps) => {
         )}
         {gpu.health.state !== "ok" && <span class="badge bad">{gpu.health.state}</span>}
       </header>
-      <GpuBar gpu={gpu} />
+      <GpuBar gpu={gpu} suspended={suspended} />
       {gpu.health.ailments.map((one) => (
         <p class="note" key={one.text}>
           <strong>{one.state}:</strong> {one.text}. {one.hint}
@@ -297,6 +309,7 @@ function Jobs() {
                 <th scope="col" class="number">{USAGE}</th>
                 <th scope="col" class="number spare">request</th>
                 <th scope="col" class="number spare">limit</th>
+                <th scope="col" class="number spare">computes</th>
                 <th scope="col" class="number spare">age</th>
               </tr>
             </thead>
@@ -328,6 +341,7 @@ const JobRow = memo(({ job, age }: { job: Job; age: string }) => {
   const usage = sum(used);
   const request = sum((gpu) => gpu.request);
   const limit = sum((gpu) => gpu.limit);
+  const suspended = sum((gpu) => (report ? 0 : (gpu.suspended ?? 0)));
   const loan = sum((gpu) => (report ? Math.max(0, gpu.peak - gpu.request) : gpu.loan));
   return (
     <tr class={isOurs(job) ? undefined : "others"}>
@@ -339,14 +353,25 @@ const JobRow = memo(({ job, age }: { job: Job; age: string }) => {
         <State name={job.state} />
       </td>
       <td class="spare">{job.gpus.map((gpu) => gpu.index).join(", ") || "–"}</td>
-      <td>{first ? <UsageBar of={{ usage, request, limit, loan }} /> : "–"}</td>
+      <td>{first ? <UsageBar of={{ usage, request, limit, loan, suspended }} /> : "–"}</td>
       <td class="number">{first ? bytes(usage) : "–"}</td>
       <td class="number spare">{first ? bytes(request) : "–"}</td>
       <td class="number spare">{first ? bytes(limit) : "–"}</td>
+      <td class="number spare">{computing(job)}</td>
       <td class="number spare">{age}</td>
     </tr>
   );
 });
+
+/** For which part of the time it has its GPUs compute, on average; in a report, for how long it had them. */
+function computing(job: Job): string {
+  if (report) {
+    const seconds = job.gpus.reduce((sum, gpu) => sum + (gpu.gpu_time ?? 0), 0);
+    return job.gpus.some((gpu) => gpu.gpu_time !== undefined) ? duration(seconds) : "–";
+  }
+  const parts = job.gpus.flatMap((gpu) => (gpu.computing == null ? [] : [gpu.computing]));
+  return parts.length > 0 ? share(parts.reduce((sum, part) => sum + part, 0) / parts.length) : "–";
+}
 
 const TONES: Record<string, string> = {
   borrowing: "borrow",
@@ -354,6 +379,9 @@ const TONES: Record<string, string> = {
   asked_back: "warn",
   waiting: "warn",
   queued: "warn",
+  suspending: "warn",
+  suspended: "suspended",
+  resuming: "warn",
   stopped: "quiet",
   observed: "quiet",
   ended: "quiet",

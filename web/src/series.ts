@@ -21,6 +21,10 @@ export class Series {
     }
   }
 
+  clear(): void {
+    this.times.length = this.values.length = 0;
+  }
+
   get last(): number | null {
     return this.values.at(-1) ?? null;
   }

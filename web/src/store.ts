@@ -1,13 +1,9 @@
 // What the page knows: the node's present state, what has happened, and how amounts went over time.
 
-import { useEffect, useState } from "preact/hooks";
 import type { About, Changed, Gpu, Happening, History, Job, Pressure, Reservation, State } from "./api";
 import type { Report } from "./report";
+import { Known, type Phase, useKnown } from "./known";
 import { Series } from "./series";
-
-export type Phase = "loading" | "live" | "away" | "lost" | "locked";
-// live: what is shown is so: the daemon is followed, or a report is read · away: no daemon answers · lost: the dashboard's server does not answer
-// locked: this tab has no session
 
 const MOST_HAPPENINGS = 1000;
 const OUTSIDE = "outside"; // the name of that series in the daemon's history
@@ -20,13 +16,12 @@ export interface Track {
   most: Series;
   request: Series;
   limit: Series;
+  /** The part of the time, up to 1, in which it has the GPU compute. */
+  computing: Series;
 }
 
-export class Store {
-  phase: Phase = "loading";
+export class Store extends Known {
   about: About | null = null;
-  message = "";
-  hint: string | null = null;
   daemon: State["daemon"] | null = null;
   readonly gpus = new Map<string, Gpu>();
   readonly jobs = new Map<string, Job>();
@@ -37,44 +32,10 @@ export class Store {
   readonly tracks = new Map<string, Map<string, Track>>();
   /** Memory of each GPU that is outside of gpushare. */
   readonly unmanaged = new Map<string, Series>();
-  /** How far the node's clock is ahead of this one's, in seconds. */
-  private skew = 0;
-  /** The end of a report, where the time stands still. */
-  private end: number | null = null;
-  private readonly listeners = new Set<() => void>();
-  private told = false;
-  version = 0;
 
-  /** The time on the node. */
-  now(): number {
-    return this.end ?? Date.now() / 1000 + this.skew;
-  }
-
-  /** Listeners hear of many changes at once, before the next frame. */
-  changed(): void {
-    this.version++;
-    if (this.told) return;
-    this.told = true;
-    const tell = () => {
-      this.told = false;
-      for (const listener of this.listeners) listener();
-    };
-    if (document.hidden) setTimeout(tell);
-    else requestAnimationFrame(tell);
-  }
-
-  listen(listener: () => void): () => void {
-    this.listeners.add(listener);
-    return () => this.listeners.delete(listener);
-  }
-
-  enter(phase: Phase, message = "", hint: string | null = null): void {
+  override enter(phase: Phase, message = "", hint: string | null = null): void {
     if (phase !== "live" && this.phase === "live") this.interrupt(this.now());
-    if (this.phase === phase && this.message === message && phase !== "live") return;
-    this.phase = phase;
-    this.message = message;
-    this.hint = hint;
-    this.changed();
+    super.enter(phase, message, hint);
   }
 
   /** Have all of a report. */
@@ -86,7 +47,7 @@ export class Store {
   }
 
   replace(state: State): void {
-    this.skew = state.time - Date.now() / 1000;
+    this.heard(state.time);
     this.gpus.clear();
     const living = new Set(state.jobs.map((job) => job.id));
     for (const id of [...this.jobs.keys()]) if (!living.has(id)) this.forget(id, state.time);
@@ -112,6 +73,7 @@ export class Store {
         track.most.push(found.time, gpu.usage);
         track.request.push(found.time, gpu.request);
         track.limit.push(found.time, gpu.limit);
+        track.computing.push(found.time, gpu.computing ?? null);
       }
     }
     for (const id of found.gone ?? []) this.forget(id, found.time);
@@ -149,11 +111,12 @@ export class Store {
           end(track, point[0]);
           continue;
         }
-        const [time, usage, most, request, limit] = point;
+        const [time, usage, most, request, limit, , computing] = point;
         track.usage.push(time, usage);
         track.most.push(time, most);
         track.request.push(time, request);
         track.limit.push(time, limit);
+        track.computing.push(time, computing ?? null);
       }
     }
     if (this.phase === "live") this.take({ time: this.now(), gpus: [...this.gpus.values()], jobs: [...this.jobs.values()] });
@@ -176,7 +139,7 @@ export class Store {
         job,
         (found = {
           ...{ job, name: job, user: "" },
-          ...{ usage: new Series(), most: new Series(), request: new Series(), limit: new Series() },
+          ...{ usage: new Series(), most: new Series(), request: new Series(), limit: new Series(), computing: new Series() },
         }),
       );
     return found;
@@ -201,19 +164,12 @@ export class Store {
 }
 
 function end(track: Track, time: number): void {
-  for (const series of [track.usage, track.most, track.request, track.limit]) series.push(time, null);
+  for (const series of [track.usage, track.most, track.request, track.limit, track.computing]) series.push(time, null);
 }
 
 export const store = new Store();
 
 /** Renders again when something has changed. */
 export function useStore(): Store {
-  const [, again] = useState(0);
-  const seen = store.version;
-  useEffect(() => {
-    // What has changed between the first rendering and this is not told again.
-    if (store.version !== seen) again((n) => n + 1);
-    return store.listen(() => again((n) => n + 1));
-  }, []);
-  return store;
+  return useKnown(store);
 }

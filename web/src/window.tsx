@@ -1,7 +1,10 @@
 // Which part of the past is drawn, and the times at which values are taken for it.
 
 import { useEffect, useState } from "preact/hooks";
-import { report } from "./report";
+import { queueReport, report } from "./report";
+import { service } from "./cluster-api";
+import { cluster } from "./cluster-store";
+import type { Known } from "./known";
 import { source } from "./source";
 import { store } from "./store";
 
@@ -32,11 +35,11 @@ export function windowOf(seconds: number, now: number): Window {
 }
 
 /** The time of day, as often as the drawing moves by a column; not while the page is in the background. */
-export function useNow(seconds: number): number {
-  const [now, setNow] = useState(store.now());
+export function useNow(seconds: number, side: Known = store): number {
+  const [now, setNow] = useState(side.now());
   useEffect(() => {
     let timer: ReturnType<typeof setInterval> | undefined;
-    const tick = () => setNow(store.now());
+    const tick = () => setNow(side.now());
     const run = () => {
       clearInterval(timer);
       if (document.hidden) return;
@@ -53,7 +56,8 @@ export function useNow(seconds: number): number {
   return now;
 }
 
-let range: number = report ? report.until - report.since : RANGES[0].seconds;
+const whole = report ?? queueReport;
+let range: number = whole ? whole.until - whole.since : RANGES[0].seconds;
 
 /** Which range is drawn, for all views, and how to draw another. */
 export function useRange(): [number, (seconds: number) => void] {
@@ -64,17 +68,28 @@ export function useRange(): [number, (seconds: number) => void] {
       range = seconds;
       again((n) => n + 1);
       void remember();
+      void rememberQueues();
     },
   ];
 }
 
 /** Have the range that is drawn filled from the daemon's history. */
-export async function remember(): Promise<void> {
+export const remember = () => fill(store, source.history, (past) => store.remember(past));
+
+/** The same from the cluster's. */
+export const rememberQueues = () => fill(cluster, service.history, (past) => cluster.remember(past));
+
+async function fill<Past>(
+  side: Known,
+  ask: (since: number, until: number, step: number) => Promise<Past>,
+  take: (past: Past) => void,
+): Promise<void> {
+  if (side.phase !== "live") return;
   const wanted = range;
-  const until = store.now();
+  const until = side.now();
   try {
-    const past = await source.history(until - wanted, until, Math.max(1, Math.round(wanted / COLUMNS)));
-    if (range === wanted) store.remember(past);
+    const past = await ask(until - wanted, until, Math.max(1, Math.round(wanted / COLUMNS)));
+    if (range === wanted) take(past);
   } catch {
     // what the page has seen itself stays; the stream says if the daemon is away
   }

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from aiohttp import web
 
-from gpushare.errors import GpushareError, NoSuchJob, NotNoted, NotPermitted, UsageError
+from gpushare.errors import GpushareError, NoSuchJob, NotNoted, NotPermitted, Refused, UsageError
 from gpushare.reasons import Code, Told
 from gpushared.limits.byte_budget import ByteBudget
 from gpushared.limits.fair_share import FairShare
@@ -120,6 +120,8 @@ def status_of(error: GpushareError) -> int:
         return 403
     if isinstance(error, NoSuchJob):
         return 404
+    if isinstance(error, Refused):
+        return 409
     return 400 if isinstance(error, UsageError) else 500
 
 

@@ -10,27 +10,22 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from gpushare.errors import UsageError
+from gpushare import api
 from gpushared.api import event_stream
+from gpushared.api.calls import call
+from gpushared.api.history_question import QUERY, HistoryQuestion, point
 from gpushared.core.visibility import Viewer
-from gpushared.history.levels import LEVELS, OUTSIDE, TOTAL, Amounts, Found, Point, SeriesKey, Who, level_for
+from gpushared.history.gpu_time import GpuTime
+from gpushared.history.levels import OUTSIDE, TOTAL, WHOLE, Amounts, Found, SeriesKey, Who
 from gpushared.history.usage import Change, UsageHistory
 from gpushared.limits.backlog import Backlog
 from gpushared.runtime.shell import Shell
-from gpushared.system.processes import printable
-
-if TYPE_CHECKING:
-    from gpushared.history.file import File  # SQLite is for the history's thread
 
 EVERY, WHILE_FOLLOWED = 1.0, 0.5
 """Seconds between two looks."""
-RANGE = 600.0
-"""Seconds, unless the query says otherwise."""
-LONGEST = 400 * 24 * 3600.0
 NOBODYS = Who("", "", -1)
 
 
@@ -48,12 +43,17 @@ class HistoryHandler:
         self._usage = usage
         self._viewer_of = viewer_of
         self._send = send
+        self._gpu_time = GpuTime()
         self._asking: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By user: each has one answer in memory at a time, even if it reads slowly."""
 
     def look(self) -> float:
         """Sample the memory now. Returns the seconds until the next sample: fewer while a client follows."""
-        self._usage.look(seen(self._shell), self._whose, time.time())
+        found = seen(self._shell)
+        for key, computing in self._gpu_time.means(gpu_time(self._shell), time.monotonic()).items():
+            if key in found and computing:
+                found[key] = found[key]._replace(computing=computing)
+        self._usage.look(found, self._whose, time.time())
         return WHILE_FOLLOWED if self._usage.followers else EVERY
 
     def _whose(self, key: SeriesKey) -> Who:
@@ -62,19 +62,26 @@ class HistoryHandler:
         spec = self._shell.core.jobs[key.job].spec
         return Who(spec.name, spec.user, spec.uid)
 
+    @call(
+        "GET",
+        "/v1/history",
+        api.History,
+        line=api.HistoryLine,
+        query={**QUERY, "job": "Only this job, by its id.", "gpu": "Only this GPU, by its uuid."},
+    )
     async def get(self, request: web.Request) -> web.StreamResponse:
-        """?since&until&step, in seconds, and perhaps ?job and ?gpu; with ?follow=1 the present and each change."""
+        """The memory of jobs and GPUs over time. Amounts are shown to all users, names as `reveal` says."""
         viewer = self._viewer_of(request)
         if request.query.get("follow") == "1":
             return await self._follow(request, viewer)
-        asked = Asked(request, time.time())
+        asked = HistoryQuestion(request, time.time(), job=request.query.get("job"), gpu=request.query.get("gpu"))
         async with self._asking[viewer.uid]:
             found = await self._usage.ask(asked.read)
             series, cut = found or ([], False)
             return await self._send(
                 request,
                 kept=found is not None,
-                step=LEVELS[asked.level].step,
+                step=asked.step,
                 cut=cut,
                 series=(_series(one, viewer) for one in series),
             )
@@ -91,35 +98,6 @@ class HistoryHandler:
             room=partial(self._shell.limits.bytes.room, viewer.uid),
             heartbeat=event_stream.HEARTBEAT,
         )
-
-
-class Asked:
-    """A question, from the query of its request."""
-
-    def __init__(self, request: web.Request, now: float) -> None:
-        self._until = _number(request, "until", now)
-        self._since = _number(request, "since", max(0.0, self._until - RANGE))
-        if not 0.0 <= self._until - self._since <= LONGEST:
-            raise UsageError("since is after until, or too long before it", code="bad_request")
-        self.level = level_for(_number(request, "step", 1.0), max(0.0, now - self._since))
-        self._job, self._gpu = request.query.get("job"), request.query.get("gpu")
-
-    def read(self, file: File) -> tuple[list[Found], bool]:
-        """On the history's thread."""
-        return file.read(self.level, int(self._since * 1000), int(self._until * 1000), self._job, self._gpu)
-
-
-def _number(request: web.Request, name: str, default: float) -> float:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < 1e12:  # nan is not, either
-        raise UsageError(f"{name}={printable(text, 20)} is not a number", code="bad_request")
-    return value
 
 
 def seen(shell: Shell) -> dict[SeriesKey, Amounts]:
@@ -143,8 +121,19 @@ def seen(shell: Shell) -> dict[SeriesKey, Amounts]:
     return found
 
 
+def gpu_time(shell: Shell) -> dict[SeriesKey, float]:
+    """Seconds in which each job has had each of its GPUs compute so far, and all jobs together."""
+    found: dict[SeriesKey, float] = {}
+    together: dict[str, float] = defaultdict(float)
+    for record in shell.registry.live():
+        for gpu, seconds in record.gpu_time.items():
+            found[SeriesKey(gpu, record.id)] = seconds
+            together[gpu] += seconds
+    return found | {SeriesKey(gpu, TOTAL): seconds for gpu, seconds in together.items()}
+
+
 def _series(found: Found, viewer: Viewer) -> dict[str, object]:
-    return {**_named(found.key, found.who, viewer), "points": [_point(one) for one in found.points]}
+    return {**_named(found.key, found.who, viewer), "points": [point(one) for one in found.points]}
 
 
 def _named(key: SeriesKey, who: Who, viewer: Viewer) -> dict[str, object]:
@@ -157,20 +146,15 @@ def _named(key: SeriesKey, who: Who, viewer: Viewer) -> dict[str, object]:
     }
 
 
-def _point(one: Point) -> list[float | None]:
-    """[time, usage, most, request, limit, loan]; only the time if there is no value from then on."""
-    if one.amounts is None:
-        return [one.time / 1000]
-    usage, request, limit, loan = one.amounts
-    return [one.time / 1000, usage, one.most, request, limit, loan]
-
-
 def _line(change: Change, viewer: Viewer) -> event_stream.Line:
     """The changes of one second. A series that has ended has no amounts."""
     series = [
         {"gpu": key.gpu, "job": key.job, "now": None}
         if amounts is None
-        else {**_named(key, change.who[key], viewer), "now": amounts._asdict()}
+        else {
+            **_named(key, change.who[key], viewer),
+            "now": {**amounts._asdict(), "computing": amounts.computing / WHOLE},
+        }
         for key, amounts in change.changed.items()
     ]
     return {"time": change.time / 1000, "series": series}

@@ -7,11 +7,12 @@ from functools import partial
 
 from aiohttp import web
 
-from gpushare import api
-from gpushare.errors import GpushareError, NotNoted, NotPermitted, UsageError
+from gpushare import api, api_bodies
+from gpushare.errors import NotNoted, NotPermitted, UsageError
 from gpushare.reasons import Reason
 from gpushared.api import event_stream
 from gpushared.api.answers import Rejected
+from gpushared.api.calls import call
 from gpushared.api.routes import Routes, quantity
 from gpushared.core import budget_change
 from gpushared.core import instructions as do
@@ -29,15 +30,20 @@ from gpushared.system.processes import Process, parent_of, uid_of
 class JobRoutes(Routes):
     """Jobs."""
 
+    @call("GET", "/v1/jobs", api.Jobs, query={"ended": "1: also jobs that have ended lately."})
     async def get_jobs(self, request: web.Request) -> web.StreamResponse:
         """Living jobs; with ?ended=1 also those that have ended lately."""
         ended = request.query.get("ended") == "1"
         return await self.answer(request, jobs=self.views.jobs(self.viewer(request), ended=ended))
 
+    @call("GET", "/v1/jobs/{job}", api.Job)
     async def get_job(self, request: web.Request) -> web.Response:
+        """One job."""
         return web.json_response(self.views.job(self.find(request), self.viewer(request)))
 
+    @call("GET", "/v1/jobs/{job}/story", api.Story)
     async def get_story(self, request: web.Request) -> web.StreamResponse:
+        """A job, what has happened to it, and what it waits for. For its user and administrators."""
         record, viewer = self.find(request), self.viewer(request)
         if not viewer.may_see(record.spec.uid):
             raise self.not_theirs(record, viewer.uid, "its user and administrators read its story")
@@ -51,7 +57,9 @@ class JobRoutes(Routes):
         waiting = self.views.waiting(viewer, record.id)
         return await self.answer(request, job=shown, story=story, waiting=waiting)
 
+    @call("GET", "/v1/jobs/{job}/events", None, line=api.Notice)
     async def get_events(self, request: web.Request) -> web.StreamResponse:
+        """What its user should know, as it happens, for the job's wrapper."""
         record, caller = self.find_own(request)
 
         def show(notices: list[Notice], lost: int) -> Iterable[event_stream.Line]:
@@ -62,11 +70,13 @@ class JobRoutes(Routes):
             request, record.backlog(self.shell.limits.bytes), record.listeners, show, room=room
         )
 
+    @call("PUT", "/v1/jobs/{job}/main", api.Job, body=api_bodies.Main)
     async def put_main(self, request: web.Request) -> web.Response:
+        """Name the job's first process: the caller, or a child of it."""
         record, caller = self.find_own(request)
         body = await self.body(request)
         pid = body.integer("pid", 1, 2**22)
-        body.finish(("pid",))
+        body.finish(api_bodies.Main)
         if record.state is JobState.ENDED:
             raise self.over(record, caller)
         if pid is None:
@@ -92,18 +102,22 @@ class JobRoutes(Routes):
             stop(record, [main], record.stopping)
         return web.json_response(self.views.job(record, self.viewer(request)))
 
+    @call("POST", "/v1/jobs/{job}/checkpointed", api_bodies.Nothing)
     async def post_checkpointed(self, request: web.Request) -> web.Response:
+        """The job has saved its work: being stopped costs it only what it does from now on."""
         record, _ = self.find_own(request)
-        (await self.body(request, empty_is_ok=True)).finish(())
+        (await self.body(request, empty_is_ok=True)).finish(api_bodies.Nothing)
         self.shell.feed(Checkpointed(record.id))
         await self.shell.commits.done()
         return web.json_response({})
 
+    @call("POST", "/v1/jobs/{job}/stop", api.Stopped, body=api_bodies.Stop)
     async def post_stop(self, request: web.Request) -> web.Response:
+        """Send SIGTERM to its processes, or SIGKILL; a job that waits is withdrawn."""
         (record, caller), viewer = self.find_own(request), self.viewer(request)
         body = await self.body(request, empty_is_ok=True)
         now = body.flag("now", False)
-        body.finish(("now",))
+        body.finish(api_bodies.Stop)
         if record.state is JobState.ENDED:
             raise self.over(record, caller)
         shown, reached, spared = self.views.job(record, viewer), 0, 0
@@ -114,7 +128,9 @@ class JobRoutes(Routes):
             reached, spared = self.shell.stopper.stop_job(record, user_name(caller.uid), now=now)
         return web.json_response({"job": shown, "processes": reached, "spared": spared})
 
+    @call("PATCH", "/v1/jobs/{job}", api.Change, body=api_bodies.JobChange)
     async def patch_job(self, request: web.Request) -> web.Response:
+        """Change its request, limit or priority while it runs."""
         record, caller = self.find_own(request)
         body = await self.body(request)
         event = BudgetChanged(
@@ -124,11 +140,14 @@ class JobRoutes(Routes):
             priority=body.integer("priority", -(2**31), 2**31 - 1),
         )
         dry_run = body.flag("dry_run", False)
-        body.finish(("request", "limit", "priority", "dry_run"))
+        body.finish(api_bodies.JobChange)
         if event.request is None and event.limit is None and event.priority is None:
             raise UsageError("nothing to change", code="bad_request", hint="give request, limit or priority")
         if record.state is JobState.ENDED:
             raise self.over(record, caller)
+        placement = self.shell.jobs.placements.of_job(record.id)
+        if placement is not None and not self.access.is_engine(caller.uid):
+            raise NotPermitted(f"job {record.id} was placed by an engine, which says what it may have", code="placed")
         if not caller.admin:
             allowed = self.access.change(record.spec, event)
             if isinstance(allowed, Reason):
@@ -144,24 +163,26 @@ class JobRoutes(Routes):
             return web.json_response({"before": before, "after": after, "note": note})
         if isinstance(found, budget_change.Found):
             self.shell.commits.now(Planned(record.id, found.spec))
-        answer = self.shell.core_loop.call(event)
-        self.shell.commits.soon()  # it may have failed, or have made room for a job that waits
-        if isinstance(answer, do.BudgetRefused):
-            raise Rejected(self.viewer(request).told(answer.reason))
-        if not isinstance(answer, do.BudgetSet):
-            raise GpushareError("the daemon did not answer the change", code="internal")
+        try:
+            answer = self.done(event, do.BudgetSet, self.viewer(request))
+        finally:
+            self.shell.commits.soon()  # it may have failed, or have made room for a job that waits
         record.spec = self.shell.core.jobs[record.id].spec
         after = self.views.job(record, viewer)
         return web.json_response({"before": before, "after": after, "note": answer.note})
 
+    @call("DELETE", "/v1/jobs/{job}", api.Ended, body=api_bodies.Exit)
     async def delete_job(self, request: web.Request) -> web.Response:
+        """The job is over. Its wrapper says so, with how its program has ended."""
         (record, _), viewer = self.find_own(request), self.viewer(request)
         body = await self.body(request, empty_is_ok=True)
         exit_code, number = body.integer("exit_code", 0, 255), body.integer("signal", 1, 64)
-        body.finish(("exit_code", "signal"))
+        body.finish(api_bodies.Exit)
         if record.state is JobState.QUEUED:
             self.shell.jobs.withdraw(record)
             self.shell.commits.quietly()
+        elif record.state is not JobState.ENDED and self.shell.jobs.placements.of_job(record.id) is not None:
+            record.note_exit(exit_code, number)  # one of its programs has ended; the engine ends the job
         elif record.state is not JobState.ENDED:
             record.note_exit(exit_code, number)
             self.shell.jobs.end(record)

@@ -37,7 +37,22 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Kind = Literal["gauge", "counter", "histogram"]
 DENIALS = (Code.OVER_LIMIT, Code.NOT_FREE, Code.CLAIM_TIMED_OUT, Code.DRIVER_FAILED, Code.GPU_UNHEALTHY)
-JOB_STATES = ("running", "borrowing", "stopped", "trimming", "asked_back", "waiting", "queued", "observed")
+JOB_STATES = (
+    "running",
+    "borrowing",
+    "stopped",
+    "trimming",
+    "hook",
+    "asleep",
+    "waking",
+    "suspending",
+    "suspended",
+    "resuming",
+    "asked_back",
+    "waiting",
+    "queued",
+    "observed",
+)
 
 
 def render(shell: Shell, views: Views, viewer: Viewer) -> bytes:
@@ -160,6 +175,8 @@ def _jobs_by_state(scrape: Scrape) -> Iterator[Sample]:
 
 def _reclaims(scrape: Scrape) -> Iterator[Sample]:
     yield Sample((str(ReclaimStep.TRIM),), scrape.counters.trims)
+    yield Sample((str(ReclaimStep.HOOK),), scrape.counters.hooks)
+    yield Sample((str(ReclaimStep.SUSPEND),), scrape.counters.suspends)
     yield Sample((str(ReclaimStep.TERM),), scrape.counters.terms)
     yield Sample((str(ReclaimStep.KILL),), scrape.counters.kills)
 
@@ -238,6 +255,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         _gauge("gpushare_job_memory_limit_bytes", "The most that the job may use.", JOB, _of_job("limit")),
         _gauge("gpushare_job_memory_usage_bytes", "Memory that the job uses, with contexts.", JOB, _of_job("usage")),
         _gauge("gpushare_job_memory_loan_bytes", "Memory that the job uses above its request.", JOB, _of_job("loan")),
+        _counter(
+            "gpushare_job_gpu_seconds_total",
+            "Time in which the job had the GPU compute, by the driver's samples.",
+            JOB,
+            _of_job("gpu_time"),
+        ),
         _gauge("gpushare_jobs", "Jobs by state.", ("state",), _jobs_by_state),
     ),
     "Credit, claims and reclaims": (

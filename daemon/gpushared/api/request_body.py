@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare.errors import UsageError
@@ -94,8 +94,10 @@ class RequestBody:
     def has(self, name: str) -> bool:
         return self._left.get(name) is not None
 
-    def finish(self, known: Iterable[str]) -> None:
+    def finish(self, kind: Any) -> None:
+        """Refuse what is left. `kind` says which fields there are: a TypedDict, or their types by name."""
         if self._left:
+            known = kind if isinstance(kind, Mapping) else kind.__annotations__
             name = sorted(self._left)[0]
             raise UsageError(
                 f"the request has an unknown field {name[:60]!r}",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gpushare.errors import GpushareError, NotNoted
+from gpushare import api, api_bodies
+from gpushare.errors import NotNoted
 from gpushare.job_spec import FOREVER, JobSpec
 from gpushare.quantity import MAX, NOTHING
 from gpushare.reasons import Reason
 from gpushared.api.answers import Rejected
+from gpushared.api.calls import call
 from gpushared.api.routes import Routes, or_default, quantity
 from gpushared.core import instructions as do
 from gpushared.core.events import (
@@ -20,13 +22,13 @@ from gpushared.jobs.state_file import Planned
 from gpushared.limits.identities import user_name
 from gpushared.system.processes import printable
 
-RESERVATION_FIELDS = ("name", "request", "gpus", "devices", "lasting")
-
 
 class ReservationRoutes(Routes):
     """Reservations."""
 
+    @call("POST", "/v1/reservations", api.Reservation, statuses=(201,), body=api_bodies.NewReservation)
     async def post_reservation(self, request: web.Request) -> web.Response:
+        """Keep memory for jobs that do not run yet."""
         caller = self.caller(request)
         body = await self.body(request)
         amount = quantity(body.text("request", longest=64), "the request")
@@ -42,16 +44,12 @@ class ReservationRoutes(Routes):
             devices=None if devices is None else self.devices(devices),
         )
         lasting = body.seconds("lasting", FOREVER)
-        body.finish(RESERVATION_FIELDS)
+        body.finish(api_bodies.NewReservation)
         allowed = self.access.admit_reservation(spec)
         if isinstance(allowed, Reason):
             raise Rejected(self.viewer(request).told(allowed))
         event = ReservationAsked(new_job_id(), spec, lasting)
-        answer = self.shell.core_loop.call(event)
-        if isinstance(answer, do.ReservationRefused):
-            raise Rejected(self.viewer(request).told(answer.reason))
-        if not isinstance(answer, do.ReservationMade):
-            raise GpushareError("the daemon did not answer the request", code="internal")
+        self.done(event, do.ReservationMade, self.viewer(request))
         try:
             self.shell.commits.now()
         except NotNoted:
@@ -60,12 +58,16 @@ class ReservationRoutes(Routes):
         made = self.shell.core.reservations[event.reservation]
         return web.json_response(self.views.reservation(made, self.viewer(request)), status=201)
 
+    @call("GET", "/v1/reservations", api.Reservations)
     async def get_reservations(self, request: web.Request) -> web.StreamResponse:
+        """The reservations."""
         viewer = self.viewer(request)
         found = list(self.shell.core.reservations.values())
         return await self.answer(request, reservations=(self.views.reservation(one, viewer) for one in found))
 
+    @call("DELETE", "/v1/reservations/{reservation}", api.Reservation)
     async def delete_reservation(self, request: web.Request) -> web.Response:
+        """Release a reservation."""
         caller = self.caller(request)
         name = request.match_info["reservation"]
         found = self.shell.core.reservations.get(self.reservation(name, caller))

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import TypeVar
 
 from aiohttp import web
 
-from gpushare.errors import NoSuchJob, NotPermitted, QuantityError, UsageError
+from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, QuantityError, UsageError
 from gpushare.quantity import Quantity
 from gpushare.reasons import words
-from gpushared.api.answers import Pieces, document, read_body, unix_socket
+from gpushared.api.answers import Pieces, Rejected, document, read_body, unix_socket
 from gpushared.api.request_body import RequestBody
 from gpushared.api.views import Views
+from gpushared.core import instructions as do
 from gpushared.core import visibility
 from gpushared.core.visibility import Viewer
 from gpushared.jobs.registry import JobRecord
 from gpushared.limits.access import Access
+from gpushared.runtime.core_loop import AnsweredAtOnce
 from gpushared.runtime.shell import Shell
 from gpushared.system.processes import peer_credentials, printable
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,15 @@ class Routes:
         raise NoSuchJob(
             f"no reservation {printable(name, 60)!r}", code="no_such_reservation", hint="see `gpushare reserve --list`"
         )
+
+    def done(self, event: AnsweredAtOnce, answer: type[Answer], viewer: Viewer) -> Answer:
+        """What the core answers when it has done what the event wants. Raises what it says against it."""
+        answered = self.shell.core_loop.call(event)
+        if isinstance(answered, answer):
+            return answered
+        if isinstance(answered, do.BudgetRefused | do.ReservationRefused | do.SuspendRefused):
+            raise Rejected(viewer.told(answered.reason))
+        raise GpushareError("the daemon did not answer the request", code="internal")
 
     async def answer(self, request: web.Request, **fields: object) -> web.StreamResponse:
         """For answers that may be long: lists are iterators."""

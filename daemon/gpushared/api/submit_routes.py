@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from aiohttp import web
 
-from gpushare.errors import GpushareError, NotNoted, NotPermitted, UsageError
+from gpushare import api, api_bodies
+from gpushare.errors import GpushareError, NotNoted, NotPermitted, Refused, UsageError
 from gpushare.job_spec import FOREVER, OPTIONS, JobSpec, plain_options
 from gpushare.quantity import MAX, NOTHING, Budget
 from gpushare.reasons import Reason
 from gpushared.api.answers import Rejected
+from gpushared.api.calls import call
 from gpushared.api.request_body import RequestBody, shortened
 from gpushared.api.routes import Caller, Routes, or_default, quantity
 from gpushared.core.events import (
@@ -19,6 +23,7 @@ from gpushared.core.events import (
     JobSubmitted,
     JobWithdrawn,
 )
+from gpushared.jobs.placements import PLACED_ONLY
 from gpushared.jobs.registry import JobRecord, JobState, new_job_id
 from gpushared.limits.identities import user_name
 from gpushared.runtime.asks import INTERNAL
@@ -28,18 +33,27 @@ LONGEST_SOURCE = 256
 """Characters of the name of a budget's source."""
 OF_THE_CALLER = ("uid", "user", "observe")
 """Options that are not taken from the body: the kernel gives the first two, `mode` the third."""
-JOB_FIELDS = (*(name for name in OPTIONS if name not in OF_THE_CALLER), "wait", "job", "cwd", "mode")
+NEW_JOB: Mapping[str, Any] = {
+    **{name: api_bodies.KINDS[option.kind] for name, option in OPTIONS.items() if name not in OF_THE_CALLER},
+    **get_type_hints(api_bodies.NewJob),
+}
+"""The fields of the body: a job's options, and what only the call has."""
 
 
 class SubmitRoutes(Routes):
     """POST /v1/jobs."""
 
+    @call("POST", "/v1/jobs", api.Job, statuses=(200, 201), body=NEW_JOB)
     async def post_job(self, request: web.Request) -> web.Response:
+        """Submit a job, whose wrapper is the caller. The answer comes when it is admitted or refused."""
         caller = self.caller(request)
         body = await self.body(request)
         known = body.text("job", longest=16)
         wait = body.seconds("wait", FOREVER)
         spec = self._spec(body, caller)
+        placed = self._placed(caller, known)
+        if placed is not None:
+            return web.json_response(self.views.job(placed, self.viewer(request)))
         wrapper = Process.open(caller.pid)
         if wrapper is None:
             raise NotPermitted(
@@ -89,8 +103,25 @@ class SubmitRoutes(Routes):
             **{name: body.option(name) for name in plain_options()},
         )
         body.text("cwd")
-        body.finish(JOB_FIELDS)
+        body.finish(NEW_JOB)
         return spec
+
+    def _placed(self, caller: Caller, known: str | None) -> JobRecord | None:
+        """A wrapper that runs in a placement starts no job of its own, and changes nothing about the placement's."""
+        placements = self.shell.jobs.placements
+        placement = placements.of_process(caller.pid)
+        if placement is None:
+            if known is not None and placements.of_job(known) is not None:
+                raise NotPermitted(f"this program does not run where job {known} was placed", code="placed")
+            if self.access.placed_only(caller.uid):
+                raise NotPermitted(PLACED_ONLY, code="placed", hint="submit it to the cluster's queue")
+            return None
+        record = self.shell.registry.get(placement.job)
+        if record is None or placement.leaving or record.state is not JobState.RUNNING:
+            raise Refused(f"{placement.id}, in which this program runs, has been ended", code="stale_attempt")
+        if not caller.may_change(record.spec.uid) and record.spec.uid:
+            raise self.not_theirs(record, caller.uid)
+        return record
 
     def _reregister(self, job: str, spec: JobSpec, caller: Caller, wrapper: Process) -> JobRecord | None:
         """A wrapper comes back after a restart of the daemon; None: this daemon does not know its job."""

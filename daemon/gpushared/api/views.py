@@ -6,7 +6,7 @@ Words are read from the pages for each request: the core's figures may be a seco
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gpushare import api, job_spec
 from gpushare.printable import shortened
@@ -15,6 +15,7 @@ from gpushared.core import health
 from gpushared.core.instructions import Record
 from gpushared.core.model import Gpu, Job, Reservation, Share, Submission
 from gpushared.core.node import NodeState
+from gpushared.core.suspension import SuspendState
 from gpushared.core.visibility import OPERATOR, Viewer
 from gpushared.gpus.foreign_processes import outsiders
 from gpushared.jobs.registry import JobRecord, JobState
@@ -78,17 +79,20 @@ class Views:
         alive = sum(self.shell.credit.refusals(client.id) for client in self.shell.clients.of_job(record.id))
         return viewer.facts(record.outcome(alive))  # type: ignore[return-value]
 
-    def jobs(self, viewer: Viewer, *, ended: bool = False) -> Iterator[api.Job]:
-        """Each as it is when it is taken from the iterator."""
-        return (
-            self.job(record, viewer) for record in (self.shell.registry.all() if ended else self.shell.registry.live())
-        )
+    def jobs(self, viewer: Viewer, *, ended: bool = False, only: Collection[str] | None = None) -> Iterator[api.Job]:
+        """Each as it is when it is taken from the iterator. `only`: those with these ids."""
+        found = self.shell.registry.all() if ended else self.shell.registry.live()
+        return (self.job(record, viewer) for record in found if only is None or record.id in only)
 
     def _state(self, record: JobRecord, job: Job | None) -> str:
         if record.state is not JobState.RUNNING or job is None:
             return record.state
+        if job.suspension is not None:
+            return "asked_back" if job.suspension.state is SuspendState.STUCK else job.suspension.state
+        if job.sleep is not None:
+            return job.sleep.state
         if job.reclaims:
-            return "asked_back" if any(one.step > ReclaimStep.TRIM for one in job.reclaims.values()) else "trimming"
+            return "asked_back" if any(one.step > ReclaimStep.HOOK for one in job.reclaims.values()) else "trimming"
         if job.spec.observe:
             return "observed"
         return "waiting" if self.shell.core.has_claim(job.id) else "running"
@@ -137,10 +141,15 @@ class Views:
             "peak": record.peak.get(gpu.id, 0),
             "grantable": grantable,
             "context": core.context_cost(gpu, USUAL_CONTEXT),
+            "suspended": sum(one.used + one.overhead for one in (share.parked for share in shares) if one is not None),
+            "gpu_time": record.gpu_time.get(gpu.id, 0.0),
+            "computing": record.computing.get(gpu.id) if shares or gpu.id in job.observed else None,
             "health": str(health.condition_of(gpu)),
         }
 
     def _used(self, share: Share) -> int:
+        if share.parked is not None:
+            return share.used  # the page has what it will use again
         return self.shell.credit.used_by((share.process,), share.gpu).get(share.process, share.used)
 
     # ---- GPUs --------------------------------------------------------------------------------------

@@ -14,6 +14,14 @@ from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Published
 from gpushared.core.model import Gpu
 
+PINNED = {
+    "managed": "it has managed memory, which cannot leave the GPU alone",
+    "ipc": "it shares memory with other processes (CUDA IPC)",
+    "vmm_export": "it has exported memory to other processes",
+    "multicast": "it has multicast memory (NVLink)",
+}
+"""By the field of its line that counts them."""
+
 
 class CreditPages:
     """Budgets in the words of credit pages."""
@@ -78,7 +86,8 @@ class CreditPages:
         """Job -> what its processes use of this GPU now, overhead included."""
         used, found = self.used_by(gpu.shares, gpu.id), dict[str, int]()
         for share in gpu.shares.values():
-            usage = used.get(share.process, share.used) + share.overhead
+            now = share.used if share.parked is not None else used.get(share.process, share.used)
+            usage = now + share.overhead
             found[share.job] = found.get(share.job, 0) + usage
         return found
 
@@ -142,6 +151,31 @@ class CreditPages:
             seen = page.trim_seen() if page is not None else None
             if seen is not None:
                 found[process] = seen
+        return found
+
+    def turn_gate(self, process: int, *, closed: bool) -> None:
+        """Have calls of the process that need credit wait. A closed gate is to be turned every few seconds: calls wait
+        for no daemon that has died."""
+        page = self.pages.get(process)
+        for line in page.lines.values() if page is not None else ():
+            if closed or line.gate:
+                lib.gs_turn_gate(line, closed)
+
+    def closed(self, processes: Iterable[int], gpu: str) -> frozenset[int]:
+        """The processes that say that they have no context there."""
+        lines = ((process, self._line(process, gpu)) for process in processes)
+        return frozenset(process for process, line in lines if line is not None and not line.contexts)
+
+    def pinned(self, processes: Iterable[int], gpu: str) -> dict[int, str]:
+        """Process -> what it holds that cannot leave the GPU."""
+        found = {}
+        for process in processes:
+            line, page = self._line(process, gpu), self.pages.get(process)
+            kinds = [text for name, text in PINNED.items() if line is not None and getattr(line, name)]
+            if page is not None and page.driver_copies():
+                kinds.append("it uses a second copy of the driver")
+            if kinds:
+                found[process] = kinds[0]
         return found
 
     def _line(self, process: int, gpu: str) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from gpushare._layout import lib
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import Kind, Quantity
-from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
+from gpushare.reclaim_steps import JOB_STEPS, STEP_BITS, USUAL_STEPS, ReclaimStep
 
 LINES = int(lib.GS_PAGE_LINES)
 _HEADER = struct.Struct("<QQQIIiI48s")  # page, job, start time, pid, uid, priority, grace, name
@@ -95,7 +95,7 @@ class Account:
     def set_terms(self, terms: Terms) -> None:
         """Those of its job, from now on."""
         self.terms = terms
-        steps = sum(1 << number for number, step in enumerate(JOB_STEPS) if step in terms.on_reclaim)
+        steps = sum(STEP_BITS[step] for step in terms.on_reclaim)
         _TERMS.pack_into(
             self.ledger.map,
             self.number * RECORD_BYTES + TERMS_AT,
@@ -217,8 +217,8 @@ def _read_terms(found: tuple[int, ...]) -> Terms | None:
     amounts = _quantity(request, request_value), _quantity(limit, limit_value)
     if amounts[0] is None or amounts[1] is None:
         return None
-    on_reclaim = tuple(step for number, step in enumerate(JOB_STEPS) if steps & 1 << number)
-    return Terms(amounts[0], amounts[1], on_reclaim or JOB_STEPS, min_run_ms / 1000)
+    on_reclaim = tuple(step for step in JOB_STEPS if steps & STEP_BITS[step])
+    return Terms(amounts[0], amounts[1], on_reclaim or USUAL_STEPS, min_run_ms / 1000)
 
 
 def _quantity(number: int, value: int) -> Quantity | None:

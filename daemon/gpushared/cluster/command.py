@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 import socket
@@ -15,15 +16,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare.cluster.client import SYSTEM_SOCKET
-from gpushare.cluster.engines.registry import ENGINES, make
+from gpushare.cluster.engines.registry import ENGINES, QUEUE_ENGINES, make, make_queue_engine
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.model import Policy
+from gpushare.cluster.service.common import Common
 from gpushare.cluster.service.lock import Lock
-from gpushare.cluster.service.rounds import Options
+from gpushare.cluster.service.of_queue import QueueService
 from gpushare.cluster.service.service import Service
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import GpushareError, NotPermitted
 from gpushare.paths import SOCKET_PATH_BYTES, make_private, own_dir
+from gpushared.cluster.notice_file import NoticeFile
 from gpushared.cluster.settings import Settings, load
 from gpushared.system import logs
 from gpushared.system.logs import facts, log
@@ -81,7 +84,7 @@ def _serve(options: argparse.Namespace) -> int:
         store = Store.open(path) if path.exists() else Store.create(path, Policy(endings="reported"))
         stack.callback(store.close)
         service = _service(store, engine, settings, system=options.system)
-        stack.callback(service.work.runner.close)
+        stack.callback(service.work.engine.close)
         asyncio.run(_run(service, settings, where, system=options.system))
     return 0
 
@@ -99,21 +102,27 @@ def _socket(options: argparse.Namespace) -> Path:
     return where
 
 
-def _service(store: Store, engine: str, settings: Settings, *, system: bool) -> Service:
+def _service(store: Store, engine: str, settings: Settings, *, system: bool) -> Common:
     directory = store.path.with_name(f"{store.path.name}.{engine}")
     make_private(directory)
     nodes = tuple(view.node for view in store.allocator.nodes.values() if view.alive)
-    runner = make(engine, Context(settings.engines.get(engine, {}), time.time, directory, nodes, system))
-    options = Options(settings.grace, settings.own_queues, settings.queues_below or None, settings.most_jobs)
-    return Service(store, runner, engine=engine, clock=time.time, options=options)
+    options = settings.options
+    most = options.max_grace if system else math.inf
+    context = Context(settings.engines.get(engine, {}), time.time, directory, nodes, system, most)
+    if engine in QUEUE_ENGINES:
+        made = make_queue_engine(engine, context)
+        return QueueService(store, made, engine=engine, clock=time.time, options=options)
+    return Service(store, make(engine, context), engine=engine, clock=time.time, options=options)
 
 
-async def _run(service: Service, settings: Settings, where: Path, *, system: bool) -> None:
+async def _run(service: Common, settings: Settings, where: Path, *, system: bool) -> None:
     from aiohttp import web
 
     from gpushared.api.http_listener import HttpListener, listener_options
+    from gpushared.cluster.history import QueueHistory
     from gpushared.cluster.routes import Api
     from gpushared.cluster.writer import Writer
+    from gpushared.history.usage import UsageHistory
     from gpushared.limits.identities import Identities
     from gpushared.limits.limits import Limits
 
@@ -124,16 +133,25 @@ async def _run(service: Service, settings: Settings, where: Path, *, system: boo
         limits, identities = Limits.make(loop), Identities(loop)
         stack.callback(identities.close)
         writer = Writer(service)
-        api = Api(writer, limits, identities, settings.admin_group)
+        directory = service.store.path.with_name(f"{service.store.path.name}.history")
+        _keep_notices(service, NoticeFile(directory))
+        usage = UsageHistory(directory)
+        history = QueueHistory(writer, usage, limits)
+        api = Api(writer, limits, identities, settings.admin_group, history)
         runner = web.AppRunner(api.application(), handler_cancellation=True, shutdown_timeout=1.0, **listener_options())
         await runner.setup()
         assert runner.server is not None
         gc.collect()
         gc.freeze()
+        stack.callback(usage.close)
+        usage.start()
         writer.start()
         stack.push_async_callback(asyncio.to_thread, writer.stop)
         stack.push_async_callback(runner.cleanup)
         stack.callback(api.end_streams)
+        stack.callback(usage.end_streams)
+        sampling = asyncio.create_task(history.run())
+        stack.callback(sampling.cancel)
         api.guard.listener = listener = HttpListener(runner.server, limits)
         listener.start(_bind(where, system=system))
         stack.callback(listener.close)
@@ -143,6 +161,11 @@ async def _run(service: Service, settings: Settings, where: Path, *, system: boo
         await _until(stop, notifier)
         notifier.stopping()
     log.info("stopped; what runs goes on")
+
+
+def _keep_notices(service: Common, file: NoticeFile) -> None:
+    service.notices.recall(file.read())
+    service.notices.follow(service.notices.seq, file.put)
 
 
 async def _until(stop: asyncio.Event, notifier: Notifier) -> None:

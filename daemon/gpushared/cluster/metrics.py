@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gpushare import __version__
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.service.overview import state_of
 from gpushared.cluster.writer import Writer
 
 __all__ = ["render"]
@@ -42,10 +43,7 @@ class _Collector:
         nodes = GaugeMetricFamily("gpushare_cluster_nodes", "Nodes.", labels=("state",))
         states = {"ready": 0, "cordoned": 0, "unknown": 0, "lost": 0}
         for node in allocator.nodes.values():
-            state = (
-                "lost" if not node.alive else "unknown" if node.unknown else "cordoned" if node.cordoned else "ready"
-            )
-            states[state] += 1
+            states[state_of(node)] += 1
         for state, number in states.items():
             nodes.add_metric((state,), number)
         yield nodes

@@ -16,16 +16,20 @@ from aiohttp import web
 
 from gpushare import __version__
 from gpushare.cluster.codec import decode_events
+from gpushare.cluster.service import api
+from gpushare.cluster.service.common import Caller, Common
 from gpushare.cluster.service.notices import Notice
-from gpushare.cluster.service.service import Caller, Service
 from gpushare.cluster.service.shown import Shown
 from gpushare.cluster.store import StoreError
 from gpushare.errors import GpushareError, NotPermitted, Refused, UsageError
 from gpushared.api.answers import PIECE, read_body, status_of, unix_socket
+from gpushared.api.calls import call, routes
 from gpushared.api.event_stream import HEARTBEAT, note_of, stream
 from gpushared.api.guard import Guard
+from gpushared.api.history_question import QUERY, moment
 from gpushared.api.request_body import number
 from gpushared.cluster import metrics
+from gpushared.cluster.history import QueueHistory
 from gpushared.cluster.writer import Writer
 from gpushared.limits.backlog import Backlog
 from gpushared.limits.identities import Identities, user_name
@@ -46,10 +50,13 @@ MOST_SEQ = 2**62
 class Api:
     """The routes."""
 
-    def __init__(self, writer: Writer, limits: Limits, identities: Identities, admin_group: str) -> None:
+    def __init__(
+        self, writer: Writer, limits: Limits, identities: Identities, admin_group: str, history: QueueHistory
+    ) -> None:
         self._writer = writer
-        self._service: Service = writer.service
+        self._service: Common = writer.service
         self._limits = limits
+        self._history = history
         self._identities = identities
         self._admin_group = admin_group
         self._readers: set[Backlog[Notice]] = set()
@@ -58,30 +65,7 @@ class Api:
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self.guard.middleware])
-        job, node = "/v1/jobs/{job}", "/v1/nodes/{node}"
-        app.add_routes(
-            [
-                web.get("/v1/version", self._version),
-                web.get("/v1/status", self._status),
-                web.get("/v1/health", self._status),
-                web.post("/v1/jobs", self._submit),
-                web.get("/v1/jobs", self._jobs),
-                web.get(job, self._job),
-                web.delete(job, self._cancel),
-                web.get(f"{job}/explain", self._explain),
-                web.post(f"{job}/hold", self._hold),
-                web.post(f"{job}/release", self._release),
-                web.get("/v1/queues", self._queues),
-                web.get("/v1/nodes", self._nodes),
-                web.post(f"{node}/cordon", self._cordon),
-                web.post(f"{node}/drain", self._drain),
-                web.post(f"{node}/uncordon", self._uncordon),
-                web.post("/v1/changes", self._change),
-                web.get("/v1/state", self._state),
-                web.get("/v1/events", self._events),
-                web.get("/metrics", self._metrics),
-            ]
-        )
+        app.add_routes(routes(self))
         return app
 
     def end_streams(self) -> None:
@@ -112,29 +96,67 @@ class Api:
 
     # ---- the service ---------------------------------------------------------------------------------
 
+    @call("GET", "/v1/version", api.Version)
     async def _version(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """Which service this is."""
         return _answer({"version": __version__, "pid": os.getpid(), "engine": self._service.engine})
 
+    @call("GET", "/v1/status", api.Status)
     async def _status(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """How it is."""
         status = await self._call(self._service.status)
         return _answer({**status, "version": __version__, "pid": os.getpid(), "errors": self._writer.errors})
 
+    @call("GET", "/v1/health", api.Status)
+    async def _health(self, request: web.Request) -> web.Response:
+        """The same as /v1/status."""
+        return await self._status(request)
+
+    @call("GET", "/metrics", None)
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """The metrics, as Prometheus reads them."""
         body = await self._call(metrics.render, self._writer)
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
+    @call("GET", "/v1/state", api.ClusterState)
     async def _state(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """The whole state, for `gpushare cluster`."""
         return web.Response(text=await self._call(self._service.state), content_type="application/json")
+
+    @call("GET", "/v1/overview", api.Overview)
+    async def _overview(self, request: web.Request) -> web.Response:
+        """The cluster at a glance, as the dashboard shows it."""
+        return _answer(await self._call(self._service.overview, self._caller(request)))
+
+    @call("GET", "/v1/history", api.History, line=api.HistoryLine, query={**QUERY, "queue": "Only this queue."})
+    async def _get_history(self, request: web.Request) -> web.StreamResponse:
+        """GPUs of each queue over time."""
+        return await self._history.get(request, self._caller(request).uid)
 
     # ---- jobs ----------------------------------------------------------------------------------------
 
+    @call("POST", "/v1/jobs", api.Submitted, statuses=(201,), body=api.Submission)
     async def _submit(self, request: web.Request) -> web.Response:
+        """Submit a job, or an array of jobs."""
         caller = self._caller(request)
         body = await self._body(request)
         return _answer(await self._call(self._service.submit, body, caller), status=201)
 
+    @call(
+        "GET",
+        "/v1/jobs",
+        api.Jobs,
+        query={
+            "queue": "Only of this queue.",
+            "user": "Only of this user.",
+            "ended": "1: before them the last 1,000 that are over.",
+        },
+    )
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
-        """Piece by piece: between two pieces others are answered, so a job may change its place meanwhile."""
+        """The jobs that are not over.
+
+        Piece by piece: between two pieces others are answered, so a job may change its place meanwhile.
+        """
         query = request.query
         chosen = {"queue": query.get("queue"), "user": query.get("user")}
         ids = await self._call(self._service.ids, **chosen)
@@ -163,61 +185,102 @@ class Api:
         for first in range(0, len(ids), AT_ONCE):
             yield await self._call(self._service.shown, ids[first : first + AT_ONCE])
 
+    @call("GET", "/v1/jobs/{job}", api.ShownJob)
     async def _job(self, request: web.Request) -> web.Response:
+        """One job, over or not."""
         return _answer(await self._call(self._service.show, request.match_info["job"], self._caller(request)))
 
+    @call(
+        "DELETE",
+        "/v1/jobs/{job}",
+        api.Chosen,
+        query={"now": "1: without grace.", "dry_run": "1: say what would follow, and change nothing."},
+    )
     async def _cancel(self, request: web.Request) -> web.Response:
-        now = request.query.get("now") == "1"
+        """Cancel a job, or all of an array."""
+        options = {name: request.query.get(name) == "1" for name in ("now", "dry_run")}
         caller = self._caller(request)
-        return _answer(await self._call(self._service.cancel, request.match_info["job"], caller, now=now))
+        return _answer(await self._call(self._service.cancel, request.match_info["job"], caller, **options))
 
+    @call("POST", "/v1/jobs/{job}/hold", api.Chosen)
     async def _hold(self, request: web.Request) -> web.Response:
+        """Do not start it before it is released."""
         return _answer(await self._call(self._service.hold, request.match_info["job"], self._caller(request)))
 
+    @call("POST", "/v1/jobs/{job}/release", api.Chosen)
     async def _release(self, request: web.Request) -> web.Response:
+        """It may start, whatever held it back."""
         return _answer(await self._call(self._service.release, request.match_info["job"], self._caller(request)))
 
+    @call("GET", "/v1/jobs/{job}/explain", api.Explained)
     async def _explain(self, request: web.Request) -> web.Response:
+        """Why it waits or runs, and the smallest change that would start it."""
         return _answer(await self._call(self._service.explain, request.match_info["job"]))
 
     # ---- the cluster ---------------------------------------------------------------------------------
 
+    @call("GET", "/v1/queues", api.Queues)
     async def _queues(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """The queues, their shares, and who borrows from whom."""
         return _answer(await self._call(self._service.queues))
 
+    @call("GET", "/v1/nodes", api.Nodes)
     async def _nodes(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """The nodes."""
         return _answer(await self._call(self._service.nodes))
 
+    @call("POST", "/v1/nodes/{node}/cordon", api.Cordoned)
     async def _cordon(self, request: web.Request) -> web.Response:
+        """Start nothing on a node any more."""
         return await self._set_cordon(request, False)
 
+    @call("POST", "/v1/nodes/{node}/drain", api.Cordoned)
     async def _drain(self, request: web.Request) -> web.Response:
+        """The same, and what runs there is stopped and waits again."""
         return await self._set_cordon(request, True)
 
+    @call("POST", "/v1/nodes/{node}/uncordon", api.Cordoned)
     async def _uncordon(self, request: web.Request) -> web.Response:
+        """Jobs may start on it again."""
         return await self._set_cordon(request, None)
 
     async def _set_cordon(self, request: web.Request, draining: bool | None) -> web.Response:
         caller = self._caller(request)
         return _answer(await self._call(self._service.cordon, request.match_info["node"], draining, caller))
 
+    @call("POST", "/v1/changes", api.Changed, body=api.NewChange)
     async def _change(self, request: web.Request) -> web.Response:
+        """Change queues and priorities, all together. For administrators."""
         caller, body = self._caller(request), await self._body(request)
         try:
             events = decode_events(json.dumps(body["events"]))
         except Exception:  # cattrs raises groups of whatever its parts raise
             raise UsageError("the events of the change cannot be read", code="bad_request") from None
-        return _answer(await self._call(self._service.change, events, caller))
+        dry_run = body.get("dry_run") is True
+        return _answer(await self._call(self._service.change, events, caller, dry_run=dry_run))
 
     # ---- events --------------------------------------------------------------------------------------
 
+    @call(
+        "GET",
+        "/v1/events",
+        api.Events,
+        line=api.EventLine,
+        query={
+            "since": "Those after this number.",
+            "from": "Not before this time, in seconds since 1970.",
+            "job": "Only of this job or array.",
+            "follow": "1: new ones too, as they come, one a line.",
+        },
+    )
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """?since=SEQ those after it that are still kept; &job=ID of one job or array; &follow=1 and what comes."""
+        """What has happened, as far as it is still kept."""
         since = number(request.query.get("since", "0"), "since", MOST_SEQ)
-        job = request.query.get("job")
+        job, begin = request.query.get("job"), moment(request, "from", 0.0)
 
         def wanted(notice: Notice) -> bool:
-            return job is None or notice["job"] == job or str(notice["job"]).startswith(f"{job}_")
+            ours = job is None or notice["job"] == job or str(notice["job"]).startswith(f"{job}_")
+            return ours and notice["time"] >= begin
 
         notices = self._service.notices
         if request.query.get("follow") != "1":

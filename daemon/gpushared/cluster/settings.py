@@ -2,6 +2,7 @@
 
 engine = "local"            admin_group = "gpu-admins"      grace = "30s"
 own_queues = true           queues_below = "users"          most_jobs = 20000
+max_grace = "10m"           max_min_run_time = "1h"
 
 [local]                     # the engine's own
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster.engines.registry import ENGINES
-from gpushare.cluster.service.rounds import Options
+from gpushare.cluster.service.driver import Options
 from gpushare.errors import UsageError
 from gpushare.nearest import did_you_mean
 from gpushare.quantity import parse_duration
@@ -23,7 +24,6 @@ from gpushare.quantity import parse_duration
 __all__ = ["DEFAULT_FILE", "Settings", "load"]
 
 DEFAULT_FILE = Path("/etc/gpushare/cluster.toml")
-DEFAULTS = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,7 @@ class Settings:
     engine: str = "local"
     admin_group: str = ""
     """The Unix group whose members change queues, nodes and the jobs of all users, as root does; empty: root alone."""
-    grace: float = DEFAULTS.grace
-    """Seconds between being asked to stop and being killed."""
-    own_queues: bool = DEFAULTS.own_queues
-    """A user who names no queue gets one of the user's name."""
-    queues_below: str = ""
-    """The queue below which these are made; empty: they are at the top."""
-    most_jobs: int = DEFAULTS.most_jobs
-    """Of one user that are not over."""
+    options: Options = field(default_factory=Options)
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The table of each engine that the file has one of."""
 
@@ -65,7 +58,8 @@ def load(path: Path | None) -> Settings:
             known = (*_KEYS, *(f"[{name}]" for name in ENGINES))
             hint = did_you_mean(key, _KEYS) or f"there are: {', '.join(known)}"
             raise UsageError(f"{chosen}: unknown key $.{key}", code="bad_config", hint=hint)
-    return Settings(**values, engines=engines)
+    options = Options(**{key: values.pop(key) for key in Options._fields if key in values})
+    return Settings(**values, options=options, engines=engines)
 
 
 def _read(path: Path, key: str, value: object) -> Any:
@@ -108,4 +102,6 @@ _KEYS: Mapping[str, Callable[[object], Any]] = {
     "own_queues": _flag,
     "queues_below": _text,
     "most_jobs": _count,
+    "max_grace": _seconds,
+    "max_min_run_time": _seconds,
 }

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from gpushare.cluster.service.service import Service
+from gpushare.cluster.service.common import Common
+from gpushare.cluster.service.compacting import Compacting
 from gpushare.errors import GpushareError
 from gpushared.system.logs import Sparingly, facts, log
 
@@ -33,8 +34,9 @@ MOST_WAITING = 10_000
 class Writer:
     """Of one service. What is called in here runs in its thread."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Common) -> None:
         self.service = service
+        self._compacting = Compacting(service.store)
         self.errors = 0
         """Calls and rounds that failed, other than with an answer for the caller."""
         self.round_seconds = 0.0
@@ -55,8 +57,9 @@ class Writer:
         """What has been called is answered; nothing more is. Returns when the thread has ended."""
         self._stopping.set()
         self._calls.put(None)
-        self.service.work.runner.wake()
+        self.service.work.engine.wake()
         self._thread.join()
+        self._compacting.close()
 
     def call(self, function: Callable[..., Answer], *arguments: Any, **named: Any) -> Future[Answer]:
         """The answer, or the error that it raises. GpushareError if too many wait already."""
@@ -115,6 +118,7 @@ class Writer:
         began = time.monotonic()
         try:
             self.service.work.round()
+            self._compacting.go_on()
         except GpushareError as error:  # the file cannot be written, for instance
             self._failed("a round failed", error)
             return AFTER_A_FAILURE
@@ -138,7 +142,7 @@ class Writer:
         while not self._stopping.is_set():
             self._looked.clear()
             try:
-                self.service.work.runner.watch(POLL)
+                self.service.work.engine.watch(POLL)
             except Exception as error:
                 self._failed("the engine cannot be watched", error)
                 self._stopping.wait(AFTER_A_FAILURE)

@@ -39,6 +39,8 @@ driver fails although there is room; the GPU is lost; no daemon answered the lib
 NO_FURTHER = {
     ReclaimStep.REVOKE: "borrowers are not asked to give back",
     ReclaimStep.TRIM: "borrowers are asked to trim their caches, and nothing more",
+    ReclaimStep.HOOK: "borrowers are asked to trim their caches and by their hooks, and never stopped",
+    ReclaimStep.SUSPEND: "borrowers are asked to trim their caches or suspended, and never stopped",
     ReclaimStep.TERM: "borrowers are asked with SIGTERM, and never killed",
 }
 """By the last reclaim step that the settings allow."""
@@ -85,19 +87,19 @@ def _find(state: State, gpu: Gpu, ask: Ask, now: float) -> tuple[str, Words]:
     if gpu.unmanaged:
         return "unmanaged", f"{format_bytes(gpu.unmanaged)} used outside gpushare"
     borrowers = [job for job in state.owners(gpu.id) if job.id != ask.job and state.loan(job, gpu.id)]
-    spared = [job for job in borrowers if state.is_left_alone(job)]
+    spared = [job for job in borrowers if job.is_left_alone]
     if spared:
         loan = format_bytes(sum(state.loan(job, gpu.id) for job in spared))
         names = joined(" and ", (visibility.name(job.spec) for job in spared))
         return "left_alone", words(f"{loan} on loan to ", names, ", whose program belongs to another user than the job")
-    protected = [job for job in borrowers if now - job.since < job.spec.min_run_time]
+    protected = [job for job in borrowers if now < state.protected_until(job)]
     if protected:
         loan = format_bytes(sum(state.loan(job, gpu.id) for job in protected))
         names = joined(" and ", (visibility.name(job.spec) for job in protected))
-        over = format_duration(round(max(job.since + job.spec.min_run_time for job in protected) - now, 1))
-        return "protected", words(
-            f"{loan} on loan to ", names, f", protected by its minimum run time for another {over}"
-        )
+        by_time = any(now < job.since + job.spec.min_run_time for job in protected)
+        why = "by its minimum run time" if by_time else "because it has just started or resumed"
+        over = format_duration(round(max(map(state.protected_until, protected)) - now, 1))
+        return "protected", words(f"{loan} on loan to ", names, f", protected {why} for another {over}")
     if state.policy.last_step != ReclaimStep.KILL:
         return "policy", f"this node's settings: {NO_FURTHER[state.policy.last_step]}"
     return "late", "borrowers that could not be asked any sooner"

@@ -6,6 +6,7 @@ The sums are by the `used` words as last read. Contexts on a type of GPU that ha
 
 from __future__ import annotations
 
+from gpushared.core import suspend
 from gpushared.core.model import UNIT, Ask, Gpu, Job, Share, whole_units
 from gpushared.core.transaction import Transaction
 
@@ -18,7 +19,8 @@ def in_order(tx: Transaction, gpu: Gpu) -> list[Ask]:
     """
     promised: dict[str, int] = {}
     guessed: dict[str, int] = {}
-    asks = sorted(gpu.asks.values(), key=lambda ask: ask.order)
+    waiting = (ask for ask in gpu.asks.values() if not suspend.is_held_back(tx.state, ask))
+    asks = sorted(waiting, key=lambda ask: ask.order)
     for ask in asks:
         _mark(tx, gpu, ask, promised.get(ask.job, 0), guessed.get(ask.job, 0))
         if ask.claim:

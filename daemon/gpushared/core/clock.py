@@ -5,7 +5,7 @@ The next wake is computed from the state after each event and is stored nowhere 
 
 from __future__ import annotations
 
-from gpushared.core import admission_queue, reservations
+from gpushared.core import admission_queue, hook_events, hooks, reservations, resume, suspend, suspend_events
 from gpushared.core.events import TimePassed
 from gpushared.core.model import Gpu
 from gpushared.core.state import State
@@ -19,10 +19,11 @@ def next_wake(state: State) -> float | None:
     """
     times = [waiting.until for waiting in state.queue.values()]
     times += [one.until for one in state.reservations.values() if one.until is not None]
+    times += [*resume.wakes(state), *hooks.wakes(state)]
     for gpu in state.gpus.values():
         if gpu.health.lost:
             continue  # no memory of it comes back, and no ask waits for it
-        if gpu.asks:
+        if any(not suspend.is_held_back(state, ask) for ask in gpu.asks.values()):
             times.append(state.polled_at + state.policy.poll)
         if _has_job_over_limit(state, gpu):
             times.append(max(state.polled_at, gpu.seen_at) + state.policy.shrink)
@@ -44,6 +45,8 @@ def time_passed(tx: Transaction, _event: TimePassed) -> None:
         overdue = gpu.asks or tx.now >= _sample_at(tx.state, gpu)
         if (gpu.returning and overdue) or (gpu.guessed and tx.now >= gpu.sampled_at + tx.policy.provisional_apart):
             tx.sample(gpu)
+    suspend_events.deadlines_over(tx)
+    hook_events.deadlines_over(tx)
     reservations.end_those_over(tx)
     admission_queue.admit_waiting(tx)
 

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import Quantity
 from gpushared.core.health_issues import HealthIssue
+
+Whereabouts = Literal["running", "suspended", "failed", "unknown"]
+"""Of all processes of a job: as the driver says."""
 
 
 class Event:
@@ -64,6 +68,26 @@ class JobSubmitted(Event):
     """Seconds for which it has queued already, as far as an earlier core knew."""
 
 
+class SuspendedBefore(NamedTuple):
+    """What a later daemon has to know of a suspension."""
+
+    gpu: str
+    age: float
+    """Seconds since it was suspended."""
+    held: bool
+
+
+class AsleepBefore(NamedTuple):
+    """What a later daemon has to know of a job whose relief hook was called."""
+
+    age: float
+    """Seconds since then."""
+    had: Mapping[str, int]
+    """By GPU: bytes that it used then."""
+    allocated: Mapping[str, int]
+    """Of these its allocations."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobRestored(Event):
     """A job that an earlier daemon had admitted, on these GPUs: it keeps its place."""
@@ -77,6 +101,10 @@ class JobRestored(Event):
     """False: its wrapper has said that it is over, and processes of its own still lived."""
     saved: float | None = None
     """Seconds since it said that its work is saved; None: it never has."""
+    suspended: SuspendedBefore | None = None
+    """It was suspended when the earlier daemon wrote its notes."""
+    asleep: AsleepBefore | None = None
+    """Its relief hook had been called, and its resume hook had not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +257,15 @@ class UsedSeen(Event):
     """Process -> calls that have asked for credit and have neither used it nor given up."""
     ending: frozenset[int] = frozenset()
     """Of the processes that NodeState.watched() names, those that have ended or are ending. ProcessGone follows."""
+    pinned: Mapping[int, str] = field(default_factory=dict)
+    """Processes that hold memory which cannot leave the GPU, and what it is."""
+    host_available: int | None = None
+    """Bytes of host memory that could be used without swapping; None: not read."""
     moving: frozenset[int] = frozenset()
     """Of these processes, those that took or freed memory while the words were read one after the other. Memory that
     one freed and another took may be counted twice."""
+    closed: frozenset[int] = frozenset()
+    """Processes that say that they have no context on the GPU. Their word of that may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +289,8 @@ class Unmet(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
-    """A process that belongs to a job and has no page: the shim is not in it."""
+class Unhooked:
+    """A process that belongs to a job and has no page: the library is not in it."""
 
     job: str
     command: str
@@ -273,7 +307,7 @@ class MemorySampled(Event):
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
     """Process -> used, for the processes whose word did not change while the sample was taken."""
-    strays: Mapping[int, Stray] = field(default_factory=dict)
+    unhooked: Mapping[int, Unhooked] = field(default_factory=dict)
     """By process id: those without a page that were started under a job."""
     busy: frozenset[int] | None = None
     """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
@@ -293,6 +327,65 @@ class LeftAlone(Event):
 @dataclass(frozen=True, slots=True)
 class Checkpointed(Event):
     """The job says that its work is saved now: its end would lose less."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspenderAnswered(Event):
+    """The process that asks the driver to suspend a job says where the job is now. All its processes are there, or it
+    is `failed`."""
+
+    job: str
+    number: int
+    """Of the Suspend or Resume; 0: it has just come, and was asked nothing."""
+    where: Whereabouts
+    problem: str = ""
+    """Why it did not do what it was asked to; of one that has just come: why it never can."""
+    seconds: float = 0.0
+    """That the driver has taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspenderGone(Event):
+    """That process has ended."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookAnswered(Event):
+    """The process that calls a job's hooks says how a call has ended."""
+
+    job: str
+    number: int
+    """Of the CallHook; 0: it has just come, and runs nothing."""
+    problem: str = ""
+    """Why it failed, as far as it knows; empty: it has ended well. What it gave is what the account says."""
+    seconds: float = 0.0
+    """That it has taken."""
+    wakes: bool = False
+    """Of one that has just come: there is a resume hook, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookRunnerGone(Event):
+    """That process has ended."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendWanted(Event):
+    """The job's user or an administrator wants it suspended, until it is told to resume. Answered by SuspendNoted or
+    SuspendRefused."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeWanted(Event):
+    """It may resume by itself again. Answered likewise."""
 
     job: str
 

@@ -3,7 +3,8 @@
     ok         nothing
     degraded   shown in status; a new job goes to another GPU if it fits there as well
     sick       no new job and no new loan. Claims are met as before: what was promised to a running job holds
-    lost       every ask is refused at once; within a request this counts as a broken guarantee ("gpu_lost")
+    lost       every ask is refused at once; within a request this counts as a broken guarantee ("gpu_lost"). When it is
+               back, nothing is granted before NVML has said what is in use: memory of dead processes may still be there
 
 Jobs on a GPU are told once when its state changes. No job is stopped for it: a program notices by itself that its GPU
 is lost, and on a sick GPU it may have hours of work to save.
@@ -43,6 +44,9 @@ def examined(tx: Transaction, gpu: Gpu, event: GpuExamined) -> None:
     health.found = event.issues
     if back or recovered:
         health.xids.clear()
+    if back:
+        gpu.back_since = tx.now
+        tx.sample(gpu)
     _conclude(tx, gpu)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gpushare.reasons import Reason, Words
 
@@ -157,6 +158,68 @@ class Trim(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class Suspend(Instruction):
+    """Have the job's suspender take the memory of these processes from the GPU; answer with SuspenderAnswered."""
+
+    job: str
+    number: int
+    processes: tuple[int, ...]
+    size: int
+    """Bytes."""
+    within: float
+    """Seconds, after which it must have taken its way back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Instruction):
+    """Have it put the memory back; answer with SuspenderAnswered."""
+
+    job: str
+    number: int
+    processes: tuple[int, ...]
+    size: int
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallHook(Instruction):
+    """Have the process that runs the job's hooks call one; answer with HookAnswered."""
+
+    job: str
+    number: int
+    hook: Literal["relief", "resume"]
+    gpu: str
+    size: int
+    """Bytes of the GPU that are wanted; of resume: that are kept free for it, on all its GPUs."""
+    within: float
+    """Seconds, after which it must have been ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate(Instruction):
+    """The job runs again: calls of these processes need no longer wait."""
+
+    job: str
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendNoted(Instruction):
+    """Answer SuspendWanted or ResumeWanted: what happens now."""
+
+    job: str
+    note: Words
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRefused(Instruction):
+    """Answer SuspendWanted or ResumeWanted: it cannot be done, and why."""
+
+    job: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate(Instruction):
     """SIGTERM to these processes of the job (its processes on GPUs), and tell its wrapper why."""
 
@@ -179,8 +242,8 @@ class Kill(Instruction):
 class Notify(Instruction):
     """Tell the job's wrapper something that its user should read.
 
-    kind: waiting | denied | changed | relieved, or the state that a GPU of it has come to: gpu_ok | gpu_degraded |
-    gpu_sick | gpu_lost.
+    kind: waiting | denied | changed | relieved | suspended | not_suspended | resumed | hook | hook_failed | awake, or
+    the state that a GPU of it has come to: gpu_ok | gpu_degraded | gpu_sick | gpu_lost.
     """
 
     job: str

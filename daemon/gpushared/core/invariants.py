@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.model import Gpu, Job
+from gpushared.core.sleep import SleepState
 from gpushared.core.state import State
+from gpushared.core.suspension import SuspendState
 
 
 class InvariantError(AssertionError):
@@ -32,8 +35,12 @@ def validate(state: State) -> None:
     _hold(waiting == set(state.asks), "an ask is known to a GPU or to the node, but not to both")
     for ask in state.asks.values():
         _hold(ask.process in state.processes, f"ask {ask.id} of a process that is gone")
-    non_lending = {job.id for job in state.jobs.values() if not job.spec.lend}
+    non_lending = {job.id for job in state.jobs.values() if job.lends_nothing}
     _hold(non_lending == set(state.non_lending), "the list of those who lend nothing is out of step")
+    suspended = {job.id for job in state.jobs.values() if job.suspension is not None}
+    _hold(suspended == set(state.suspended), "the list of suspended jobs is out of step")
+    asleep = {job.id for job in state.jobs.values() if job.sleep is not None}
+    _hold(asleep == set(state.asleep), "the list of jobs with a hook that was called is out of step")
     over_limit = {job.id for job in state.jobs.values() if job.excess}
     _hold(state.over_limit == over_limit, "the list of excesses is out of step")
 
@@ -93,11 +100,41 @@ def _validate_job(state: State, job: Job) -> None:
         _hold(committed <= limit, f"job {job.id} has more than its limit")
     for bounds in job.bounds.values():
         _hold(0 <= bounds.request <= bounds.limit, f"job {job.id}: request above limit")
+    _validate_suspension(state, job)
+    _validate_sleep(job)
     for reclaim in job.reclaims.values():
         # Invariant 5: a job that never borrows is never a victim.
         bounds = job.bounds[reclaim.gpu]
         _hold(reclaim.loan > 0, f"job {job.id} is a victim without a loan")
         _hold(reclaim.owner != job.id, f"job {job.id} is the victim of its own claim")
+
+
+def _validate_suspension(state: State, job: Job) -> None:
+    """All processes of a job are suspended, or none. None of them has credit then."""
+    one = job.suspension
+    parked = [share for process in job.processes for share in state.processes[process].shares.values() if share.parked]
+    _hold(one is not None or not parked, f"job {job.id} runs with memory that is not there")
+    if one is None:
+        return
+    for share in state.suspendable_shares(job, one.gpu):
+        if one.state is SuspendState.SUSPENDED:
+            _hold(share.parked is not None, f"job {job.id} is suspended in part")
+            _hold(share.credit == share.used == 0, f"job {job.id} is suspended with credit")
+        elif one.state is SuspendState.RESUMING:
+            _hold(share.parked is None, f"job {job.id} resumes without its memory")
+    step = {reclaim.step for reclaim in job.reclaims.values()}
+    _hold(not step or step == {ReclaimStep.SUSPEND}, f"job {job.id} is suspended and told to stop for its loan")
+
+
+def _validate_sleep(job: Job) -> None:
+    """A job whose hook runs is asked by nothing else."""
+    for reclaim in job.reclaims.values():
+        if reclaim.step is ReclaimStep.HOOK and not reclaim.answered:
+            asked = job.sleep is not None and job.sleep.state is SleepState.ASKED
+            _hold(asked, f"job {job.id} is asked by a hook that nobody runs")
+    if job.sleep is not None:
+        runs = job.sleep.deadline is not None
+        _hold(runs is (job.sleep.state is not SleepState.ASLEEP), f"job {job.id}: a hook without a deadline")
 
 
 def _hold(condition: bool, message: str) -> None:

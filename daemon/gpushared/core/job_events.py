@@ -7,6 +7,8 @@ from gpushared.core import admission, admission_queue, budget_change, lending, r
 from gpushared.core.events import BudgetChanged, Checkpointed, JobEnded, JobRestored, JobWithdrawn, LeftAlone
 from gpushared.core.instructions import BudgetRefused, JobClosed, Persist, Publish
 from gpushared.core.model import Bounds, Job
+from gpushared.core.sleep import Sleep, SleepState
+from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
 
 
@@ -26,10 +28,21 @@ def restored(tx: Transaction, event: JobRestored) -> None:
             found = Bounds(0, min(event.spec.limit.resolve(gpu.total), gpu.capacity))
         bounds[id] = found
     job = Job(event.job, event.spec, tx.now - event.age, bounds, open=event.open)
+    job.restored_at = tx.now
     job.active_at = tx.now  # nothing is known about the time without a daemon: do not call it idle
     if event.saved is not None:
         job.saved_at = tx.now - event.saved
     state.add_job(job)
+    before = event.suspended
+    if before is not None and before.gpu in bounds:
+        since = tx.now - before.age
+        state.set_suspension(job, Suspension(before.gpu, SuspendState.SUSPENDED, since, 0, 0, held=before.held))
+    if event.asleep is not None:
+        had, allocated = (
+            {gpu: amount for gpu, amount in of_old.items() if gpu in bounds}
+            for of_old in (event.asleep.had, event.asleep.allocated)
+        )
+        state.set_sleep(job, Sleep(SleepState.ASLEEP, tx.now - event.asleep.age, 0, had, allocated))
     tx.record("restored", "restored by a daemon that started again", job=job)
     for id in bounds:
         tx.emit(Publish(id))

@@ -27,7 +27,7 @@ from gpushared.core import ask_reasons, claims, health, reclaim, unconfirmed
 from gpushared.core.events import CreditAsked
 from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Revoke
-from gpushared.core.model import UNIT, Ask, Gpu, Share, whole_units
+from gpushared.core.model import UNIT, Ask, Gpu, Job, Share, whole_units
 from gpushared.core.published import figures, published
 from gpushared.core.state import State
 from gpushared.core.transaction import Transaction
@@ -39,16 +39,20 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
     answer_asks() would grant the same (a test compares both). No Ask is made, because nothing has to wait: a hundred
     programs may ask in the same moment, and the last of them waits for all the others.
     """
+    id = event.gpu
     process = state.processes.get(event.process)
-    share = process.shares.get(event.gpu) if process is not None else None
+    share = process.shares.get(id) if process is not None else None
     if share is None or event.driver_failed or event.again:
         return None
-    gpu, job = state.gpus[event.gpu], state.jobs[share.job]
-    if gpu.asks or gpu.under_reclaim or gpu.returning or not gpu.health.admits:
+    gpu, job = state.gpus[id], state.jobs[share.job]
+    if gpu.asks or gpu.under_reclaim or gpu.returning or not gpu.health.admits or job.suspension is not None:
         return None
     need = whole_units(event.size)
-    in_limit = job.bounds[gpu.id].limit - job.committed[gpu.id]
-    available = gpu.free - state.unlent(gpu.id, job)
+    in_limit = job.bounds[id].limit - job.committed[id]
+    kept_back = state.non_lending
+    if kept_back and state.asleep:
+        return None  # what is kept for a job that wakes counts for it, too; and one that sleeps may be looked at now
+    available = gpu.free - (state.unlent(id, job) if kept_back else 0)
     if need > in_limit or need > available:
         return None
     size = need + min(state.policy.chunk, in_limit - need, available - need) // UNIT * UNIT
@@ -57,8 +61,9 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
     share.granted.append(event.allocation or need)
     gpu.holds[share.process] = now
     state.change(share, credit=size)
-    shown = figures(state, gpu, job, share, available - size + state.lendable(gpu))
-    return [Granted(event.ask, event.process, gpu.id, size, shown), Publish(gpu.id)]
+    lent = available - size + (state.lendable(gpu) if kept_back else gpu.idle)
+    shown = figures(state, gpu, job, share, lent)
+    return [Granted(event.ask, event.process, id, size, shown), Publish(id)]
 
 
 def add_ask(tx: Transaction, ask: Ask) -> None:
@@ -107,6 +112,8 @@ class Room:
 def _room(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
     job = tx.state.jobs[ask.job]
     available = gpu.free - earmarked - tx.state.unlent(gpu.id, job)
+    if job.wakes_now:
+        available = max(available, min(gpu.free, job.kept(gpu.id)))  # it is not there for claims
     in_limit = tx.state.in_limit(job, gpu)
     if tx.now >= ask.deadline:
         in_limit += gpu.returning_of(job.id)  # a driver that is slow to free breaks no guarantee
@@ -122,7 +129,7 @@ def _try(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
         refusal = health.refusal(tx, gpu, ask)
         if refusal is not None:
             return _deny(tx, gpu, ask, refusal)
-    if ask.driver_failed and not ask.sampled:
+    if (ask.driver_failed or gpu.back_since is not None) and not ask.sampled:
         tx.sample(gpu)
         return False
     if not (ask.need or ask.attach or ask.driver_failed):
@@ -157,7 +164,7 @@ def _make_room_in_limit(tx: Transaction, gpu: Gpu, ask: Ask, missing: int) -> bo
     if missing <= idle + pending + coming:
         return False  # a moment later it is in use, or idle; or the driver frees it: a process of the job has ended
     unsure = claims.guess_of_own_context(tx, gpu, ask)
-    if unconfirmed.may_cover(tx, gpu, ask, missing - idle - coming - unsure):
+    if unconfirmed.may_cover(tx, gpu, ask, missing - idle - pending - coming - unsure):
         return False
     return _deny(tx, gpu, ask, ask_reasons.over_limit(tx, gpu, ask))
 
@@ -177,7 +184,7 @@ def _make_room_on_gpu(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> bool:
         _revoke(tx, gpu, missing, takeable)
         return False
     if not ask.claim:
-        if (gpu.returning or unconfirmed.strays(gpu.shares.values())) and not ask.sampled:
+        if (gpu.returning or unconfirmed.unhooked(gpu.shares.values())) and not ask.sampled:
             tx.sample(gpu)  # ended processes may have left free memory since
             return False
         return _deny(tx, gpu, ask, ask_reasons.not_free(tx, gpu, ask, room.available))
@@ -203,7 +210,7 @@ def _idle_first(tx: Transaction, gpu: Gpu, ask: Ask, others: list[Share]) -> lis
 def _takeable(state: State, gpu: Gpu, shares: Iterable[Share], held: Mapping[int, int]) -> list[tuple[Share, int]]:
     """What an ask may take of the idle credit of each of these shares now. The shares of a job that lends nothing give
     together what is above its request."""
-    above = {job.id: state.above_request(job, gpu.id) for job in state.non_lending.values() if gpu.id in job.bounds}
+    above = {job.id: job.above_own(gpu.id) for job in state.non_lending.values() if gpu.id in job.bounds}
     found = []
     for share in shares:
         most = max(0, share.idle - held.get(share.process, 0))
@@ -281,6 +288,15 @@ def _record_claim(tx: Transaction, gpu: Gpu, ask: Ask) -> None:
     how = "with nobody asked" if ask.step is ReclaimStep.REVOKE else f"by {rung}"
     text = f"claim of {format_bytes(ask.wanted)} on GPU {gpu.index} met after {waited:.2f} s, {how}"
     tx.record("claim_met", text, job=job, gpu=gpu.id, asked=ask.wanted, waited=waited, rung=rung)
+
+
+def take_idle(tx: Transaction, gpu: Gpu, job: Job, missing: int) -> None:
+    """Revoke so many bytes of others' idle credit that nobody is about to use, if there are as many: for a job that
+    resumes."""
+    others = [share for share in gpu.shares.values() if share.job != job.id]
+    takeable = _takeable(tx.state, gpu, others, tx.state.held(gpu, against_claims=False))
+    if missing <= sum(amount for _, amount in takeable):
+        _revoke(tx, gpu, missing, takeable)
 
 
 def _deny(tx: Transaction, gpu: Gpu, ask: Ask, reason: Reason) -> bool:

@@ -27,15 +27,19 @@ def take_sample(tx: Transaction, gpu: Gpu, sample: MemorySampled) -> None:
     """Correct the ledger of this GPU."""
     gpu.sampling = False
     gpu.sampled_at = tx.now
+    if gpu.back_since is not None and sample.begun is not None and sample.begun < gpu.back_since:
+        tx.sample(gpu)  # this one was taken while the GPU was lost
+    else:
+        gpu.back_since = None
     by_pid = sample.by_pid
     _note_activity(tx, gpu, sample)
     if by_pid is None:
-        _settle_by_totals(tx, gpu, sample)
+        _correct_by_total(tx, gpu, sample)
     else:
-        _settle_overheads(tx, gpu, sample, by_pid)
-        overuse.settle_strays(tx, gpu, sample, by_pid)
-        _settle_returning(tx, gpu, sample, by_pid)
-        _settle_unmanaged(tx, gpu, sample, by_pid)
+        _correct_overheads(tx, gpu, sample, by_pid)
+        overuse.correct_unhooked(tx, gpu, sample, by_pid)
+        _correct_returning(tx, gpu, sample, by_pid)
+        _correct_unmanaged(tx, gpu, sample, by_pid)
     for id in {share.job for share in gpu.shares.values()}:
         tx.state.note_excess(tx.state.jobs[id], gpu.id)
     gpu.excess = max(0, -gpu.free)
@@ -59,7 +63,7 @@ def _live_by_pid(tx: Transaction, gpu: Gpu) -> dict[int, Share]:
     return {tx.state.processes[process].pid: share for process, share in gpu.shares.items()}
 
 
-def _settle_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+def _correct_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
     coming_back = {entry.pid for entry in gpu.returning.values()}
     refused = Counter[int]()  # bytes that are charged although the driver refused them: NVML does not show them
     for ask in gpu.asks.values():
@@ -70,6 +74,10 @@ def _settle_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: 
         if used is None:
             continue
         tx.state.see(share, used)
+        if share.parked is not None:
+            used = 0
+        elif tx.state.jobs[share.job].suspension is not None:
+            continue  # its memory leaves or returns just now
         pid = tx.state.processes[share.process].pid
         measured = by_pid.get(pid)
         if pid in coming_back:
@@ -77,12 +85,12 @@ def _settle_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: 
             target = share.overhead
         elif measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
-            young = share.attached and _young(tx, share)
+            young = share.attached and not share.measured and _young(tx, share)
             target = share.overhead if young else 0
             if not young:
                 gpu.guessed.discard(share.process)
         else:
-            target = _settled(tx, gpu, share, whole_units(max(0, measured - (used - refused[share.process]))))
+            target = _corrected(tx, gpu, share, whole_units(max(0, measured - (used - refused[share.process]))))
         if target != share.overhead:
             tx.state.change(share, overhead=target - share.overhead)
 
@@ -91,7 +99,7 @@ def _young(tx: Transaction, share: Share) -> bool:
     return tx.now - share.since < tx.policy.settling
 
 
-def _settled(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
+def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
     """What to charge for a context that costs `found` bytes by NVML.
 
     A higher cost counts at once. A lower one counts after NVML has shown no more for a while: memory that a call is
@@ -131,7 +139,7 @@ def take_for_measured(gpu: Gpu, shares: Iterable[Share]) -> None:
         gpu.guessed.discard(share.process)
 
 
-def _settle_returning(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+def _correct_returning(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
     """Memory of ended processes that NVML no longer shows is free. A sample that began before a process ended may be
     older than the process's last allocation, so it does not count."""
     if not gpu.returning:
@@ -158,7 +166,7 @@ def _record_returned(tx: Transaction, gpu: Gpu, entry: Returning) -> None:
     tx.record("returned", text, job=job, gpu=gpu.id, amount=entry.amount, seconds=seconds)
 
 
-def _settle_unmanaged(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+def _correct_unmanaged(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
     """Unmanaged memory: other processes', and what the device has in use beyond all processes that NVML lists."""
     ours = set(_live_by_pid(tx, gpu)) | {entry.pid for entry in gpu.returning.values()}
     foreign = sum(amount for pid, amount in by_pid.items() if pid not in ours)
@@ -181,7 +189,7 @@ def set_unmanaged(tx: Transaction, gpu: Gpu, amount: int) -> None:
     gpu.unmanaged = amount
 
 
-def _settle_by_totals(tx: Transaction, gpu: Gpu, sample: MemorySampled) -> None:
+def _correct_by_total(tx: Transaction, gpu: Gpu, sample: MemorySampled) -> None:
     """If NVML attributes no memory to processes, there is only the device's total, and guessed overheads stay.
 
     Memory of ended processes counts as free when the device has no more in use than the living processes account for.
@@ -211,6 +219,7 @@ def work_off(tx: Transaction, gpu: Gpu) -> None:
     """Take idle credit back from jobs over their limit, and from all if the GPU is over its capacity."""
     if gpu.revoking:
         return
+    tx.state.work_off_excess()  # what was given back in this turn is not taken once more
     taken: dict[int, int] = {}
     for id in sorted(tx.state.over_limit):
         job = tx.state.jobs[id]

@@ -16,6 +16,8 @@ from gpushared.core.health_issues import Health
 from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Record
 from gpushared.core.pressure import PressureClock
+from gpushared.core.sleep import Sleep, SleepState
+from gpushared.core.suspension import Parked, Suspension
 
 UNIT = 512
 """Credit is counted in units of so many bytes (shim/credit.h)."""
@@ -64,8 +66,14 @@ class Share:
     """Its process has ended, or is in its exit: nothing of this is in use much longer."""
     moving: bool = False
     """It took or freed memory while the words were last read: their sum may be wrong."""
+    closed: bool = False
+    """Its process says that it has no context here."""
     trim: TrimSeen | None = None
     """As last seen in the page; None: the process cannot be asked to trim."""
+    pinned: str = ""
+    """As last seen in the page: memory that cannot leave the GPU, so that the process cannot be suspended."""
+    parked: Parked | None = None
+    """Its job is suspended: it has nothing on the GPU now, and this is what it had."""
     granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))
     """What each of its last calls was granted and may not have taken yet: counts while the process is in Gpu.holds."""
 
@@ -101,20 +109,20 @@ class Process:
 
 @dataclass(slots=True)
 class Reclaim:
-    """A job that has been asked (trim, SIGTERM) or made (SIGKILL) to give memory of one GPU back."""
+    """A job that has been asked (trim, hook, SIGTERM) or made (SIGKILL) to give memory of one GPU back."""
 
     job: str
     gpu: str
     step: ReclaimStep
     since: float
     deadline: float
-    """The end of the trim or of the grace. The next step follows if the memory is still missing then."""
+    """The end of the trim, of the hook or of the grace. The next step follows if the memory is still missing then."""
     reason: Reason
     owner: str
     asked: int
     loan: int
-    trimmed: bool = False
-    """Its trim is over: it has done what it could, or has not answered."""
+    answered: bool = False
+    """Its trim or hook is over: it has done what it could, or has not answered."""
     killed_at: float | None = None
     given_up: bool = False
     """Killed, and it does not end: its memory is no longer expected back."""
@@ -153,10 +161,57 @@ class Job:
     gpushare."""
     left_alone: set[int] = field(default_factory=set)
     """Its processes that belong to another user: as long as one of them is there, the job is not stopped."""
-    strays_told: dict[str, str] = field(default_factory=dict)
+    unhooked_told: dict[str, str] = field(default_factory=dict)
     """Processes without a page that it has been told of -> the GPU."""
+    suspension: Suspension | None = None
+    suspender: bool = False
+    """A process of its user is there that asks the driver to suspend it."""
+    unsuspendable: str = ""
+    """Why that process says it cannot."""
+    suspend_failed: tuple[float, str] | None = None
+    """When it could not be suspended for the last time, and why."""
+    resumed_at: float = float("-inf")
+    sleep: Sleep | None = None
+    hook: bool = False
+    """The process of its user that calls its hooks is there."""
+    wakes: bool = False
+    """It has a resume hook, too."""
+    hooked_at: float = float("-inf")
+    """When its relief hook was last called."""
+    hook_failed: tuple[float, str] | None = None
+    """When its relief hook gave nothing for the last time, and why."""
+    restored_at: float = float("-inf")
+    """When this daemon has taken it over from an earlier one."""
     refusals: int = 0
     story: list[Record] = field(default_factory=list)
+
+    @property
+    def lends_nothing(self) -> bool:
+        """It does not want to, is suspended, or its relief hook was called: what is free of its request is kept."""
+        return not self.spec.lend or self.suspension is not None or self.sleep is not None
+
+    @property
+    def is_left_alone(self) -> bool:
+        return not self.left_alone.isdisjoint(self.processes)
+
+    @property
+    def wakes_now(self) -> bool:
+        """Its resume hook runs."""
+        return self.sleep is not None and self.sleep.state is SleepState.WAKING
+
+    def own(self, gpu: str) -> int:
+        """Bytes of the GPU that are its own now: its request; while its resume hook runs, all that it had."""
+        bounds = self.bounds[gpu]
+        had = self.sleep.had.get(gpu, 0) if self.sleep is not None and self.wakes_now else 0
+        return max(bounds.request, min(had, bounds.limit))
+
+    def kept(self, gpu: str) -> int:
+        """Bytes of its own that it has not taken: if it lends nothing, only it may take them."""
+        return max(0, self.own(gpu) - self.committed.get(gpu, 0))
+
+    def above_own(self, gpu: str) -> int:
+        """Bytes that are committed to it there beyond its own."""
+        return max(0, self.committed.get(gpu, 0) - self.own(gpu))
 
 
 @dataclass(slots=True)
@@ -297,6 +352,8 @@ class Gpu:
     """When the words were last read."""
     sampled_at: float = -1.0
     """When NVML was last asked."""
+    back_since: float | None = None
+    """It was lost and is back: what is in use on it is known again by a sample that was begun after this moment."""
     some: PressureClock = field(default_factory=PressureClock)
     """Runs while a claim waits here,"""
     full: PressureClock = field(default_factory=PressureClock)
@@ -318,9 +375,11 @@ class Gpu:
 
     @property
     def free(self) -> int:
-        """By the ledger; below zero when measured memory has outgrown the capacity."""
+        """By the ledger; below zero when measured memory has outgrown the capacity. Nothing, while that is unknown."""
         free = self.capacity - self.committed - self.unmanaged
-        return free - self.returning_total if self.returning else free
+        if self.returning:
+            free -= self.returning_total
+        return free if self.back_since is None else min(free, 0)
 
     @property
     def idle(self) -> int:
@@ -339,6 +398,20 @@ class Counters:
     trimmed_bytes: int = 0
     terms: int = 0
     kills: int = 0
+    suspends: int = 0
+    suspended_bytes: int = 0
+    """Taken from GPUs by suspending."""
+    resumes: int = 0
+    suspend_failures: Counter[str] = field(default_factory=Counter)
+    """By what failed: suspend or resume."""
+    hooks: int = 0
+    """Calls of relief hooks."""
+    hook_bytes: int = 0
+    """That these have given back."""
+    wakes: int = 0
+    """Jobs that are awake again."""
+    hook_failures: Counter[str] = field(default_factory=Counter)
+    """By hook: relief or resume."""
     relieved: int = 0
     """Victims that gave back in time, or were no longer needed."""
     claims: int = 0

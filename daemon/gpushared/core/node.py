@@ -10,6 +10,9 @@ What an event changes is in a module for each noun (the table in `NodeState`). T
     planner.py         which borrowers give back
     blockers.py        what stands in the way of a claim
     wait_report.py     who waits for what, and what would end it
+    suspend.py         which jobs can be suspended
+    hooks.py           which jobs are asked for memory by their hooks
+    resume.py          which job that is suspended or asleep gets its memory back next, and when
     measure.py         what NVML corrects
     budget_change.py   how a running job's budget changes
     health.py          what follows from a GPU's health
@@ -30,6 +33,7 @@ from gpushared.core import (
     budget_change,
     clock,
     gpu_events,
+    hook_events,
     invariants,
     job_events,
     lending,
@@ -37,6 +41,8 @@ from gpushared.core import (
     persistence,
     process_events,
     reservations,
+    resume,
+    suspend_events,
     unconfirmed,
     wait_report,
 )
@@ -91,6 +97,12 @@ class NodeState:
             on.ReservationAsked: reservations.ask,
             on.ReservationRestored: reservations.restore,
             on.ReservationEnded: _reservation_ended,
+            on.SuspenderAnswered: suspend_events.answered,
+            on.SuspenderGone: suspend_events.gone,
+            on.HookAnswered: hook_events.answered,
+            on.HookRunnerGone: hook_events.gone,
+            on.SuspendWanted: suspend_events.suspend_wanted,
+            on.ResumeWanted: suspend_events.resume_wanted,
             on.TimePassed: clock.time_passed,
         }
 
@@ -104,6 +116,8 @@ class NodeState:
         tx = Transaction(self.state, now)
         self._handlers[type(event)](tx, event)
         self.state.work_off_excess()
+        if self.state.suspended or self.state.asleep:
+            resume.resume_those_that_fit(tx)
         for gpu in self.state.gpus.values():
             if gpu.asks or gpu.some.running:
                 observations.note_pressure(gpu, self._now)
@@ -212,6 +226,8 @@ class NodeState:
                 now - job.since,
                 job.open,
                 now - job.saved_at if job.saved_at >= job.since else None,
+                persistence.suspended_before(job, now),
+                persistence.asleep_before(job, now),
             )
             for job in self.state.jobs.values()
         ]
@@ -267,6 +283,11 @@ class NodeState:
     @property
     def reservations(self) -> Mapping[str, Reservation]:
         return self.state.reservations
+
+    @property
+    def suspended_jobs(self) -> Mapping[str, Job]:
+        """Those with a suspension, of whatever state."""
+        return self.state.suspended
 
     @property
     def counters(self) -> Counters:

@@ -21,7 +21,9 @@ def used_seen(tx: Transaction, event: UsedSeen) -> None:
         if share is None:
             continue
         share.trim = event.trims.get(process)
+        share.pinned = event.pinned.get(process, "")
         share.ending, share.moving = process in event.ending, process in event.moving
+        share.closed = process in event.closed
         if process in gpu.holds:
             answered = event.asking.get(process, 0) - unanswered[process]
             if answered <= 0 or tx.now >= gpu.holds[process] + tx.policy.hold:
@@ -30,6 +32,8 @@ def used_seen(tx: Transaction, event: UsedSeen) -> None:
                 share.granted.popleft()  # calls take their credit in about the order of the answers
         if tx.state.see(share, used):
             tx.state.jobs[share.job].active_at = tx.now
+    if event.host_available is not None:
+        tx.state.host_available = event.host_available
     claims.measure_asks(tx, gpu)
     for ask in gpu.asks.values():
         ask.looked, ask.verified = True, ask.closely

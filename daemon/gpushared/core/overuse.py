@@ -1,11 +1,11 @@
 """Overuse: memory that a job uses beyond its credit. NVML shows it, and `on_breach` in the settings says what follows.
 
-The shim keeps programs within their credit, with two exceptions. A process of the job may have no page (a static or
-setuid program): a *stray*. Or the page does not say what the process uses (it was edited, or no hook saw the memory):
-NVML then shows more overhead. The next sample finds both.
+The library keeps programs within their credit, with two exceptions. A process of the job may have no page (a static or
+setuid program): it is *unhooked*. Or the page does not say what the process uses, because it was edited or no hook saw
+the memory: NVML then shows more overhead. The next sample finds both.
 
-    warn   the processes are named; a stray is not charged to its job, like any unmanaged program
-    deny   strays are charged to their job, which cannot grow as long as it is above its limit
+    warn   the processes are named; an unhooked process is not charged to its job, like any unmanaged program
+    deny   unhooked processes are charged to their job, which cannot grow as long as it is above its limit
     kill   as deny; and a job that stays above its limit for a second is stopped
 """
 
@@ -22,13 +22,13 @@ from gpushared.core.model import Gpu, Job, Process, Share, whole_units
 from gpushared.core.transaction import Transaction
 
 
-def stray_id(pid: int) -> int:
+def unhooked_id(pid: int) -> int:
     """The id of its share: negative, because the ids of pages are not."""
     return -pid
 
 
-def settle_strays(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
-    """Give each stray a share of its job: all overhead, of the size that NVML shows.
+def correct_unhooked(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapping[int, int]) -> None:
+    """Give each unhooked process a share of its job: all overhead, of the size that NVML shows.
 
     A program may have become another (exec) under the same pid. Memory of the earlier program that is on its way back
     is not charged to the new one, unless it does not come back in time.
@@ -38,35 +38,35 @@ def settle_strays(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid: Mapp
     for entry in gpu.returning.values():
         if tx.now - entry.since <= tx.policy.unkillable_after:
             coming_back[entry.pid] = coming_back.get(entry.pid, 0) + entry.amount
-    charged = {} if tx.policy.on_breach == "warn" else sample.strays
-    for process in [one for one in gpu.shares if one < 0]:
-        share = gpu.shares[process]
-        if charged.get(state.processes[process].pid) is None:
+    charged = {} if tx.policy.on_breach == "warn" else sample.unhooked
+    for id in [one for one in gpu.shares if one < 0]:
+        share = gpu.shares[id]
+        if charged.get(state.processes[id].pid) is None:
             _drop(tx, share)
     for one in state.jobs.values():
         one.observed.pop(gpu.id, None)
-    for pid, stray in sample.strays.items():
-        job = state.jobs.get(stray.job)
+    for pid, process in sample.unhooked.items():
+        job = state.jobs.get(process.job)
         if job is None or gpu.id not in job.bounds:
             continue
         amount = whole_units(max(0, by_pid.get(pid, 0) - coming_back.get(pid, 0)))
         if job.spec.observe:
             job.observed[gpu.id] = job.observed.get(gpu.id, 0) + amount
             continue
-        known = gpu.shares.get(stray_id(pid))
+        known = gpu.shares.get(unhooked_id(pid))
         if known is None and not amount:
             continue
         if known is not None:
             state.change(known, overhead=amount - known.overhead)
         elif pid in charged:
-            owner = state.processes.get(stray_id(pid)) or _join(tx, job, pid, stray.command)
+            owner = state.processes.get(unhooked_id(pid)) or _join(tx, job, pid, process.command)
             state.add_share(Share(owner.id, job.id, gpu.id, tx.now, overhead=amount, measured=True))
         if known is None:
-            _tell_of_stray(tx, gpu, job, visibility.program(job.spec.uid, stray.command, pid), amount)
+            _tell_of_unhooked(tx, gpu, job, visibility.program(job.spec.uid, process.command, pid), amount)
 
 
 def _join(tx: Transaction, job: Job, pid: int, command: str) -> Process:
-    process = tx.state.processes[stray_id(pid)] = Process(stray_id(pid), job.id, pid, command, tx.now)
+    process = tx.state.processes[unhooked_id(pid)] = Process(unhooked_id(pid), job.id, pid, command, tx.now)
     job.processes.add(process.id)
     return process
 
@@ -84,10 +84,10 @@ def _drop(tx: Transaction, share: Share) -> None:
         del state.processes[process.id]
 
 
-def _tell_of_stray(tx: Transaction, gpu: Gpu, job: Job, who: Mention, amount: int) -> None:
-    if job.strays_told.get(who.own) == gpu.id:
+def _tell_of_unhooked(tx: Transaction, gpu: Gpu, job: Job, who: Mention, amount: int) -> None:
+    if job.unhooked_told.get(who.own) == gpu.id:
         return
-    job.strays_told[who.own] = gpu.id
+    job.unhooked_told[who.own] = gpu.id
     counted = "it is not counted" if tx.policy.on_breach == "warn" else "it is counted against the job's limit"
     reason = Reason(
         Code.BREACH,
@@ -96,8 +96,8 @@ def _tell_of_stray(tx: Transaction, gpu: Gpu, job: Job, who: Mention, amount: in
         f"a static or setuid program cannot be kept to a budget; {counted}",
         {"process": who, "amount": amount, "gpu": gpu.id, "job": job.id},
     )
-    tx.record_reason("stray", reason, job=job, gpu=gpu.id)
-    tx.emit(Notify(job.id, "stray", reason))
+    tx.record_reason("unhooked", reason, job=job, gpu=gpu.id)
+    tx.emit(Notify(job.id, "unhooked", reason))
 
 
 def check(tx: Transaction, gpu: Gpu) -> None:

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from gpushare.job_spec import OPTIONS, JobSpec, Option
 from gpushare.quantity import Kind, Quantity
 from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
-from gpushared.core.events import JobRestored, ReservationRestored
+from gpushared.core.events import AsleepBefore, JobRestored, ReservationRestored, SuspendedBefore
 from gpushared.core.model import Job, Reservation
 from gpushared.core.state import State
+from gpushared.core.suspension import SuspendState
 
 
 def take(state: State, now: float) -> dict[str, Any]:
@@ -49,7 +50,40 @@ def take_job(job: Job) -> dict[str, Any]:
         "since": job.since,
         "open": job.open,
         "saved": job.saved_at if job.saved_at >= job.since else None,
+        "suspended": _take_suspension(job),
+        "asleep": _take_sleep(job),
     }
+
+
+def key_of(job: Job) -> tuple[object, ...]:
+    """Changes when its note does, and is made in less time."""
+    return (
+        *(job.spec, job.open, job.saved_at, tuple(job.bounds)),
+        *(suspended_before(job, 0.0), asleep_before(job, 0.0)),
+    )
+
+
+def suspended_before(job: Job, now: float) -> SuspendedBefore | None:
+    """None for one that is on its way, too: its suspender will say where the job is."""
+    one = job.suspension
+    if one is None or one.state is SuspendState.SUSPENDING:
+        return None
+    return SuspendedBefore(one.gpu, now - one.since, one.held)
+
+
+def _take_suspension(job: Job) -> dict[str, Any] | None:
+    one = suspended_before(job, 0.0)
+    return None if one is None else {"gpu": one.gpu, "since": -one.age, "held": one.held}
+
+
+def asleep_before(job: Job, now: float) -> AsleepBefore | None:
+    one = job.sleep
+    return None if one is None else AsleepBefore(now - one.since, dict(one.had), dict(one.allocated))
+
+
+def _take_sleep(job: Job) -> dict[str, Any] | None:
+    one = asleep_before(job, 0.0)
+    return None if one is None else {"since": -one.age, "had": one.had, "allocated": one.allocated}
 
 
 def spec_to_note(spec: JobSpec) -> dict[str, Any]:
@@ -112,9 +146,29 @@ def restore(notes: Mapping[str, Any], odd: Odd = refuse) -> list[JobRestored]:
             max(0.0, now - number(one.get("since"))),
             flag(one.get("open")),
             None if saved is None else max(0.0, now - number(saved)),
+            _suspended_before(one.get("suspended"), now),
+            _asleep_before(one.get("asleep"), now),
         )
 
     return _each(_list(notes, "jobs"), "job", read, odd)
+
+
+def _suspended_before(note: object, now: float) -> SuspendedBefore | None:
+    if note is None:
+        return None
+    found = mapping(note)
+    age = max(0.0, now - number(found.get("since")))
+    return SuspendedBefore(text(found.get("gpu")), age, flag(found.get("held")))
+
+
+def _asleep_before(note: object, now: float) -> AsleepBefore | None:
+    if note is None:
+        return None
+    found = mapping(note)
+    had, allocated = (
+        {gpu: count(amount) for gpu, amount in mapping(found.get(name)).items()} for name in ("had", "allocated")
+    )
+    return AsleepBefore(max(0.0, now - number(found.get("since"))), had, allocated)
 
 
 def restore_reservations(notes: Mapping[str, Any], since: float, odd: Odd = refuse) -> list[ReservationRestored]:

@@ -29,6 +29,27 @@ class Policy:
     """What the driver may need to free the memory of killed processes: a grace ends so long before the claim's time."""
     last_step: ReclaimStep = ReclaimStep.KILL
     """How far a reclaim may go."""
+    suspend_memory: int = 2**60
+    """The most host memory that suspended jobs take together."""
+    suspend_rate: int = 2 * GIB
+    """Bytes a second that leave a GPU, until this daemon has seen it."""
+    suspend_least: float = 2.0
+    """The least time that a suspender has for its work; more for more memory."""
+    suspend_again: float = 60.0
+    """So long a job that could not be suspended is not tried again."""
+    hook: float = 20.0
+    """The most seconds for a relief hook; less if a claim must be met before."""
+    hook_resume: float = 10.0
+    """The most seconds for a resume hook: so long what the job had is kept free for it."""
+    hook_again: float = 60.0
+    """So long a relief hook that gave nothing is not called again."""
+    suspender_comes: float = 5.0
+    """So long after its start, or the daemon's, a job that may be suspended, or has a hook, is not stopped: the process
+    that does it will come."""
+    resume_runs: float = 5.0
+    """After it has resumed, a job is neither suspended nor stopped for so long."""
+    resume_retry: float = 1.0
+    """The pause after a failure to resume; it doubles with each, to a minute."""
     poll: float = 0.02
     """How often words and NVML are looked at while a claim waits."""
     shrink: float = 0.1

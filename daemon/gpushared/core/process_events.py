@@ -38,6 +38,9 @@ def restored(tx: Transaction, event: ProcessRestored) -> None:
         attached = seen.overhead > 0  # a closed context is not charged; a new one will be
         share = Share(event.process, job.id, gpu.id, tx.now, credit, seen.used, seen.overhead, attached)
         state.add_share(share)
+        if job.suspension is not None and job.suspension.gpu == gpu.id:
+            job.suspension.host += share.usage
+            state.park(share)
         state.note_excess(job, gpu.id)
         tx.emit(Publish(gpu.id))
 
@@ -60,6 +63,9 @@ def gone(tx: Transaction, event: ProcessGone) -> None:
         touched.append(gpu)
     job.processes.discard(process.id)
     del state.processes[process.id]
+    if job.suspension is not None and not state.suspendable_shares(job, job.suspension.gpu):
+        state.set_suspension(job, None)
+        tx.emit(Persist())
     for gpu in touched:
         if not state.has_share(job, gpu.id):
             reclaim_steps.gone(tx, gpu, job)
@@ -77,12 +83,14 @@ def detached(tx: Transaction, event: Detached) -> None:
     state = tx.state
     process = state.processes.get(event.process)
     share = process.shares.get(event.gpu) if process else None
-    if process is None or share is None or not share.attached:
+    if process is None or share is None or not (share.attached or share.overhead):
         return
     gpu = state.gpus[event.gpu]
     share.attached = False
     gpu.guessed.discard(share.process)
     state.see(share, event.used)
+    if share.parked is not None:
+        share.parked.overhead = 0
     overhead = share.overhead
     state.change(share, overhead=-overhead)
     _expect_back(tx, gpu, share, process.pid, overhead)

@@ -23,14 +23,17 @@ def published(state: State, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, 
         if job.id not in lent:
             lent[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job) + lendable
         found[process] = figures(state, gpu, job, share, lent[job.id])
+        if share.parked is not None:
+            found[process].overhead = share.parked.overhead  # a later daemon reads it in the page
     return found
 
 
 def figures(state: State, gpu: Gpu, job: Job, share: Share, lent: int) -> Published:
     """`lent`: bytes that are free for its job, or idle in any share of the GPU."""
-    bounds, usage, idle = job.bounds[gpu.id], job.usage[gpu.id], share.idle
+    id, idle, health = gpu.id, share.idle, gpu.health
+    bounds, usage = job.bounds[id], job.usage[id]
     committed = usage + idle  # idle credit of the job's other processes would be taken for it
-    lent = lent - (idle if job.spec.lend else state.revocable(share)) if gpu.health.admits else 0
+    lent = lent - (state.revocable(share) if state.non_lending else idle) if health.admits else 0
     in_limit = bounds.limit - committed - (gpu.returning_of(job.id) if gpu.returning else 0)
-    grantable = 0 if gpu.health.lost else max(0, min(in_limit, max(bounds.request - committed, lent)))
+    grantable = 0 if health.lost else max(0, min(in_limit, max(bounds.request - committed, lent)))
     return Published(grantable, bounds.limit, bounds.request, share.overhead, usage)

@@ -2,11 +2,14 @@
 
 Idle credit is revoked before anything here runs (lending.py). The other reclaim steps, in order:
 
-    trim   the program's allocators give back memory that they only keep; no job loses anything
-    term   SIGTERM to all processes of a victim; it may free memory, or write a checkpoint and end
-    kill   SIGKILL when its grace is over and the memory is still missing
+    trim     the program's allocators give back memory that they only keep; no job loses anything
+    hook     a command or URL of the job's user has the program give memory back (hooks.py)
+    suspend  the program stops, and all its memory goes to host memory until there is room again (suspend.py)
+    term     SIGTERM to all processes of a victim; it may free memory, or write a checkpoint and end
+    kill     SIGKILL when its grace is over and the memory is still missing
 
-A job may exclude trim or term (`--on-reclaim`), never kill: otherwise its loan could never be taken back.
+A job has to choose hook and suspend. It may exclude trim or term (`--on-reclaim`), never kill: otherwise its loan
+could never be taken back.
 
 The rules. Each holds at the moment of action, on words read at that moment:
 
@@ -17,6 +20,9 @@ The rules. Each holds at the moment of action, on words read at that moment:
   priority is stopped.
 * Jobs that have been told to stop count first, at any priority: to tell others as well would harm both.
 * No job is stopped while a trim may still be enough. No claim waits for trims longer than the trim time.
+* No job is suspended or stopped while a hook may still be enough. No claim waits for hooks so long that there is no
+  grace left.
+* No job is stopped for what jobs that can be suspended would give back. Memory that is just leaving counts as covered.
 * No job is stopped on an old sample: memory outside gpushare may have come back, or exceed all loans.
 * A victim that has given back, or is no longer needed, is not stopped.
 * Memory on its way back counts as covered; it counts as free only when NVML shows it free.
@@ -31,9 +37,9 @@ from collections.abc import Sequence
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import blockers, planner, reclaim_steps, unconfirmed
+from gpushared.core import blockers, hook_steps, hooks, planner, reclaim_steps, suspend, unconfirmed
 from gpushared.core.events import LeftAlone
-from gpushared.core.model import Ask, Gpu, Job, Share
+from gpushared.core.model import UNIT, Ask, Gpu, Job, Share
 from gpushared.core.transaction import Transaction
 
 
@@ -71,14 +77,19 @@ def _climb(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, short
     due = any(tx.now >= job.reclaims[gpu.id].deadline for job in told_to_stop)
     if due and _is_stale(tx, gpu):
         return
-    if tx.policy.last_step == ReclaimStep.KILL:
+    shortfall -= sum(tx.state.loan(job, gpu.id) for job in _leaving(tx, gpu))
+    if tx.policy.last_step == ReclaimStep.KILL and shortfall > 0:
         _kill_due(tx, gpu, told_to_stop, shortfall)
     missing = shortfall - sum(tx.state.loan(job, gpu.id) for job in told_to_stop)
     if missing <= 0 or tx.policy.last_step == ReclaimStep.REVOKE:
         return
     if _trimming(tx, gpu, claims, pursued, missing) or _is_stale(tx, gpu):
         return
-    if tx.policy.last_step == ReclaimStep.TRIM:
+    missing = _hooking(tx, gpu, claims, pursued, missing)
+    if missing <= 0 or tx.policy.last_step <= ReclaimStep.HOOK:
+        return
+    missing = _suspending(tx, gpu, claims, pursued, missing)
+    if missing <= 0 or tx.policy.last_step == ReclaimStep.SUSPEND:
         return
     needed_by = _first_to_fail(tx, gpu, claims[: claims.index(pursued) + 1])
     for victim in planner.plan(missing, _borrowers(tx, gpu, _stoppable(tx, gpu, claims))):
@@ -111,6 +122,11 @@ def _asked(gpu: Gpu) -> list[Job]:
     return [job for job in gpu.under_reclaim.values() if job.reclaims[gpu.id].killed_at is None]
 
 
+def _leaving(tx: Transaction, gpu: Gpu) -> list[Job]:
+    """Jobs whose memory is leaving the GPU: they are being suspended, or their hooks run."""
+    return [*suspend.suspending(tx.state, gpu), *hooks.asked(tx.state, gpu)]
+
+
 def _told(gpu: Gpu) -> list[Job]:
     """Jobs that have been told to stop and not yet killed."""
     return [job for job in _asked(gpu) if job.reclaims[gpu.id].step is ReclaimStep.TERM]
@@ -134,6 +150,7 @@ def _lenders(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
         for job in tx.state.owners(gpu.id)
         # A job with limit = request never borrows. Use above that was measured by NVML, unless its limit was lowered.
         if job.id not in claimants
+        and job.suspension is None
         and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(tx, gpu, job))
         # No job is stopped for a context that may cost less than it is charged.
         and tx.state.loan(job, gpu.id) > unconfirmed.contexts(gpu, tx.state.shares_of(job, gpu.id))
@@ -150,9 +167,10 @@ def _stoppable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
     return [
         job
         for job in _lenders(tx, gpu, claims)
-        if tx.now - job.since >= job.spec.min_run_time
-        and not tx.state.is_left_alone(job)
-        and (gpu.id not in job.reclaims or job.reclaims[gpu.id].step is ReclaimStep.TRIM)
+        if tx.now >= tx.state.protected_until(job)
+        and not job.is_left_alone
+        and not hooks.is_busy(job)
+        and (gpu.id not in job.reclaims or job.reclaims[gpu.id].step <= ReclaimStep.HOOK)
     ]
 
 
@@ -167,7 +185,7 @@ def _trimmable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
         if ReclaimStep.TRIM not in job.spec.on_reclaim or not _listeners(tx, gpu, job):
             return False
         reclaim = job.reclaims.get(gpu.id)
-        free_to = reclaim is None or (reclaim.step is ReclaimStep.TRIM and reclaim.trimmed)
+        free_to = reclaim is None or (reclaim.step is ReclaimStep.TRIM and reclaim.answered)
         return free_to and job.trimmed_at.get(gpu.id, float("-inf")) < newest
 
     return [job for job in _lenders(tx, gpu, claims) if may(job)]
@@ -180,7 +198,9 @@ def _listeners(tx: Transaction, gpu: Gpu, job: Job) -> list[Share]:
 def _in_trim(gpu: Gpu) -> list[Job]:
     """Jobs that were asked to trim and have not finished."""
     return [
-        job for job in _asked(gpu) if job.reclaims[gpu.id].step is ReclaimStep.TRIM and not job.reclaims[gpu.id].trimmed
+        job
+        for job in _asked(gpu)
+        if job.reclaims[gpu.id].step is ReclaimStep.TRIM and not job.reclaims[gpu.id].answered
     ]
 
 
@@ -225,7 +245,7 @@ def _feasible(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> tuple[Ask | N
         some = claims[:count]
         shortfall = _missing(tx, gpu, some)
         told = _told(gpu)
-        able = {job.id: job for job in (*told, *_in_trim(gpu), *_stoppable(tx, gpu, some))}
+        able = {job.id: job for job in (*told, *_leaving(tx, gpu), *_in_trim(gpu), *_stoppable(tx, gpu, some))}
         able.update({job.id: job for job in _trimmable(tx, gpu, some)})
         if shortfall <= sum(tx.state.loan(job, gpu.id) for job in able.values()):
             return claims[count - 1], shortfall
@@ -257,7 +277,7 @@ def _trimming(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, mi
 
 def _note_end_of_trim(tx: Transaction, gpu: Gpu, job: Job) -> None:
     reclaim = job.reclaims[gpu.id]
-    if reclaim.step is not ReclaimStep.TRIM or reclaim.trimmed:
+    if reclaim.step is not ReclaimStep.TRIM or reclaim.answered:
         return
     half_over = tx.now >= reclaim.deadline - tx.policy.trim / 2
     waited_for = [
@@ -267,6 +287,43 @@ def _note_end_of_trim(tx: Transaction, gpu: Gpu, job: Job) -> None:
     ]
     if not waited_for or tx.now >= reclaim.deadline:
         reclaim_steps.trim_over(tx, gpu, job, answered=not waited_for and not half_over)
+
+
+# ---- hook ------------------------------------------------------------------------------------------
+
+
+def _hooking(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, missing: int) -> int:
+    """Have the hooks called of the jobs whose loans cover `missing` (bytes) with the least harm; if they do not cover
+    it, all. Returns what they leave missing, if each gives its whole loan."""
+    within = hooks.time_for(tx.state, _first_to_fail(tx, gpu, claims[: claims.index(pursued) + 1]), tx.now)
+    if within < hooks.LEAST:
+        return missing
+    newest = max(ask.since for ask in claims)
+    borrowers = _borrowers(tx, gpu, list(hooks.candidates(tx, _stoppable(tx, gpu, claims), newest)))
+    for one in planner.plan(missing, borrowers) or borrowers:
+        size = min(one.loan, max(missing, UNIT))
+        reclaim_steps.hook(tx, gpu, tx.state.jobs[one.job], pursued, hook_steps.Wish(size, within))
+        missing -= one.loan
+    return missing
+
+
+# ---- suspend ---------------------------------------------------------------------------------------
+
+
+def _suspending(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, missing: int) -> int:
+    """Suspend the jobs whose loans cover `missing` (bytes) with the least harm; if they do not cover it, all that can
+    be. Returns what they leave missing."""
+    needed_by = _first_to_fail(tx, gpu, claims[: claims.index(pursued) + 1])
+    able = list(suspend.candidates(tx, gpu, _stoppable(tx, gpu, claims), needed_by))
+    borrowers = _borrowers(tx, gpu, able)
+    for one in planner.plan(missing, borrowers) or borrowers:
+        job = tx.state.jobs[one.job]
+        usage = tx.state.usage(job, gpu.id)
+        if usage <= suspend.host_room(tx.state):  # another may have taken the room a moment ago
+            within = min(suspend.allowed(tx.state, gpu, usage), suspend.time_before(tx.state, needed_by, tx.now))
+            reclaim_steps.suspend(tx, gpu, job, pursued, within)
+            missing -= one.loan
+    return missing
 
 
 # ---- term and kill ---------------------------------------------------------------------------------
@@ -317,7 +374,7 @@ def left_alone(tx: Transaction, event: LeftAlone) -> None:
         tx.record("left_alone", text, job=job, pid=pid)
         if process is not None:
             job.left_alone.add(process)
-    if not tx.state.is_left_alone(job):
+    if not job.is_left_alone:
         return
     for id in list(job.reclaims):
         tx.state.end_reclaim(job, id)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Mention, Reason, words
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import visibility
+from gpushared.core import hook_steps, suspend_steps, visibility
+from gpushared.core import suspend as suspend_rules
 from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Kill, Notify, Terminate, Trim
 from gpushared.core.model import Ask, Gpu, Job, Reclaim
@@ -43,7 +44,7 @@ def trim(tx: Transaction, gpu: Gpu, job: Job, claim: Ask, size: int) -> None:
 def trim_over(tx: Transaction, gpu: Gpu, job: Job, *, answered: bool) -> None:
     """Its trim has ended. It stays under reclaim until the next step is needed, or none."""
     reclaim = job.reclaims[gpu.id]
-    reclaim.trimmed = True
+    reclaim.answered = True
     got = max(0, reclaim.loan - tx.state.loan(job, gpu.id))
     tx.state.counters.trimmed_bytes += got
     seconds = tx.now - reclaim.since
@@ -53,6 +54,30 @@ def trim_over(tx: Transaction, gpu: Gpu, job: Job, *, answered: bool) -> None:
         what = f"{format_bytes(got)} of GPU {gpu.index}"
         text = f"no answer to the trim within {format_duration(seconds)}; {what} came back"
     tx.record("trimmed", text, job=job, gpu=gpu.id, got=got, owner=reclaim.owner, seconds=seconds, answered=answered)
+
+
+def hook(tx: Transaction, gpu: Gpu, job: Job, claim: Ask, wish: hook_steps.Wish) -> None:
+    """Have its relief hook called."""
+    within = wish.within
+    reason = _why(tx, gpu, job, claim, within)
+    facts = (*reason.facts[:-1], ("within", format_duration(round(within, 1))))
+    reason = replace(reason, facts=facts, hint=None)
+    _step_on(tx, gpu, job, claim, _Step(ReclaimStep.HOOK, tx.now + within, reason))
+    owner = visibility.name(tx.state.jobs[claim.job].spec)
+    wants = f" wants {format_bytes(claim.wanted)} of GPU {gpu.index}; the hook has {format_duration(round(within, 1))}"
+    tx.record_reason("hook", reason, words("its hook is called: ", owner, wants), job=job, gpu=gpu.id)
+    hook_steps.relieve(tx, job, gpu.id, wish)
+
+
+def suspend(tx: Transaction, gpu: Gpu, job: Job, claim: Ask, within: float) -> None:
+    """Have its memory go to host memory, within so many seconds."""
+    reason = suspend_steps.why_for(tx, gpu, job, _why(tx, gpu, job, claim, 0.0))
+    _step_on(tx, gpu, job, claim, _Step(ReclaimStep.SUSPEND, tx.now + within, reason))
+    owner = visibility.name(tx.state.jobs[claim.job].spec)
+    loan = format_bytes(tx.state.loan(job, gpu.id))
+    wants = f" wants {format_bytes(claim.wanted)} of GPU {gpu.index}, and this job has {loan} there on loan"
+    tx.record_reason("suspend", reason, words("is suspended: ", owner, wants), job=job, gpu=gpu.id)
+    suspend_steps.begin(tx, gpu, job, within, reason)
 
 
 def stop(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
@@ -69,6 +94,10 @@ def _terminate(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: fl
     grace = victim.spec.grace if victim.spec.grace is not None else tx.policy.grace
     grace = min(grace, max(0.0, needed_by - tx.now - tx.policy.teardown))
     reason = _why(tx, gpu, victim, claim, grace)
+    if ReclaimStep.SUSPEND in victim.spec.on_reclaim:
+        why = suspend_rules.obstacle(tx.state, victim, tx.now) or "it could not leave the GPU in time"
+        reason = replace(reason, facts=(*reason.facts, ("not suspended", why)))
+        tx.record("not_suspended", f"is not suspended: {why}", job=victim, gpu=gpu.id)
     already = next((one for one in victim.reclaims.values() if one.step >= ReclaimStep.TERM), None)
     deadline = already.deadline if already else tx.now + grace
     _step_on(tx, gpu, victim, claim, _Step(ReclaimStep.TERM, deadline, reason))
@@ -107,11 +136,11 @@ def kill(tx: Transaction, gpu: Gpu, victim: Job) -> None:
 def relieve(tx: Transaction, gpu: Gpu, job: Job, why: str) -> None:
     """End its reclaim: nothing more is asked of it."""
     reclaim = job.reclaims[gpu.id]
-    if reclaim.step is ReclaimStep.TRIM and not reclaim.trimmed:
+    if reclaim.step is ReclaimStep.TRIM and not reclaim.answered:
         trim_over(tx, gpu, job, answered=True)
     tx.state.end_reclaim(job, gpu.id)
-    if reclaim.step is ReclaimStep.TRIM:
-        return  # the job was told nothing that would have to be taken back
+    if reclaim.step <= ReclaimStep.SUSPEND:
+        return  # the job was told nothing that would have to be taken back; a suspension comes to its end
     got = max(0, reclaim.loan - tx.state.loan(job, gpu.id))
     tx.state.counters.relieved += 1
     gave = f"gave {format_bytes(got)} of GPU {gpu.index} back" if got else f"keeps its loan on GPU {gpu.index}"
@@ -124,7 +153,7 @@ def relieve(tx: Transaction, gpu: Gpu, job: Job, why: str) -> None:
 def gone(tx: Transaction, gpu: Gpu, victim: Job) -> None:
     """The last process of a job under reclaim has left the GPU."""
     reclaim = tx.state.end_reclaim(victim, gpu.id)
-    if reclaim is None or reclaim.step is ReclaimStep.TRIM:
+    if reclaim is None or reclaim.step <= ReclaimStep.SUSPEND:
         return
     rung = str(reclaim.step)
     seconds = tx.now - reclaim.since

@@ -15,11 +15,15 @@ processes. So only methods of State change what they are made of. invariants.py 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.instructions import Record
 from gpushared.core.model import Ask, Bounds, Counters, Gpu, Job, Process, Reclaim, Reservation, Share, Submission
 from gpushared.core.policy import Policy
+from gpushared.core.sleep import Sleep
+from gpushared.core.suspension import Parked, Suspension
 
 
 @dataclass(slots=True)
@@ -30,7 +34,17 @@ class State:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     non_lending: dict[str, Job] = field(default_factory=dict)
-    """Those of the jobs that lend nothing."""
+    """Those of the jobs that lend nothing now: they do not want to, are suspended, or have a hook that was called."""
+    suspended: dict[str, Job] = field(default_factory=dict)
+    """Jobs with a suspension, of whatever state."""
+    asleep: dict[str, Job] = field(default_factory=dict)
+    """Jobs with a sleep, of whatever state."""
+    suspend_rate: dict[str, float] = field(default_factory=dict)
+    """Bytes a second that leave a GPU for host memory, by name of the GPU, as seen last."""
+    host_available: int | None = None
+    """Bytes of host memory that could be used without swapping, as last read."""
+    commands: int = 0
+    """Given to suspenders and to runners of hooks so far."""
     over_limit: set[str] = field(default_factory=set)
     """Jobs with an excess."""
     processes: dict[int, Process] = field(default_factory=dict)
@@ -48,14 +62,15 @@ class State:
 
     def add_job(self, job: Job) -> None:
         self.jobs[job.id] = job
-        if not job.spec.lend:
-            self.non_lending[job.id] = job
+        self._note_lending(job)
         for gpu, bounds in job.bounds.items():
             self._request(job, gpu, bounds.request)
 
     def drop_job(self, job: Job) -> None:
         del self.jobs[job.id]
         self.non_lending.pop(job.id, None)
+        self.suspended.pop(job.id, None)
+        self.asleep.pop(job.id, None)
         self.over_limit.discard(job.id)
         for gpu, bounds in job.bounds.items():
             self._request(job, gpu, -bounds.request)
@@ -104,6 +119,56 @@ class State:
         self.gpus[gpu].under_reclaim.pop(job.id, None)
         return job.reclaims.pop(gpu, None)
 
+    # ---- suspended jobs --------------------------------------------------------------------------
+
+    def set_suspension(self, job: Job, suspension: Suspension | None) -> None:
+        job.suspension = suspension
+        self.suspended.pop(job.id, None)
+        if suspension is not None:
+            self.suspended[job.id] = job
+        self._note_lending(job)
+
+    def suspensions(self, gpu: str | None = None) -> Iterator[tuple[Job, Suspension]]:
+        """Of all jobs, or of those with their memory on this GPU."""
+        for job in self.suspended.values():
+            if job.suspension is not None and gpu in (None, job.suspension.gpu):
+                yield job, job.suspension
+
+    def sleeps(self) -> Iterator[tuple[Job, Sleep]]:
+        """Of the jobs whose relief hook was called."""
+        for job in self.asleep.values():
+            if job.sleep is not None:
+                yield job, job.sleep
+
+    def set_sleep(self, job: Job, sleep: Sleep | None) -> None:
+        job.sleep = sleep
+        self.asleep.pop(job.id, None)
+        if sleep is not None:
+            self.asleep[job.id] = job
+        self._note_lending(job)
+
+    def _note_lending(self, job: Job) -> None:
+        """A suspended job lends nothing: what is free of its request is kept, so that it only waits for its loan."""
+        if job.lends_nothing:
+            self.non_lending[job.id] = job
+        else:
+            self.non_lending.pop(job.id, None)
+
+    def park(self, share: Share) -> None:
+        """Its memory has left the GPU."""
+        share.parked = Parked(share.credit, share.used, share.overhead)
+        self._sum(share, -share.committed, -share.usage)
+        share.credit = share.used = share.overhead = 0
+        self.end_hold(share)
+
+    def unpark(self, share: Share) -> None:
+        """Its memory is about to return. What NVML has shown of it meanwhile is a part of that."""
+        parked, share.parked = share.parked, None
+        assert parked is not None
+        self._sum(share, -share.committed, -share.usage)
+        share.credit, share.used, share.overhead = parked.credit, parked.used, parked.overhead
+        self._sum(share, share.committed, share.usage)
+
     # ---- sums ----------------------------------------------------------------------------------
 
     def add_share(self, share: Share) -> None:
@@ -129,6 +194,8 @@ class State:
 
     def see(self, share: Share, used: int) -> bool:
         """Its word was read. Returns whether it has changed."""
+        if share.parked is not None:
+            return False
         used = min(used, share.credit)
         if used == share.used:
             return False
@@ -137,11 +204,12 @@ class State:
         return True
 
     def _sum(self, share: Share, committed: int, usage: int) -> None:
-        gpu, job = self.gpus[share.gpu], self.jobs[share.job]
+        id, job = share.gpu, self.jobs[share.job]
+        gpu = self.gpus[id]
         gpu.committed += committed
         gpu.usage += usage
-        job.committed[share.gpu] += committed
-        job.usage[share.gpu] += usage
+        job.committed[id] += committed
+        job.usage[id] += usage
 
     def in_limit(self, job: Job, gpu: Gpu) -> int:
         """Bytes until the job's limit. The limit is for memory that the driver shows, so memory of its ended processes
@@ -180,8 +248,18 @@ class State:
         found = (self.processes[process].shares.get(gpu) for process in job.processes)
         return [share for share in found if share is not None]
 
-    def is_left_alone(self, job: Job) -> bool:
-        return not job.left_alone.isdisjoint(job.processes)
+    def suspendable_shares(self, job: Job, gpu: str) -> list[Share]:
+        """The same of its processes with a page: only these are suspended."""
+        return [share for share in self.shares_of(job, gpu) if share.process > 0]
+
+    def protected_until(self, job: Job) -> float:
+        """Until then it is neither suspended nor stopped for others: it has just started, or resumed, or the process
+        that suspends it, or calls its hooks, has not come yet."""
+        until = max(job.since + job.spec.min_run_time, job.resumed_at + self.policy.resume_runs)
+        lacks_suspender = ReclaimStep.SUSPEND in job.spec.on_reclaim and not job.suspender
+        if lacks_suspender or (ReclaimStep.HOOK in job.spec.on_reclaim and not job.hook):
+            until = max(until, max(job.since, job.restored_at) + self.policy.suspender_comes)
+        return until
 
     def has_share(self, job: Job, gpu: str) -> bool:
         return any(gpu in self.processes[process].shares for process in job.processes)
@@ -201,11 +279,7 @@ class State:
         """Bytes that owners have not used and do not lend: free for them only."""
         if not self.non_lending:
             return 0
-        return sum(
-            max(0, job.bounds[gpu].request - job.committed.get(gpu, 0))
-            for job in self.non_lending.values()
-            if job is not but and gpu in job.bounds
-        )
+        return sum(job.kept(gpu) for job in self.non_lending.values() if job is not but and gpu in job.bounds)
 
     def lendable(self, gpu: Gpu) -> int:
         """Idle credit of all shares that others may have."""
@@ -214,7 +288,7 @@ class State:
         kept = 0
         for job in self.non_lending.values():
             idle = sum(share.idle for share in self.shares_of(job, gpu.id))
-            kept += max(0, idle - self.above_request(job, gpu.id)) if idle else 0
+            kept += max(0, idle - job.above_own(gpu.id)) if idle else 0
         return gpu.idle - kept
 
     def end_hold(self, share: Share) -> None:
@@ -241,14 +315,9 @@ class State:
         return found
 
     def revocable(self, share: Share) -> int:
-        """Idle credit of a share that others may have: all of it, unless the job lends nothing. Then what its shares
-        have above its request together may be had of any of them, once."""
-        job = self.jobs[share.job]
-        return share.idle if job.spec.lend else min(share.idle, self.above_request(job, share.gpu))
-
-    def above_request(self, job: Job, gpu: str) -> int:
-        """Bytes that are committed to the job there beyond its request."""
-        return max(0, job.committed.get(gpu, 0) - job.bounds[gpu].request)
+        """Idle credit of a share that others may have; of a job that lends nothing, once of all its shares."""
+        own = self.non_lending.get(share.job)
+        return share.idle if own is None else min(share.idle, own.above_own(share.gpu))
 
     def remainder(self, reservation: Reservation, gpu: str) -> int:
         """Bytes of it on the GPU that no job in it has requested."""

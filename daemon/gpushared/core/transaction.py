@@ -34,6 +34,11 @@ class Transaction:
     def emit(self, instruction: Instruction) -> None:
         self.out.append(instruction)
 
+    def next_command(self) -> int:
+        """The number of the next command for a job's suspender or the process that calls its hooks."""
+        self.state.commands += 1
+        return self.state.commands
+
     def look(self, gpu: Gpu) -> None:
         """Have the words of this GPU's processes read, unless that is under way."""
         if not gpu.looking:

@@ -1,5 +1,5 @@
-"""Amounts that a job is charged but may not use: contexts that are not measured yet, memory of ending processes, and
-memory that one process freed and another took while their words were read.
+"""Amounts that a job is charged but may not use: contexts that are not measured yet, or are closed by now, memory of
+ending processes, and memory that one process freed and another took while their words were read.
 
 An ask that is above the request or the limit only by such amounts may be within it. It is refused on newer facts only:
 the words are read again, the job's other processes are checked for life, and NVML is asked. Until then it waits, at
@@ -34,9 +34,15 @@ def contexts(gpu: Gpu, shares: Iterable[Share]) -> int:
     )
 
 
-def strays(shares: Iterable[Share]) -> int:
+def unhooked(shares: Iterable[Share]) -> int:
     """Bytes held by programs without a page: only a sample shows that one of them has ended (overuse.py)."""
     return sum(share.overhead for share in shares if share.process < 0)
+
+
+def closed(shares: Iterable[Share]) -> int:
+    """Bytes charged for contexts that their processes say they have closed. Nobody told the daemon: their connection to
+    it was lost, and they have not needed another since."""
+    return sum(share.overhead for share in shares if share.closed)
 
 
 def may_cover(tx: Transaction, gpu: Gpu, ask: Ask, lacking: int) -> bool:
@@ -59,7 +65,7 @@ def may_cover(tx: Transaction, gpu: Gpu, ask: Ask, lacking: int) -> bool:
         if tx.now - gpu.sampled_at >= tx.policy.provisional_apart:
             tx.sample(gpu)
         return True
-    if lacking <= open_ + strays(shares) and not ask.sampled:
+    if lacking <= open_ + unhooked(shares) + closed(shares) and not ask.sampled:
         tx.sample(gpu)
         return True
     return False

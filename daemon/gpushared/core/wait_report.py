@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason, Words, joined, words
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import admission, blockers, visibility
+from gpushared.core import admission, blockers, hooks, resume, visibility
 from gpushared.core.model import A_YEAR, Ask, Gpu, Job, Reclaim, Submission
 from gpushared.core.policy import Policy
+from gpushared.core.sleep import SleepState
 from gpushared.core.state import State
 
 
@@ -47,18 +48,24 @@ def each_of(state: State, now: float, wanted: Callable[[Job | Submission], bool]
         for ask in sorted(gpu.asks.values(), key=lambda ask: ask.order)
         if ask.short and wanted(state.jobs[ask.job])
     ]
+    yield from _suspended(state, now, wanted)
+    yield from _asleep(state, now, wanted)
     ahead: list[Submission] = []
     queue = sorted(state.queue.values(), key=lambda one: one.order)
     for gpu, ask in claims:
         if ask.id in gpu.asks:
             job = state.jobs[ask.job]
             reason = _of_claim(state, gpu, ask, now)
-            yield Wait(job.id, job.spec.name, job.spec.uid, gpu.id, ask.since, ask.deadline, reason)
+            yield _wait_of(job, gpu, ask.since, ask.deadline, reason)
     for one in queue:
         if one.job in state.queue and wanted(one):
             reason = _of_submission(state, one, ahead, now)
             yield Wait(one.job, one.spec.name, one.spec.uid, None, one.since, one.until, reason)
         ahead.append(one)
+
+
+def _wait_of(job: Job, gpu: Gpu, since: float, until: float, reason: Reason) -> Wait:
+    return Wait(job.id, job.spec.name, job.spec.uid, gpu.id, since, until, reason)
 
 
 # ---- claims ----------------------------------------------------------------------------------------
@@ -99,10 +106,16 @@ def _asked(policy: Policy, job: Job, one: Reclaim, now: float) -> Words:
         what = "is still there" if one.given_up else "its memory is on its way back"
         return words(who, f" was killed {_span(now - one.killed_at)} ago, and {what}")
     if one.step is ReclaimStep.TRIM:
-        if one.trimmed:
+        if one.answered:
             return words(who, f" was asked to trim its caches {ago}, and has given what it could")
         left = _span(one.deadline - now)
         return words(who, f" was asked to trim its caches {ago}, and has {left} to answer")
+    if one.step is ReclaimStep.HOOK:
+        if one.answered:
+            return words("the hook of ", who, f" was called {ago}, and has given what it could")
+        return words("the hook of ", who, f" was called {ago}, and has {_span(one.deadline - now)} more")
+    if one.step is ReclaimStep.SUSPEND:
+        return words(who, f" was asked to suspend {ago}: its memory is on its way to host memory")
     told = words(who, f" was asked with SIGTERM {ago}")
     if policy.last_step != ReclaimStep.KILL:
         return words(told, "; nobody is killed on this node")
@@ -123,11 +136,57 @@ def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> t
         when = f", or has been stopped, in {_span(last - now)} at the latest" if kill else ""
         back = f" gives {format_bytes(missing)} back{when}"
         return "grace", words("it goes on when ", _names(told), back)
-    if trims and any(not job.reclaims[gpu.id].trimmed for job in trims):
+    leaving = [job for job in asked if job.reclaims[gpu.id].step is ReclaimStep.SUSPEND]
+    if leaving:
+        return "suspend", words("it goes on when the memory of ", _names(leaving), " is in host memory")
+    hooked = [job for job in asked if job.reclaims[gpu.id].step is ReclaimStep.HOOK]
+    if any(not job.reclaims[gpu.id].answered for job in hooked):
+        return "hook", words("it goes on when the hook of ", _names(hooked), " has given its memory back")
+    if trims and any(not job.reclaims[gpu.id].answered for job in trims):
         back = " have come back; nobody is stopped before that"
         return "trim", words("it goes on when the caches of ", _names(trims), back)
     found = blockers.of(state, gpu, ask, now)
     return found.cause, words("in the way: ", found.text, f"; {found.way_out}")
+
+
+# ---- suspended jobs --------------------------------------------------------------------------------
+
+
+def _suspended(state: State, now: float, wanted: Callable[[Job | Submission], bool]) -> Iterator[Wait]:
+    for job, one in [found for gpu in state.gpus.values() for found in resume.all_on(state, gpu)]:
+        if job.suspension is not one or not wanted(job):
+            continue
+        gpu = state.gpus[one.gpu]
+        amount, ago = resume.footprint(state, job), _span(now - one.since)
+        text = f" has been suspended for {ago}: {format_bytes(amount)} of GPU {gpu.index} are in host memory"
+        facts = _on_the_gpu(state, gpu, job)
+        data = {"waited": now - one.since, "bytes": amount, "held": one.held}
+        reason = Reason(
+            Code.SUSPENDED, words(visibility.who(job.spec), text), facts, resume.prospect(state, job, now), data
+        )
+        yield _wait_of(job, gpu, one.since, now + 2 * A_YEAR, reason)
+
+
+def _asleep(state: State, now: float, wanted: Callable[[Job | Submission], bool]) -> Iterator[Wait]:
+    for job, sleep in state.sleeps():
+        given = hooks.given(state, job)
+        if not wanted(job) or sleep.state is SleepState.ASKED or not given:
+            continue
+        gpu = state.gpus[next(iter(given))]
+        ago = _span(now - sleep.since)
+        amounts = " and ".join(f"{format_bytes(size)} of GPU {state.gpus[id].index}" for id, size in given.items())
+        facts = _on_the_gpu(state, gpu, job)
+        message = words(
+            "the hook of ", visibility.who(job.spec), f" was called {ago} ago, and has given {amounts} back"
+        )
+        data = {"waited": now - sleep.since, "bytes": sum(given.values())}
+        reason = Reason(Code.HOOK, message, facts, resume.prospect_of_sleeper(state, job, now), data)
+        yield _wait_of(job, gpu, sleep.since, now + 2 * A_YEAR, reason)
+
+
+def _on_the_gpu(state: State, gpu: Gpu, but: Job) -> tuple[tuple[Words, Words], ...]:
+    held = joined(" · ", _holders(state, gpu, but=but)) or "nothing by others"
+    return (("free", format_bytes(max(0, gpu.free))), ("held", held))
 
 
 # ---- the queue -------------------------------------------------------------------------------------

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import stat
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gpushare import api
 from gpushared.clients.clients import Clients
-from gpushared.core.events import Stray
+from gpushared.core.events import Unhooked
 from gpushared.core.model import Job
 from gpushared.limits.identities import user_name
 from gpushared.system.processes import Process, command_of, has_mapped, uid_of
 
 SHIM = "libgpushare.so"
 JOB = b"GPUSHARE_JOB="
+Placed = Callable[[int], str | None]
+"""The job of the placement that a process runs in, whatever its environment says; None: it runs in none."""
 PT_INTERP = 3
 
 
@@ -32,36 +34,42 @@ def outsiders(by_pid: Mapping[int, int] | None, known: Iterable[int]) -> list[ap
     return [_describe(pid, used) for pid, used in sorted(found, key=lambda one: (-one[1], one[0]))]
 
 
-class StrayFinder:
+class UnhookedFinder:
     """Finds the processes without a page that were started under a job; looks at each once."""
 
-    def __init__(self) -> None:
-        self._seen: dict[str, dict[int, tuple[Stray, int] | None]] = {}
+    def __init__(self, placed: Placed = lambda _: None) -> None:
+        self._placed = placed
+        self._seen: dict[str, dict[int, tuple[Unhooked, int | None] | None]] = {}
 
     def among(
         self, gpu: str, by_pid: Mapping[int, int] | None, clients: Clients, jobs: Mapping[str, Job]
-    ) -> dict[int, Stray]:
+    ) -> dict[int, Unhooked]:
         """Those of a sample. The job in a process's environment counts only if it belongs to the process's user."""
         unknown = [pid for pid, used in (by_pid or {}).items() if used > 0 and not clients.of_pid(pid)]
         before = self._seen.get(gpu, {})
-        seen = self._seen[gpu] = {pid: before[pid] if pid in before else _stray(pid) for pid in unknown}
+        seen = self._seen[gpu] = {
+            pid: before[pid] if pid in before else _unhooked(pid, self._placed) for pid in unknown
+        }
         found = {}
         for pid, one in seen.items():
-            if one is not None and one[0].job in jobs and jobs[one[0].job].spec.uid == one[1]:
+            if one is not None and one[0].job in jobs and one[1] in (None, jobs[one[0].job].spec.uid):
                 found[pid] = one[0]
         return found
 
 
-def _stray(pid: int) -> tuple[Stray, int] | None:
-    """With the user of the process."""
+def _unhooked(pid: int, placed: Placed) -> tuple[Unhooked, int | None] | None:
+    """With the user of the process; None: it counts, of whatever user."""
+    inside = placed(pid)
+    if inside is not None:
+        return Unhooked(inside, command_of(pid)), None
     job, uid = job_of(pid), uid_of(pid)
-    return (Stray(job, command_of(pid)), uid) if job is not None and uid is not None else None
+    return (Unhooked(job, command_of(pid)), uid) if job is not None and uid is not None else None
 
 
-def open_stray(pid: int, job: str) -> Process | None:
+def open_unhooked(pid: int, job: str, placed: Placed = lambda _: None) -> Process | None:
     """A handle to signal it. It is opened before the check, so the checked process is the one that is signalled."""
     process = Process.open(pid)
-    if process is not None and job_of(pid) != job:
+    if process is not None and (placed(pid) or job_of(pid)) != job:
         process.close()
         return None
     return process

@@ -38,6 +38,8 @@ class Sample:
     by_pid: Mapping[int, int] | None
     busy: frozenset[int] | None = None
     """Processes that have computed since the sample before; None: the driver does not say."""
+    computing: Mapping[int, float] | None = None
+    """The part of the time, up to 1, in which each process had the GPU compute; None: the driver does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Inventory:
     def named(self, uuid: str, sample: Sample, held: Mapping[int, int]) -> Sample:
         """The sample, with its processes only if its pids are those of this namespace: see pid_names.py."""
         if sample.by_pid is not None and not self._names.are_ours(uuid, sample.used, sample.by_pid, held):
-            sample = self.samples[uuid] = replace(sample, by_pid=None, busy=None)
+            sample = self.samples[uuid] = replace(sample, by_pid=None, busy=None, computing=None)
         return sample
 
     def _may_be_true(self, uuid: str, sample: Sample) -> bool:

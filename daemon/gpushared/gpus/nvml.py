@@ -75,7 +75,11 @@ class Nvml:
             try:
                 handle = self._handle(uuid)
                 used, _, _ = _memory(handle)
-                return Sample(used, self._by_pid(handle), self._busy(uuid, handle))
+                by_pid, computing = self._by_pid(handle), self._utilisation(uuid, handle)
+                if computing is None:
+                    return Sample(used, by_pid)
+                busy = frozenset(pid for pid, (cores, memory) in computing.items() if cores or memory)
+                return Sample(used, by_pid, busy, {pid: cores / 100 for pid, (cores, _) in computing.items()})
             except nv.NVMLError as error:
                 self._handles.pop(uuid, None)
                 self._complain(uuid, error)
@@ -144,20 +148,24 @@ class Nvml:
                 found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory)
         return found
 
-    def _busy(self, uuid: str, handle: Any) -> frozenset[int] | None:
-        """The processes that have computed since the last call. The driver's "not found" means none."""
+    def _utilisation(self, uuid: str, handle: Any) -> dict[int, tuple[int, int]] | None:
+        """By process, for how much of the time since the last call it used the cores and the memory, in per cent.
+
+        The driver's "not found" means that none did."""
         # The system's clock may have been set back: then nothing would be newer for as long.
         since = min(self._busy_until.get(uuid, 0), time.time_ns() // 1000)
         self._busy_until[uuid] = since
         try:
             samples = nv.nvmlDeviceGetProcessUtilization(handle, since)
         except nv.NVMLError_NotFound:
-            return frozenset()
+            return {}
         except nv.NVMLError:
             return None
         if samples:
             self._busy_until[uuid] = max(one.timeStamp for one in samples)
-        return frozenset(one.pid for one in samples if one.smUtil or one.memUtil)
+        # Of several samples of a process the last one counts. The driver is not believed where it says more than all.
+        in_order = sorted(samples, key=lambda one: one.timeStamp)
+        return {one.pid: (min(100, one.smUtil), min(100, one.memUtil)) for one in in_order}
 
     def _complain(self, gpu: str, error: Exception) -> None:
         if self._sparingly.allow((gpu, str(error))) is not None:

@@ -21,15 +21,17 @@ MOST_PAGES = 16 * 1024
 """64 MiB."""
 MOST_POINTS = 30_000
 """In one answer; the latest."""
-VERSION = 1
+VERSION = 2
 SCHEMA = """
 create table series (id integer primary key, gpu text, job text, name text, user text, uid integer, seen integer,
     unique (gpu, job));
 create table point (level integer, time integer, series integer, usage integer, most integer, request integer,
-    bound integer, loan integer, primary key (level, time, series)) without rowid;
+    bound integer, loan integer, computing integer not null default 0, primary key (level, time, series)) without rowid;
 create table alive (time integer);
 insert into alive values (0);
 """
+OF_VERSION_1 = "alter table point add column computing integer not null default 0;"
+"""What makes this version of the first."""
 
 
 class File:
@@ -63,6 +65,8 @@ class File:
             (version,) = db.execute("pragma user_version").fetchone()
             if version == 0:
                 db.executescript(f"begin; {SCHEMA} pragma user_version = {VERSION}; commit")
+            elif version == 1:
+                db.executescript(f"begin; {OF_VERSION_1} pragma user_version = {VERSION}; commit")
             _check_version(version)
         except BaseException:
             db.close()
@@ -89,7 +93,8 @@ class File:
         self._ids = {key: id for id, (key, _) in keys.items()}
         since = min(steps.begun for steps in self._steps) - FRAME * 1000
         rows = self._db.execute(
-            "select time, series, usage, request, bound, loan from point where level = 0 and time >= ? order by time",
+            "select time, series, usage, request, bound, loan, computing from point where level = 0 and time >= ?"
+            " order by time",
             (since,),
         )
         for time, id, *amounts in rows.fetchall():
@@ -145,7 +150,7 @@ class File:
 
     def _insert(self, level: int, points: Iterable[Point]) -> None:
         rows = ((level, one.time, self._ids[one.series], *_row(one)) for one in points)
-        self._db.executemany("insert or replace into point values (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._db.executemany("insert or replace into point values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _id(self, key: SeriesKey, who: Who, time: int) -> int:
         self._db.execute(
@@ -218,16 +223,16 @@ class File:
             return [], False
         which = f" and series in ({', '.join(map(str, keys))})" if (job, gpu) != (None, None) else ""
         rows = self._db.execute(
-            "select time, series, usage, most, request, bound, loan from point where level = ? and time >= ?"
+            "select time, series, usage, most, request, bound, loan, computing from point where level = ? and time >= ?"
             f" and time < ?{which} order by time desc limit ?",
             (level, since - FRAME * step, until, MOST_POINTS + 1),
         ).fetchall()
         cut = len(rows) > MOST_POINTS
         points: dict[int, list[Point]] = {}
-        for time, id, usage, most, request, bound, loan in reversed(rows[:MOST_POINTS]):
+        for time, id, usage, most, request, bound, loan, computing in reversed(rows[:MOST_POINTS]):
             if id not in keys:
                 continue
-            amounts = None if usage is None else Amounts(usage, request, bound, loan)
+            amounts = None if usage is None else Amounts(usage, request, bound, loan, computing)
             one = Point(keys[id][0], time, amounts, most or 0)
             own = points.setdefault(id, [])
             if own and own[-1].time <= since and time <= since:
@@ -248,15 +253,15 @@ def _within(
 
 
 def _check_version(version: int) -> None:
-    if version not in (0, VERSION):
+    if version not in (0, 1, VERSION):
         raise sqlite3.DatabaseError(f"the file has version {version}, and this daemon writes version {VERSION}")
 
 
 def _row(point: Point) -> tuple[int | None, ...]:
     if point.amounts is None:
-        return (None,) * 5
-    usage, request, limit, loan = point.amounts
-    return usage, point.most, request, limit, loan
+        return (*(None,) * 5, 0)
+    usage, request, limit, loan, computing = point.amounts
+    return usage, point.most, request, limit, loan, computing
 
 
 def make_private_parent(path: Path) -> None:

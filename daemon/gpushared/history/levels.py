@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpushare.api import OUTSIDE, TOTAL
+
 __all__ = [
     "FRAME",
     "LEVELS",
     "OUTSIDE",
     "TOTAL",
+    "WHOLE",
     "Amounts",
     "Found",
     "Level",
@@ -61,10 +64,6 @@ class SeriesKey(NamedTuple):
     """A job's id; TOTAL for all jobs together, OUTSIDE for unmanaged memory."""
 
 
-TOTAL = ""
-OUTSIDE = "outside"
-
-
 class Amounts(NamedTuple):
     """Of a job; of a whole GPU (TOTAL) the limit is what can be lent of it."""
 
@@ -72,6 +71,11 @@ class Amounts(NamedTuple):
     request: int
     limit: int
     loan: int
+    computing: int = 0
+    """The part of the time that it has the GPU compute, in parts of WHOLE."""
+
+
+WHOLE = 1000
 
 
 class Point(NamedTuple):
@@ -120,6 +124,7 @@ class _Sum:
     usage: int = 0
     """Byte milliseconds."""
     loan: int = 0
+    computing: int = 0
     most: int = 0
     changed: bool = True
     """It needs a point for this step: its value differs from the one before."""
@@ -130,12 +135,13 @@ class _Sum:
             self.known += lasted
             self.usage += lasted * self.now.usage
             self.loan += lasted * self.now.loan
+            self.computing += lasted * self.now.computing
             self.most = max(self.most, self.now.usage)
         self.since = max(self.since, time)
 
     def begin(self) -> None:
         """The next step."""
-        self.known = self.usage = self.loan = self.most = 0
+        self.known = self.usage = self.loan = self.computing = self.most = 0
 
 
 class Steps:
@@ -186,9 +192,9 @@ class Steps:
         if not found.known:
             return Point(series, self._begun, None)
         last = found.now
-        usage, loan = found.usage // found.known, found.loan // found.known
+        usage, loan, computing = (sum // found.known for sum in (found.usage, found.loan, found.computing))
         request, limit = (last.request, last.limit) if last is not None else (0, 0)
-        return Point(series, self._begun, Amounts(usage, request, limit, loan), found.most)
+        return Point(series, self._begun, Amounts(usage, request, limit, loan, computing), found.most)
 
     def _is_steady(self, found: _Sum) -> bool:
         now = found.now
@@ -196,5 +202,6 @@ class Steps:
             now is not None
             and found.known == self._step
             and (found.usage, found.loan) == (now.usage * self._step, now.loan * self._step)
+            and found.computing == now.computing * self._step
             and found.most == now.usage
         )

@@ -86,6 +86,7 @@ def _record_of(job: dict[str, Any]) -> JobRecord:
     record.exit_code, record.exit_signal = outcome["exit_code"], outcome["signal"]
     record.reclaim, record.refusals = outcome["killed"], outcome["refusals"]
     record.peak = dict(outcome["peak"])
+    record.gpu_time = dict(outcome.get("gpu_time", {}))
     record.ended, record.duration = outcome.get("ended"), outcome["duration"]
     record.seen = outcome.get("seen", True)
     record.last_seen = {"gpus": job["gpus"]}

@@ -74,6 +74,15 @@ class FoundState:
         return jobs
 
     @property
+    def attempts(self) -> dict[str, int]:
+        """The last attempt of each placement that is over."""
+        found = self.state.get("attempts")
+        sound = isinstance(found, dict) and all(type(one) is int for one in found.values())
+        if found is not None and not sound:
+            self.odd("attempts", persistence.OddNote("they are no object of numbers"))
+        return dict(found) if sound and found is not None else {}
+
+    @property
     def _written(self) -> float:
         return persistence.now_of(self.state["core"])
 

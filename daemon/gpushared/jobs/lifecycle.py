@@ -11,6 +11,7 @@ from gpushared.core import instructions as do
 from gpushared.core.events import Event, JobEnded, JobWithdrawn
 from gpushared.core.visibility import Viewer
 from gpushared.jobs.historian import Historian
+from gpushared.jobs.placements import Placements
 from gpushared.jobs.registry import JobRecord, JobRegistry, JobState
 from gpushared.system.processes import Process
 
@@ -22,6 +23,7 @@ class JobLifecycle:
 
     def __init__(self, registry: JobRegistry, feed: Callable[[Event], None], historian: Historian) -> None:
         self.registry = registry
+        self.placements = Placements()
         self.viewer_of: Callable[[int], Viewer] = lambda uid: Viewer(uid, "none")
         """What a user may read; access.py knows."""
         self.picture_of: Callable[[JobRecord], api.Job | None] = lambda _: None
@@ -51,6 +53,7 @@ class JobLifecycle:
     def closed(self, done: do.JobClosed) -> None:
         record = self.registry.get(done.job)
         if record is not None:
+            self.placements.closed(record.id)
             self.registry.end(record)
             self._note_in_history(record)
 
@@ -73,6 +76,15 @@ class JobLifecycle:
         picture = self.picture_of(record)
         if picture is not None and picture["gpus"]:
             record.last_seen = {"gpus": picture["gpus"]}
+
+    def placed(self, pid: int) -> str | None:
+        """The job of the placement that a process runs in."""
+        found = self.placements.of_process(pid)
+        return None if found is None else found.job
+
+    def lasts_without_processes(self, record: JobRecord) -> bool:
+        """A wrapper or an engine holds it."""
+        return record.wrapper is not None or self.placements.of_job(record.id) is not None
 
     def withdraw(self, record: JobRecord) -> None:
         """The submitter of a queued job has gone; one that still waits is told."""

@@ -89,6 +89,10 @@ class JobRecord:
     duration: float | None = None
     """Seconds from its beginning to its end; None: it has not ended."""
     peak: dict[str, int] = field(default_factory=dict)
+    gpu_time: dict[str, float] = field(default_factory=dict)
+    """Seconds of each GPU's time in which this daemon has seen the job compute."""
+    computing: dict[str, float] = field(default_factory=dict)
+    """The part of the time, up to 1, in which it had the GPU compute at the last sample."""
     refusals: int = 0
     """Of processes that have ended; living ones count in their pages."""
     seen: bool = True
@@ -154,6 +158,11 @@ class JobRecord:
         if usage > self.peak.get(gpu, 0):
             self.peak[gpu] = usage
 
+    def note_computing(self, gpu: str, part: float, seconds: float) -> None:
+        """It had the GPU compute for this part of the last seconds."""
+        self.computing[gpu] = part
+        self.gpu_time[gpu] = self.gpu_time.get(gpu, 0.0) + part * seconds
+
     def outcome(self, refusals_alive: int) -> dict[str, Any]:
         """How it ended, with mentions in its reclaim: to be told to a viewer."""
         return {
@@ -161,6 +170,7 @@ class JobRecord:
             "signal": self.exit_signal,
             "killed": self.reclaim,
             "peak": dict(self.peak),
+            "gpu_time": dict(self.gpu_time),
             "refusals": self.refusals + refusals_alive,
             "duration": time.monotonic() - self.began if self.duration is None else self.duration,
             "ended": self.ended,
@@ -222,6 +232,11 @@ class JobRegistry:
         record = self.get(job)
         if record is not None:
             record.note_peak(gpu, usage)
+
+    def note_computing(self, job: str, gpu: str, part: float, seconds: float) -> None:
+        record = self.get(job)
+        if record is not None:
+            record.note_computing(gpu, part, seconds)
 
     def set_wrapper(self, record: JobRecord, wrapper: Process) -> None:
         if record.wrapper is not None:

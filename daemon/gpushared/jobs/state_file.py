@@ -3,7 +3,9 @@
     version, time   of the file; the time on the wall's clock
     core            persistence.py, of the node
     jobs            by id: the wrapper and its program, whose ends are the end of the job; under "note" the core's
-                    part of the job (persistence.py), or under "queued" its submission and the end of its wait
+                    part of the job (persistence.py), or under "queued" its submission and the end of its wait;
+                    under "placement" whose task it is (placements.py)
+    attempts        the last one of each placement that is over
 
 The file is whole at every moment, and written again at each change. The text of a job is made once and kept, so that a
 change with a thousand jobs costs only to join texts.
@@ -27,6 +29,7 @@ from gpushare.job_spec import JobSpec
 from gpushared.core import persistence
 from gpushared.core.model import Job
 from gpushared.core.node import NodeState
+from gpushared.jobs.placements import Placement, Placements
 from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.system.processes import Process
 
@@ -56,16 +59,24 @@ class StateFile:
         self._texts: dict[str, tuple[object, str]] = {}
 
     def write(
-        self, core: NodeState, now: float, records: Iterable[JobRecord], planned: Planned = NOTHING_PLANNED
+        self,
+        core: NodeState,
+        now: float,
+        records: Iterable[JobRecord],
+        planned: Planned = NOTHING_PLANNED,
+        placements: Placements | None = None,
     ) -> None:
         """Whole or not at all: OSError leaves the file as it was. `now` is the core's."""
         jobs = {record.id: (record, core.jobs.get(record.id)) for record in records}
         if planned.spec is not None:
             record, job = jobs[planned.job]
             jobs[planned.job] = record, None if job is None else replace(job, spec=planned.spec)
-        self._texts = {id: self._text_of(record, job) for id, (record, job) in jobs.items()}
+        placed = placements or Placements()
+        self._texts = {id: self._text_of(record, job, placed.of_job(id)) for id, (record, job) in jobs.items()}
         node = core.node_note(now, without=planned.released)
-        head = json.dumps({"version": VERSION, "time": time.time(), "boot": boot(), "core": node})
+        head = json.dumps(
+            {"version": VERSION, "time": time.time(), "boot": boot(), "core": node, "attempts": placed.attempts}
+        )
         texts = ",".join(text for _, text in self._texts.values())
         try:
             fd = os.open(self._fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -79,11 +90,11 @@ class StateFile:
                 self._fresh.unlink()  # a full disk should not hold half a file as well
             raise
 
-    def _text_of(self, record: JobRecord, job: Job | None) -> tuple[object, str]:
+    def _text_of(self, record: JobRecord, job: Job | None, placement: Placement | None) -> tuple[object, str]:
         """The job's text, and the key that it was made for: the same key means the same text."""
         made_of = (
-            *(record.wrapper, record.main, record.state, record.patience),
-            job and (job.spec, job.open, job.saved_at, tuple(job.bounds)),
+            *(record.wrapper, record.main, record.state, record.patience, placement),
+            job and persistence.key_of(job),
         )
         earlier = self._texts.get(record.id)
         if earlier is not None and earlier[0] == made_of:
@@ -95,6 +106,7 @@ class StateFile:
             "began": record.began,
             "note": persistence.take_job(job) if job is not None else None,
             "queued": _queued(record) if record.state is JobState.QUEUED else None,
+            "placement": placement.note() if placement is not None else None,
         }
         return made_of, f"{json.dumps(record.id)}:{json.dumps(part)}"
 

@@ -6,6 +6,7 @@ handshake for programs whose job the environment alone makes. Admitted jobs are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -26,9 +27,17 @@ class Access:
     """Asked once per job and change; nothing here waits."""
 
     def __init__(
-        self, core: Callable[[], NodeState], config: Callable[[], Config], identities: Identities, limits: UserLimits
+        self,
+        core: Callable[[], NodeState],
+        config: Callable[[], Config],
+        identities: Identities,
+        limits: UserLimits,
+        *,
+        system: bool,
     ) -> None:
-        """`core` and `config` return the present ones: both may be replaced while the daemon runs."""
+        """`core` and `config` return the present ones: both may be replaced while the daemon runs. `system`: it is the
+        node's daemon, not a user's own."""
+        self._own = os.geteuid() if system else 0
         self._core = core
         self._config = config
         self._identities = identities
@@ -50,12 +59,22 @@ class Access:
 
     def _needs_groups(self) -> bool:
         config = self._config()
-        return config.rules.need_groups or bool(config.admin_group)
+        return config.rules.need_groups or bool(config.admin_group) or bool(config.engine_group)
 
     def is_admin(self, uid: int) -> bool:
-        """root and members of the administrators' group: they see and change the jobs of all users."""
+        """root and members of the administrators' group: they see and change the jobs of all users. So does the
+        daemon's own user on a node: the page that it serves is for them."""
         group = self._config().admin_group
-        return uid == 0 or (bool(group) and group in self._identities.known(uid).groups)
+        return uid in (0, self._own) or (bool(group) and group in self._identities.known(uid).groups)
+
+    def is_engine(self, uid: int) -> bool:
+        """Who may place jobs of all users: root, the group of engines, and in a user's own daemon that user."""
+        group = self._config().engine_group
+        return uid in (0, os.geteuid()) or (bool(group) and group in self._identities.known(uid).groups)
+
+    def placed_only(self, uid: int) -> bool:
+        """This user has no job of its own here: only those that an engine has placed."""
+        return self._config().placed_only and not self.is_admin(uid)
 
     def viewer(self, uid: int) -> Viewer:
         """What this user may read."""

@@ -17,7 +17,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from gpushared.core import instructions as do
 from gpushared.core.events import (
@@ -28,7 +28,9 @@ from gpushared.core.events import (
     JobSubmitted,
     MemorySampled,
     ReservationAsked,
+    ResumeWanted,
     Revoked,
+    SuspendWanted,
     TimePassed,
     UsedSeen,
 )
@@ -39,7 +41,9 @@ from gpushared.system.logs import facts, log
 ONLY_TELL = (do.Log, do.Notify, do.JobQueued, do.Publish, do.Persist)
 """Instructions that change nothing the core counts on: if one fails, the core is as right as before."""
 
-WITH_CALLERS = (AttachAsked, CreditAsked, JobSubmitted, ReservationAsked, BudgetChanged)
+AnsweredAtOnce = BudgetChanged | ReservationAsked | SuspendWanted | ResumeWanted
+
+WITH_CALLERS = (AttachAsked, CreditAsked, JobSubmitted, *get_args(AnsweredAtOnce))
 """Events with a caller that waits. A caller whose event makes the core fail is told so."""
 
 NOT_REPEATED = (*WITH_CALLERS, UsedSeen, Revoked, MemorySampled, TimePassed)
@@ -76,6 +80,8 @@ class CoreLoop:
             do.ReservationMade: self.note_answer,
             do.ReservationRefused: self.note_answer,
             do.BudgetRefused: self.note_answer,
+            do.SuspendNoted: self.note_answer,
+            do.SuspendRefused: self.note_answer,
         }
         """One for each kind of instruction."""
         self._rebuild = rebuild
@@ -105,8 +111,8 @@ class CoreLoop:
         self.asks.add(event, answer)
         self.feed(event)
 
-    def call(self, event: BudgetChanged | ReservationAsked) -> do.Instruction | None:
-        """Feed an event that the core answers at once, and return the answer. None: the core failed on it."""
+    def call(self, event: AnsweredAtOnce) -> do.Instruction | None:
+        """Feed the event, and return the core's answer. None: the core failed on it."""
         self._answer = None
         self.feed(event)
         return self._answer

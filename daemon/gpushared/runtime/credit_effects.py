@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpushared.clients.clients import Client, Clients
 from gpushared.clients.credit import CreditPages
 from gpushared.clients.ledger import Terms
@@ -19,6 +21,8 @@ class CreditEffects:
         self._credit = credit
         self._clients = clients
         self._publisher = Publisher(lambda: core_loop.core, credit)
+        self.host_available: Callable[[], int | None] = lambda: None
+        """Bytes of host memory that suspending may use; suspenders.py knows."""
 
     def effects(self) -> dict[type, Effect]:
         return {
@@ -65,7 +69,9 @@ class CreditEffects:
         moving = frozenset(process for process in watched if before.get(process) != after.get(process))
         clients = (self._clients.get(process) for process in watched)
         ending = frozenset(client.id for client in clients if client is not None and client.process.is_ending())
-        return UsedSeen(gpu, used, credit.trims_of(shares), asking, ending, moving)
+        pinned, closed = credit.pinned(shares, gpu), credit.closed(shares, gpu)
+        trims = credit.trims_of(shares)
+        return UsedSeen(gpu, used, trims, asking, ending, pinned, self.host_available(), moving, closed)
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:

@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping
 from gpushared.clients.clients import Clients
 from gpushared.clients.credit import CreditPages
 from gpushared.core import instructions as do
-from gpushared.core.events import Event, GpuFound, MemorySampled, Stray, Unmet
+from gpushared.core.events import Event, GpuFound, MemorySampled, Unhooked, Unmet
 from gpushared.gpus.driver_thread import DriverThread
-from gpushared.gpus.foreign_processes import StrayFinder
+from gpushared.gpus.foreign_processes import Placed, UnhookedFinder
 from gpushared.gpus.inventory import GpuInfo, Inventory, Sample
 from gpushared.jobs.registry import JobRegistry
 from gpushared.runtime.core_loop import CoreLoop
 from gpushared.system.logs import facts, log
+from gpushared.system.processes import is_stopped
 
+COUNTS_FOR = 10.0
+"""Seconds before it for which a sample says who had the GPU compute, at most."""
 SILENT_AFTER = 1.0
 """Seconds to wait for the driver; then claims and requests go on without its figures."""
 
@@ -28,7 +31,14 @@ class DriverQuestions:
     """One question at a time for each GPU."""
 
     def __init__(
-        self, core_loop: CoreLoop, gpus: Inventory, credit: CreditPages, clients: Clients, registry: JobRegistry
+        self,
+        core_loop: CoreLoop,
+        gpus: Inventory,
+        credit: CreditPages,
+        clients: Clients,
+        registry: JobRegistry,
+        *,
+        placed: Placed,
     ) -> None:
         self.thread = DriverThread(asyncio.get_running_loop())
         self.on_silence: Callable[[str], None] = lambda _: None
@@ -39,10 +49,12 @@ class DriverQuestions:
         self._clients = clients
         self._registry = registry
         self._loop = asyncio.get_running_loop()
-        self._stray_finder = StrayFinder()
+        self._unhooked_finder = UnhookedFinder(placed)
         self._sampling: set[str] = set()
         self._silent: set[str] = set()
         """GPUs for which the driver has not answered for a while."""
+        self._computed_at: dict[str, float] = {}
+        """By GPU, when it was sampled last."""
 
     # ---- which GPUs there are ----------------------------------------------------------------------
 
@@ -121,9 +133,21 @@ class DriverQuestions:
         steady = {process: stamp[0] for process, stamp in after.items() if before.get(process) == stamp}
         self._note_peaks(gpu, {process: used for process, (used, _) in after.items()})
         sample = self._gpus.named(gpu, sample, {core.processes[one].pid: used for one, used in steady.items()})
-        strays = self._stray_finder.among(gpu, sample.by_pid, self._clients, core.jobs)
-        self._note_observed(gpu, strays, sample.by_pid or {})
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady, strays, sample.busy, begun)
+        halfway = self._stopped_halfway(gpu, steady, sample.by_pid or {})
+        steady = {process: used for process, used in steady.items() if process not in halfway}
+        unhooked = self._unhooked_finder.among(gpu, sample.by_pid, self._clients, core.jobs)
+        self._note_observed(gpu, unhooked, sample.by_pid or {})
+        self._note_computing(gpu, unhooked, sample.computing, begun)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, unhooked, sample.busy, begun)
+
+    def _stopped_halfway(self, gpu: str, steady: Mapping[int, int], by_pid: Mapping[int, int]) -> set[int]:
+        """Processes that were stopped (SIGSTOP), maybe inside a call. The driver shows less of them than they are
+        charged for, and more when they go on: that says nothing of what their contexts cost."""
+        core = self._core_loop.core
+        pids = {process: core.processes[process].pid for process in steady}
+        charges = {process: used + core.gpus[gpu].shares[process].overhead for process, used in steady.items()}
+        less = [process for process, pid in pids.items() if by_pid.get(pid, 0) < charges[process]]
+        return {process for process in less if is_stopped(pids[process])}
 
     def tell_unmet(self, process: int) -> None:
         """Calls of this process that failed within the request because no daemon answered."""
@@ -143,14 +167,32 @@ class DriverQuestions:
         for job, amounts in by_job.items():
             self._registry.note_peak(job, gpu, sum(amounts))
 
-    def _note_observed(self, gpu: str, strays: Mapping[int, Stray], by_pid: Mapping[int, int]) -> None:
+    def _note_observed(self, gpu: str, unhooked: Mapping[int, Unhooked], by_pid: Mapping[int, int]) -> None:
         """The peak of a job that is only observed: the samples are all that is known of it."""
         amounts: dict[str, int] = {}
-        for pid, stray in strays.items():
-            if self._core_loop.core.jobs[stray.job].spec.observe:
-                amounts[stray.job] = amounts.get(stray.job, 0) + by_pid.get(pid, 0)
+        for pid, process in unhooked.items():
+            if self._core_loop.core.jobs[process.job].spec.observe:
+                amounts[process.job] = amounts.get(process.job, 0) + by_pid.get(pid, 0)
         for job, amount in amounts.items():
             self._registry.note_peak(job, gpu, amount)
+
+    def _note_computing(
+        self, gpu: str, unhooked: Mapping[int, Unhooked], computing: Mapping[int, float] | None, begun: float
+    ) -> None:
+        """GPU time of each job. What was between two samples that are far apart counts for as long as a sample says
+        something."""
+        seconds = min(COUNTS_FOR, max(0.0, begun - self._computed_at.get(gpu, begun)))
+        self._computed_at[gpu] = begun
+        if computing is None:
+            return
+        core = self._core_loop.core
+        parts = dict.fromkeys((share.job for share in core.gpus[gpu].shares.values()), 0.0)
+        for id, share in core.gpus[gpu].shares.items():
+            parts[share.job] += computing.get(core.processes[id].pid, 0.0)
+        for pid, process in unhooked.items():
+            parts[process.job] = parts.get(process.job, 0.0) + computing.get(pid, 0.0)
+        for job, part in parts.items():
+            self._registry.note_computing(job, gpu, min(1.0, part), seconds)
 
 
 def gpu_found(info: GpuInfo) -> GpuFound:

@@ -77,7 +77,7 @@ class ProcessLifecycle:
         self._limits.leave(client.uid, PER_CLIENT)
         client.process.close()
         client.page.close(remove=True)
-        if record is not None and record.wrapper is None and not self._clients.has_job(client.job):
+        if record is not None and not (self._clients.has_job(client.job) or self._jobs.lasts_without_processes(record)):
             self._jobs.end(record)
 
     def give_up_broken(self) -> None:

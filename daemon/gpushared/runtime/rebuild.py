@@ -27,6 +27,8 @@ from gpushared.jobs.lifecycle import JobLifecycle
 from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.runtime.core_loop import CoreLoop
 from gpushared.runtime.driver_questions import gpu_found
+from gpushared.runtime.hook_runners import HookRunners
+from gpushared.runtime.suspenders import Suspenders
 
 
 class Outside(NamedTuple):
@@ -35,6 +37,8 @@ class Outside(NamedTuple):
     gpus: Inventory
     jobs: JobLifecycle
     clients: Clients
+    suspenders: Suspenders
+    hook_runners: HookRunners
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,13 @@ def rebuild(core_loop: CoreLoop, outside: Outside, earlier: Earlier) -> None:
     for client in clients:
         core_loop.restore(client.restored())
     for record in running:
-        if (record.over or record.wrapper is None) and not clients.has_job(record.id):
+        for followers in (outside.suspenders, outside.hook_runners):
+            there = followers.known(record.id)
+            if there is not None:
+                core_loop.restore(there)
+    for record in running:
+        held = not record.over and outside.jobs.lasts_without_processes(record)
+        if not held and not clients.has_job(record.id):
             outside.jobs.note_end(record)
             core_loop.restore(JobEnded(record.id))
     for record in sorted(records, key=lambda record: record.began):

@@ -19,13 +19,14 @@ from typing import Any
 
 from gpushare.job_spec import JobSpec
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
-from gpushare.reclaim_steps import JOB_STEPS
+from gpushare.reclaim_steps import USUAL_STEPS
 from gpushared.clients.clients import Client
 from gpushared.clients.ledger import Terms
 from gpushared.clients.pages import LineSeen, Page, Pages
 from gpushared.core import persistence
 from gpushared.core.events import JobRestored
 from gpushared.jobs.found_state import FoundState
+from gpushared.jobs.placements import Placement
 from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.limits.identities import user_name
 from gpushared.runtime.core_loop import CoreLoop
@@ -61,6 +62,7 @@ def read_jobs(outside: Outside, found: FoundState, with_pages: set[str]) -> Earl
     if not found.state:
         return Earlier({})
     jobs, since = found.jobs, found.since
+    outside.jobs.placements.attempts.update(found.attempts)
     core = {**found.state["core"], "jobs": [one["note"] for one in jobs.values() if one.get("note") is not None]}
     overheads = persistence.restore_overheads(core, found.odd)
     reservations = persistence.restore_reservations(core, since, found.odd)
@@ -81,8 +83,11 @@ def _open_running(
     # A wrapper that has ended its job may live on; the job ends with its last process all the same.
     # If the wrapper was killed, the job lasts as long as its program.
     wrapper = (_find(identity.get("wrapper")) or _find(identity.get("main"))) if job.open else None
-    if wrapper is None and not has_pages:
+    placement = _placement(job.job, identity, found)
+    if wrapper is None and not has_pages and (placement is None or not job.open):
         return
+    if placement is not None:
+        outside.jobs.placements.put(replace(placement, leaving=not job.open))
     registry = outside.jobs.registry
     record = registry.open(job.job, job.spec)
     record.become(JobState.RUNNING)
@@ -91,6 +96,15 @@ def _open_running(
     if wrapper is not None:
         registry.set_wrapper(record, wrapper)
     record.main = _find(identity.get("main"))
+
+
+def _placement(job: str, identity: dict[str, Any], found: FoundState) -> Placement | None:
+    note = identity.get("placement")
+    try:
+        return None if note is None else Placement.noted(job, persistence.mapping(note))
+    except persistence.OddNote as why:
+        found.odd(f"placement of job {job}", why)
+        return None
 
 
 def _open_queued(outside: Outside, id: str, identity: dict[str, Any], found: FoundState) -> None:
@@ -181,7 +195,7 @@ def _spec_of(page: Page, owner: Process, lines: list[LineSeen]) -> JobSpec:
         request = max((seen.request for seen in lines), default=0)
         limit = max((seen.limit for seen in lines), default=0)
         amounts = _of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX
-        terms = Terms(*amounts, JOB_STEPS, 0.0)
+        terms = Terms(*amounts, USUAL_STEPS, 0.0)
     return JobSpec(
         name=header.job_name or command_of(owner.pid),
         uid=header.uid,

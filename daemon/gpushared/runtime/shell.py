@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +30,13 @@ from gpushared.runtime.asks import INTERNAL
 from gpushared.runtime.core_loop import CoreLoop
 from gpushared.runtime.credit_effects import CreditEffects
 from gpushared.runtime.driver_questions import DriverQuestions
+from gpushared.runtime.hook_runners import HookRunners
 from gpushared.runtime.process_lifecycle import ProcessLifecycle
 from gpushared.runtime.rebuild import Earlier, Outside, rebuild
 from gpushared.runtime.record_effects import RecordEffects
 from gpushared.runtime.recovery import recover
 from gpushared.runtime.stopping import Stopper
+from gpushared.runtime.suspenders import Suspenders
 from gpushared.system.epoll import Epoll
 
 
@@ -62,7 +65,9 @@ class Shell:
         self.traffic = Traffic()
         self.core_loop = CoreLoop(core, self._rebuild, self._tell_caller)
         self.jobs = JobLifecycle(self.registry, self.feed, self.historian)
-        self.driver = DriverQuestions(self.core_loop, gpus, self.credit, self.clients, self.registry)
+        self.driver = DriverQuestions(
+            self.core_loop, gpus, self.credit, self.clients, self.registry, placed=self.jobs.placed
+        )
         self.processes = ProcessLifecycle(
             self.core_loop,
             self.credit,
@@ -73,16 +78,21 @@ class Shell:
             epoll=self.epoll,
         )
         self._credit_effects = CreditEffects(self.core_loop, self.credit, self.clients)
+        self._suspenders = Suspenders(self.core_loop, self.credit, self.clients, self.epoll)
+        self._credit_effects.host_available = self._suspenders.host_available
         self.stopper = Stopper(self.jobs, self.clients)
         self.records = RecordEffects(self.historian)
-        self._outside = Outside(gpus, self.jobs, self.clients)
+        self._hook_runners = HookRunners(self.core_loop, self.epoll, self.commits.now)
+        self._outside = Outside(gpus, self.jobs, self.clients, self._suspenders, self._hook_runners)
         self.core_loop.effects |= {
             **self._credit_effects.effects(),
+            **self._suspenders.effects(),
+            **self._hook_runners.effects(),
             do.SampleMemory: self.driver.sample_memory,
             do.JobAdmitted: self.jobs.admitted,
             do.JobRefused: self.jobs.refused,
             do.JobQueued: self.jobs.queued,
-            do.JobClosed: self.jobs.closed,
+            do.JobClosed: self._closed,
             do.Notify: self.jobs.notify,
             do.Terminate: self.stopper.terminate,
             do.Kill: self.stopper.kill,
@@ -105,13 +115,26 @@ class Shell:
     def recover(self, pages: Pages) -> None:
         """Take over what an earlier daemon left. The GPUs must be known already."""
         recover(self.core_loop, self._outside, FoundState(self._state_file.path), pages, self.processes.adopt)
+        self._suspenders.open_gates()
 
     @property
     def outside(self) -> Outside:
         return self._outside
 
+    def read_words(self, gpus: Iterable[str]) -> None:
+        """Tell the core what the words of these GPUs' processes say now."""
+        for gpu in gpus:
+            self.feed(self._credit_effects.used_seen(gpu))
+
+    def _closed(self, done: do.JobClosed) -> None:
+        self._suspenders.end_job(done.job)
+        self._hook_runners.end_job(done.job)
+        self.jobs.closed(done)
+
     def end_streams(self) -> None:
         """The daemon goes: followers should look for the next one."""
+        self._suspenders.close()
+        self._hook_runners.close()
         self.records.end()
         self.registry.end_streams()
 
@@ -131,7 +154,7 @@ class Shell:
         self.commits.soon()
 
     def _write_state(self, planned: Planned) -> None:
-        self._state_file.write(self.core, time.monotonic(), self.registry.live(), planned)
+        self._state_file.write(self.core, time.monotonic(), self.registry.live(), planned, self.jobs.placements)
 
     # ---- failures of the core ----------------------------------------------------------------------
 

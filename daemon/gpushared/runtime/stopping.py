@@ -8,7 +8,7 @@ from gpushared.clients.clients import Clients
 from gpushared.core import instructions as do
 from gpushared.core.events import Event, LeftAlone
 from gpushared.core.visibility import OPERATOR
-from gpushared.gpus.foreign_processes import open_stray
+from gpushared.gpus.foreign_processes import open_unhooked
 from gpushared.jobs.lifecycle import JobLifecycle
 from gpushared.jobs.registry import JobRecord, killed_facts, stop
 from gpushared.system.logs import facts, log
@@ -36,13 +36,13 @@ class Stopper:
         record.reclaim = killed_facts(wish.reason)
         self._jobs.tell(record, kind, wish.reason, with_facts=True)
         clients = [client for client in map(self._clients.get, wish.processes) if client is not None]
-        found = (open_stray(-id, record.id) for id in wish.processes if id < 0)
-        strays = [stray for stray in found if stray is not None]
-        ids = {client.process: client.id for client in clients} | {stray: -stray.pid for stray in strays}
+        found = (open_unhooked(-id, record.id, self._jobs.placed) for id in wish.processes if id < 0)
+        unhooked = [unhooked for unhooked in found if unhooked is not None]
+        ids = {client.process: client.id for client in clients} | {unhooked: -unhooked.pid for unhooked in unhooked}
         # An allocation that waits for a claim would delay the program's signal handler.
         sent = stop(record, list(ids), number)
-        for stray in strays:
-            stray.close()
+        for process in unhooked:
+            process.close()
         why, reached = OPERATOR.words(wish.reason.message), list(sent.values()).count(Sent.REACHED)
         log.info(kind, extra=facts(**record.who, processes=reached, reason=why))
         spared = [process for process, result in sent.items() if result is Sent.NOT_THEIRS]

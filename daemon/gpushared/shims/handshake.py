@@ -21,11 +21,12 @@ from gpushare.errors import GpushareError
 from gpushare.job_spec import LONGEST_GRACE, JobSpec
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity
 from gpushare.reasons import Reason
-from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
+from gpushare.reclaim_steps import JOB_STEPS, STEP_BITS, USUAL_STEPS, ReclaimStep
 from gpushared.clients.clients import Client
 from gpushared.clients.ledger import Terms
 from gpushared.clients.pages import Pages, has_page
 from gpushared.core.events import JobSubmitted, ProcessJoined
+from gpushared.jobs.placements import PLACED_ONLY
 from gpushared.jobs.registry import JobRecord, JobState, new_job_id
 from gpushared.limits.access import Access
 from gpushared.limits.identities import user_name
@@ -42,8 +43,6 @@ PAGES_PER_PROCESS = 64
 """A process needs one; each costs the daemon descriptors and a job."""
 ANCESTORS = 32
 """Processes upwards among which the job of a parent is looked for."""
-STEP_BITS = (int(lib.GS_RUNG_TRIM), int(lib.GS_RUNG_TERM), int(lib.GS_RUNG_KILL))
-"""In HELLO, in the order of JOB_STEPS."""
 REFILL_AFTER = 0.02
 """Seconds from a newcomer to the next spare page: by then it has its context."""
 
@@ -182,7 +181,9 @@ class Handshake:
             terms = Terms.of(spec) if spec is not None else None
             page = self.pages.create(peer, uid, job=job, priority=priority, grace_ms=grace, name=name, terms=terms)
         except OSError:
-            if record is not None and record.wrapper is None and not self.shell.clients.has_job(job):
+            if record is not None and not (
+                self.shell.clients.has_job(job) or self.shell.jobs.lasts_without_processes(record)
+            ):
                 self.shell.jobs.end(record)
             raise
         client = Client(page, peer, job, uid)
@@ -190,17 +191,35 @@ class Handshake:
         return client
 
     def _job_of(self, hello: Any, peer: Process, uid: int, budget: Budget) -> str:
+        placed = self._placed_job(peer, uid, f"{hello.job_id:016x}")
+        if placed is not None:
+            return placed
         if hello.job_id:
             job = f"{hello.job_id:016x}"
             record = self.shell.registry.get(job)
             if record is not None and uid not in (0, record.spec.uid):
                 raise Refusal(NOT_ALLOWED, f"job {job} belongs to another user\nhint: unset GPUSHARE_JOB")
+            if self.shell.jobs.placements.of_job(job) is not None:
+                raise Refusal(NOT_ALLOWED, f"this program does not run where job {job} was placed")
             if record is not None and record.state is JobState.QUEUED:
                 raise Refusal(NOT_ADMITTED, f"job {job} still waits for room")
             if job not in self.shell.core.jobs:
                 return self._submit(job, hello, peer, uid)
             return job
         return self._parents_job(peer, uid, budget) or self._submit(new_job_id(), hello, peer, uid)
+
+    def _placed_job(self, peer: Process, uid: int, says: str) -> str | None:
+        """The job of the placement that it runs in, whatever it says. Of several there, the one that it says."""
+        placements = self.shell.jobs.placements
+        placement = placements.of_process(peer.pid, says)
+        if placement is None:
+            return None
+        record = self.shell.registry.get(placement.job)
+        if record is None or placement.leaving or placement.job not in self.shell.core.jobs:
+            raise Refusal(NOT_ADMITTED, f"{placement.id}, in which this program runs, has been ended")
+        if record.spec.uid not in (0, uid) and uid:
+            raise Refusal(NOT_ALLOWED, f"{placement.id}, in which this program runs, was placed for another user")
+        return placement.job
 
     def _parents_job(self, peer: Process, uid: int, budget: Budget) -> str | None:
         pid: int | None = peer.pid
@@ -232,10 +251,12 @@ class Handshake:
             priority=hello.priority,
             grace=grace,
             min_run_time=hello.min_run_ms / 1000,
-            on_reclaim=_steps(hello.rungs) or JOB_STEPS,
+            on_reclaim=_steps(hello.rungs) or USUAL_STEPS,
             request_source=place or "GPUSHARE_REQUEST",
             limit_source=place or "GPUSHARE_LIMIT",
         )
+        if self.access.placed_only(uid):
+            raise Refusal(NOT_ADMITTED, PLACED_ONLY)
         allowed = self.access.admit(spec, self.shell.registry.bytes_of_live(uid))
         if isinstance(allowed, Reason):
             raise Refusal(NOT_ADMITTED, self.access.viewer(uid).told(allowed).render())
@@ -284,7 +305,7 @@ def _of_bytes(value: int) -> Quantity:
 
 
 def _steps(bits: int) -> tuple[ReclaimStep, ...]:
-    return tuple(step for bit, step in zip(STEP_BITS, JOB_STEPS, strict=True) if bits & bit)
+    return tuple(step for step in JOB_STEPS if bits & STEP_BITS[step])
 
 
 def _text(field: Any) -> str:

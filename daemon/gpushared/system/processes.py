@@ -80,6 +80,11 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields is not None and len(fields) > 1 else None
 
 
+def parent_and_session(pid: int) -> tuple[int, int] | None:
+    fields = _stat_fields(pid)
+    return (int(fields[1]), int(fields[3])) if fields is not None and len(fields) > 3 else None
+
+
 def is_stopped(pid: int) -> bool:
     """By SIGSTOP, or by Ctrl-Z at its terminal."""
     fields = _stat_fields(pid)

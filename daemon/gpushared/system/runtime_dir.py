@@ -17,6 +17,9 @@ from pathlib import Path
 from gpushare.errors import GpushareError, NotPermitted
 from gpushare.paths import Runtime
 
+CONTAINERS = "containers"
+"""The folder for containers: it has the socket of programs alone. The folder is mounted into them and not the socket,
+because a daemon that starts again makes new sockets."""
 PATIENCE = 5.0
 """Seconds to wait for the daemon with the lock to answer or to end."""
 
@@ -70,15 +73,27 @@ class RuntimeDir:
                 raise GpushareError(f"another daemon holds {self.directory} and does not answer", code="locked")
             time.sleep(0.05)
 
-    def bind(self, name: str, kind: socket.SocketKind) -> socket.socket:
-        """A socket in the directory."""
+    def bind(self, name: str, kind: socket.SocketKind, *, for_containers: bool = False) -> socket.socket:
+        """A socket in the directory; `for_containers`: also in the folder for containers, if this is the system's."""
         path = self.directory / name
         try:
             sock = bind(path, kind, for_all=self.system)
+            if for_containers and self.system:
+                self._link(path, self.directory / CONTAINERS / name)
         except OSError as error:
             raise GpushareError(f"cannot make {path}: {error.strerror}", code="bad_runtime_dir") from None
         self._bound.append(path)
         return sock
+
+    def _link(self, path: Path, beside: Path) -> None:
+        """A second name of a socket, in place at once."""
+        beside.parent.mkdir(mode=0o711, exist_ok=True)
+        beside.parent.chmod(0o711)
+        fresh = beside.with_name(f".{beside.name}.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        os.link(path, fresh)
+        fresh.replace(beside)
+        self._bound.append(beside)
 
     def unbind(self) -> None:
         """No new connections; the lock stays until the process ends."""

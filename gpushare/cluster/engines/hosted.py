@@ -78,7 +78,8 @@ class Hosted:
         self.runner.watch(seconds)
 
     def start(self, command: Start, token: Token) -> Answer:
-        record = self.jobs.record(command.uid)
+        entry = self.jobs.entries.get(command.uid)
+        record = None if entry is None or entry.result is not None else self.jobs.record(command.uid)
         return Gone() if record is None else self.runner.start(record, command, token)
 
     def evict(self, command: Evict, token: Token) -> Answer:

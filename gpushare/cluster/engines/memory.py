@@ -31,7 +31,15 @@ from gpushare.cluster.engines.seam import (
 )
 from gpushare.cluster.model import Job, Node
 
-__all__ = ["Faults", "Memory", "Overlap"]
+__all__ = ["CANNOT", "Faults", "Memory", "Overlap"]
+
+CANNOT = {
+    "programs": "a task is an entry of the process",
+    "exit": "an entry only ends",
+    "budget": "no program runs",
+    "restart": "all ends with the process",
+}
+"""Of ABILITIES (abilities.py)."""
 
 START_SECONDS = 2.0
 """From a start to running."""
@@ -79,6 +87,8 @@ class _Job:
     submitted: float
     attempt: int = 0
     evictions: int = 0
+    evicted: int = 0
+    """The last attempt that was stopped whole and is to wait again."""
     rung: int = 0
     held: bool = False
     ended: bool = False
@@ -109,6 +119,14 @@ class Memory:
         self.faults = faults or Faults()
         self.nodes: dict[str, _Node] = {}
         self.jobs: dict[str, _Job] = {}
+        self.stubborn: set[str] = set()
+        """Jobs whose tasks ignore all but a kill."""
+        self.broken: set[str] = set()
+        """Jobs that cannot start."""
+        self.stays: dict[str, Literal["unknown", "lost"]] = {}
+        """Nodes that stay so."""
+        self.others: dict[str, dict[int, int]] = {}
+        """Bytes that programs of others hold and keep, by node and GPU."""
         self.evicted = 0
         """Tasks that ended because they were evicted."""
         self.guarded = 0
@@ -158,8 +176,10 @@ class Memory:
                 del job.tasks[key]
                 self.evicted += 1
             elif seen.phase == "starting" and self.now >= task.since + START_SECONDS:
-                fails = self._fate(self.faults.failed)
-                task.seen = replace(seen, phase="failed" if fails else "running", why="by fate" if fails else "")
+                broken = job.job.id in self.broken
+                fails = broken or self._fate(self.faults.failed)
+                why = "it cannot start" if broken else "by fate" if fails else ""
+                task.seen = replace(seen, phase="failed" if fails else "running", why=why)
                 task.since = self.now
                 job.runs += not fails
             elif seen.phase == "running" and self._fate(self.faults.vanish):
@@ -182,24 +202,35 @@ class Memory:
 
     def _trouble(self, node: _Node) -> None:
         faults = self.faults
-        if self._fate(faults.node_trouble):
+        stays = self.stays.get(node.node.name)
+        if stays is not None:
+            node.state = stays
+            if stays == "lost":
+                self._clear(node)
+        elif self._fate(faults.node_trouble):
             if node.state == "ready":
                 node.state = "unknown"
             elif self._fate(0.3):
                 node.state = "lost"
-                for job in self.jobs.values():
-                    for key in [key for key, task in job.tasks.items() if task.seen.node == node.node.name]:
-                        del job.tasks[key]
+                self._clear(node)
             else:
                 node.state = "ready"
         elif node.state != "ready" and not faults.node_trouble:
             node.state = "ready"
-        if self._fate(faults.foreign):
+        if node.node.name in self.others:
+            node.foreign = {gpu: used for gpu, used in self.others[node.node.name].items() if used}
+        elif self._fate(faults.foreign):
             gpu = self.random.randrange(node.node.gpus)
             free = node.node.memory - self._used(node.node.name).get(gpu, 0)
             node.foreign[gpu] = self.random.choice([0, 0, free, free // 2])
         elif node.foreign and not faults.foreign:
             node.foreign.clear()
+
+    def _clear(self, node: _Node) -> None:
+        """Nothing runs there any more."""
+        for job in self.jobs.values():
+            for key in [key for key, task in job.tasks.items() if task.seen.node == node.node.name]:
+                del job.tasks[key]
 
     def _fate(self, often: float) -> bool:
         return often > 0 and self.random.random() < often
@@ -294,6 +325,10 @@ class Memory:
     def _start(self, job: _Job, command: Start, token: Token) -> Answer:
         if job.ended:
             return Gone()
+        for place in command.places:
+            there = self.nodes.get(place.node)
+            if there is None or not all(0 <= gpu < there.node.gpus for gpu in place.gpus):
+                return Refused(f"there is no GPU {place.gpus} on {place.node}", place.node)
         nodes = [self.nodes[place.node] for place in command.places]
         if any(node.state == "unknown" for node in nodes):
             raise Unanswered("a node does not answer")
@@ -330,7 +365,8 @@ class Memory:
                 continue
             job.attempt, job.rung = command.attempt, command.rung
             seen = SeenTask(*key, place.node, place.gpus, place.amount, "starting")
-            job.tasks[key] = _Task(seen, token, self.now, stubborn=self._fate(self.faults.stubborn))
+            stubborn = command.uid in self.stubborn or self._fate(self.faults.stubborn)
+            job.tasks[key] = _Task(seen, token, self.now, stubborn=stubborn)
             self.judge()
         return Accepted()
 
@@ -353,6 +389,10 @@ class Memory:
                 del job.tasks[key]
             elif not task.stubborn or not command.grace:
                 self._stop(task, self.random.uniform(0.0, command.grace))
+        left = any(task.seen.phase in ("starting", "running") for task in job.tasks.values())
+        if found and command.again and not left and job.evicted < command.attempt:
+            job.evicted = command.attempt
+            job.evictions += 1
         return Accepted() if found else Gone()
 
     # ---- judging -------------------------------------------------------------------------------------

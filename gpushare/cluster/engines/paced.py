@@ -13,12 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from math import inf
 
+from gpushare.cluster.engines import memory
 from gpushare.cluster.engines.memory import START_SECONDS, Faults, Memory
 from gpushare.cluster.engines.runner import Context, Record, Runner
 from gpushare.cluster.engines.seam import Answer, Evict, SeenNode, SeenTask, Start, Token
 from gpushare.errors import UsageError
 
-__all__ = ["Paced", "make"]
+__all__ = ["CANNOT", "Paced", "make"]
+
+CANNOT = {
+    **{name: why for name, why in memory.CANNOT.items() if name != "exit"},
+    "takeover": "one service has the file; the next one starts when it has ended",
+    "forgotten": "the records are in the service's file, and jobs that are in no record are left alone",
+}
 
 FAULTS = tuple(one.name for one in fields(Faults))
 STEP = 1.0

@@ -337,10 +337,11 @@ def job_facts(now: Round) -> Iterator[list[Event]]:
 
 
 def _gone(now: Round, uid: str, attempt: int, places: Iterable[Place]) -> Iterator[Task]:
-    """Tasks that were told to stop and do not exist any more, nor will: the engine has said so."""
+    """Tasks that were told to stop and do not exist any more, nor will: the engine has said so. What is left of a job
+    that is over may be the record of a task that ended by itself just then: nobody evicts it, and it holds nothing."""
     job = now.there.get(uid)
-    exist = {task.where for task in job.tasks} if job is not None else set()
     over = job is None or job.ended
+    exist = {task.where for task in job.tasks if task.holds or not over} if job is not None else set()
     for place in places:
         stop = now.notes.stops.get((uid, attempt, place.group, place.task))
         sure = over or (stop is not None and stop.accepted)

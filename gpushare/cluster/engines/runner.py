@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -70,6 +71,8 @@ class Context(NamedTuple):
     """Those that the cluster's file has."""
     system: bool
     """It runs jobs of all users, as root; else those of its own user."""
+    max_grace: float = inf
+    """Seconds: the longest grace that a user other than root may ask for."""
 
 
 class Runner(Protocol):

@@ -18,7 +18,7 @@ What an engine promises:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -33,6 +33,7 @@ __all__ = [
     "Evict",
     "Gone",
     "Observed",
+    "QueueEngine",
     "Refused",
     "SeenJob",
     "SeenNode",
@@ -93,6 +94,12 @@ class SeenJob:
     """It has its result and does not run again."""
     note: str = ""
     """What annotate() last said."""
+    user: str = ""
+    """Who submitted it, where the engine knows. One whose job names no queue uses the user's own."""
+    account: str = ""
+    """Whose queue it uses, if there is a queue of that name and the job names none."""
+    started: float | None = None
+    """Since when it runs, where the engine knows (seconds since 1970)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,4 +203,25 @@ class Engine(Protocol):
 
     def annotate(self, uid: str, text: str, token: Token) -> None:
         """Show the user why the job waits."""
+        ...
+
+
+class QueueEngine(Engine, Protocol):
+    """An engine with a queue of its own, as the service drives it: users submit, cancel and hold there.
+
+    The queue of a job that names none is "". Called from one thread, but for watch(), which has a thread of its own,
+    and wake(), which any may call."""
+
+    @property
+    def hints(self) -> Mapping[str, str]:
+        """What people type instead of `gpushare`, for submit, cancel, hold, release, cordon, drain, uncordon. {job} and
+        {node} stand for their names."""
+        ...
+
+    def wake(self) -> None:
+        """End watch() early."""
+        ...
+
+    def close(self) -> None:
+        """The service ends. What runs goes on."""
         ...

@@ -177,6 +177,12 @@ class Book:
         found = self._store.read(f"{ENDED} AND id = ?", id)
         return _ended(found[0]) if found else None
 
+    def ended_named(self, name: str) -> str | None:
+        """The id of the latest job with this name that is over."""
+        order = "ORDER BY ended DESC, number DESC, place DESC LIMIT 1"
+        found = self._store.read(f"{ENDED} AND json_extract(job, '$.name') = ? {order}", name)
+        return _ended(found[0]).id if found else None
+
     def ended_of(self, name: str) -> list[Ended]:
         """Those jobs of the array with this number that are over. None, where the name is no number of a job."""
         if not name.isdecimal() or len(name) > MOST_DIGITS:

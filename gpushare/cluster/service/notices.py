@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 __all__ = ["Notice", "Notices"]
@@ -25,6 +25,13 @@ class Notices:
         self._followers: list[Callable[[Notice], None]] = []
         self.seq = int(clock() * 1000)
         """Of the last one."""
+
+    def recall(self, earlier: Iterable[Notice]) -> None:
+        """Have what an earlier service has said, oldest first. Before the first add()."""
+        with self._lock:
+            self._kept.extend(earlier)
+            if self._kept:
+                self.seq = max(self.seq, self._kept[-1]["seq"])
 
     def add(self, event: str, job: str | None, text: str, **facts: object) -> None:
         with self._lock:

@@ -7,61 +7,35 @@ on disk before anything follows from them, and each step looks at what is, not a
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
-from typing import NamedTuple
 
 from gpushare.cluster.engines.hosted import Hosted
 from gpushare.cluster.engines.loop import Loop
 from gpushare.cluster.engines.reconcile import BY_ITS_USER, Settings
 from gpushare.cluster.engines.runner import ENDINGS, Result, Runner, outcome
 from gpushare.cluster.engines.seam import Unanswered
-from gpushare.cluster.model import Action, Event, JobHeld, JobReleased, JobWithdrawn, Preempt, Wait
+from gpushare.cluster.model import Event, JobHeld, JobReleased, JobWithdrawn
 from gpushare.cluster.service.book import Book, Entry
-from gpushare.cluster.service.notices import Notices
+from gpushare.cluster.service.driver import Driver, Options
 from gpushare.cluster.store import Store
 
-__all__ = ["Options", "Rounds", "waits_for"]
+__all__ = ["Rounds", "waits_for"]
 
 log = logging.getLogger(__name__)
 
 
-class Options(NamedTuple):
-    """What an administrator may set."""
-
-    grace: float = 30.0
-    """Seconds between being asked to stop and being killed."""
-    own_queues: bool = True
-    """A user who names no queue gets one of the user's name. All of these have the same share."""
-    parent: str | None = None
-    """The queue above these."""
-    most_jobs: int = 20_000
-    """Of one user that are not over."""
-
-
-class Rounds:
-    """Of one store, which is open for writing and to which nobody else writes, and one runner."""
+class Rounds(Driver):
+    """Of a runner, whose jobs are in the service's records."""
 
     def __init__(self, store: Store, runner: Runner, clock: Callable[[], float], options: Options) -> None:
-        self.store = store
+        super().__init__(store, runner, clock)
         self.runner = runner
-        self.clock = clock
-        if store.policy.endings != "reported":
-            store.compact(replace(store.policy, endings="reported"))
         self.book = Book(store)
-        self.notices = Notices(clock)
         self.hosted = Hosted(runner, self.book, self.book.next_term())
         settings = Settings(grace=options.grace, annotate_every=inf)
         self.loop = Loop(store, self.hosted, clock, settings=settings, tell=self._tell)
-        self.count = 0
-        """Rounds so far."""
-        self.wanted = True
-        """A round has something to do, whatever the store says."""
-        self.counts: Counter[str] = Counter()
-        """Of actions, by kind, and of submitted jobs."""
         self._load()
 
     def _load(self) -> None:
@@ -75,7 +49,7 @@ class Rounds:
 
     def round(self) -> None:
         """Compare what is decided with what runs, and tell the engine. Raises nothing that another round may mend."""
-        self.wanted = False
+        self.wanted, trouble = False, ""
         try:
             self._results()
             self._not_again()
@@ -90,16 +64,9 @@ class Rounds:
             self.wanted = self.store.seq != told or bool(self.loop.notes.events)
         except Unanswered as error:
             log.warning("this round was not finished: %s", error)
+            trouble = str(error)
         self.count += 1
-
-    @property
-    def next_wake(self) -> float:
-        """Seconds since 1970: a round is due then, if nothing happens before."""
-        wake = self.store.allocator.next_wake
-        due = inf if wake is None else self.clock() + max(0.0, wake - self.store.at(self.clock()))
-        patience = self.loop.notes
-        waits = [one.next for notes in (patience.starts, patience.stops) for one in notes.values()]
-        return min([due, *(self.clock() + max(0.0, at - self.store.at(self.clock())) for at in waits)])
+        self.trouble = trouble
 
     def begin_again(self) -> None:
         """After a failure in the middle of something: go back to what the file has."""
@@ -177,18 +144,6 @@ class Rounds:
         text = f"job {entry.id} {ENDINGS[result.how]}" + (f": {result.text}" if result.text else "")
         self.notices.add("ended", entry.id, text, how=result.how, exit=result.exit)
 
-    def _tell(self, events: Sequence[Event], actions: Sequence[Action]) -> None:  # noqa: ARG002
-        for action in actions:
-            kind = type(action).__name__.lower()
-            self.counts[kind] += 1
-            if not isinstance(action, Wait):
-                self.notices.add(
-                    "evict" if isinstance(action, Preempt) else kind,
-                    action.job,
-                    f"{kind} {action.job}: {action.reason.message}",
-                    reason=action.reason.code.value,
-                )
-
     # ---- ends ----------------------------------------------------------------------------------------
 
     def end(self, results: Mapping[str, Result]) -> None:
@@ -203,15 +158,6 @@ class Rounds:
         for id, result in results.items():
             self.book.entries[id].result = result
             self._ending.add(id)
-
-    def append(
-        self,
-        events: Sequence[Event],
-        also: Callable[[sqlite3.Connection, list[Action]], None] | None = None,
-    ) -> list[Action]:
-        actions = self.store.append(events, self.clock(), also)
-        self.loop.heed(events, actions)
-        return actions
 
     # ---- dependencies --------------------------------------------------------------------------------
 

@@ -5,78 +5,59 @@ What is answered has been written before, in one transaction with what the alloc
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpushare.cluster.codec import encode, plain
+from gpushare.cluster.codec import plain
 from gpushare.cluster.engines.reconcile import BY_ITS_USER
 from gpushare.cluster.engines.runner import Record, Result, Runner
 from gpushare.cluster.engines.seam import SeenTask
 from gpushare.cluster.model import (
     Action,
     Event,
-    JobChanged,
+    Job,
     JobHeld,
     JobSubmitted,
+    JobWithdrawn,
     NodeCordoned,
     NodeDrained,
     NodeUncordoned,
-    Policy,
-    Queue,
-    QueueAdded,
-    QueueChanged,
-    QueueRemoved,
     Refuse,
     Wait,
 )
-from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.service import submission
 from gpushare.cluster.service.book import Entry
-from gpushare.cluster.service.rounds import Options, Rounds, waits_for
+from gpushare.cluster.service.common import Caller, Common, ambiguous, no_such_job
+from gpushare.cluster.service.driver import Options
+from gpushare.cluster.service.rounds import Rounds, waits_for
 from gpushare.cluster.service.shown import Shown, ended_job, live_job
-from gpushare.cluster.snapshot import take
 from gpushare.cluster.store import Store
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
 from gpushare.nearest import did_you_mean
+from gpushare.quantity import format_duration
 
-__all__ = ["Caller", "Options", "Service"]
+__all__ = ["Service"]
 
 log = logging.getLogger(__name__)
 
 SHOWN_ENDED = 1000
 
 
-class Caller(NamedTuple):
-    """Who asks, as the kernel says."""
-
-    uid: int
-    gid: int
-    user: str
-    admin: bool
-
-    def may_change(self, uid: int) -> bool:
-        return self.admin or self.uid == uid
-
-
-class Service:
-    """One cluster that runs."""
+class Service(Common):
+    """Of an engine that only runs tasks: the jobs are in the service's records."""
 
     def __init__(
         self, store: Store, runner: Runner, *, engine: str, clock: Callable[[], float], options: Options | None = None
     ) -> None:
         """The store is open for writing, and nobody else writes to it."""
-        self.store = store
-        self.engine = engine
-        self.clock = clock
         self.options = options or Options()
-        self.work = Rounds(store, runner, clock, self.options)
-        self.book = self.work.book
-        self.notices = self.work.notices
-        self._state: tuple[int, str] = (-1, "")
+        work = Rounds(store, runner, clock, self.options)
+        super().__init__(work, engine=engine)
+        self.work: Rounds = work
+        self.book = work.book
 
     # ---- submitting ----------------------------------------------------------------------------------
 
@@ -86,6 +67,7 @@ class Service:
         events: list[Event] = []
         queue = wanted.job.queue or self._own_queue(caller, events)
         self._check_queue(queue, caller)
+        self._check_min_run_time(wanted.job, caller)
         count = 1 if wanted.array is None else wanted.array
         if self.work.per_user[caller.uid] + count > self.options.most_jobs:
             raise Refused(
@@ -135,7 +117,8 @@ class Service:
         what = f"job {number}" if wanted.array is None else f"array {number} of {count} jobs"
         self.notices.add("submitted", str(number), f"{caller.user} submitted {what} to {queue}", jobs=count)
         waits = {action.job: action.reason for action in actions if isinstance(action, Wait)}
-        never = self.store.allocator.never([records[0].job]) if ids[0] in waits else {}
+        known = ids[0] in waits and not self.work.trouble  # while the engine does not answer, nobody knows its nodes
+        never = self.store.allocator.never([records[0].job]) if known else {}
         return {
             "id": str(number),
             "jobs": [entry.id for entry in entries],
@@ -149,13 +132,22 @@ class Service:
             return caller.user
         if not self.options.own_queues:
             raise UsageError("no queue is named", hint=f"name a queue: {', '.join(list(queues)[:8])}")
-        events.append(QueueAdded(Queue(caller.user, self.options.parent, quota=0, weight=MICRO)))
+        events.append(self.options.own_queue(caller.user))
         return caller.user
 
     def _check_queue(self, queue: str, caller: Caller) -> None:
         owner = self.book.own_queues.get(queue)
         if owner is not None and not caller.may_change(owner):
             raise NotPermitted(f"queue {queue} belongs to its user", hint="leave the queue out: your own is used")
+
+    def _check_min_run_time(self, job: Job, caller: Caller) -> None:
+        most = self.options.max_min_run_time
+        if job.min_runtime > most and not caller.admin:
+            raise UsageError(
+                f"a minimum run time of {format_duration(job.min_runtime)} is more than {format_duration(most)}, the "
+                "most here",
+                hint="ask for less, or ask an administrator: `max_min_run_time` in the service's settings",
+            )
 
     def _after(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of them that are not over. A job that has failed is never followed."""
@@ -171,9 +163,13 @@ class Service:
 
     # ---- jobs ----------------------------------------------------------------------------------------
 
-    def cancel(self, name: str, caller: Caller, *, now: bool = False) -> dict[str, Any]:
-        """A job, or all of an array. It is over when nothing of it runs any more; `now`: without grace."""
+    def cancel(self, name: str, caller: Caller, *, now: bool = False, dry_run: bool = False) -> dict[str, Any]:
+        """A job, or all of an array. It is over when nothing of it runs any more; `now`: without grace. `dry_run`:
+        nothing happens, and {"would"} says what would follow."""
         entries = self._own(name, caller)
+        if dry_run:
+            known = [entry.id for entry in entries if entry.id in self.store.allocator.jobs]
+            return {"jobs": [entry.id for entry in entries], "would": self._would([JobWithdrawn(id) for id in known])}
         results = {
             entry.id: Result("cancelled", None, f"by {caller.user}") for entry in entries if entry.result is None
         }
@@ -214,10 +210,7 @@ class Service:
 
     def ids(self, *, queue: str | None = None, user: str | None = None) -> list[str]:
         """Of jobs that are not over, in the order in which they came."""
-        if queue is not None and queue not in self.store.allocator.queues:
-            queues = self.store.allocator.queues
-            near = did_you_mean(queue, queues)
-            raise UsageError(f"no queue {queue!r}", hint=near or f"there are: {', '.join(list(queues)[:8])}")
+        self._check_queue_name(queue)
         return [
             id
             for id, entry in self.book.entries.items()
@@ -265,12 +258,11 @@ class Service:
         if not isinstance(found, Entry) or found.id not in allocator.jobs:
             id = found.id if isinstance(found, Entry) else found
             raise self._over(id)
-        explanation = allocator.explain(found.id)
-        never = explanation.state == "pending" and bool(allocator.never([allocator.jobs[found.id].job]))
-        return {**plain(explanation), "never": never}
+        return self._explained(found.id)
 
     def find(self, name: str) -> Entry | str:
-        """The job with this id or, of those that are not over, with this name. The id of one that is over."""
+        """The job with this id, or the only one with this name that is not over. Else the id of the one that is over:
+        with this id, or the latest with this name."""
         entry = self.book.entries.get(name)
         if entry is not None:
             return entry
@@ -280,11 +272,11 @@ class Service:
         if len(named) == 1:
             return named[0]
         if named or self.book.of(name):
-            ids = [one.id for one in (named or self.book.of(name))]
-            raise UsageError(
-                f"{name!r} is {len(ids)} jobs", code="ambiguous_job", hint=f"name one of them: {', '.join(ids[:8])}"
-            )
-        raise self._no_such(name)
+            raise ambiguous(name, [one.id for one in (named or self.book.of(name))])
+        ended = self.book.ended_named(name)
+        if ended is None:
+            raise self._no_such(name)
+        return ended
 
     def _own(self, name: str, caller: Caller) -> list[Entry]:
         entries = self.book.of(name)
@@ -303,7 +295,7 @@ class Service:
     def _no_such(self, name: str) -> NoSuchJob:
         if self.book.ended_of(name):
             return self._over(name)  # all jobs of an array
-        return NoSuchJob(f"no job {name[:60]!r}", hint="`gpushare queue` lists them")
+        return no_such_job(name)
 
     def _over(self, id: str) -> NoSuchJob:
         return NoSuchJob(f"job {id} has ended", hint="`gpushare queue --all` says how", code="ended")
@@ -313,14 +305,8 @@ class Service:
 
     # ---- the cluster ---------------------------------------------------------------------------------
 
-    def queues(self) -> dict[str, Any]:
-        allocator = self.store.allocator
-        shares = allocator.shares()
-        queues = [{**plain(view), "share": plain(shares[name])} for name, view in allocator.queues.items()]
-        return {"queues": queues, "loans": [plain(loan) for loan in allocator.loans()]}
-
-    def nodes(self) -> dict[str, Any]:
-        return {"nodes": [plain(view) for view in self.store.allocator.nodes.values()]}
+    def entries(self) -> Mapping[str, Entry]:
+        return self.book.entries
 
     def cordon(self, node: str, draining: bool | None, caller: Caller) -> dict[str, Any]:
         """Nothing starts on the node any more; `draining`: what runs there is stopped. None: jobs may start again."""
@@ -337,49 +323,6 @@ class Service:
         what = "open again" if draining is None else "drained" if draining else "cordoned"
         self.notices.add("node", None, f"{node} is {what}, by {caller.user}", node=node)
         return {"node": node}
-
-    def change(self, events: Sequence[Event], caller: Caller) -> dict[str, Any]:
-        """Queues and priorities, all together."""
-        self._administrator(caller, "queues")
-        for event in events:
-            if isinstance(event, NodeCordoned | NodeDrained | NodeUncordoned):
-                raise UsageError("nodes are cordoned by themselves", hint="`gpushare cluster cordon NODE`")
-            if not isinstance(event, QueueAdded | QueueChanged | QueueRemoved | JobChanged):
-                raise UsageError(
-                    f"{type(event).__name__}: the engine {self.engine} says which nodes there are and how jobs end",
-                    code="engine_knows",
-                    hint="change queues and priorities here; cancel a job with `gpushare cluster cancel`",
-                )
-        actions = self.work.append(events)
-        self.notices.add("changed", None, f"{caller.user} changed the queues", events=len(events))
-        return {"actions": [plain(action) for action in actions]}
-
-    def state(self) -> str:
-        """JSON text with the cluster's time, policy and state, the last two as text that codec.py and snapshot.py read:
-        what `gpushare cluster` makes its tables and plans of."""
-        if self._state[0] != self.store.seq:
-            self._state = self.store.seq, take(self.store.allocator)
-        policy = encode(self.store.policy, Policy)
-        return json.dumps({"now": self.store.now, "policy": policy, "state": self._state[1]})
-
-    def status(self) -> dict[str, Any]:
-        views = list(self.store.allocator.queues.values())
-        return {
-            "engine": self.engine,
-            "jobs": len(self.book.entries),
-            "running": sum(view.running for view in views),
-            "waiting": sum(view.pending for view in views),
-            "nodes": len(self.store.allocator.nodes),
-            "rounds": self.work.count,
-            "seq": self.notices.seq,
-            "store": str(self.store.path),
-        }
-
-    def _administrator(self, caller: Caller, what: str) -> None:
-        if not caller.admin:
-            raise NotPermitted(
-                f"only administrators change {what}", hint="ask one, or see `admin_group` in the settings"
-            )
 
 
 def _refused(action: Refuse) -> Refused:

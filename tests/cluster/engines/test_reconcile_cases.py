@@ -56,7 +56,7 @@ def test_a_job_that_waits_is_told_why_and_no_longer_when_it_runs() -> None:
     stage.go(1)
     stage.submit("second", "a", 5.0)
     stage.go(1)
-    assert stage.engine.jobs["second"].note == "0 GPUs are free, the largest block is 0, 1 is needed"
+    assert stage.engine.jobs["second"].note == "no GPU is free, 1 is needed"
     stage.finish()
     assert stage.engine.jobs["second"].note == ""
 

@@ -253,19 +253,24 @@ def evicted() -> Allocator:
 
 
 @pytest.mark.parametrize(
-    ("answered", "exists", "ready", "ended", "stopped"),
+    ("answered", "phase", "ready", "ended", "stopped"),
     [
-        (True, False, True, False, True),
-        (False, False, True, False, False),
-        (True, True, True, False, False),
-        (True, False, False, False, False),
-        (False, False, True, True, True),
+        (True, None, True, False, True),
+        (False, None, True, False, False),
+        (True, "stopping", True, False, False),
+        (True, "done", True, False, False),
+        (True, None, False, False, False),
+        (False, None, True, True, True),
+        (True, "stopping", True, True, False),
+        (True, "done", True, True, True),  # it ended by itself just when it was told to stop
+        (False, "done", True, True, True),
+        (False, "failed", True, True, True),
     ],
 )
-def test_a_task_has_stopped_when_it_is_gone_and_cannot_come_back(answered, exists, ready, ended, stopped) -> None:
+def test_a_task_has_stopped_when_it_is_gone_and_cannot_come_back(answered, phase, ready, ended, stopped) -> None:
     ours = evicted()
     ((uid, attempt), (place,)) = next(iter(ours.leaving.items()))
-    there = (SeenTask(attempt, 0, 0, "n1", place.gpus, WHOLE, "stopping"),) if exists else ()
+    there = (SeenTask(attempt, 0, 0, "n1", place.gpus, WHOLE, phase),) if phase is not None else ()
     job = SeenJob(ours.jobs[uid].job, 0.0, 1, tasks=there, ended=ended)
     notes = Notes(stops={(uid, attempt, 0, 0): Patience(0.0, 0.0, accepted=answered)})
     node = SeenNode(N1, "ready" if ready else "unknown")

@@ -6,7 +6,7 @@ module from under it, and it starts quickly.
 
     stdin       what to start (start.json), opened by the service
     cwd         the task's own folder, which belongs to the user
-    ../stop.json    when it is to be asked to stop, and when to be killed; the service writes it
+    ../stop.json    it is to be asked to stop, when to be killed, and why; the service writes it
     argv        the descriptor of the lock, and of a pipe that says that this process has its resource limits
 
 The service locks the file before it starts the keeper, and the keeper inherits the lock. So the lock is free exactly
@@ -350,15 +350,15 @@ class Keeper:
             if now is None or now.start != self.main.start:
                 self.main = None
 
-    def _told(self) -> dict[str, float] | None:
+    def _told(self) -> dict[str, Any] | None:
         told = read_json("../stop.json")
         return told if isinstance(told, dict) else None
 
     def _obey(self) -> None:
         now = time.monotonic()
         told = self._told()
-        if told is not None and self.main is not None:
-            self._stop("stopped", "", told["kill_at"] - now)
+        if told is not None and (self.main is not None or self.adopted):
+            self._stop(told.get("kind", "stopped"), "", told["kill_at"] - now)
         limit = self.start["time"]
         if limit is not None and self.main is not None and now >= self.since + limit:
             self._stop("over_time", "", self.start["grace"])

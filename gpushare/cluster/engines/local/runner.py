@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import pwd
 import resource
@@ -21,8 +22,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.cluster.engines.local import submission
+from gpushare.cluster.engines.local import force, submission
 from gpushare.cluster.engines.local.gpus import Daemon
+from gpushare.cluster.engines.local.placing import Placing
 from gpushare.cluster.engines.local.spool import Folder, Key, Spool, boot_id
 from gpushare.cluster.engines.local.start_file import Site, start_of
 from gpushare.cluster.engines.runner import Context, Record
@@ -44,7 +46,14 @@ from gpushare.cluster.model import Place
 from gpushare.errors import GpushareError, UsageError
 from gpushare.quantity import format_duration
 
-__all__ = ["Local", "make"]
+__all__ = ["CANNOT", "Local", "make"]
+
+CANNOT = {
+    "nodes": "it is one machine",
+    "takeover": "one service has the file; the next one starts when it has ended",
+    "forgotten": "the records are in the service's file, and jobs that are in no record are left alone",
+}
+"""Of ABILITIES (abilities.py)."""
 
 KEEPER = Path(__file__).with_name("keeper.py")
 SETTINGS = ("socket", "driver", "log_size")
@@ -65,13 +74,15 @@ class Task:
     keeper: subprocess.Popen[bytes] | None = None
     """If this service has started it."""
     pidfd: int | None = None
+    kept_since: float = 0.0
+    """When this service has started the latest."""
     tries: int = 0
     next_try: float = 0.0
     end: Mapping[str, Any] | None = None
     stop: float | None = None
     """When it is killed at the latest, if it was told to stop."""
-    begun: bool = False
-    """Its program was seen to run."""
+    begun: float | None = None
+    """When its program was first seen to run."""
 
     @property
     def amount(self) -> int:
@@ -113,6 +124,7 @@ class Local:
             raise UsageError(f"[local]: log_size must be a number of bytes, at least {LEAST_LOG}")
         self._clock = context.clock
         self._system = context.system
+        self._max_grace = context.max_grace
         self._directory = context.directory
         self._lock = self._lock_directory()
         self._environ = dict(os.environ if environ is None else environ)
@@ -120,6 +132,7 @@ class Local:
             if name in context.settings:
                 self._environ[f"GPUSHARE_{name.upper()}"] = str(context.settings[name])
         self.daemon = Daemon(self._environ, start=not context.system)
+        self.placing = Placing(self.daemon, self._directory, system=context.system)
         self._boot = boot_id()
         self._tasks: dict[Key, Task] = {}
         self._tokens: dict[tuple[str, int, int], Token] = {}
@@ -154,6 +167,12 @@ class Local:
 
     def check(self, record: Record) -> None:
         launch = submission.read(record.run)
+        if launch.grace is not None and launch.grace > self._max_grace and record.uid != 0:
+            most = format_duration(self._max_grace)
+            raise UsageError(
+                f"a grace of {format_duration(launch.grace)} is more than {most}, the most here",
+                hint=f"--grace {most}, or ask an administrator: `max_grace` in the service's settings",
+            )
         if self._system:
             try:
                 pwd.getpwuid(record.uid)
@@ -174,8 +193,11 @@ class Local:
     # ---- what there is -------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[SeenNode]:
-        ours = {str(task.start["job"]) for task in self._tasks.values() if task.end is None}
-        return self.daemon.nodes(ours)
+        living = [task.start for task in self._tasks.values() if task.end is None]
+        found = self.daemon.nodes({str(start["job"]) for start in living})
+        with contextlib.suppress(GpushareError):  # it answered just now; the next round tries again
+            self.placing.tidy(living)
+        return found
 
     def tasks(self) -> Mapping[str, Sequence[SeenTask]]:
         found: dict[str, list[SeenTask]] = {}
@@ -191,10 +213,15 @@ class Local:
             return
         if task.keeper is not None:
             task.keeper.poll()
-        task.begun = task.begun or task.folder.has("running")
+        if task.begun is None and task.folder.has("running"):
+            task.begun = time.monotonic()
         lock = task.folder.lock()
         if lock is None:
+            self._enforce(task)
             return
+        if task.keeper is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                task.keeper.wait(1.0)  # it has let go of its lock: it is ending
         try:
             end = task.folder.end()
             if end is None:
@@ -204,11 +231,28 @@ class Local:
             os.close(lock)
         self._close(task)
         task.end = end
+        self.placing.over(task.start)
         again = end["kind"] == "stopped" or (
             end["kind"] in ("lost", "reclaimed") and (bool(task.start["requeue"]) or task.stop is not None)
         )
         if again:
             self._drop(key, task)
+
+    def _enforce(self, task: Task) -> None:
+        """Its deadlines, should its keeper not."""
+        now, limit = time.monotonic(), task.start["time"]
+        if task.stop is None and limit is not None and task.begun is not None:
+            over = task.begun + limit + float(task.start["grace"])
+            if now >= over + force.LATE:
+                task.folder.tell_to_stop(over, "over_time")
+                task.stop = over
+        if task.stop is None or now < max(task.stop, task.kept_since) + force.LATE:
+            return
+        keeper, identity = task.folder.keeper(), task.start["identity"]
+        if keeper is not None and force.kill(keeper, identity[0] if identity else os.getuid()):
+            words = "the keeper of a task of job %s did not stop it in time: all of it was killed"
+            logging.getLogger(__name__).warning(words, task.start["job"])
+            task.next_try = 0.0  # another keeper writes down how it ended
 
     def _keep(self, task: Task, lock: int) -> None:
         """Start a keeper for a task that has none, unless the last ones have failed just now."""
@@ -246,12 +290,19 @@ class Local:
             )
             if uid is not None:
                 _raise_limits(keeper.pid, task.start["rlimits"])
-            os.write(ready_write, b"1")
+            if (noted := force.noted(keeper.pid)) is not None:
+                task.folder.note_keeper(noted)
+            try:
+                self.placing.enter(task.start, keeper.pid, task.folder.program())
+            except (GpushareError, OSError) as error:
+                logging.getLogger(__name__).warning("a task cannot be told of to the node daemon, and waits: %s", error)
+            else:
+                os.write(ready_write, b"1")
         finally:
             for descriptor in (ready_read, ready_write, log, start):
                 os.close(descriptor)
         self._close(task)
-        task.keeper = keeper
+        task.keeper, task.kept_since = keeper, time.monotonic()
         with contextlib.suppress(OSError):
             task.pidfd = os.pidfd_open(keeper.pid)
         self.wake()  # watch() does not know it yet
@@ -276,7 +327,7 @@ class Local:
             self._obeyed(key, token)
         return Accepted()
 
-    def _begin(self, record: Record, key: Key, place: Place, token: Token) -> Refused | None:
+    def _begin(self, record: Record, key: Key, place: Place, token: Token) -> Busy | Refused | None:
         devices = self.daemon.uuids(place.node, place.gpus)
         if devices is None:
             return Refused(f"there is no GPU {place.gpus} on {place.node}", place.node)
@@ -284,11 +335,17 @@ class Local:
             return Refused("it does not fit beside the tasks that run there", place.node)
         try:
             start = self._start_of(record, key, place, devices, token)
+            refusal = self.placing.place(start)
+            if refusal is not None:
+                return refusal
+            if not self.placing.able:
+                start["placement"] = None
             identity = start["identity"]
             folder = self._spool.make(key, start, (identity[0], identity[1]) if identity else None)
         except GpushareError as error:
             return Refused(error.message)
         except OSError as error:
+            self.placing.over(start)
             return Refused(f"cannot write to {self._directory}: {error.strerror}", place.node)
         task = self._tasks[key] = Task(folder, _without_env(start))
         lock = folder.lock()
@@ -297,6 +354,7 @@ class Local:
                 self._keep(task, lock)
             except OSError as error:
                 self._drop(key, task)
+                self.placing.over(start)
                 return Refused(f"cannot start a keeper: {error.strerror}", place.node)
             finally:
                 os.close(lock)
@@ -319,21 +377,28 @@ class Local:
         if task.amount == place.amount or task.end is not None:
             return None
         limit = max(int(task.start["limit"]), place.amount)
+        amounts = {"amount": place.amount, "limit": limit}
         try:
-            self.daemon.client().change(task.start["job"], {"request": str(place.amount), "limit": str(limit)})
+            if task.start.get("placement") is not None:
+                self.placing.put({**task.start, **amounts})
+            else:
+                self.daemon.client().change(task.start["job"], {"request": str(place.amount), "limit": str(limit)})
         except GpushareError as error:
             return Refused(f"the node daemon does not change its request: {error.message}", place.node)
         whole = task.folder.start()
         if whole is not None:
-            task.folder.rewrite_start({**whole, "amount": place.amount})
-        task.start = {**task.start, "amount": place.amount}
+            task.folder.rewrite_start({**whole, **amounts})
+        task.start = {**task.start, **amounts}
         return None
 
     def _start_of(
         self, record: Record, key: Key, place: Place, devices: tuple[str, ...], token: Token
     ) -> dict[str, Any]:
         site = Site(self.daemon.place(), self.daemon.memory(place.node), self._directory, self._log_size, self._system)
-        return {**start_of(record, key, place, devices, site), "token": list(token), "boot": self._boot}
+        start = start_of(record, key, place, devices, site)
+        placement = self.placing.name(key.job, key.group, key.task) if self.placing.able else None
+        cgroup = self.placing.cgroup(start["mark"])
+        return {**start, "token": list(token), "boot": self._boot, "placement": placement, "cgroup": cgroup}
 
     # ---- stop ----------------------------------------------------------------------------------------
 
@@ -364,7 +429,7 @@ class Local:
             grace = float(task.start["grace"])  # its own
         end = time.monotonic() + grace
         if task.stop is None or end < task.stop:
-            task.folder.tell_to_stop(end)
+            task.folder.tell_to_stop(end, "stopped")
             task.stop = end
         if task.keeper is not None and task.keeper.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -398,7 +463,7 @@ class Local:
 
     def watch(self, seconds: float) -> None:
         tasks = list(self._tasks.values())
-        unsettled = any(one.end is None and (not one.begun or one.stop is not None) for one in tasks)
+        unsettled = any(one.end is None and (one.begun is None or one.stop is not None) for one in tasks)
         strange = any(one.end is None and one.pidfd is None for one in tasks)  # kept by a keeper of an earlier service
         patience = min(seconds, LOOK_AGAIN) if unsettled else min(seconds, 1.0) if strange else seconds
         poll = select.poll()
@@ -449,7 +514,7 @@ def _seen(key: Key, task: Task) -> SeenTask:
         node=start["node"],
         gpus=tuple(start["gpus"]),
         amount=task.amount,
-        phase="stopping" if task.stop is not None else "running" if task.begun else "starting",
+        phase="stopping" if task.stop is not None else "starting" if task.begun is None else "running",
     )
     if end is None:
         return shown

@@ -3,6 +3,7 @@
     tasks/ID.ATTEMPT.GROUP.TASK/    appears whole
         start.json      what the keeper starts, and where the task was placed
         stop.json       it was told to stop
+        keeper.json     the process id of its latest keeper, and when that process started
         lock            held as long as its keeper lives
         keeper.log      what went wrong in the keeper
         own/            belongs to the user of the job; the keeper writes here (keeper.py says what)
@@ -72,19 +73,32 @@ class Folder:
     def rewrite_start(self, start: Mapping[str, Any]) -> None:
         _write(self.path / "start.json", start, 0o600)
 
-    def told_to_stop(self) -> dict[str, float] | None:
+    def told_to_stop(self) -> dict[str, Any] | None:
         value = _read(self.path / "stop.json", MOST_READ)
         return value if isinstance(value, dict) else None
 
-    def tell_to_stop(self, kill_at: float) -> None:
-        """At the latest then, in seconds of time.monotonic(), nothing of it is to run any more."""
-        _write(self.path / "stop.json", {"kill_at": kill_at}, 0o644)
+    def tell_to_stop(self, kill_at: float, kind: str) -> None:
+        """At the latest then, in seconds of time.monotonic(), nothing of it is to run any more. `kind` as in end()."""
+        _write(self.path / "stop.json", {"kill_at": kill_at, "kind": kind}, 0o644)
+
+    def keeper(self) -> dict[str, int] | None:
+        value = _read(self.path / "keeper.json", MOST_READ)
+        return value if isinstance(value, dict) else None
+
+    def note_keeper(self, keeper: Mapping[str, int]) -> None:
+        _write(self.path / "keeper.json", keeper, 0o600)
 
     def end(self) -> dict[str, Any] | None:
         """How it ended, once it has."""
         value = _read(self.own / "end.json", MOST_READ)
         sound = isinstance(value, dict) and isinstance(value.get("kind"), str)
         return value if sound else None
+
+    def program(self) -> int | None:
+        """The pid of its first process, as its keeper has noted it."""
+        value = _read(self.own / "running.json", MOST_READ)
+        pid = value.get("pid") if isinstance(value, dict) else None
+        return pid if type(pid) is int and pid > 1 else None
 
     def has(self, name: str) -> bool:
         return os.path.lexists(self.own / name)

@@ -82,6 +82,11 @@ def start_of(record: Record, key: Key, place: Place, devices: tuple[str, ...], s
         "job": spec["job"],
         "identity": identity,
         "requeue": record.requeue,
+        "uid": record.uid,
+        "devices": list(devices),
+        "name": spec["name"],
+        "priority": spec["priority"],
+        "node_grace": min(grace, LONGEST_NODE_GRACE),
     }
 
 

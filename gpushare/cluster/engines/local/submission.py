@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.errors import UsageError
-from gpushare.quantity import format_bytes
+from gpushare.quantity import format_bytes, format_duration
 
 __all__ = ["MOST_ENVIRONMENT", "MOST_TEXT", "Launch", "check_environment", "limits_now", "read"]
 
@@ -139,7 +139,8 @@ def _seconds(value: object, name: str, least: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise UsageError(f"run: {name} must be a number of seconds, not {value!r}")
     if not least <= value <= LONGEST:
-        raise UsageError(f"run: {name} must be between {least:g} and {LONGEST:g} seconds, not {value!r}")
+        bounds = f"between {format_duration(least)} and {format_duration(LONGEST)}"
+        raise UsageError(f"run: {name} must be {bounds}, not {value:g} s")
     return float(value)
 
 

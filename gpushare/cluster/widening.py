@@ -1,22 +1,21 @@
-"""The exact search: the fewest tasks to stop and to move so that a job can start.
+"""The wider search: the fewest tasks to stop and to move so that a gang can start.
 
-The searches of moves.py (who moves) and victims.py (who is stopped) take the way that looks best at each step, which is
-what a large cluster has the time for. Often a bound tells that nothing less would do. Where it does not, where nothing
-is found, and where some must be stopped and others moved, this one looks: for one task to disturb, then two, and so on.
+The first answer (search.py) takes the way that looks best at each step, which is what a large cluster has the time for.
+This looks for less: for one task to disturb, then two, and so on.
 
-    A task needs a place: first those of the job, then whoever has had to leave his, the hardest first. It goes where
-    there is room; or it is stopped, if it may be; or it takes the place of others, who then need one. Only such sets of
-    others are tried of which nobody could stay: who else must leave does so for a task that comes later.
-    Tasks of one class on one node are alike: of them the best victims go.
+    Some tasks need a place: first those of the gang, then tasks that have had to leave theirs, the hardest first. Each
+    goes where there is room; or it is stopped, if it may be; or it takes the place of other tasks, which then need one.
+    Only such sets of other tasks are tried of which none could stay. Tasks of one class on one node are alike: of them
+    the best victims go.
 
-Where no other search has found anything, it is tried on small clusters only (FEW_NODES).
+Where there is no first answer it is tried on small clusters only (FEW_NODES).
 
 So what is found is the least: the fewest tasks disturbed, then of them the fewest stopped. That holds for tasks of
 whole GPUs and of a part of one GPU, and for gangs of them. Of parts of several GPUs only the best fit on each node is
 tried; of an elastic job what goes is a task above its least, or all; nobody is stopped only for a limit. And it holds
 while the search keeps within its numbers: steps, victims, and nodes (Policy.search_width). Steps are counted, not
 timed, so that the same events lead to the same decisions everywhere, and for each number of tasks only two thirds of
-those left are spent: on a large cluster more are disturbed then than need be, or what the other searches found stands.
+those left are spent: on a large cluster more are disturbed then than need be, or the first answer stands.
 
 It works on copies of the free bytes of the few nodes that it touches, not on the ledger. Whether the rules allow an
 answer is asked where the search began: Bounds.permit() after each victim, as what it forbids for some it forbids for
@@ -26,26 +25,26 @@ more, and all the rest when the answer is complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from gpushare.cluster.candidates import Bounds, Unit, allows
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place
+from gpushare.cluster.overlay import Overlay, each_gpu, fit
 from gpushare.cluster.placement import Want, allowed_nodes
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, NodeState
-from gpushare.cluster.state import JobState, QueueState, State
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn, spread
 
 NOWHERE = Place(-1, -1, "", (), 0, 0)
-NOBODY: Mapping[JobState, int] = {}
-ANYBODY = Bounds()
 
 MOST = 10
-"""So many tasks are disturbed at most where no other search has found anything."""
+"""So many tasks are disturbed at most where there is no first answer."""
 
 FEW_NODES = 16
-"""On more nodes this search only looks for less than what another has found."""
+"""On more nodes only less is looked for than what was found first."""
 
 STEPS = 1500
 """Nodes and sets that one search looks at; all searches of a turn have no more than Turn.steps together."""
@@ -55,8 +54,8 @@ VICTIMS = 1000
 
 
 def small_enough(state: State) -> bool:
-    """Is it likely that the steps suffice where no other search has found anything? On more nodes they are nearly
-    always spent, and one search in a hundred finds something."""
+    """Is it likely that the steps suffice where there is no first answer? On more nodes they are nearly always spent,
+    and one search in a hundred finds something."""
     return state.space.alive.bit_count() <= FEW_NODES
 
 
@@ -89,12 +88,6 @@ class Answer(NamedTuple):
             turn.state.occupy(job, place)
 
 
-def answer_of(placed: list[Place], stopped: list[Unit], moved: Mapping[JobState, list[Place]]) -> Answer:
-    """What is on the ledger as an answer; `moved`: the old places."""
-    new = {one: [one.places[place.group, place.task] for place in old] for one, old in moved.items()}
-    return Answer(placed, stopped, [(one, old, new[one]) for one, old in moved.items()])
-
-
 class Task:
     """One that needs a place."""
 
@@ -117,7 +110,7 @@ class Task:
         """Equal for tasks of a node of which it does not matter which one goes."""
 
 
-class Search:
+class Widening:
     """One search for the least that must be disturbed for one job. It leaves the ledger as it was."""
 
     def __init__(
@@ -127,10 +120,10 @@ class Search:
         wants: Sequence[Want],
         accepts: Callable[[Answer], bool],
         *,
-        victims: Mapping[JobState, int] = NOBODY,
-        bounds: Bounds = ANYBODY,
-        moving: bool = True,
-        mask: int | None = None,
+        victims: Mapping[JobState, int],
+        bounds: Bounds,
+        moving: bool,
+        mask: int,
     ) -> None:
         self.turn = turn
         self.state = turn.state
@@ -139,34 +132,27 @@ class Search:
         self.accepts = accepts
         """Whether all rules allow an answer."""
         self.victims = victims
-        """Who may be stopped, the best victims first, with their ranks."""
+        """Jobs that may be stopped, the best victims first, with their ranks."""
         self.bounds = bounds
         self.moving = moving
-        """Whether anybody may be moved."""
+        """Whether jobs may be moved."""
         memory = max(self.space.models)
-        mask = allowed_nodes(turn.state, job) if mask is None else mask
         self.wants = tuple([Task(job, want, NOWHERE, want.need.charge(memory), mask) for want in wants])
         self.most_stops = sum(len(one.places) for one in victims)
         self.largest = max((place.charge for one in victims for place in one.places.values()), default=0)
         self.tasks: dict[tuple[int, int, int], Task] = {}
         self.residents: dict[int, list[list[Task]]] = {}
-        """By node, who may leave: in groups of those that are alike, the best to disturb first."""
-        self.free: dict[int, list[int]] = {}
-        """Free bytes of the nodes that were touched."""
-        self.found: dict[tuple[Need, int], bool] = {}
-        """Whether there is room for a need on nodes that are as they were."""
-        self.touched = 0
+        """By node, tasks that may leave: in groups of those that are alike, the best to disturb first."""
+        self.over = Overlay(turn.state)
         self.uniform = sum(bool(nodes) for nodes in self.space.models.values()) == 1
         """All GPUs have the same memory."""
-        self.room = 0
-        """Micro-GPUs that are free, wherever."""
         self.landed: list[tuple[Task, NodeState, tuple[int, ...]]] = []
         self.stopped: list[Unit] = []
         self.answer: Answer | None = None
         self.steps = min(STEPS, turn.steps)
 
     def find(self, limit: tuple[int, int]) -> Answer | None:
-        """The best answer smaller than the limit (tasks disturbed, of these stopped); none if nobody is in the way."""
+        """The best answer smaller than the limit (tasks disturbed, of these stopped); none if no task is in the way."""
         most, fewer = limit
         if self._begin(0, 0):
             return None
@@ -187,11 +173,9 @@ class Search:
     def _begin(self, left: int, stops: int) -> bool:
         for task in self.tasks.values():
             task.away = False
-        self.free.clear()
+        self.over.begin()
         self.landed.clear()
         self.stopped.clear()
-        self.touched = 0
-        self.room = self.space.capacity - self.state.root.allocated
         return self._settle(self.wants, left, stops)
 
     def _settle(self, pending: tuple[Task, ...], left: int, stops: int) -> bool:
@@ -203,7 +187,7 @@ class Search:
         task, rest = pending[0], pending[1:]
         movable = task.movable and not any(unit.job is task.job for unit in self.stopped)
         if movable:
-            # Nobody else may be disturbed, so it does not matter who runs on a node, only what is free there.
+            # No other task may be disturbed: it does not matter what runs on a node, only what is free there.
             alike = not left and self.uniform and all(one.mask == task.mask for one in rest)
             for node, gpus in self._open_places(task, alike=alike):
                 self._land(task, node, gpus)
@@ -216,7 +200,7 @@ class Search:
             for node, gpu, leaving in self._sets(task, left, stops):
                 for one in leaving:
                     self._lift(one)
-                gpus = fit(node, self._free(node), task.want.need, gpu)
+                gpus = fit(node, self.over.free_on(node), task.want.need, gpu)
                 self._land(task, node, gpus)
                 if self._settle(in_line(rest, leaving), left - len(leaving), stops):
                     return True
@@ -233,7 +217,7 @@ class Search:
 
     def _hopeless(self, pending: Sequence[Task], left: int, stops: int) -> bool:
         """By sums alone: all that could still be stopped leaves too little for those that need a place."""
-        missing = sum(task.charge for task in pending) - self.room
+        missing = sum(task.charge for task in pending) - self.over.room
         if missing <= 0:
             return False
         if not stops:
@@ -242,33 +226,20 @@ class Search:
 
     # ---- what happens to one task ------------------------------------------------------------------------
 
-    def _free(self, node: NodeState) -> list[int]:
-        return self.free[node.number] if self.touched >> node.number & 1 else node.free
-
-    def _change(self, node: NodeState, gpus: Iterable[int], amount: int, charge: int) -> None:
-        """So much more is free there."""
-        if not self.touched >> node.number & 1:
-            self.touched |= 1 << node.number
-            self.free[node.number] = list(node.free)
-        free = self.free[node.number]
-        for gpu in gpus:
-            free[gpu] += amount
-        self.room += charge
-
     def _land(self, task: Task, node: NodeState, gpus: tuple[int, ...]) -> None:
         need, memory = task.want.need, node.memory
-        self._change(node, gpus, -need.on(memory), -need.charge(memory))
+        self.over.change(node, gpus, -need.on(memory), -need.charge(memory))
         self.landed.append((task, node, gpus))
 
     def _take_off(self) -> None:
         task, node, gpus = self.landed.pop()
         need, memory = task.want.need, node.memory
-        self._change(node, gpus, need.on(memory), need.charge(memory))
+        self.over.change(node, gpus, need.on(memory), need.charge(memory))
 
     def _lift(self, task: Task, sign: int = 1) -> None:
         """Off its place; -1: back onto it."""
         old = task.old
-        self._change(self.space.by_name[old.node], old.gpus, sign * old.amount, sign * task.charge)
+        self.over.change(self.space.by_name[old.node], old.gpus, sign * old.amount, sign * task.charge)
         task.away = sign > 0
 
     def _stop(self, task: Task, rest: tuple[Task, ...], left: int, stops: int) -> bool:
@@ -320,53 +291,22 @@ class Search:
 
     # ---- where there is room, and where it could be made -------------------------------------------------
 
-    def _untouched(self, need: Need, mask: int) -> bool:
-        """Is there room for it on one of these nodes that was not touched?"""
-        key = (need, mask & ~self.touched)
-        found = self.found.get(key)
-        if found is None:
-            found = self.found[key] = self.space.find(*key) is not None
-        return found
-
-    def _could_land(self, task: Task) -> bool:
-        """Is there room for it now, without anybody else leaving?"""
-        need = task.want.need
-        if self._untouched(need, task.mask):
-            return True
-        nodes = self.space.among(task.mask & self.touched)
-        return any(fit(node, self._free(node), need, None) for node in nodes)
-
-    def _nodes(self, task: Task, *, open_: bool, each: int) -> list[NodeState]:
-        """Where there is room for it, or where it might be made; of nodes with equally many free GPUs so many."""
-        space, need, mask = self.space, task.want.need, task.mask
-        if task.old is NOWHERE and self.landed and self.landed[-1][0].want.need == need:
-            mask &= -1 << self.landed[-1][1].number  # equal tasks of the job go to nodes in their order
-        found = list(space.among(mask & self.touched))
-        if open_ and not self._untouched(need, mask):
-            return found
-        mask &= ~self.touched
-        top = len(space.whole)
-        if not need.whole:
-            shared = space.with_shared() & mask
-            found += islice(space.among(shared), self.state.policy.search_width)
-            mask &= ~shared
-            counts = range(1, top) if open_ else range(top)
-        else:
-            counts = range(need.gpus, top) if open_ else range(min(need.gpus, top) - 1, -1, -1)
-        for count in counts:
-            found += islice(space.among(space.whole[count] & mask), each)
-        return found
+    def _mask(self, task: Task) -> int:
+        """Nodes where it is looked for a place: equal tasks of the gang go to nodes in their order."""
+        if task.old is NOWHERE and self.landed and self.landed[-1][0].want.need == task.want.need:
+            return task.mask & -1 << self.landed[-1][1].number
+        return task.mask
 
     def _open_places(self, task: Task, *, alike: bool) -> list[tuple[NodeState, tuple[int, ...]]]:
         """The best fit first; of nodes that are alike for all who still need a place one."""
         need, old = task.want.need, task.old
         found: list[tuple[int, int, tuple[int, ...]]] = []
-        for node in self._nodes(task, open_=True, each=1 if alike else self.state.policy.search_width):
+        for node in self.over.nodes(need, self._mask(task), open_=True, each=1 if alike else self.over.width):
             if not self._step():
                 break
             if old is not NOWHERE and need.charge(node.memory) > task.charge:
                 continue
-            free = self._free(node)
+            free = self.over.free_on(node)
             for gpu in each_gpu(need, free):
                 gpus = fit(node, free, need, gpu)
                 if gpus and not (node.spec.name == old.node and (need.whole or gpus == old.gpus)):
@@ -377,27 +317,27 @@ class Search:
         return [(self.space.nodes[number], gpus) for _, number, gpus in found]
 
     def _sets(self, task: Task, left: int, stops: int) -> Iterator[tuple[NodeState, int | None, tuple[Task, ...]]]:
-        """Nodes, of them the GPU if it is a part of one, and who would have to leave."""
+        """Nodes, of each the GPU if the task needs a part of one, and the tasks that would have to leave."""
         need, width = task.want.need, self.state.policy.search_width
         landing: dict[tuple[Need, int], bool] = {}
 
         def lands(one: Task) -> bool:
             key = one.want.need, one.mask
             if key not in landing:
-                landing[key] = self._could_land(one)
+                landing[key] = self.over.has_room(*key)
             return landing[key]
 
-        for node in self._nodes(task, open_=False, each=width)[:width]:
+        for node in self.over.nodes(need, self._mask(task), open_=False, each=width)[:width]:
             if not self._step():
                 return
             if task.old is not NOWHERE and need.charge(node.memory) > task.charge:
                 continue
             groups = self._residents(node)
-            # Who is the last to leave must go where there is room, or be stopped, as nobody can leave after him.
+            # The last task to leave must go where there is room, or be stopped: none can leave after it.
             last = [group for group in groups if (group[0].stoppable and stops) or lands(group[0])]
             if not (groups if left > 1 else last):
                 continue
-            free = self._free(node)
+            free = self.over.free_on(node)
             for gpu in each_gpu(need, free):
                 if not fit(node, free, need, gpu):
                     for leaving in self._minimal(node, task, gpu, left, (groups, last), stops=stops):
@@ -413,15 +353,15 @@ class Search:
         *,
         stops: int,
     ) -> Iterator[tuple[Task, ...]]:
-        """Who could leave so that it fits: of the residents, or where nobody can leave after them, of those who can be
+        """Sets of tasks that could leave so that it fits: of the residents, or at the last step of those that can be
         last. Smallest sets first, and none of which a part would do."""
-        need, before = task.want.need, list(self._free(node))
+        need, before = task.want.need, list(self.over.free_on(node))
         residents, last = able
 
         def helps(one: Task) -> bool:
             if one.away or (gpu is not None and gpu not in one.old.gpus):
                 return False
-            # Rather than put one of the same size out of its place, the task itself goes where that one would go.
+            # A task of the same size need not leave: the task itself can go where that one would go.
             return one.want.need != need or bool(one.mask & ~task.mask) or (one.stoppable and stops > 0)
 
         def helping(some: list[list[Task]]) -> list[list[Task]]:
@@ -485,27 +425,8 @@ class Search:
 
 
 def in_line(pending: tuple[Task, ...], more: Iterable[Task]) -> tuple[Task, ...]:
-    """The job's own first, then who can only move, then the largest."""
+    """The gang's tasks first, then those that can only move, then the largest."""
     return tuple(sorted((*pending, *more), key=lambda task: (task.old is not NOWHERE, task.stoppable, -task.charge)))
-
-
-def each_gpu(need: Need, free: Sequence[int]) -> Sequence[int | None]:
-    """A part of one GPU may go to any of them; of other tasks it does not matter which GPUs of a node they get."""
-    return (None,) if need.whole or need.gpus != 1 else range(len(free))
-
-
-def fit(node: NodeState, free: Sequence[int], need: Need, gpu: int | None) -> tuple[int, ...]:
-    """GPUs of the node for one task where so much is free, or that very one; none if it does not fit."""
-    amount = need.on(node.memory)
-    if amount > node.memory:
-        return ()
-    if gpu is not None:
-        return (gpu,) if free[gpu] >= amount else ()
-    fitting = [(left, gpu) for gpu, left in enumerate(free) if left >= amount]
-    if len(fitting) < need.gpus:
-        return ()
-    fitting.sort()
-    return tuple(sorted([gpu for _, gpu in fitting[: need.gpus]]))
 
 
 def choices(groups: Sequence[list[Task]], count: int) -> Iterator[tuple[Task, ...]]:

@@ -1,0 +1,76 @@
+"""Which jobs are asked by their hooks for memory, and when their memory is to come back.
+
+A hook is a command or URL of the job's user. The process that calls it belongs to that user, too: the daemon runs
+nothing. What a hook has done is read from the job's account; what it says of itself only explains why it gave nothing.
+
+Each call of a relief hook is followed by one of the resume hook, if the job has one: also after a relief hook that
+failed or hung, because the program may have done half of it, or may do it later. Until then what is free of the job's
+request is kept for it. While its resume hook runs, all that it had is kept for it: an engine that wakes into memory
+that is not there may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpushare.reclaim_steps import ReclaimStep
+from gpushared.core.model import Gpu, Job
+from gpushared.core.sleep import SleepState
+from gpushared.core.state import State
+from gpushared.core.suspend import time_before
+from gpushared.core.transaction import Transaction
+
+LEAST = 1.0
+"""Seconds: with less time a hook is not called."""
+
+
+def is_busy(job: Job) -> bool:
+    """One of its hooks runs: it is neither suspended nor stopped meanwhile."""
+    return job.sleep is not None and job.sleep.state is not SleepState.ASLEEP
+
+
+def asked(state: State, gpu: Gpu) -> list[Job]:
+    """Jobs whose relief hooks run, and that have memory on this GPU."""
+    return [job for job, sleep in state.sleeps() if gpu.id in job.bounds and sleep.state is SleepState.ASKED]
+
+
+def time_for(state: State, needed_by: float, now: float) -> float:
+    """Seconds that a relief hook has, so that there is still a grace before `needed_by` if it gives nothing."""
+    return min(state.policy.hook, time_before(state, needed_by, now))
+
+
+def candidates(tx: Transaction, jobs: Sequence[Job], newest: float) -> Iterator[Job]:
+    """Of these jobs, those whose relief hooks can be called. `newest`: when the last claim began, in seconds; a hook is
+    called once for a claim."""
+    for job in jobs if tx.policy.last_step >= ReclaimStep.HOOK else ():
+        failed = job.hook_failed is not None and tx.now - job.hook_failed[0] < tx.policy.hook_again
+        can = ReclaimStep.HOOK in job.spec.on_reclaim and job.hook and job.sleep is None
+        if can and not failed and job.hooked_at < newest:
+            yield job
+
+
+def allocated(state: State, job: Job, gpu: str) -> int:
+    return sum(share.used for share in state.shares_of(job, gpu))
+
+
+def given(state: State, job: Job) -> dict[str, int]:
+    """By GPU: bytes that it had allocated and has not now; without GPUs where that is nothing."""
+    assert job.sleep is not None
+    had = {gpu: amount for gpu, amount in job.sleep.allocated.items() if gpu in state.gpus}
+    amounts = {gpu: amount - allocated(state, job, gpu) for gpu, amount in had.items()}
+    return {gpu: amount for gpu, amount in amounts.items() if amount > 0}
+
+
+def lacking(job: Job, gpu: str) -> int:
+    """Bytes that it needs on this GPU to have what it had: its unused credit is its own when its resume hook runs."""
+    assert job.sleep is not None
+    return max(0, job.sleep.had.get(gpu, 0) - job.committed.get(gpu, 0))
+
+
+def wakes(state: State) -> Iterator[float]:
+    """When something about a job with a hook has to be looked at."""
+    for _, sleep in state.sleeps():
+        if sleep.deadline is not None:
+            yield sleep.deadline
+        elif sleep.not_before > state.polled_at:
+            yield sleep.not_before

@@ -1,0 +1,156 @@
+"""Which job that is suspended, or asleep by its hook, gets its memory back next, and when.
+
+First the one of the highest priority; of these the one that was suspended first. No other overtakes it: small jobs
+would keep a large one waiting. Claims come before all of them, and take nothing back from a job that has just resumed
+(Policy.resume_runs). A job resumes when all that it had fits: the memory is reserved before its suspender is asked, and
+NVML has just shown it free. A restore that finds no room may fail, and cannot be tried again. The same holds for a job
+with hooks (hooks.py), whose resume hook is called then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpushare.quantity import format_bytes, format_duration
+from gpushare.reasons import Words, words
+from gpushared.core import hook_steps, hooks, lending, suspend, suspend_steps, visibility
+from gpushared.core.model import Gpu, Job
+from gpushared.core.sleep import Sleep, SleepState
+from gpushared.core.state import State
+from gpushared.core.suspension import SuspendState, Suspension
+from gpushared.core.transaction import Transaction
+
+LOOK_AGAIN = 0.1
+"""Seconds for which the words count as they were read, before idle credit is taken for a job that resumes."""
+
+
+def in_order(state: State, gpu: Gpu) -> list[Job]:
+    """The jobs that wait to get memory of this GPU back, the first first."""
+    waiting = [(job, suspension.since) for job, suspension in all_on(state, gpu) if not suspension.held]
+    waiting += [
+        (job, sleep.since)
+        for job, sleep in state.sleeps()
+        if sleep.state is SleepState.ASLEEP and job.suspension is None and gpu.id in _gpus_of(state, sleep)
+    ]
+    return [job for job, since in sorted(waiting, key=lambda one: (-one[0].spec.priority, one[1], one[0].id))]
+
+
+def all_on(state: State, gpu: Gpu) -> list[tuple[Job, Suspension]]:
+    """The suspended jobs of this GPU: in their order, then those that their users hold."""
+    found = [one for one in state.suspensions(gpu.id) if one[1].state is SuspendState.SUSPENDED]
+    return sorted(found, key=lambda one: (one[1].held, -one[0].spec.priority, one[1].since, one[0].id))
+
+
+def _gpus_of(state: State, sleep: Sleep) -> list[str]:
+    """Those on which it had memory; any one, if it had none: its resume hook is called all the same."""
+    return [gpu for gpu in sleep.had if gpu in state.gpus] or list(state.gpus)[:1]
+
+
+def footprint(state: State, job: Job) -> int:
+    """Bytes that it will have on its GPU."""
+    assert job.suspension is not None
+    return sum(share.parked.committed for share in state.shares_of(job, job.suspension.gpu) if share.parked is not None)
+
+
+def room_for(state: State, gpu: Gpu, job: Job) -> int:
+    """Bytes that are free for the job: claims come first."""
+    claimed = sum(ask.need for ask in gpu.asks.values() if ask.claim)
+    return gpu.free - claimed - state.unlent(gpu.id, job)
+
+
+def resume_those_that_fit(tx: Transaction) -> None:
+    """Look at the first in each GPU's order. Idle credit is revoked for it."""
+    for gpu in tx.state.gpus.values():
+        waiting = in_order(tx.state, gpu)
+        if waiting and waiting[0].suspension is not None:
+            _resume(tx, gpu, waiting[0], waiting[0].suspension)
+        elif waiting and waiting[0].sleep is not None:
+            _wake(tx, waiting[0], waiting[0].sleep)
+
+
+def _resume(tx: Transaction, gpu: Gpu, job: Job, suspension: Suspension) -> None:
+    size = footprint(tx.state, job)
+    if job.suspender and tx.now >= suspension.not_before and _has_room(tx, gpu, job, size):
+        suspend_steps.resume(tx, job, suspend.allowed(tx.state, gpu, size))
+
+
+def _wake(tx: Transaction, job: Job, sleep: Sleep) -> None:
+    """On all its GPUs at once: it has to be the first on each."""
+    if not job.hook or not job.wakes or tx.now < sleep.not_before:
+        return
+    gpus = [tx.state.gpus[id] for id in _gpus_of(tx.state, sleep)]
+    if any(in_order(tx.state, gpu)[0] is not job for gpu in gpus):
+        return
+    if all([_has_room(tx, gpu, job, hooks.lacking(job, gpu.id)) for gpu in gpus]):
+        hook_steps.wake(tx, job)
+
+
+def _has_room(tx: Transaction, gpu: Gpu, job: Job, size: int) -> bool:
+    """Whether so many bytes are free for the job now, by NVML, too. If not, it takes a step towards that."""
+    if gpu.revoking or gpu.health.lost or _blocked(gpu):
+        return False
+    missing = size - room_for(tx.state, gpu, job)
+    if missing <= 0:
+        if gpu.sampled_at >= tx.now - tx.policy.poll / 2:
+            return True
+        tx.sample(gpu)  # a restore without room may fail for good: ask NVML first
+    elif missing <= tx.state.lendable(gpu):
+        if gpu.seen_at < tx.now - LOOK_AGAIN:
+            tx.look(gpu)  # what is idle, and nobody is about to use
+        else:
+            lending.take_idle(tx, gpu, job, missing)
+    return False
+
+
+def _blocked(gpu: Gpu) -> bool:
+    """A claim waits for memory: it would have to be given back at once."""
+    return any(ask.claim and ask.short for ask in gpu.asks.values())
+
+
+def prospect(state: State, job: Job, now: float) -> Words:
+    """When a suspended job goes on, for people."""
+    suspension = job.suspension
+    assert suspension is not None
+    gpu = state.gpus[suspension.gpu]
+    if suspension.state is not SuspendState.SUSPENDED:
+        return f"it is {suspension.state}"
+    if suspension.held:
+        return words("it stays so until its user says `gpushare resume ", visibility.name(job.spec), "`")
+    if not job.suspender:
+        return "its suspender has gone, and nobody else can bring it back: `gpushare resume` starts another"
+    if now < suspension.not_before:
+        return f"to resume has failed, and is tried again in {format_duration(round(suspension.not_before - now, 1))}"
+    if in_order(state, gpu)[0] is not job:
+        return "others that are suspended come first"
+    missing = footprint(state, job) - room_for(state, gpu, job)
+    if missing > 0:
+        return f"it goes on when {format_bytes(missing)} more of GPU {gpu.index} are free"
+    return "it goes on now"
+
+
+def prospect_of_sleeper(state: State, job: Job, now: float) -> Words:
+    """When the resume hook of a job is called, for people."""
+    sleep = job.sleep
+    assert sleep is not None
+    if sleep.state is SleepState.WAKING:
+        return "its resume hook runs, and that memory is kept free for it"
+    if not job.hook:
+        return "the process that calls its hooks has gone: `gpushare run` starts another"
+    if now < sleep.not_before:
+        return f"its resume hook has failed, and is called again in {format_duration(round(sleep.not_before - now, 1))}"
+    for gpu in (state.gpus[id] for id in _gpus_of(state, sleep)):
+        if in_order(state, gpu)[0] is not job:
+            return "others that wait for their memory come first"
+        missing = hooks.lacking(job, gpu.id) - room_for(state, gpu, job)
+        if missing > 0:
+            return f"its resume hook is called when {format_bytes(missing)} more of GPU {gpu.index} are free"
+    return "its resume hook is called now"
+
+
+def wakes(state: State) -> Iterator[float]:
+    """When something about a suspended job has to be looked at."""
+    for _, suspension in state.suspensions():
+        if suspension.deadline is not None:
+            yield suspension.deadline
+        elif suspension.not_before > state.polled_at and not suspension.held:
+            yield suspension.not_before

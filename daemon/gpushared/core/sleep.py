@@ -1,0 +1,38 @@
+"""A job whose hook gives memory back, as data: what it had, who runs its hook now, what it waits for. No decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SleepState(StrEnum):
+    """Of a job whose relief hook was called."""
+
+    ASKED = "hook"
+    """Its relief hook runs."""
+    ASLEEP = "asleep"
+    """It has given back what it could, and waits for room."""
+    WAKING = "waking"
+    """What it had is kept free for it, and its resume hook runs."""
+
+
+@dataclass(slots=True)
+class Sleep:
+    """A job's, from the call of its relief hook until its resume hook has ended."""
+
+    state: SleepState
+    since: float
+    """When its relief hook was called."""
+    number: int
+    """Of the last call. Answers with another number are late."""
+    had: dict[str, int]
+    """By GPU: bytes that it used when its relief hook was called: so many are kept free for it when it wakes."""
+    allocated: dict[str, int]
+    """Of these its allocations: only they can be given back. What its contexts cost may have been a guess."""
+    deadline: float | None = None
+    """Of the call under way; None: none is."""
+    not_before: float = 0.0
+    """After a resume hook that failed: the next call."""
+    failures: int = 0
+    """Of its resume hook, since it was asked."""

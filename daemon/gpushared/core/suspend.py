@@ -1,0 +1,109 @@
+"""Which jobs can be suspended, and what that takes.
+
+A job is suspended as a whole: its suspender asks the driver to take the memory of all its processes from the GPU, or
+of none. It has to want this (`--on-reclaim`), and its suspender must be there. All its memory must be on one GPU, and
+be of kinds that can leave it. There must be room in host memory, and time: a claim does not wait for an amount that
+cannot leave within its time.
+
+A suspended job gives back all that it used. What is free of its request is kept for it meanwhile (State.non_lending),
+so that it only waits until its loan fits again (resume.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpushare.quantity import format_bytes
+from gpushare.reclaim_steps import ReclaimStep
+from gpushared.core.model import Ask, Gpu, Job
+from gpushared.core.state import State
+from gpushared.core.suspension import SuspendState
+from gpushared.core.transaction import Transaction
+
+MARGIN = 3
+"""So many times the time that is expected."""
+NOT_WANTED = "it was started without the step suspend"
+
+
+def obstacle(state: State, job: Job, now: float) -> str:
+    """Why the job cannot be suspended at this moment, for people; empty if it can."""
+    if ReclaimStep.SUSPEND not in job.spec.on_reclaim:
+        return NOT_WANTED
+    if job.unsuspendable:
+        return job.unsuspendable
+    if not job.suspender:
+        return "its suspender is not there"
+    if job.suspend_failed is not None and now - job.suspend_failed[0] < state.policy.suspend_again:
+        return f"that failed a moment ago: {job.suspend_failed[1]}"
+    if job.sleep is not None and job.sleep.deadline is not None:
+        return "a hook of it runs"
+    on = [id for id in job.bounds if state.has_share(job, id)]
+    if not on:
+        return "it has no memory on a GPU"
+    if len(on) > 1:
+        return "it has memory on several GPUs"
+    return _of_its_memory(state, job, on[0])
+
+
+def _of_its_memory(state: State, job: Job, gpu: str) -> str:
+    shares = state.shares_of(job, gpu)
+    if any(share.process < 0 for share in shares):
+        return "a program of it runs without the library"
+    pinned = next((share.pinned for share in shares if share.pinned), "")
+    if pinned:
+        return pinned
+    if state.gpus[gpu].health.lost:
+        return "its GPU is lost"
+    room = host_room(state)
+    if state.usage(job, gpu) > room:
+        return f"host memory has room for {format_bytes(max(0, room))} more"
+    return ""
+
+
+def gpu_of(state: State, job: Job) -> str | None:
+    """The one that its memory is on."""
+    return next((id for id in job.bounds if state.has_share(job, id)), None)
+
+
+def host_room(state: State) -> int:
+    """Bytes of host memory that suspending may still take."""
+    taken = [suspension for _, suspension in state.suspensions()]
+    room = state.policy.suspend_memory - sum(one.host for one in taken)
+    if state.host_available is None:
+        return room
+    coming = sum(one.host for one in taken if one.state is SuspendState.SUSPENDING)
+    return min(room, state.host_available - coming)
+
+
+def expected(state: State, gpu: Gpu, amount: int) -> float:
+    """Seconds that so many bytes take to leave the GPU, or to return."""
+    return amount / state.suspend_rate.get(gpu.name, state.policy.suspend_rate)
+
+
+def allowed(state: State, gpu: Gpu, amount: int) -> float:
+    """Seconds that a suspender has for so many bytes."""
+    return max(state.policy.suspend_least, MARGIN * expected(state, gpu, amount))
+
+
+def time_before(state: State, needed_by: float, now: float) -> float:
+    """Seconds that are left so that there is still a grace if it fails."""
+    return needed_by - now - state.policy.grace - state.policy.teardown
+
+
+def suspending(state: State, gpu: Gpu) -> list[Job]:
+    """Jobs whose memory is leaving the GPU."""
+    return [job for job, suspension in state.suspensions(gpu.id) if suspension.state is SuspendState.SUSPENDING]
+
+
+def candidates(tx: Transaction, gpu: Gpu, jobs: Sequence[Job], needed_by: float) -> Iterator[Job]:
+    """Of these jobs, those that can be suspended so that a grace is left before `needed_by` (seconds) if it fails."""
+    state, left = tx.state, time_before(tx.state, needed_by, tx.now)
+    for job in jobs if tx.policy.last_step >= ReclaimStep.SUSPEND else ():
+        if expected(state, gpu, state.usage(job, gpu.id)) <= left and not obstacle(state, job, tx.now):
+            yield job
+
+
+def is_held_back(state: State, ask: Ask) -> bool:
+    """Whether the ask waits until its job has resumed. On a lost GPU nobody waits."""
+    job = state.jobs[ask.job]
+    return job.suspension is not None and not state.gpus[ask.gpu].health.lost

@@ -1,0 +1,127 @@
+"""The processes that ask the driver to suspend jobs: one for each job that may be suspended, of the job's own user.
+
+The daemon opens no CUDA, and may not have the rights. So the job's wrapper starts a suspender (gpushare/suspender.py).
+It follows a stream of commands, one JSON object a line, and answers each with where the job's processes are now:
+
+    report   where are they? The first command, also after a restart of the daemon
+    suspend  take their memory from the GPU, within so many seconds, or leave all as it was
+    resume   put it back
+
+What a suspender says is believed only as far as its own job goes: memory is free for others when NVML shows it free.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpushared.clients.clients import Clients
+from gpushared.clients.credit import CreditPages
+from gpushared.core import instructions as do
+from gpushared.core.events import SuspenderAnswered, SuspenderGone
+from gpushared.runtime.core_loop import CoreLoop, Effect
+from gpushared.runtime.followers import Command, Followers
+from gpushared.system.epoll import Epoll
+from gpushared.system.logs import facts, log
+
+SPARE_SHARE = 20
+"""A twentieth of the host's memory stays free."""
+MEMINFO = Path("/proc/meminfo")
+FRESH = 0.2
+"""Seconds for which what was read of the host's memory counts as the present."""
+
+
+class Suspenders(Followers):
+    """Those that are there, by job; and the instructions for them."""
+
+    def __init__(self, core_loop: CoreLoop, credit: CreditPages, clients: Clients, epoll: Epoll) -> None:
+        super().__init__(core_loop, epoll)
+        self._credit = credit
+        self._clients = clients
+        self._host: tuple[float, int | None] = (float("-inf"), None)
+
+    def effects(self) -> dict[type, Effect]:
+        return {do.Suspend: self._suspend, do.Resume: self._resume, do.OpenGate: self._open_gate}
+
+    # ---- their life --------------------------------------------------------------------------------
+
+    def first(self, job: str, /) -> Command:
+        pids = self._pids(self._processes_of(job))
+        return {"command": "report", "number": 0, "pids": pids, "within": 0.0, "bytes": 0}
+
+    def has_gone(self, job: str) -> SuspenderGone:
+        return SuspenderGone(job)
+
+    def answered(self, job: str, pid: int, answer: SuspenderAnswered) -> bool:
+        """Of the process with this id. False: it is not the job's suspender."""
+        one = self.of(job, pid)
+        if one is None:
+            return False
+        if answer.number == 0:
+            one.known = SuspenderAnswered(job, 0, "unknown", answer.problem)
+            log.info("a suspender is ready", extra=facts(job=job, where=answer.where, problem=answer.problem or "none"))
+        if answer.where == "running":
+            self._turn_gates(self._processes_of(job), closed=False)
+        self.core_loop.feed(answer)
+        return True
+
+    def open_gates(self) -> None:
+        """Those that an earlier daemon has left closed, of jobs that run."""
+        suspended = self.core_loop.core.suspended_jobs
+        self._turn_gates((client.id for client in self._clients if client.job not in suspended), closed=False)
+
+    # ---- instructions ------------------------------------------------------------------------------
+
+    def _suspend(self, wish: do.Suspend) -> None:
+        self._turn_gates(wish.processes, closed=True)
+        self._tell("suspend", wish)
+
+    def _resume(self, wish: do.Resume) -> None:
+        self._tell("resume", wish)
+
+    def _tell(self, command: str, wish: do.Suspend | do.Resume) -> None:
+        pids = self._pids(wish.processes)
+        log.info(command, extra=facts(job=wish.job, processes=len(pids), seconds=round(wish.within, 1)))
+        words = {"command": command, "number": wish.number, "pids": pids, "within": wish.within}
+        self.tell(wish.job, {**words, "bytes": wish.size})
+
+    def _open_gate(self, wish: do.OpenGate) -> None:
+        self._turn_gates(wish.processes, closed=False)
+
+    def keep_gates(self) -> None:
+        """Every second or so: calls that wait at a gate see that a daemon lives."""
+        for job in self.core_loop.core.suspended_jobs:
+            self._turn_gates(self._processes_of(job), closed=True)
+
+    def _turn_gates(self, processes: Iterable[int], *, closed: bool) -> None:
+        for process in processes:
+            self._credit.turn_gate(process, closed=closed)
+
+    def _processes_of(self, job: str) -> list[int]:
+        return [client.id for client in self._clients.of_job(job)]
+
+    def _pids(self, processes: Iterable[int]) -> list[int]:
+        clients = (self._clients.get(process) for process in processes)
+        return [client.process.pid for client in clients if client is not None and client.page.gpus]
+
+    # ---- host memory -------------------------------------------------------------------------------
+
+    def host_available(self) -> int | None:
+        """Bytes that can be used without swapping, less a reserve. None: no job can be suspended, or it is not told."""
+        if not len(self):
+            return None
+        read_at, found = self._host
+        if time.monotonic() - read_at > FRESH:
+            found = _available()
+            self._host = time.monotonic(), found
+        return found
+
+
+def _available() -> int | None:
+    try:
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        total, available = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+    return max(0, available - total // SPARE_SHARE)

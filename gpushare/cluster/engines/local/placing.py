@@ -1,0 +1,165 @@
+"""Tells the node daemon of each task: its user, its GPUs, its amounts, and where it runs.
+
+In a system-wide service each task runs in a cgroup of its own, if there is cgroup v2; else in its keeper's session. The
+daemon of another user takes no placements from this one: then the task's wrapper registers it, as `gpushare run` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpushare.client import MAY_PASS
+from gpushare.cluster.engines.local.gpus import Daemon
+from gpushare.cluster.engines.seam import Busy, Refused, Unanswered
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted
+
+__all__ = ["Placing"]
+
+WAIT_FOR_ROOM = 30.0
+"""Seconds in which memory that another task is just giving back may come free."""
+
+
+class Placing:
+    """Of one service, whose directory this is."""
+
+    def __init__(self, daemon: Daemon, directory: Path, *, system: bool) -> None:
+        self._daemon = daemon
+        self._name = _name_of(directory)
+        self._cgroups = _own_cgroup() if system else None
+        self._first: dict[tuple[str, int], float] = {}
+        """When it was asked first for room that was not there."""
+        self.able = True
+        """The daemon takes placements from this service."""
+
+    def name(self, job: str, group: int, task: int) -> str:
+        """Of a task's placement, in all its attempts."""
+        return f"{self._name}/{job}.{group}.{task}"
+
+    def cgroup(self, mark: str) -> str:
+        """The path of a task's cgroup, as /proc/PID/cgroup has it; "": it has none."""
+        return "" if self._cgroups is None else f"{self._cgroups[1]}/{mark}"
+
+    def place(self, start: Mapping[str, Any]) -> Busy | Refused | None:
+        """None: it may start. Raises Unanswered."""
+        if not self.able:
+            return None
+        which = str(start["placement"]), int(start["attempt"])
+        try:
+            self.put(start)
+        except NotPermitted as error:
+            if error.code != "no_engine":
+                return Refused(error.message, str(start["node"]))
+            self.able = False
+        except DaemonUnreachable as error:
+            raise Unanswered(error.message) from None
+        except GpushareError as error:
+            if error.code == "stale_attempt":
+                return Refused(error.message)
+            if error.code in MAY_PASS:
+                now = time.monotonic()
+                if now < self._first.setdefault(which, now) + WAIT_FOR_ROOM:
+                    return Busy()
+            self._first.pop(which, None)
+            return Refused(error.message, str(start["node"]))
+        self._first.pop(which, None)
+        return None
+
+    def put(self, start: Mapping[str, Any], session: int | None = None) -> None:
+        """Place it, or say it again: nothing changes then but amounts that are others. Raises GpushareError."""
+        body = {
+            "attempt": start["attempt"],
+            "uid": start["uid"],
+            "gpus": start["devices"],
+            "request": str(start["amount"]),
+            "limit": str(start["limit"]),
+            "priority": start["priority"],
+            "grace": start["node_grace"],
+            "name": start["name"],
+            "job": start["job"],
+            "cgroup": start["cgroup"] or None,
+            "session": session,
+        }
+        self._daemon.client().place(str(start["placement"]), body)
+
+    def enter(self, start: Mapping[str, Any], keeper: int, program: int | None) -> None:
+        """Its keeper runs as this process and has started nothing yet, or a keeper before it has started `program`.
+        Raises GpushareError or OSError."""
+        if start.get("placement") is None or not self.able:
+            return
+        if start["cgroup"] and self._cgroups is not None:
+            folder = self._cgroups[0] / str(start["mark"])
+            folder.mkdir(exist_ok=True)
+            (folder / "cgroup.procs").write_text(str(keeper))
+            return
+        self.put(start, keeper)
+        if program is not None:
+            self.put(start, program)
+
+    def over(self, start: Mapping[str, Any]) -> None:
+        """Nothing of it is to run any more. If the daemon cannot be told, tidy() does it later."""
+        if start.get("placement") is None:
+            return
+        with contextlib.suppress(GpushareError):
+            self._displace(str(start["placement"]), int(start["attempt"]))
+        self._leave(str(start["mark"]))
+
+    def tidy(self, living: Collection[Mapping[str, Any]]) -> None:
+        """After a crash of any part: what lives is placed, and nothing else of this service. Raises GpushareError."""
+        if not self.able:
+            return
+        placed = [start for start in living if start.get("placement") is not None]
+        wanted = {(start["placement"], start["attempt"]) for start in placed}
+        found = {(one["id"], one["attempt"]): one for one in self._daemon.client().placements()}
+        for (id, attempt), one in found.items():
+            if id.startswith(f"{self._name}/") and (id, attempt) not in wanted and one["state"] == "placed":
+                self._displace(id, attempt)
+        for start in placed:
+            if (start["placement"], start["attempt"]) not in found:
+                self.put(start)
+        if self._cgroups is not None:
+            marks = {start["mark"] for start in placed}
+            for folder in self._cgroups[0].iterdir():
+                if folder.is_dir() and folder.name not in marks:
+                    self._leave(folder.name)
+
+    def _displace(self, id: str, attempt: int) -> None:
+        with contextlib.suppress(NoSuchJob):
+            self._daemon.client().displace(id, attempt)
+
+    def _leave(self, mark: str) -> None:
+        if self._cgroups is not None:
+            folder = self._cgroups[0] / mark
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _name_of(directory: Path) -> str:
+    """This service's, which no other has, and which stays."""
+    path = directory / "name"
+    with contextlib.suppress(OSError):
+        if name := path.read_text().strip():
+            return name
+    name = f"local-{secrets.token_hex(4)}"
+    path.write_text(f"{name}\n")
+    return name
+
+
+def _own_cgroup() -> tuple[Path, str] | None:
+    """A folder below this process's own cgroup in which others can be made, and its path; None: there is none."""
+    with contextlib.suppress(OSError):
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        top = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own = next((line[3:] for line in lines if line.startswith("0::")), None)
+        if top is not None and own is not None:
+            path = f"{own.rstrip('/')}/gpushare-tasks"
+            folder = top / path.lstrip("/")
+            folder.mkdir(exist_ok=True)
+            (folder / "cgroup.procs").read_text()
+            return folder, path
+    return None

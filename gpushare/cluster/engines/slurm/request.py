@@ -1,0 +1,99 @@
+"""What a user asks for with `--gpushare=gpus=2,request=25%,limit=80%,queue=vision`, and what of it is kept in the job.
+
+The plug-in for submission (job_submit.lua) checks the words and puts them into the job's AdminComment, which only
+operators can change:
+
+    gpushare ask=gpus=2,request=25% count=2 nodes=n[1-2]
+
+`count` is how many nodes it takes (-N), and `nodes` are those that the user has named (-w).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpushare.cluster import reading
+from gpushare.cluster.document import parse_line
+from gpushare.cluster.model import Job, Selector
+from gpushare.errors import UsageError
+from gpushare.nearest import did_you_mean
+
+__all__ = ["Asked", "job_of", "read"]
+
+FIRST = "gpushare"
+KEYS: Mapping[str, str] = {
+    "gpus": "gpus",
+    "request": "request",
+    "limit": "limit",
+    "queue": "queue",
+    "priority": "priority",
+    "preemptible": "preemptible",
+    "min_run_time": "min_runtime",
+    "movable": "movable",
+    "checkpoint_every": "checkpoint_every",
+}
+"""Words of the option, and those of reading.py. job_submit.lua has the same list; a test compares them."""
+NUMBERS = ("gpus", "priority")
+FLAGS = {"yes": True, "no": False}
+FLAG_KEYS = ("preemptible", "movable")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is in a job's AdminComment."""
+
+    words: str = ""
+    nodes: str = ""
+    """As the user wrote them."""
+    count: int = 1
+    """How many tasks it has, each on a node: a gang."""
+
+
+def read(admin_comment: str) -> Asked | None:
+    """None: it is no job of ours."""
+    first, *words = admin_comment.split()[:16] or [""]
+    if first != FIRST:
+        return None
+    said = dict(word.partition("=")[::2] for word in words)
+    count = said.get("count", "")
+    return Asked(said.get("ask", ""), said.get("nodes", ""), int(count) if count.isdecimal() else 1)
+
+
+def job_of(id: str, asked: Asked, name: str, selector: Selector) -> Job:
+    """UsageError for what makes no sense. Its queue is "" where the words name none."""
+    said = _said(asked.words)
+    queue = said.pop("queue", "")
+    share = said.pop("request", None)
+    if share is not None:
+        said["share" if _is_share(share) else "memory"] = share
+    entry = {"name": id, "queue": queue or "-", "tasks": asked.count, **said}
+    job = reading.job(parse_line(json.dumps(entry), "--gpushare", 0))
+    return replace(job, queue=queue, name=name, selector=selector)
+
+
+def _said(words: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for word in filter(None, words.split(",")):
+        key, equals, value = word.partition("=")
+        if key not in KEYS or not equals or not value:
+            why = f"no word {key!r}" if key not in KEYS else f"{key} has no value"
+            raise UsageError(f"--gpushare: {why}", hint=did_you_mean(key, KEYS) or f"there are: {', '.join(KEYS)}")
+        found[KEYS[key]] = _value(key, value)
+    return found
+
+
+def _value(key: str, value: str) -> Any:
+    if key in FLAG_KEYS:
+        if value not in FLAGS:
+            raise UsageError(f"--gpushare: {key} is yes or no, not {value!r}")
+        return FLAGS[value]
+    if key in NUMBERS and value.lstrip("-").isdecimal():
+        return int(value)
+    return value
+
+
+def _is_share(text: str) -> bool:
+    return text.rstrip("%").replace(".", "", 1).isdecimal()

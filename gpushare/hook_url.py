@@ -1,0 +1,98 @@
+"""Makes the HTTP requests of a hook that is a URL: `python -m gpushare.hook_url`, a process that can be killed.
+
+Which ones is in engine_hooks.py. The URL, which hook it is and the time for it are in the environment (hook_call.py,
+hook_runner.py). If a request fails it says why on standard error, and ends with status 1. It uses no proxy: the server
+is a job of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpushare.engine_hooks import ENGINES, GENERIC, Call, split
+
+__all__ = ["Failed", "make_calls"]
+
+LONGEST_ANSWER = 2**20
+PAUSE = 0.1
+"""Seconds until a request is repeated."""
+
+
+class Failed(Exception):
+    """A request has failed, for good."""
+
+
+def make_calls(url: str, hook: str, within: float) -> None:
+    """`hook`: relief or resume. Raises Failed."""
+    until = time.monotonic() + within
+    name, address = split(url)
+    engine = ENGINES[name] if name else GENERIC
+    for call in engine.relief if hook == "relief" else engine.resume:
+        for body in _bodies(address, call, until):
+            _repeat(address, call, body, until)
+
+
+def _bodies(address: str, call: Call, until: float) -> Iterator[Mapping[str, object] | None]:
+    if call.each is None or call.body is None:
+        yield call.body
+        return
+    path, key, name = call.each
+    answer = _request(address, Call(path, method="GET"), None, until)
+    entries = answer.get(key) if isinstance(answer, dict) else None
+    for entry in entries or ():
+        yield {field: entry[name] if value is None else value for field, value in call.body.items()}
+
+
+def _repeat(address: str, call: Call, body: Mapping[str, object] | None, until: float) -> None:
+    while True:
+        try:
+            answer = _request(address, call, body, until)
+        except Failed:
+            if not call.again or time.monotonic() + PAUSE >= until:
+                raise
+        else:
+            if call.until is None or (isinstance(answer, dict) and bool(answer.get(call.until[0])) is call.until[1]):
+                return
+            if time.monotonic() + PAUSE >= until:
+                raise Failed(f"{call.method} {call.path}: {call.until[0]} is not {str(call.until[1]).lower()} in time")
+        time.sleep(PAUSE)
+
+
+def _request(address: str, call: Call, body: Mapping[str, object] | None, until: float) -> Any:
+    """The answer as data; None if it is not JSON. Raises Failed."""
+    what = f"{call.method} {call.path or address}"
+    data = b"" if body is None else json.dumps(dict(body)).encode()
+    request = urllib.request.Request(
+        address + call.path,
+        data=data if call.method == "POST" else None,
+        headers={"Content-Type": "application/json"} if data else {},
+        method=call.method,
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=max(PAUSE, until - time.monotonic())) as answer:
+            text = answer.read(LONGEST_ANSWER)
+    except urllib.error.HTTPError as error:
+        said = error.read(200).decode("utf-8", "replace").strip().partition("\n")[0]
+        raise Failed(f"{what}: HTTP {error.code}" + (f", {said}" if said else "")) from None
+    except (OSError, ValueError) as error:
+        raise Failed(f"{what}: {getattr(error, 'reason', error)}") from None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+if __name__ == "__main__":
+    given = os.environ
+    try:
+        make_calls(given["GPUSHARE_HOOK_URL"], given["GPUSHARE_HOOK"], float(given["GPUSHARE_HOOK_SECONDS"]))
+    except Failed as failed:
+        sys.exit(str(failed))

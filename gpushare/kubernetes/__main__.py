@@ -1,0 +1,176 @@
+"""`gpushare-dra`: the plugin of a node. Runs as root, because the kubelet's folders are root's."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+import click
+
+import gpushare_installation
+from gpushare import locate
+from gpushare.client import Client
+from gpushare.config import load_settings
+from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
+from gpushare.kubernetes.cdi import CDI, Inside
+from gpushare.kubernetes.cgroups import CGROUPS
+from gpushare.kubernetes.prepare import Folders
+from gpushare.paths import library, software_driver_dir
+
+__all__ = ["main"]
+
+log = logging.getLogger("gpushare.kubernetes")
+FOLDER = click.Path(path_type=Path)
+FIRST = 30.0
+"""Seconds that the node daemon may take to answer at the start."""
+WHOLE = 5
+"""Of so many looks one asks the API server about all."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--node", envvar="NODE_NAME", required=True, help="This node's name in the cluster; also in NODE_NAME.")
+@click.option("--kubeconfig", type=FOLDER, help="Without it: the service account of its pod.")
+@click.option("--kubelet", type=FOLDER, default="/var/lib/kubelet", help="The kubelet's folder.")
+@click.option("--state", type=FOLDER, default="/var/lib/gpushare-dra", help="Its own folder.")
+@click.option("--cdi", type=FOLDER, default=str(CDI), help="Where the container runtime reads CDI files.")
+@click.option("--cgroups", type=FOLDER, default=str(CGROUPS), help="The host's cgroups.")
+@click.option("--every", type=click.FloatRange(0.05, 60), default=2.0, help="Seconds between two looks at this node.")
+def command(node: str, kubeconfig: Path | None, every: float, **folders: Path) -> None:
+    """The DRA driver gpushare.dev: pods' claims become budgets of the node daemon, which must run on this node.
+
+    GPUSHARE_SOCKET names the daemon's api.sock, if it is not /run/gpushare/api.sock.
+    """
+    serve(node, kubeconfig, folders, every)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        command(standalone_mode=True)
+    except GpushareError as error:
+        print(error.render(), file=sys.stderr)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"gpushare: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every: float) -> None:
+    try:
+        from gpushare.kubernetes.plugin import Plugin
+        from gpushare.kubernetes.prepare import Preparer
+        from gpushare.kubernetes.publish import CLAIMS
+        from gpushare.kubernetes.records import Records
+        from gpushare.kubernetes.server import Access, Server
+        from gpushare.kubernetes.sync import Sync
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{error.name} is not installed", hint=gpushare_installation.install_extra("kubernetes")
+        ) from None
+    kubelet, state = folder["kubelet"], folder["state"]
+    folders = Folders(folder["cdi"], (Path("/etc/cdi"), folder["cdi"]), folder["cgroups"])
+    ended = threading.Event()
+    _end_on_signals(ended)
+    server = Server(Access.of_kubeconfig(kubeconfig) if kubeconfig else Access.of_pod())
+    state.mkdir(mode=0o755, parents=True, exist_ok=True)
+    lock = _alone(state, ended)
+    found = _node_daemon(ended)
+    api = found.runtime.api_socket
+
+    def daemon() -> Client:
+        return Client(api)
+
+    preparer = Preparer(
+        node,
+        daemon,
+        lambda namespace, name: server.ask("GET", CLAIMS.format(namespace, name)),
+        Records(state / "claims"),
+        inside=inside(found, state, os.environ),
+        folders=folders,
+    )
+    sync = Sync(node, daemon, server, preparer, folders)
+    plugin = Plugin(preparer, kubelet)
+    plugin.start()
+    log.info("serves the kubelet at %s, for the node daemon at %s", kubelet, api)
+    looks = 0
+    while not ended.is_set():
+        sync.once(whole=looks % WHOLE == 0)
+        looks += 1
+        ended.wait(every)
+    plugin.stop()
+    os.close(lock)
+
+
+def inside(node: locate.Node, state: Path, environ: Mapping[str, str]) -> Inside:
+    """What claims' containers get of this node. Raises OSError."""
+    sockets = node.runtime.directory / "containers"
+    variables: dict[str, str] = {}
+    mounts: list[tuple[Path, str]] = []
+    if node.driver == "sim":
+        driver = "/usr/local/lib/gpushare-sim"
+        variables |= {"GPUSHARE_DRIVER": "sim", "LD_LIBRARY_PATH": driver}
+        variables |= {name: environ[name] for name in ("GPUSHARE_SIM",) if name in environ}
+        mounts.append((software_driver_dir(), driver))
+        pools = [word[5:] for word in environ.get("GPUSHARE_SIM", "").split(",") if word.startswith("pool=")]
+        mounts += [(Path(pool), pool) for pool in pools]
+    return Inside(copied(library(), state / "lib"), sockets, variables, mounts, node.driver)
+
+
+def copied(path: Path, folder: Path) -> Path:
+    """A copy whose name changes with its content: containers that run keep the one that they have. The plugin itself
+    may be in an image, of which the host sees nothing."""
+    data = path.read_bytes()
+    target = folder / f"{path.stem}-{hashlib.sha256(data).hexdigest()[:16]}{path.suffix}"
+    if not target.exists():
+        folder.mkdir(mode=0o755, exist_ok=True)
+        folder.chmod(0o755)
+        fresh = target.with_suffix(f".{os.getpid()}.tmp")
+        shutil.copyfile(path, fresh)
+        fresh.chmod(0o755)
+        fresh.replace(target)
+    return target
+
+
+def _alone(state: Path, ended: threading.Event) -> int:
+    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    for _ in range(int(FIRST)):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        if ended.wait(1.0):  # the one before is just ending
+            break
+    raise UsageError(f"another gpushare-dra uses {state}", code="already_running")
+
+
+def _node_daemon(ended: threading.Event) -> locate.Node:
+    """Waits for it: both may just be starting."""
+    settings, waited = load_settings({}, os.environ), 0.0
+    while True:
+        try:
+            return locate.find(settings)
+        except DaemonUnreachable:
+            if waited >= FIRST or ended.wait(1.0):
+                raise
+            waited += 1.0
+
+
+def _end_on_signals(ended: threading.Event) -> None:
+    def end(_: int, __: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Names that claims, the API server and the kubelet know."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["API", "BUDGET", "DRIVER", "MEMORY", "device_of", "placement_of"]
+
+DRIVER = "gpushare.dev"
+"""Of the driver, and of the device class that comes with it."""
+API = "gpushare.dev/v1"
+BUDGET = "Budget"
+"""The kind of the driver's own block in a claim or in a class."""
+MEMORY = "memory"
+"""The capacity of a device that claims take parts of."""
+LONGEST_LABEL = 63
+
+
+def device_of(uuid: str) -> str:
+    """A GPU's name as a device: a DNS label, and the same after a restart of the node."""
+    return re.sub("[^a-z0-9-]+", "-", uuid.lower()).strip("-")[:LONGEST_LABEL]
+
+
+def placement_of(claim: str) -> str:
+    """What the names of a claim's placements begin with."""
+    return f"kubernetes/{claim}/"

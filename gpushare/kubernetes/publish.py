@@ -1,0 +1,134 @@
+"""What the cluster is told: the node's GPUs (a ResourceSlice), and how each claim uses its own (`status.devices`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gpushare.api import Gpu, Job
+from gpushare.errors import NoSuchJob
+from gpushare.kubernetes.amounts import written
+from gpushare.kubernetes.names import API, DRIVER, device_of
+from gpushare.kubernetes.server import Server
+from gpushare.kubernetes.slices import resource_slice
+from gpushare.quantity import format_bytes
+
+__all__ = ["CLAIMS", "Publisher", "use_of"]
+
+log = logging.getLogger(__name__)
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+NODES = "/api/v1/nodes"
+COARSE = 64 * 2**20
+"""Bytes: what claims use is shown in multiples of this, so that small changes write nothing."""
+
+
+class Publisher:
+    """Of one node."""
+
+    def __init__(self, server: Server, node: str) -> None:
+        self._server = server
+        self._node = node
+        self._shared = True
+        self._owner: list[dict[str, Any]] = []
+        self._tells = True
+
+    def publish(self, gpus: Sequence[Gpu], driver: str) -> None:
+        """Make the ResourceSlice as it should be. Raises GpushareError."""
+        if not self._owner:
+            node = self._server.ask("GET", f"{NODES}/{self._node}")
+            self._owner = [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node["metadata"]["uid"]}]
+        wanted = resource_slice(self._node, gpus, driver, shared=self._shared)
+        wanted["metadata"]["ownerReferences"] = self._owner
+        answer = self._write(wanted)
+        devices = answer["spec"].get("devices") or ()
+        if self._shared and any("allowMultipleAllocations" not in one for one in devices):
+            log.warning("the API server takes no parts of devices (DRAConsumableCapacity): each GPU goes to one claim")
+            self._shared = False
+            self.publish(gpus, driver)
+
+    def _write(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        path = f"{SLICES}/{wanted['metadata']['name']}"
+        try:
+            found = self._server.ask("GET", path)
+        except NoSuchJob:
+            return self._server.ask("POST", SLICES, wanted)
+        if _same(found["spec"].get("devices") or (), wanted["spec"]["devices"]):
+            return found
+        pool = {**wanted["spec"]["pool"], "generation": found["spec"]["pool"]["generation"] + 1}
+        meta = {**wanted["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
+        return self._server.ask("PUT", path, {**wanted, "metadata": meta, "spec": {**wanted["spec"], "pool": pool}})
+
+    def tell(self, claim: Mapping[str, Any], job: Job) -> None:
+        """How it uses its GPUs, if the claim does not say so yet. Raises GpushareError."""
+        meta, wanted = claim["metadata"], use_of(claim, self._node, job)
+        if not self._tells or all(one in _without_times(claim) for one in wanted):
+            return
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        said = [{**one, "conditions": [{**one["conditions"][0], "lastTransitionTime": now}]} for one in wanted]
+        status = {
+            "apiVersion": claim["apiVersion"],
+            "kind": "ResourceClaim",
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
+            "status": {"devices": said},
+        }
+        answer = self._server.apply(f"{CLAIMS.format(meta['namespace'], meta['name'])}/status", status)
+        if not _without_times(answer):
+            log.warning("the API server keeps nothing about the use of devices (DRAResourceClaimDeviceStatus)")
+            self._tells = False
+
+
+def use_of(claim: Mapping[str, Any], node: str, job: Job) -> list[dict[str, Any]]:
+    """The claim's `status.devices` of this driver, without times. Pure."""
+    results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
+    gpus = {device_of(gpu["uuid"]): gpu for gpu in job["gpus"]}
+    found = []
+    for one in results:
+        gpu = gpus.get(one["device"])
+        if (one["driver"], one["pool"]) != (DRIVER, node) or gpu is None:
+            continue
+        usage, loan = (-(-gpu[key] // COARSE) * COARSE for key in ("usage", "loan"))
+        text = f"uses {format_bytes(usage)} of {format_bytes(gpu['request'])} requested"
+        if loan:
+            text += f"; {format_bytes(loan)} of that are on loan"
+        if loan and job["state"] in ("asked_back", "trimming"):
+            text += " and asked back by their owner"
+        share = {"shareID": one["shareID"]} if one.get("shareID") else {}
+        data = {name: written(amount) for name, amount in (("usage", usage), ("loan", loan))}
+        data |= {"request": written(gpu["request"]), "limit": written(gpu["limit"]), "state": job["state"]}
+        condition = {
+            "type": "Borrowing",
+            "status": "True" if loan else "False",
+            "reason": "".join(word.title() for word in job["state"].split("_")),
+            "message": text,
+        }
+        found.append(
+            {
+                **{name: one[name] for name in ("driver", "pool", "device")},
+                **share,
+                "data": {"apiVersion": API, "kind": "Use", **data},
+                "conditions": [condition],
+            }
+        )
+    return found
+
+
+def _without_times(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What its status says already."""
+    return [
+        {**one, "conditions": [{k: v for k, v in c.items() if k != "lastTransitionTime"} for c in one["conditions"]]}
+        for one in (claim.get("status") or {}).get("devices") or ()
+        if one.get("driver") == DRIVER and one.get("conditions")
+    ]
+
+
+def _same(found: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> bool:
+    """In all that this driver says of devices. The server adds fields of its own, and when a taint was added."""
+    return list(map(_said, found)) == list(map(_said, wanted))
+
+
+def _said(device: Mapping[str, Any]) -> list[Any]:
+    taints = [[taint.get(name) for name in ("key", "value", "effect")] for taint in device.get("taints") or ()]
+    return [*(device.get(name) for name in ("name", "attributes", "capacity", "allowMultipleAllocations")), taints]

@@ -1,0 +1,296 @@
+"""Hooks: whose is called, what follows from what it gives, and how its memory comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.tale import job_of, start, told, used
+from gpushared.core.policy import MIB, Policy
+from gpushared.core.sleep import SleepState
+from property.world import World, mib
+
+GIB = 1024 * MIB
+HOOKED = ("trim", "hook", "term", "kill")
+
+
+def node(**more: object) -> World:
+    return World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300), **more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world() -> World:
+    one = node()
+    yield one
+    one.node.validate()
+
+
+def server(world: World, name: str, size: int, *modes: str, wakes: bool = True, **more: object) -> int:
+    """A job with a hook that has borrowed `size`."""
+    process = start(world, name, "1Gi", "15Gi", on_reclaim=more.pop("steps", HOOKED), **more)
+    world.allocate(process, "GPU-0", size)
+    world.hooks.come(world.programs[process].job, *modes, "ok", wakes=wakes)
+    world.wait(3.0)
+    return process
+
+
+def state_of(world: World, process: int) -> str:
+    sleep = job_of(world, process).sleep
+    return "awake" if sleep is None else sleep.state
+
+
+def owner(world: World, wants: int = 7 * GIB) -> int:
+    process = start(world, "B", "8Gi", "8Gi")
+    world.allocate(process, "GPU-0", wants)
+    return process
+
+
+def test_it_gives_back_and_gets_it_again_when_there_is_room(world: World) -> None:
+    a = server(world, "A", 12 * GIB)
+    b = owner(world)
+    assert state_of(world, a) == SleepState.ASKED
+    world.wait(1.0)
+    assert used(world, b) == 7 * GIB and used(world, a) == 0
+    world.wait(60.0)
+    assert state_of(world, a) == SleepState.ASLEEP, "there is no room yet"
+    world.exit(b, lag=0.1)
+    world.wait(3.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+    assert not world.terminated and not world.killed
+    assert [one for one in told(world, a) if one in ("hook", "hook_gave", "awake")] == ["hook", "hook_gave", "awake"]
+
+
+def test_its_own_unused_credit_is_not_taken_to_make_room_for_itself(world: World) -> None:
+    """That makes no room: it would be taken and counted as lacking again, without end."""
+    a = server(world, "A", 12 * GIB)
+    b = owner(world)
+    world.wait(1.0)
+    world.free(b, "GPU-0", 3 * GIB)
+    world.allocate(a, "GPU-0", 3 * GIB)
+    world.free(a, "GPU-0", 3 * GIB)
+    credit = world.programs[a].words["GPU-0"].credit
+    assert state_of(world, a) == SleepState.ASLEEP and credit >= 3 * GIB
+    world.wait(5.0)
+    assert state_of(world, a) == SleepState.ASLEEP and world.programs[a].words["GPU-0"].credit == credit
+    world.free(b, "GPU-0", 2 * GIB)
+    world.wait(3.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+
+
+def test_unused_credit_of_its_own_counts_as_room(world: World) -> None:
+    """What is free of its request stays with its processes."""
+    a = start(world, "A", "4Gi", "14Gi", on_reclaim=HOOKED)
+    world.allocate(a, "GPU-0", 12 * GIB)
+    world.hooks.come(job_of(world, a).id, "ok")
+    world.wait(3.0)
+    b = owner(world)
+    world.wait(1.0)
+    world.exit(b)
+    world.wait(3.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+
+
+def test_the_claim_is_counted_for_its_step(world: World) -> None:
+    server(world, "A", 12 * GIB)
+    b = owner(world)
+    world.wait(1.0)
+    met = [record for record in job_of(world, b).story if record.event == "claim_met"]
+    assert [record.facts["rung"] for record in met] == ["hook"]
+
+
+@pytest.mark.parametrize("how", ["lies", "fails", "hangs", "silent", "late"])
+def test_one_that_gives_nothing_costs_its_step_only(world: World, how: str) -> None:
+    a = server(world, "A", 12 * GIB, how, grace=0.0)
+    b = owner(world)
+    world.wait(29.0)
+    assert used(world, b) == 7 * GIB, "the owner has its memory in time"
+    assert a not in world.programs
+
+
+def test_what_it_gives_counts_whatever_it_says(world: World) -> None:
+    a = server(world, "A", 12 * GIB, "gives and fails")
+    b = owner(world)
+    world.wait(2.0)
+    assert used(world, b) == 7 * GIB and state_of(world, a) == SleepState.ASLEEP
+    assert "hook_failed" not in told(world, a)
+
+
+def test_one_that_gives_too_little_is_followed_by_the_next_step(world: World) -> None:
+    a = server(world, "A", 14 * GIB, "part", grace=0.0)
+    b = owner(world, 8 * GIB - mib(300))
+    world.wait(4.0)
+    assert used(world, b) == 8 * GIB - mib(300) and a not in world.programs
+    assert world.node.counters.hooks == 1
+
+
+def test_it_is_called_for_the_least_harm(world: World) -> None:
+    low = server(world, "low", 5 * GIB)
+    high = server(world, "high", 5 * GIB, priority=1)
+    owner(world, 5 * GIB)
+    assert state_of(world, low) == SleepState.ASKED and state_of(world, high) == "awake"
+
+
+def test_it_comes_before_suspending_and_may_be_followed_by_it() -> None:
+    world = node()
+    a = server(world, "A", 12 * GIB, "lies", steps=("trim", "hook", "suspend", "term", "kill"))
+    world.suspender_comes(job_of(world, a).id, "ok")
+    b = owner(world)
+    assert state_of(world, a) == SleepState.ASKED and job_of(world, a).suspension is None
+    world.wait(3.0)
+    assert job_of(world, a).suspension is not None and used(world, b) == 7 * GIB
+    world.exit(b)
+    world.wait(10.0)
+    assert job_of(world, a).suspension is None and state_of(world, a) == "awake"
+
+
+def test_each_relief_is_followed_by_a_resume_also_one_that_failed(world: World) -> None:
+    """The program may have done half of it, or do it later."""
+    a = server(world, "A", 12 * GIB, "fails")
+    b = owner(world, 4 * GIB)
+    world.wait(1.0)
+    assert told(world, a)[-2:] == ["hook_failed", "term"]
+    world.exit(b)
+    world.wait(3.0)
+    assert state_of(world, a) == "awake" and told(world, a)[-1] == "awake"
+
+
+def test_without_a_resume_hook_nothing_is_kept_for_it(world: World) -> None:
+    a = server(world, "A", 12 * GIB, wakes=False)
+    b = owner(world)
+    world.wait(2.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 0
+    world.exit(b)
+    world.allocate(a, "GPU-0", 5 * GIB)
+    assert used(world, a) == 5 * GIB
+
+
+def test_what_it_had_is_kept_while_its_resume_hook_runs(world: World) -> None:
+    world.hooks.takes = 2.0
+    a, c = server(world, "A", 12 * GIB), start(world, "C", "none", "15Gi")
+    b = owner(world)
+    world.wait(3.0)
+    world.free(b, "GPU-0", 7 * GIB)
+    world.wait(1.2)
+    assert state_of(world, a) == SleepState.WAKING
+    world.allocate(c, "GPU-0", 4 * GIB)
+    assert world.refusals, "nobody borrows what is kept for it"
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(3.0)
+    assert used(world, a) == 12 * GIB, "not even an owner gets it meanwhile"
+    world.wait(20.0)
+    assert used(world, b) == 7 * GIB, "the owner's claim is met after that, in its time"
+    assert not world.terminated
+
+
+def test_a_job_that_wakes_is_granted_the_same_by_the_short_way(world: World) -> None:
+    """The world compares the two ways. Memory outside gpushare leaves less than is kept for all."""
+    world.hooks.takes = 2.0
+    a = server(world, "A", 12 * GIB)
+    start(world, "N", "2Gi", "2Gi", lend=False)
+    b = start(world, "B", "6Gi", "6Gi")
+    world.allocate(b, "GPU-0", 5 * GIB)
+    world.wait(3.0)
+    world.exit(b, lag=0.1)
+    world.wait(1.5)
+    assert state_of(world, a) == SleepState.WAKING
+    kept = world.node.state.unlent("GPU-0", job_of(world, a))
+    world.occupy("GPU-0", world.node.gpus["GPU-0"].free - kept - mib(32))
+    world.programs[a].words["GPU-0"].used = world.programs[a].words["GPU-0"].credit
+    world.allocate(a, "GPU-0", MIB)
+    assert not world.refusals
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs", "silent"])
+def test_a_resume_hook_that_fails_is_called_again(world: World, how: str) -> None:
+    a = server(world, "A", 12 * GIB, "ok", how)
+    b = owner(world)
+    world.wait(1.0)
+    world.exit(b)
+    world.wait(30.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+    assert told(world, a).count("not_awake") == 1
+
+
+def test_what_is_kept_is_free_for_others_after_the_hook_has_ended(world: World) -> None:
+    a, c = server(world, "A", 12 * GIB, "ok", "lies"), start(world, "C", "none", "15Gi")
+    b = owner(world)
+    world.wait(1.0)
+    world.free(b, "GPU-0", 7 * GIB)
+    world.programs[a].stopped = True  # its hook says that all is well, and it takes nothing
+    world.wait(4.0)
+    assert state_of(world, a) == "awake"
+    world.allocate(c, "GPU-0", 10 * GIB)
+    assert used(world, c) == 10 * GIB
+
+
+def test_of_those_who_wait_the_highest_priority_comes_first_suspended_or_asleep(world: World) -> None:
+    low = server(world, "low", 5 * GIB)
+    high = start(world, "high", "1Gi", "15Gi", on_reclaim=("suspend", "term", "kill"), priority=1)
+    world.allocate(high, "GPU-0", 5 * GIB)
+    world.suspender_comes(job_of(world, high).id, "ok")
+    world.wait(3.0)
+    b = start(world, "B", "13Gi", "13Gi")
+    world.allocate(b, "GPU-0", 12 * GIB)
+    world.wait(5.0)
+    assert state_of(world, low) == SleepState.ASLEEP and job_of(world, high).suspension is not None
+    world.free(b, "GPU-0", 4 * GIB)
+    world.wait(3.0)
+    assert state_of(world, low) == SleepState.ASLEEP, "it would fit, and the other is before it"
+    world.free(b, "GPU-0", 3 * GIB)
+    world.wait(3.0)
+    assert job_of(world, high).suspension is None
+
+
+@pytest.mark.parametrize("when", [0.1, 1.0])
+def test_a_restart_forgets_no_call(world: World, when: float) -> None:
+    """The runner goes on, and comes to the next daemon when it has ended what it runs."""
+    a = server(world, "A", 12 * GIB)
+    b = owner(world)
+    world.wait(when)
+    world.restart()
+    world.wait(4.0)
+    assert used(world, b) == 7 * GIB and state_of(world, a) == SleepState.ASLEEP
+    world.exit(b, lag=0.1)
+    world.wait(4.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+
+
+def test_a_runner_that_ends_is_followed_by_another(world: World) -> None:
+    a = server(world, "A", 12 * GIB)
+    b = owner(world)
+    job = job_of(world, a).id
+    world.wait(1.0)
+    world.hooks.go(job)
+    world.exit(b)
+    world.wait(3.0)
+    assert state_of(world, a) == SleepState.ASLEEP
+    world.hooks.come(job, "ok")
+    world.wait(3.0)
+    assert state_of(world, a) == "awake"
+
+
+def test_one_that_ends_in_the_middle_of_a_call_is_not_waited_for(world: World) -> None:
+    a = server(world, "A", 12 * GIB, "ok", grace=0.0)
+    b = owner(world)
+    job = job_of(world, a).id
+    world.hooks.go(job)
+    world.hooks.come(job, "ok")
+    world.wait(3.0)
+    assert used(world, b) == 7 * GIB and a not in world.programs
+
+
+def test_where_the_settings_go_no_further_no_hook_is_called() -> None:
+    world = node(last_step="trim")
+    a = server(world, "A", 12 * GIB)
+    owner(world)
+    world.wait(5.0)
+    assert state_of(world, a) == "awake"
+
+
+def test_it_waits_for_the_runner_of_a_job_that_has_just_started(world: World) -> None:
+    a = start(world, "A", "1Gi", "15Gi", on_reclaim=HOOKED, grace=0.0)
+    world.allocate(a, "GPU-0", 12 * GIB)
+    b = owner(world)
+    world.wait(4.0)
+    assert not world.terminated
+    world.wait(2.0)
+    assert a not in world.programs and used(world, b) == 7 * GIB

@@ -1,0 +1,262 @@
+"""Suspending instead of stopping: who is chosen, what is told, and how each step comes to its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.tale import job_of, start, told, used
+from gpushared.core.events import ResumeWanted, SuspendWanted
+from gpushared.core.instructions import SuspendNoted, SuspendRefused
+from gpushared.core.policy import MIB, Policy
+from gpushared.core.suspension import SuspendState
+from property.world import World, mib
+
+GIB = 1024 * MIB
+SOFTLY = ("suspend", "term", "kill")
+
+
+def node(**more: object) -> World:
+    return World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(300), **more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world() -> World:
+    one = node()
+    yield one
+    one.node.validate()
+
+
+def borrow(world: World, name: str, size: int, *modes: str, **more: object) -> int:
+    """A job that may be suspended and has borrowed `size`."""
+    process = start(world, name, "1Gi", "15Gi", on_reclaim=SOFTLY, **more)
+    world.allocate(process, "GPU-0", size)
+    world.suspender_comes(world.programs[process].job, *modes, "ok")
+    world.wait(3.0)
+    return process
+
+
+def state_of(world: World, process: int) -> str:
+    suspension = job_of(world, process).suspension
+    return "running" if suspension is None else suspension.state
+
+
+def answer(world: World, event: object) -> object:
+    found = [one for one in world.node.handle(event, world.now) if isinstance(one, SuspendNoted | SuspendRefused)]
+    return found[0]
+
+
+def test_it_gives_all_back_and_goes_on_when_there_is_room(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    assert state_of(world, a) == SuspendState.SUSPENDING
+    world.wait(1.0)
+    assert used(world, b) == 7 * GIB and world.programs[a].away
+    assert world.usage(job_of(world, a).id, "GPU-0") == 0
+    world.wait(60.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED, "there is no room yet"
+    world.exit(b, lag=0.1)
+    world.wait(3.0)
+    assert state_of(world, a) == "running" and not world.programs[a].away
+    assert used(world, a) == 12 * GIB
+    assert not world.terminated and not world.killed
+    assert [one for one in told(world, a) if "s" in one[:3]][-3:] == ["suspend", "suspended", "resumed"]
+    met = [record for record in job_of(world, b).story] if world.programs.get(b) else world.node.records
+    assert any(record.facts.get("rung") == "suspend" for record in met if record.event == "claim_met")
+
+
+def test_its_request_is_kept_for_it(world: World) -> None:
+    """Nobody borrows what is free of it, so it waits for its loan only."""
+    borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    c = start(world, "C", "none", "15Gi")
+    free = world.node.published("GPU-0", [c])[c].grantable
+    world.allocate(c, "GPU-0", free + GIB // 2)
+    world.wait(1.0)
+    assert world.refusals and used(world, c) <= free
+    owned = world.node.state.usage(job_of(world, b), "GPU-0") + world.node.state.usage(job_of(world, c), "GPU-0")
+    assert owned <= world.node.gpus["GPU-0"].capacity - GIB
+
+
+@pytest.mark.parametrize("last", ["revoke", "trim"])
+def test_where_the_settings_go_no_further_nobody_is_suspended(last: str) -> None:
+    world = node(last_step=last)
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(5.0)
+    assert state_of(world, a) == "running"
+
+
+def test_one_who_cannot_is_stopped_and_told_why(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB, grace=0.0)
+    world.programs[a].pinned = "managed memory"
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    assert a not in world.programs and not world.suspends
+
+
+def test_one_whom_the_driver_refuses_runs_on_and_is_stopped_next(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB, "refused")
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    assert "not_suspended" in told(world, a)
+    assert [one.job for one in world.terminated] == [job_of(world, a).id], "the next step follows at once"
+    assert [one.kind for one in world.told][-1] == "not_suspended"
+
+
+@pytest.mark.parametrize("mode", ["silent", "failed"])
+def test_one_that_nobody_can_bring_back_ends(world: World, mode: str) -> None:
+    a = borrow(world, "A", 12 * GIB, mode, grace=1.0)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(25.0)
+    assert a not in world.programs and used(world, b) == 7 * GIB
+    assert world.terminated and world.killed
+
+
+def test_it_is_tried_again_when_it_could_not_resume(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB, "ok", "refused", "refused")
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    world.exit(b)
+    world.wait(10.0)
+    assert state_of(world, a) == "running"
+    assert told(world, a).count("not_resumed") == 2
+
+
+def test_a_higher_priority_resumes_first_and_nobody_overtakes(world: World) -> None:
+    low = borrow(world, "low", 4 * GIB)
+    high = borrow(world, "high", 5 * GIB, priority=1)
+    b = start(world, "B", "13Gi", "13Gi")
+    world.allocate(b, "GPU-0", 12 * GIB)
+    world.wait(3.0)
+    assert {state_of(world, low), state_of(world, high)} == {SuspendState.SUSPENDED}
+    world.free(b, "GPU-0", 5 * GIB)
+    world.wait(3.0)
+    assert state_of(world, low) == SuspendState.SUSPENDED, "it would fit, and the other is before it"
+    world.free(b, "GPU-0", 2 * GIB)
+    world.wait(3.0)
+    assert state_of(world, high) == "running"
+
+
+def test_no_more_host_memory_than_the_limit() -> None:
+    world = node(suspend_memory=6 * GIB)
+    large = borrow(world, "large", 9 * GIB, grace=0.0)
+    small = borrow(world, "small", 4 * GIB, grace=0.0)
+    b = start(world, "B", "13Gi", "13Gi")
+    world.allocate(b, "GPU-0", 12 * GIB)
+    world.wait(3.0)
+    assert large not in world.programs, "there is no room for it in host memory"
+    assert state_of(world, small) == SuspendState.SUSPENDED
+    world.node.validate()
+
+
+def test_after_it_has_resumed_it_is_left_alone_for_a_while(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    world.free(b, "GPU-0", 7 * GIB)
+    world.wait(1.5)
+    assert state_of(world, a) == "running"
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(2.0)
+    assert state_of(world, a) == "running", "not again at once"
+    world.wait(5.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB
+    assert not world.terminated
+
+
+def test_its_user_suspends_and_resumes_it(world: World) -> None:
+    a = borrow(world, "A", 2 * GIB)
+    job = job_of(world, a).id
+    world.send(SuspendWanted(job))
+    world.wait(30.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED, "there is room, but its user holds it"
+    assert "stays so" in answer(world, SuspendWanted(job)).note  # type: ignore[attr-defined]
+    world.send(ResumeWanted(job))
+    world.wait(1.0)
+    assert state_of(world, a) == "running"
+    assert isinstance(answer(world, ResumeWanted(job)), SuspendRefused)
+
+
+def test_a_restart_forgets_no_suspension(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    world.restart()
+    world.wait(2.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED
+    world.exit(b, lag=0.1)
+    world.wait(4.0)
+    assert state_of(world, a) == "running" and used(world, a) == 12 * GIB
+
+
+def test_a_restart_in_the_middle_of_a_step(world: World) -> None:
+    """The suspender goes on, and says where the job is when it has done."""
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(0.1)
+    assert state_of(world, a) == SuspendState.SUSPENDING
+    world.restart()
+    world.wait(3.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB
+
+
+def test_after_a_restart_nobody_is_stopped_before_its_suspender_could_come(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB)
+    job = job_of(world, a).id
+    del world.suspenders[job]
+    b = start(world, "B", "8Gi", "8Gi")
+    world.restart()
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(2.0)
+    assert not world.terminated
+    world.suspender_comes(job, "ok")
+    world.wait(1.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB
+
+
+def test_one_whose_suspender_does_not_come_is_stopped(world: World) -> None:
+    a = start(world, "A", "1Gi", "15Gi", on_reclaim=SOFTLY, grace=0.0)
+    world.allocate(a, "GPU-0", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(4.0)
+    assert not world.terminated
+    world.wait(2.0)
+    assert a not in world.programs and used(world, b) == 7 * GIB
+
+
+def test_another_suspender_is_asked_where_the_job_is(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB)
+    job = job_of(world, a).id
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(0.1)
+    world.suspender_goes(job)
+    world.suspender_comes(job, "ok")
+    world.wait(1.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB
+
+
+def test_an_allocation_of_a_suspended_job_waits(world: World) -> None:
+    """It was on its way to the daemon when its job was suspended."""
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.send(SuspendWanted(job_of(world, a).id))
+    world.allocate(a, "GPU-0", GIB)
+    world.wait(90.0)
+    assert not world.refusals, "it is neither refused nor too late"
+    world.send(ResumeWanted(job_of(world, a).id))
+    world.wait(2.0)
+    assert used(world, a) == 13 * GIB
+    assert b in world.programs

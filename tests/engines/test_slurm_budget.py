@@ -1,0 +1,226 @@
+"""Slurm with a node daemon on each of its nodes, on the software driver: what is in force in a job's programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from slurm_stage import Stage, missing, open_folder, with_plugins
+from test_local_real import LOOK
+
+from gpushare.client import Client
+from gpushare.errors import GpushareError
+from gpushare.paths import software_driver_dir
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+MIB = 2**20
+PYTHONPATH = os.pathsep.join(str(Path(__file__).resolve().parents[2] / part) for part in ("", "daemon"))
+SCRIPT = """#!/bin/sh
+export GPUSHARE_SOCKET={root}/daemons/$SLURMD_NODENAME/api.sock GPUSHARE_DRIVER=sim
+export GPUSHARE_SIM=gpus=2,memory=4Gi,pool={pool}/$SLURMD_NODENAME
+exec >> {root}/log/{what}.log 2>&1
+PYTHONPATH={path} exec {python} -m gpushare.cluster.engines.slurm.node {what} {root}/budgets
+"""
+PYTHON = "/usr/bin/python3"
+"""Other users may run it; that of the tests may be in a closed home."""
+REQUEST = "--gpushare=request=800Mi,limit=1000Mi"
+
+
+class Daemons:
+    """One for each node."""
+
+    def __init__(self, root: Path, pool: Path, names: list[str]) -> None:
+        self.root = root
+        self.pool = pool
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        directory = self.root / "daemons" / name
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o755)
+        (self.pool / name).mkdir(exist_ok=True)
+        (self.pool / name).chmod(0o1777)
+        environ = {**os.environ, "PYTHONPATH": PYTHONPATH, "GPUSHARE_SIM": f"gpus=2,memory=4Gi,pool={self.pool}/{name}"}
+        line = [sys.executable, "-m", "gpushared", "--system", "--driver", "sim", "--dir", str(directory)]
+        with (self.root / "log" / f"gpushared.{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(line, env=environ, stderr=log)
+
+    def client(self, name: str) -> Client:
+        return Client(self.root / "daemons" / name / "api.sock")
+
+    def answers(self, name: str) -> bool:
+        try:
+            return bool(self.client(name).version())
+        except GpushareError:
+            return False
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+
+@pytest.fixture(scope="module")
+def site():
+    if not (software_driver_dir() / "libcuda.so.1").exists():
+        pytest.skip("the software driver is not built")
+    if not Path(PYTHON).exists():
+        pytest.skip(f"needs {PYTHON}: jobs of several users are started with it")
+    with open_folder() as root, tempfile.TemporaryDirectory(prefix="gs-pool-", dir="/dev/shm") as pool:
+        Path(pool).chmod(0o755)
+        said = {"root": "{root}", "pool": pool, "path": PYTHONPATH, "python": PYTHON}
+        cluster = with_plugins(
+            root,
+            SCRIPT.format(what="prolog", **said),
+            files={"epilog": SCRIPT.format(what="epilog", **said), "look.py": LOOK},
+            more=["Epilog={root}/etc/epilog"],
+            memory=3584,
+        )
+        daemons = None
+        try:
+            cluster.up()
+            daemons = Daemons(root, Path(pool), cluster.names)
+            cluster.daemons = daemons
+            for name in cluster.names:
+                cluster.until(lambda name=name: daemons.answers(name), f"the daemon of {name} does not answer")
+            yield cluster
+        finally:
+            cluster.down()
+            for name in daemons.processes if daemons else ():
+                daemons.kill(name)
+
+
+@pytest.fixture
+def stage(site, tmp_path):
+    stage = Stage(site, tmp_path / "service")
+    yield stage
+    stage.clear()
+
+
+def over(stage: Stage, id: str) -> str:
+    """The last line of its output, when it is over."""
+    stage.until(lambda: stage.cluster.state(id) in ("COMPLETED", "FAILED"), f"{id} has not ended")
+    return (stage.cluster.output(id).splitlines() or [""])[-1]
+
+
+def uuids(site, node: str) -> list[str]:
+    return [gpu["uuid"] for gpu in site.daemons.client(node).status()["gpus"]]
+
+
+def look(site) -> str:
+    return f"{PYTHON} {site.root}/etc/look.py"
+
+
+def jobs(site, node: str) -> dict[str, list[str]]:
+    """Jobs of the node daemon: name -> GPUs."""
+    return {job["name"]: [gpu["uuid"] for gpu in job["gpus"]] for job in site.daemons.client(node).jobs()}
+
+
+def test_the_budget_is_in_force_on_exactly_its_gpu(stage, site) -> None:
+    first = site.sbatch("sleep 600", "--gpushare=request=100%")
+    stage.running(first)
+    ((node, (taken,)),) = stage.gpus(first)
+    id = site.sbatch(look(site), REQUEST, "-w", node)
+    assert over(stage, id) == f"{uuids(site, node)[1 - taken]} 1 1000 0 2", site.output(id)
+    site.until(lambda: list(jobs(site, node)) == [f"slurm-{first}"], "the Epilog ends the job of the node")
+
+
+def test_a_job_of_the_node_belongs_to_the_user_of_the_slurm_job(stage, site) -> None:
+    """Software GPUs are there for one user only, so the program uses none."""
+    id = site.sbatch("env | sort; sleep 600", REQUEST, user="games")
+    stage.running(id)
+    site.until(lambda: f"GPUSHARE_LIMIT={1000 * MIB}" in site.output(id), "its task has its budget")
+    ((node, _),) = stage.gpus(id)
+    (job,) = site.daemons.client(node).jobs()
+    assert (job["name"], job["user"]) == (f"slurm-{id}", "games")
+    assert f"GPUSHARE_JOB={job['id']}" in site.output(id)
+
+
+def test_what_a_user_exports_does_not_raise_the_budget(stage, site) -> None:
+    hostile = "GPUSHARE_LIMIT=max,GPUSHARE_REQUEST=max,GPUSHARE_MODE=off,GPUSHARE_SOCKET=/nowhere,GPUSHARE_JOB=feed"
+    hostile += ",CUDA_VISIBLE_DEVICES=0,LD_PRELOAD=/lib/other.so"
+    changed = f"GPUSHARE_JOB=feed GPUSHARE_LIMIT=max GPUSHARE_REQUEST=max setsid {look(site)}"
+    id = site.sbatch(f"{look(site)}; {changed}", REQUEST, f"--export=ALL,{hostile}")
+    over(stage, id)
+    lines = [line for line in site.output(id).splitlines() if line.startswith("GPU-")]
+    assert len(lines) == 2 and all(line.endswith(" 1 1000 0 2") for line in lines), site.output(id)
+
+
+def test_steps_have_the_budget_of_their_job_together(stage, site) -> None:
+    id = site.sbatch(f"srun --overlap {look(site)}; srun --overlap -n1 {look(site)}", REQUEST)
+    over(stage, id)
+    lines = [line for line in site.output(id).splitlines() if line.startswith("GPU-")]
+    assert len(lines) == 2 and all(line.endswith(" 1 1000 0 2") for line in lines), site.output(id)
+
+
+@pytest.mark.parametrize("line", [["srun"], ["salloc", "srun"]], ids=["srun", "salloc"])
+def test_interactive_jobs_wait_for_the_allocator_too(stage, site, line) -> None:
+    words = [line[0], REQUEST, *line[1:], PYTHON, f"{site.root}/etc/look.py"]
+    path = site.root / "jobs" / f"{line[0]}.out"
+    with path.open("w") as file:
+        program = subprocess.Popen(
+            words, env=site.environ, cwd=site.root, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        )
+        stage.until(lambda: program.poll() is not None, "it has not ended")
+    assert path.read_text().splitlines()[-1].endswith(" 1 1000 0 2") or "1 1000 0 2" in path.read_text()
+
+
+def test_a_gang_has_its_budget_on_each_node(stage, site) -> None:
+    id = site.sbatch(f"srun -N2 -n2 {look(site)}", "-N2", "--gpushare=gpus=2,request=100%")
+    over(stage, id)
+    lines = {line.split()[0] for line in site.output(id).splitlines() if line.startswith("GPU-")}
+    assert lines == {",".join(uuids(site, name)) for name in site.names}, site.output(id)
+
+
+def test_a_borrower_gives_way_on_one_gpu_while_both_run(stage, site) -> None:
+    """Request and limit, end to end."""
+    hungry = f"""{PYTHON} - <<'END'
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, device, pointer = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint64()
+assert cuda.cuInit(0) == cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(%d << 20)) == 0
+print("has it", flush=True)
+time.sleep(%d)
+END"""
+    borrower = site.sbatch(hungry % (2500, 600), "--gpushare=request=25%,limit=100%", "-w", "n0")
+    stage.until(lambda: "has it" in site.output(borrower), "it borrows what is idle")
+    filler = site.sbatch("sleep 600", "--gpushare=request=100%", "-w", "n0")
+    stage.running(filler)
+    owner = site.sbatch(hungry % (2000, 0), "--gpushare=request=75%", "-w", "n0")
+    stage.until(lambda: "has it" in site.output(owner), f"the owner has its memory: {site.output(owner)}")
+    assert stage.gpus(filler) != stage.gpus(borrower)
+    stage.until(lambda: site.state(borrower) != "RUNNING", "the borrower was stopped by the node")
+
+
+def test_the_daemon_may_restart_under_a_job(stage, site) -> None:
+    id = site.sbatch("sleep 600", REQUEST, "-w", "n1")
+    stage.running(id)
+    site.until(lambda: f"slurm-{id}" in jobs(site, "n1"), "the Prolog has registered it")
+    site.daemons.kill("n1")
+    site.daemons.start("n1")
+    site.until(lambda: site.daemons.answers("n1"), "it answers again")
+    site.until(lambda: f"slurm-{id}" in jobs(site, "n1"), "its placement is known")
+
+
+def test_a_node_without_its_daemon_is_drained_and_the_job_runs_elsewhere(stage, site) -> None:
+    site.daemons.kill("n0")
+    try:
+        id = site.sbatch(look(site), REQUEST)
+        other = site.sbatch(look(site), REQUEST, "-w", "n0")
+        assert over(stage, id).endswith(" 1 1000 0 2"), site.output(id)
+        assert "DRAIN" in site.run("scontrol", "-o", "show", "node", "n0").stdout
+        stage.until(lambda: stage.store.allocator.nodes["n0"].cordoned, "the allocator knows")
+        assert stage.job(other)["state"] in ("pending", "held") and "GPU-" not in site.output(other)
+    finally:
+        site.daemons.start("n0")
+        site.until(lambda: site.daemons.answers("n0"), "it answers again")
+        site.run("scontrol", "update", "NodeName=n0", "State=RESUME", check=True)
+    assert over(stage, other).endswith(" 1 1000 0 2"), site.output(other)

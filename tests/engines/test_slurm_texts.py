@@ -1,0 +1,196 @@
+"""What Slurm's lists and the texts in a job's record mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare.cluster.engines import slurm as package
+from gpushare.cluster.engines.slurm import listing, mark, request, seen
+from gpushare.cluster.engines.slurm.engine import gres_of
+from gpushare.cluster.engines.slurm.lease import Lease, found
+from gpushare.cluster.engines.slurm.listing import Listed, hosts
+from gpushare.cluster.engines.slurm.mark import Mark, Spot
+from gpushare.cluster.model import ANYWHERE, Selector, Tasks
+from gpushare.errors import UsageError
+
+GIB = 2**30
+
+
+# ---- requests ----------------------------------------------------------------------------------------
+
+
+def asked(words: str, count: int = 1) -> Tasks:
+    return request.job_of("17", request.Asked(words, "", count), "train", ANYWHERE).tasks[0]
+
+
+def test_words_of_a_request() -> None:
+    assert asked("") == Tasks()
+    assert asked("request=25%,limit=80%") == Tasks(share=250_000, limit=800_000)
+    assert asked("gpus=2,request=20Gi,limit=40Gi", 4) == Tasks(4, gpus=2, memory=20 * GIB, limit=40 * GIB)
+    job = request.job_of("17", request.Asked("queue=a,priority=70,preemptible=no,min_run_time=30m"), "x", ANYWHERE)
+    assert (job.queue, job.priority, job.preemptible, job.min_runtime) == ("a", 70, False, 1800.0)
+
+
+@pytest.mark.parametrize(
+    "words", ["colour=red", "gpus", "gpus=", "request=lots", "preemptible=perhaps", "gpus=0.5,request=1Gi"]
+)
+def test_a_request_that_means_nothing(words) -> None:
+    with pytest.raises(UsageError):
+        asked(words)
+
+
+def test_what_is_kept_in_the_record() -> None:
+    kept = "gpushare ask=gpus=2,request=25% count=2 nodes=n[1-2]"
+    assert request.read(kept) == request.Asked("gpus=2,request=25%", "n[1-2]", 2)
+    assert request.read("gpushare ask=") == request.Asked()
+    assert request.read("") is None and request.read("for gpushare") is None and request.read("  ") is None
+
+
+def test_the_plug_in_for_submission_knows_the_same_words() -> None:
+    text = (Path(package.__file__).parent / "gpushare_submit.lua").read_text()
+    listed = re.search(r"M\.KEYS = \{(.*?)\}", text, re.DOTALL)
+    assert listed is not None and re.findall(r'"(\w+)"', listed[1]) == list(request.KEYS)
+
+
+# ---- marks -------------------------------------------------------------------------------------------
+
+PLACED = Mark(attempt=3, place=(Spot("n2", (0, 1), 20 * GIB, 64 * GIB),), restarts=1, token=(2, 17))
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    full = replace(PLACED, why='it "waits", ünd more', failed="x", blame="n2", stop=True, theirs="mine", evictions=2)
+    for one in (Mark(), PLACED, full, replace(full, held=True)):
+        assert mark.read(one.text()) == one
+    assert full.text().startswith('gpushare {"why": "it ')
+
+
+@pytest.mark.parametrize(
+    "text", ["", "mine", "gpushare", "gpushare {", "gpushare []", 'gpushare {"place": 7}', "gpushare 1"]
+)
+def test_what_is_no_mark_is_the_users_own_comment(text) -> None:
+    assert mark.read(text) == Mark(theirs=text)
+
+
+def test_counters_are_those_of_each_node_or_none() -> None:
+    one = Spot("n1", (1,), 1024 * 2**20, 0)
+    assert gres_of((one,)) == "gpumem:g1:1024"
+    assert gres_of((one, one._replace(node="n2"))) == "gpumem:g1:1024"
+    assert gres_of((one, one._replace(gpus=(0,)))) == "gpumem:g0:1024,gpumem:g1:1024"
+    assert gres_of((one, one._replace(node="n2", gpus=(0,)))) == ""
+
+
+# ---- lists -------------------------------------------------------------------------------------------
+
+
+def test_names_of_nodes() -> None:
+    assert list(hosts("n[0-2,7],login")) == ["n0", "n1", "n2", "n7", "login"]
+    assert list(hosts("r[1-2]n[08-10]")) == ["r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10"]
+    assert list(hosts("")) == []
+
+
+def test_the_lease_of_the_highest_term_counts() -> None:
+    one, two = Lease(3, 100.0, "a:/b"), Lease(4, 100.0, "c d")
+    nodes = [
+        replace(node, name=name, extra=extra)
+        for name, extra in (("n1", "theirs"), ("n2", one.text()), ("n3", two.text()), ("n4", ""))
+        for node in listing.nodes(NODE)
+    ]
+    assert found(nodes) == (two, "n3") and found(nodes[:2]) == (one, "n2")
+    assert found(nodes[3:]) == (Lease(), "n4") and found(nodes[:1]) == (Lease(), "")
+    assert two.holds(99.0) and not two.holds(100.0) and not two.holds(-1e6) and not Lease().holds(0.0)
+
+
+def test_a_job_waits_for_another_one_or_for_its_time() -> None:
+    assert seen.waits(job(dependency="afterok:1(unfulfilled)"), 50.0) and not seen.waits(job(dependency=""), 50.0)
+    assert seen.waits(job(start_time=60), 50.0) and not seen.waits(job(start_time=60), 70.0)
+    assert not seen.waits(job(start_time=60, restart_cnt=1), 50.0), "Slurm's own pause after a requeue"
+
+
+def entry(**said):
+    return {"job_id": 17, "job_state": "PENDING", "user_name": "games", **said}
+
+
+def test_a_waiting_array_is_one_entry_of_many_jobs() -> None:
+    shown = {"jobs": [entry(array_job_id=17, array_task_string="0-2,5%2"), entry(array_job_id=17, array_task_id=3)]}
+    assert [one.id for one in listing.jobs(shown)] == ["17_0", "17_1", "17_2", "17_5", "17_3"]
+
+
+def test_numbers_and_states_of_later_versions() -> None:
+    number = {"set": True, "infinite": False, "number": 5}
+    unset = {"set": False, "infinite": False, "number": 9}
+    states = ["RUNNING", "COMPLETING"]
+    (one,) = listing.jobs({"jobs": [entry(job_state=states, priority=number, restart_cnt=unset, array_task_id=unset)]})
+    assert (one.id, one.state, one.flags, one.priority, one.restarts) == ("17", "RUNNING", {"COMPLETING"}, 5, 0)
+
+
+NODE = (
+    "NodeName=n0 Arch=x86_64 ActiveFeatures=a,b Gres=gpu:2,gpumem:g0:16K,gpumem:g1:500 State=IDLE+DRAIN*"
+    " Partitions=one,two BootTime=2026-11-23T01:00:00 OS=Linux 6.1 #1"
+)
+
+
+def test_a_node_has_the_memory_of_its_smallest_counter() -> None:
+    (node,) = listing.nodes(NODE)
+    assert (node.counters, node.partitions, node.responds) == ((16384, 500), ("one", "two"), False)
+    shown = seen.node_of(node, {("n0", 1): 7})
+    assert shown is not None
+    assert (shown.node.gpus, shown.node.memory, shown.state) == (2, 500 * 2**20, "unknown")
+    assert shown.cordoned and shown.foreign == ((1, 7),)
+    assert seen.node_of(replace(node, counters=()), {}) is None
+    lost = seen.node_of(replace(node, states=frozenset({"DOWN"})), {})
+    assert lost is not None and lost.state == "lost"
+
+
+def job(**said) -> Listed:
+    (one,) = listing.jobs({"jobs": [entry(priority=0, **said)]})
+    return one
+
+
+@pytest.mark.parametrize(
+    ("listed", "its_mark", "phase"),
+    [
+        (job(), Mark(), None),
+        (job(restart_cnt=1), PLACED, None),  # half of a start: it has its place, and is not released
+        (replace(job(restart_cnt=1), priority=5), PLACED, "starting"),
+        (replace(job(restart_cnt=2), priority=5), PLACED, None),  # Slurm has requeued it by itself
+        (job(restart_cnt=1, job_state="RUNNING"), PLACED, "running"),
+        (job(restart_cnt=1, job_state="SUSPENDED"), PLACED, "running"),
+        (job(restart_cnt=1, job_state="RUNNING"), replace(PLACED, stop=True), "stopping"),
+        (job(job_state="COMPLETING"), PLACED, "stopping"),
+        (job(job_state="COMPLETED"), PLACED, "done"),
+        (job(restart_cnt=2), replace(PLACED, stop=True), None),
+        (job(restart_cnt=2, state_reason="launch failed requeued held"), PLACED, "failed"),
+        (job(restart_cnt=2, state_reason="launch_failed_requeued_held"), replace(PLACED, stop=True), None),
+        (job(restart_cnt=1), replace(PLACED, failed="Resources"), "failed"),
+    ],
+)
+def test_what_the_state_of_a_job_means_for_its_tasks(listed, its_mark, phase) -> None:
+    assert seen.phase_of(listed, its_mark) == phase
+
+
+def test_gpus_that_jobs_of_others_hold() -> None:
+    nodes = list(listing.nodes(NODE))
+    running = {"job_state": "RUNNING", "nodes": "n0"}
+    theirs = job(**running, gres_detail=["gpu:1(IDX:1)"])
+    counted = job(**running, gres_detail=["gpumem:g0(CNT:256)"])
+    assert seen.used_by_others([theirs, replace(counted, id="18")], set(), nodes) == {
+        ("n0", 1): 500 * 2**20,
+        ("n0", 0): 256 * 2**20,
+    }
+    assert seen.used_by_others([theirs], {"17"}, nodes) == {}
+
+
+def test_where_a_job_may_run() -> None:
+    nodes = list(
+        listing.nodes(f"{NODE}\n{NODE.replace('n0', 'n1').replace('one,two', 'two')}\nNodeName=login State=IDLE")
+    )
+    one, both = replace(job(), partition="one"), replace(job(), partition="two")
+    assert seen.selector_of(both, request.Asked(), nodes) == ANYWHERE
+    assert seen.selector_of(one, request.Asked(), nodes) == Selector(nodes=("n0",))
+    assert seen.selector_of(replace(both, excluded="n[0,5]"), request.Asked(), nodes) == Selector(nodes=("n1",))
+    assert seen.selector_of(both, request.Asked("", "n1"), nodes) == Selector(nodes=("n1",))
+    assert seen.selector_of(one, request.Asked("", "n1"), nodes) == Selector(nodes=("none",))

@@ -1,0 +1,245 @@
+"""Published stories of shares, played with real processes: the engine ends where the simulator does.
+
+The numbers are those of the files in examples/cluster, which the simulator passes. Here each job is a program that runs
+until its story says otherwise, and evictions are those that the engine has counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conformance_stand import RUNS, Stand, Work
+from local_conformance import LocalStand, ground
+from memory_stand import PacedStand
+
+from gpushare.cluster.model import Node, Queue, QueueAdded
+from gpushare.cluster.quantity import MICRO, gpus
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cluster"
+GIB = 2**30
+STORIES = ("a1-netapp", "a2-greedy", "a4-blocked")
+EQUAL = {"a1-netapp": {"c": "b", "c-4": "b-4"}}
+"""Queues, and jobs of theirs, between which nothing decides but the order in which they came. In the file all jobs of a
+step come at one moment, real ones one after the other. One stands for both."""
+MOST_GPUS = 16
+"""Of the software driver."""
+KNOWN = {"held", "running", "queued", "evicted", "started", "shares", "evicted_in_all"}
+
+
+@dataclass(frozen=True)
+class Story:
+    name: str
+    given: dict[str, Any]
+    steps: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, name: str) -> Story:
+        text = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+        return cls(name, text["given"], text["steps"])
+
+    def small(self) -> Story:
+        """The same with two GPUs in place of five, and so everything else, where the software driver has not so many.
+        Of jobs that were stopped it says how many they are."""
+        if self.gpus <= MOST_GPUS:
+            return self
+        given = {
+            "nodes": [{**one, "gpus": fifths(one["gpus"])} for one in self.given["nodes"]],
+            "queues": [{**one, "quota": fifths(one["quota"])} for one in self.given["queues"]],
+        }
+        return Story(self.name, given, [smaller(step) for step in self.steps])
+
+    @property
+    def gpus(self) -> int:
+        return sum(one.get("count", 1) * one["gpus"] for one in self.given["nodes"])
+
+    def nodes(self) -> list[Node]:
+        """As the file has them."""
+        return [
+            Node(one["name"].replace("{}", str(number)), one["gpus"], 80 * GIB)
+            for one in self.given["nodes"]
+            for number in range(1, one.get("count", 1) + 1)
+        ]
+
+    def queues(self) -> list[QueueAdded]:
+        return [QueueAdded(Queue(one["name"], quota=gpus(one["quota"]))) for one in self.given["queues"]]
+
+
+def fifths(number: int) -> int:
+    assert number * 2 % 5 == 0
+    return number * 2 // 5
+
+
+def smaller(step: dict[str, Any]) -> dict[str, Any]:
+    submits = [one["submit"] for one in step["when"]]
+    when = [{**one, "count": fifths(one["count"]), "first": fifths(one.get("first", 1) - 1) + 1} for one in submits]
+    then = {}
+    for name, value in step["then"].items():
+        amounts = isinstance(value, dict)
+        number = len(value) if isinstance(value, list) else value
+        then[name] = {queue: fifths(one) for queue, one in value.items()} if amounts else fifths(number)
+    return {"when": [{"submit": one} for one in when], "then": then}
+
+
+class OfLocal(LocalStand):
+    """One machine with all GPUs of the story."""
+
+    ends: dict[str, Path]
+
+    def __init__(self, directory: Path, ground: Any, story: Story) -> None:
+        self.story = story
+        self.ends = {}
+        super().__init__(directory, ground)
+
+    def queues(self) -> list[QueueAdded]:
+        return self.story.queues()
+
+    def begin(self, **asks: Any) -> str:
+        end = self.directory / f"end{self.count}"
+        os.mkfifo(end)
+        uid = self.submit(Work(script=f"read line < {end}", grace=2.0), **asks)
+        self.ends[uid] = end
+        return uid
+
+    def end(self, uid: str) -> None:
+        """Its program ends by itself."""
+        with self.ends[uid].open("w") as file:
+            file.write("end\n")
+
+
+class OfMemory(PacedStand):
+    def __init__(self, directory: Path, ground: Any, story: Story) -> None:
+        self.story = story
+        super().__init__(directory, None, tuple(story.nodes()))
+
+    def queues(self) -> list[QueueAdded]:
+        return self.story.queues()
+
+    def begin(self, **asks: Any) -> str:
+        self.now += 0.01
+        return self.submit(RUNS, **asks)
+
+    def end(self, uid: str) -> None:
+        self.memory.jobs[uid].duration = 0.0
+
+
+class Play:
+    """A story on a stand: names are the story's."""
+
+    def __init__(self, stand: Any) -> None:
+        self.stand: Stand = stand
+        self.begin, self.end = stand.begin, stand.end
+        self.ids: dict[str, str] = {}
+        self.asks: dict[str, dict[str, Any]] = {}
+        self.counted: Counter[str] = Counter()
+        """Evictions until the last step."""
+        self.ran: set[str] = set()
+
+    def do(self, verb: str, what: Any) -> None:
+        if verb == "end":
+            for name in what:
+                self.end(self.ids[name])
+            return
+        assert verb == "submit"
+        words = dict(what)
+        pattern, count, first = words.pop("name"), words.pop("count", 1), words.pop("first", 1)
+        for number in range(first, first + count):
+            name = pattern.replace("{}", str(number))
+            self.asks[name] = words
+            self.ids[name] = self.begin(**words)
+
+    def facts(self) -> dict[str, Any]:
+        """What the engine shows, and the processes."""
+        jobs = {one.job.id: one for one in self.stand.look().jobs}
+        held: Counter[str] = Counter({queue.queue.name: 0 for queue in self.stand.queues()})
+        facts: dict[str, Any] = {"running": [], "queued": [], "started": [], "evicted": []}
+        evictions = self.evictions()
+        for name, uid in self.ids.items():
+            running = uid in jobs and any(task.phase == "running" for task in jobs[uid].tasks)
+            if running and self.stand.alive(uid):
+                held[self.asks[name]["queue"]] += round(float(self.asks[name]["gpus"]) * MICRO)
+                facts["running"].append(name)
+                if name not in self.ran:
+                    facts["started"].append(name)
+            elif uid in jobs and not jobs[uid].ended and not any(task.holds for task in jobs[uid].tasks):
+                facts["queued"].append(name)
+            facts["evicted"] += [name] * (evictions[name] - self.counted[name])
+        facts["held"] = {queue: amount / MICRO for queue, amount in held.items()}
+        facts["shares"] = {name: one.share / MICRO for name, one in self.stand.store.allocator.shares().items()}
+        facts["evicted_in_all"] = evictions.total()
+        return facts
+
+    def evictions(self) -> Counter[str]:
+        """As they are counted, by name."""
+        counted = self.stand.evictions_of(self.ids.values())
+        return Counter({name: counted[uid] for name, uid in self.ids.items()})
+
+    def is_so(self, then: dict[str, Any]) -> bool:
+        facts = self.facts()
+        return all(self.fits(name, wanted, facts[name]) for name, wanted in then.items())
+
+    def fits(self, name: str, wanted: Any, found: Any) -> bool:
+        if name in ("held", "shares"):
+            known = {queue: found[queue] for queue in wanted}
+            return sorted(self.same(known)) == sorted(self.same(wanted))
+        if name == "evicted_in_all":
+            return bool(found == wanted)
+        if isinstance(wanted, int):
+            return len(found) == wanted
+        if isinstance(wanted, dict):
+            return Counter(self.asks[one]["queue"] for one in found) == Counter(wanted)
+        alike = EQUAL.get(self.stand.story.name, {})
+        return Counter(alike.get(one, one) for one in found) == Counter(alike.get(one, one) for one in wanted)
+
+    def same(self, amounts: dict[str, float]) -> list[tuple[str, float]]:
+        """With one name for queues that are equal."""
+        alike = EQUAL.get(self.stand.story.name, {})
+        return [(alike.get(queue, queue), float(amount)) for queue, amount in amounts.items()]
+
+    def step_over(self) -> None:
+        self.counted = self.evictions()
+        self.ran |= set(self.facts()["running"])
+
+
+@pytest.fixture(params=[(engine, name) for engine in ("paced", "local") for name in STORIES], ids="-".join)
+def play(request, tmp_path, tmp_path_factory):
+    engine, name = request.param
+    story = Story.read(name)
+    with pytest.MonkeyPatch.context() as patch:
+        if engine == "paced":
+            stand: Any = OfMemory(tmp_path, None, story)
+            yield Play(stand)
+            stand.clear()
+            return
+        (tmp_path / "ground").mkdir()
+        story = story.small()
+        made = ground(tmp_path_factory.mktemp("g"), patch, gpus=story.gpus, memory="1Gi")
+        stand = OfLocal(tmp_path, made, story)
+        try:
+            yield Play(stand)
+        finally:
+            stand.clear()
+            made.stop()
+
+
+def test_a_story_ends_where_it_does_in_the_simulator(play) -> None:
+    story, stand = play.stand.story, play.stand
+    stand.rounds(1)  # the allocator knows the nodes
+    for step in story.steps:
+        for action in step["when"]:
+            for verb, what in action.items():
+                play.do(verb, what)
+        then = step["then"]
+        assert set(then) <= KNOWN
+        stand.go(lambda then=then: play.is_so(then), lambda then=then: f"{then}, but {play.facts()}")
+        stand.rounds(3)
+        assert play.is_so(then), (then, play.facts())
+        play.step_over()
+    evictions, running = play.evictions(), set(play.facts()["running"])
+    for name, uid in play.ids.items():
+        assert stand.began(uid) <= evictions[name] + (name in running | play.ran), f"{name} has run too often"

@@ -1,0 +1,121 @@
+"""A small stand-in for the API server: objects by path, resource versions, conflicts, failures on demand.
+
+It is for what a real one does not do when a test wants it. tests/kubernetes/test_real_api_server.py asks a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+class ApiDouble:
+    """Serves until close(); `stop` and `start` are what a restart looks like: the objects stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.fails: int | None = None
+        """The status of all answers, if a test wants that."""
+        self.drops: tuple[str, ...] = ()
+        """Fields of devices that this server does not know."""
+        self.plain = False
+        """What it does not know is told in plain words, as an API server does of a group that it does not serve."""
+        self._version = 0
+        self._lock = threading.Lock()
+        self._server: ThreadingHTTPServer | None = None
+        self._port = 0
+        self.kubeconfig = folder / "kubeconfig"
+        self.start()
+        self.kubeconfig.write_text(
+            json.dumps(
+                {
+                    "current-context": "x",
+                    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self._port}"}}],
+                    "users": [{"name": "u", "user": {"token": "secret"}}],
+                }
+            )
+        )
+
+    def start(self) -> None:
+        """At the same port as before; nothing if it serves."""
+        double = self
+        if self._server is not None:
+            return
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.0"  # no connection outlives a stop
+
+            def answer(self) -> None:
+                length = int(self.headers.get("Content-Length", 0))
+                body = json.loads(self.rfile.read(length)) if length else None
+                status, content = double.handle(self.command, self.path.partition("?")[0], body, self.headers)
+                data = b"404 page not found\n" if double.plain and status == 404 else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_PATCH = answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Quick(ThreadingHTTPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+
+        self._server = Quick(("127.0.0.1", self._port), Handler)
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def put(self, path: str, found: dict[str, Any]) -> None:
+        with self._lock:
+            self._store(path, found)
+
+    def _store(self, path: str, found: dict[str, Any]) -> dict[str, Any]:
+        self._version += 1
+        meta = {"uid": f"uid-{self._version}", **found["metadata"], "resourceVersion": str(self._version)}
+        self.objects[path] = stored = json.loads(json.dumps({**found, "metadata": meta}))
+        for device in stored.get("spec", {}).get("devices", ()):
+            for name in self.drops:
+                device.pop(name, None)
+        return stored
+
+    def handle(self, method: str, path: str, body: Any, headers: Any) -> tuple[int, dict[str, Any]]:
+        with self._lock:
+            self.requests.append((method, path))
+            if self.fails:
+                return self.fails, {"kind": "Status", "message": "as the test wants it"}
+            if headers.get("Authorization") != "Bearer secret":
+                return 401, {"kind": "Status", "message": "Unauthorized"}
+            if method == "POST":
+                path = f"{path}/{body['metadata']['name']}"
+                return (409, {"message": "already exists"}) if path in self.objects else (201, self._store(path, body))
+            known = self.objects.get(path.removesuffix("/status"))
+            if known is None:
+                return 404, {"kind": "Status", "message": f"{path.rpartition('/')[2]!r} not found"}
+            if method == "PUT":
+                if body["metadata"].get("resourceVersion") != known["metadata"]["resourceVersion"]:
+                    return 409, {"message": "the object has been modified"}
+                return 200, self._store(path, {**body, "metadata": {**known["metadata"], **body["metadata"]}})
+            if method == "PATCH":
+                if "apply-patch" not in headers["Content-Type"] or not path.endswith("/status"):
+                    return 415, {"message": "only status is applied here"}
+                status = {**known.get("status", {}), **body["status"]}
+                return 200, self._store(path.removesuffix("/status"), {**known, "status": status})
+            return 200, known
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        with self._lock:
+            return [found for path, found in sorted(self.objects.items()) if f"/{kind}/" in path]

@@ -1,0 +1,185 @@
+"""A real API server with its etcd, from a folder of binaries: GPUSHARE_TEST_KUBE_BIN. etcd may also be on the PATH.
+
+It serves one folder and ports of its own, and is stopped by the process ids that were noted here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.kubernetes.server import Access, Answer, Server
+
+HERE = Path(__file__).parent
+DEPLOY = HERE.parents[1] / "deploy" / "kubernetes"
+PLUGIN = "system:serviceaccount:gpushare:gpushare-dra"
+GROUPS = "system:serviceaccounts,system:serviceaccounts:gpushare,system:authenticated"
+WITHIN = 60.0
+
+
+def binary(name: str) -> str | None:
+    folder = os.environ.get("GPUSHARE_TEST_KUBE_BIN", "")
+    found = Path(folder) / name
+    return str(found) if folder and found.exists() else shutil.which(name)
+
+
+def missing() -> str:
+    """Why none can be started; "" if it can."""
+    if not os.environ.get("GPUSHARE_TEST_KUBE_BIN"):
+        return "needs kube-apiserver: name its folder in GPUSHARE_TEST_KUBE_BIN"
+    absent = [name for name in ("kube-apiserver", "etcd", "openssl") if binary(name) is None]
+    return f"needs {', '.join(absent)} in GPUSHARE_TEST_KUBE_BIN or on the PATH" if absent else ""
+
+
+class RealApiServer:
+    """One server. `kubeconfig` is the administrator's, `plugins` is that of gpushare-dra, with the rights that
+    deploy/kubernetes gives it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = free_ports(3)
+        self.kubeconfig = folder / "admin"
+        self.plugins = folder / "plugin"
+        self.own = True
+        """It serves resource.k8s.io/v1 itself."""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.url = f"https://127.0.0.1:{self.ports[0]}"
+        subprocess.run(["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True)
+        tokens = ["admin,admin,admin,system:masters", f'plugin,{PLUGIN},plugin,"{GROUPS}"']
+        (folder / "tokens").write_text("\n".join(tokens) + "\n")
+        for path, token in ((self.kubeconfig, "admin"), (self.plugins, "plugin")):
+            path.write_text(json.dumps(self._config(token)))
+        self._start(
+            "etcd",
+            *("--data-dir", folder / "etcd", "--unsafe-no-fsync"),
+            *("--listen-client-urls", self._etcd(1), "--advertise-client-urls", self._etcd(1)),
+            *("--listen-peer-urls", self._etcd(2), "--initial-advertise-peer-urls", self._etcd(2)),
+            *("--initial-cluster", f"default={self._etcd(2)}"),
+        )
+        self.start()
+
+    @property
+    def server(self) -> Server:
+        return Server(Access.of_kubeconfig(self.kubeconfig))
+
+    def start(self) -> None:
+        said = {
+            "etcd-servers": self._etcd(1),
+            "bind-address": "127.0.0.1",
+            "advertise-address": "127.0.0.1",
+            "secure-port": self.ports[0],
+            "cert-dir": self.folder / "certs",
+            "token-auth-file": self.folder / "tokens",
+            "authorization-mode": "RBAC",
+            "service-account-key-file": self.folder / "sa.key",
+            "service-account-signing-key-file": self.folder / "sa.key",
+            "service-account-issuer": "https://kubernetes.default.svc",
+            "service-cluster-ip-range": "10.96.0.0/24",
+            "disable-admission-plugins": "ServiceAccount",
+            "endpoint-reconciler-type": "none",
+        }
+        self._start("kube-apiserver", *(f"--{name}={value}" for name, value in said.items()))
+        deadline = time.monotonic() + WITHIN
+        while not self._ready():
+            assert self._processes["kube-apiserver"].poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        self._processes["kube-apiserver"].kill()
+        self._processes["kube-apiserver"].wait()
+
+    def end(self) -> None:
+        for name, number in (("kube-apiserver", signal.SIGKILL), ("etcd", signal.SIGKILL)):
+            process = self._processes.get(name)
+            if process is not None and process.poll() is None:
+                process.send_signal(number)
+                process.wait()
+
+    def log(self) -> str:
+        return (self.folder / "kube-apiserver.log").read_text()[-3000:]
+
+    def version(self) -> str:
+        return str(self.server.ask("GET", "/version")["gitVersion"])
+
+    def serve_claims(self) -> None:
+        """As custom resources, if it has none itself."""
+        server = self.server
+        try:
+            server.ask("GET", "/apis/resource.k8s.io/v1")
+        except NoSuchJob:
+            self.own = False
+            for one in yaml.safe_load_all((HERE / "crds.yaml").read_text()):
+                server.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", one)
+            self._until(lambda: server.ask("GET", "/apis/resource.k8s.io/v1/resourceslices"))
+
+    def deploy(self) -> None:
+        """What deploy/kubernetes has, as `kubectl apply -k` makes it of it."""
+        (kustomization,) = yaml.safe_load_all((DEPLOY / "kustomization.yaml").read_text())
+        for name in kustomization["resources"]:
+            for one in yaml.safe_load_all((DEPLOY / name).read_text()):
+                group, _, version = one["apiVersion"].rpartition("/")
+                base = f"/apis/{group}/{version}" if group else f"/api/{version}"
+                kind = {"DeviceClass": "deviceclasses"}.get(one["kind"], f"{one['kind'].lower()}s")
+                inside = (
+                    f"/namespaces/{kustomization['namespace']}" if kind in ("serviceaccounts", "daemonsets") else ""
+                )
+                self._until(lambda path=f"{base}{inside}/{kind}", one=one: self._put(path, one))
+
+    def _put(self, path: str, one: dict[str, Any]) -> dict[str, Any]:
+        return self.server.apply(f"{path}/{one['metadata']['name']}", one)
+
+    def _until(self, what: Any) -> Any:
+        deadline = time.monotonic() + WITHIN
+        while True:
+            try:
+                return what()
+            except (NoSuchJob, Answer):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    def _ready(self) -> bool:
+        try:
+            self.server.ask("GET", "/readyz?verbose=no")
+        except GpushareError as error:
+            return "is no API server" in error.message  # it says ok, which is no JSON
+        return True
+
+    def _start(self, name: str, *words: object) -> None:
+        program = binary(name)
+        assert program is not None
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen([program, *map(str, words)], stdout=log, stderr=log)
+
+    def _etcd(self, number: int) -> str:
+        return f"http://127.0.0.1:{self.ports[number]}"
+
+    def _config(self, token: str) -> dict[str, Any]:
+        return {
+            "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
+            "users": [{"name": "u", "user": {"token": token}}],
+        }
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()

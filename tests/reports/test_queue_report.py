@@ -1,0 +1,132 @@
+"""A report of queues: a service that ran some jobs, and what the three kinds of files say of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster_service.service_process import Process, until
+from gpushare.cli.report import command
+from gpushare.cluster.quantity import MICRO
+from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
+from gpushare.report import queue_picture, queues
+from gpushare.report.contents import Asked
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Queue `lab`, which has a quota of 2 GPUs, held 3 of 4 for some seconds, and holds 1."""
+    one = Process(tmp_path_factory.mktemp("queues"))
+    one.start()
+    client = one.client
+    id = client.submit({"job": {"queue": "lab", "name": "sweep"}, "array": 3, "run": {"duration": 600}})
+    until(lambda: held(one) == 3 * MICRO)
+    until(lambda: 3 * MICRO in seen(one))
+    time.sleep(2.2)
+    for index in (0, 1):
+        client.cancel(f"{id}_{index}", now=True)
+    until(lambda: seen(one)[-1] == MICRO)
+    time.sleep(1.5)
+    yield one
+    one.end()
+
+
+def held(service: Process) -> int:
+    return int(service.client.overview()["queues"][0]["held"])
+
+
+def seen(service: Process) -> list[int]:
+    """GPUs that the queue held, in millionths, as the history of the last minutes has them, in steps of a second."""
+    now = time.time()
+    points = queues.series_of(queues.of_queues(service.client, "lab", Asked(now - 300, now, 1.0, now))).get("lab", [])
+    return [point[1] for point in points if len(point) > 1]
+
+
+@pytest.fixture
+def report(service: Process) -> queues.QueueReport:
+    now = time.time()
+    return queues.of_queues(service.client, None, Asked(now - 600, now, 1.0, now))
+
+
+def made(service: Process, *words: str) -> Result:
+    return CliRunner(env={"GPUSHARE_CLUSTER_SOCKET": str(service.socket)}).invoke(command, list(words))
+
+
+def test_the_page_has_the_queues_and_their_past(service: Process, tmp_path: Path) -> None:
+    done = made(service, "--queue", "--since", "5m", "-o", str(tmp_path / "q.html"))
+    assert done.exit_code == 0 and done.output.startswith("report of queues, "), done.output
+    text = (tmp_path / "q.html").read_text()
+    found = json.loads(re.search(r'id="report">(.*?)</script>', text)[1])
+    assert found["queue"] is None and found["cluster"]["capacity"] == 4 * MICRO
+    (lab,) = (one["points"] for one in found["history"]["series"] if one["queue"] == "lab")
+    assert max(point[2] for point in lab) == 3 * MICRO
+    assert {"submitted", "start", "running", "cancelled"} <= {one["event"] for one in found["notices"]}
+
+
+def test_a_row_has_gpus(service: Process, tmp_path: Path) -> None:
+    assert (
+        made(service, "--queue", "lab", "--since", "5m", "--step", "1s", "-o", str(tmp_path / "q.csv")).exit_code == 0
+    )
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "q.csv").read_text())))
+    assert {row["queue"] for row in rows} == {"lab"}
+    assert (rows[-1]["held_mean"], rows[-1]["quota"], rows[-1]["demand"]) == ("1", "2", "1")
+    held = sum(float(row["held_mean"]) for row in rows if row["queue"] == rows[-1]["queue"])
+    assert float(rows[-1]["gpu_hours"]) == pytest.approx(held / 3600, abs=0.001), "steps of a second"
+    assert "3" in [row["held_mean"] for row in rows] and re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", rows[0]["time"]
+    )
+
+
+def test_the_picture_is_drawn_where_the_numbers_are(report: queues.QueueReport) -> None:
+    pytest.importorskip("matplotlib")
+    figure = queue_picture.draw(report)
+    stack, lab = figure.axes
+    assert [text.get_text() for text in stack.get_legend().get_texts()] == ["lab", "all GPUs"]
+    assert stack.get_lines()[0].get_ydata()[-1] == 4.0
+    share, quota = (line.get_ydata() for line in lab.get_lines())
+    assert (share[-1], quota[-1], max(share)) == (1.0, 2.0, 3.0)
+    assert queue_picture.render(report).startswith(b"\x89PNG")
+
+
+def test_a_report_that_ends_earlier_shows_what_was_so(service: Process) -> None:
+    now = time.time()
+    points = queues.series_of(queues.of_queues(service.client, "lab", Asked(now - 600, now, 1.0, now)))["lab"]
+    then = next(point[0] for point in points if len(point) > 1 and point[1] == 3 * MICRO) + 1
+    found = queues.of_queues(service.client, "lab", Asked(then - 60, then, 1.0, now + 10))
+    (lab,) = found["cluster"]["queues"]
+    assert (lab["held"], lab["quota"], lab["demand"]) == (3 * MICRO, 2 * MICRO, 3 * MICRO)
+    assert found["cluster"]["jobs"] == found["cluster"]["nodes"] == []
+    assert "cancelled" not in {one["event"] for one in found["notices"]}
+
+
+def test_a_queue_that_is_not_there_is_named(service: Process, tmp_path: Path) -> None:
+    done = made(service, "--queue", "lap", "-o", str(tmp_path / "q.html"))
+    assert isinstance(done.exception, UsageError) and "did you mean lab?" in str(done.exception.hint)
+    assert not (tmp_path / "q.html").exists()
+
+
+def test_of_a_time_without_a_service_nothing_is_known(service: Process, tmp_path: Path) -> None:
+    words = ("--queue", "--since", "3d", "--until", "2d", "-o", str(tmp_path / "q.csv"))
+    done = made(service, *words)
+    assert isinstance(done.exception, GpushareError) and "nothing is known of queues" in done.exception.message
+
+
+def test_without_a_service_its_start_is_named(tmp_path: Path) -> None:
+    gone = CliRunner(env={"GPUSHARE_CLUSTER_SOCKET": str(tmp_path / "none")}).invoke(
+        command, ["--queue", "-o", str(tmp_path / "q.html")]
+    )
+    assert isinstance(gone.exception, DaemonUnreachable)
+
+
+@pytest.mark.parametrize("words", [["train", "--queue"], ["--node", "--queue"], ["train", "--node"]])
+def test_a_report_is_of_one_thing(words: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, [*words, "-o", str(tmp_path / "x.html")])
+    assert isinstance(done.exception, UsageError) and "of a job, of the node or of queues" in done.exception.message
