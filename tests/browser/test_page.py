@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from browser.busy_stream import busy_stream
 from browser.conftest import MODULES, Browser, dashboard
 from integration.node import GIB, Node
 
@@ -306,20 +307,19 @@ def test_a_large_node_stays_quick(browser: Browser, node: Node, url: str) -> Non
         for n in range(1000)
     ]
     state = {**status, "time": time.time(), "gpus": gpus, "jobs": jobs, "pressure": [], "reservations": []}
-    text = f"event: state\ndata: {json.dumps(state)}\n\n"
-    browser.do(
-        "await page.route('**/live', (route) => route.fulfill({body: given.text, contentType: 'text/event-stream'}));"
-        "await page.goto('about:blank'); await page.goto(given.url)",
-        url=url,
-        text=text,
-    )
-    browser.see("1000 jobs")
-    assert browser.do("return page.locator('tbody tr').count()") == 200
-    assert browser.do("return page.locator('.gpu').count()") == 64
-    assert browser.do("return page.locator('canvas').count()") == 1
-    browser.picture("large")
-    frames, busy, rate = work_while_scrolling(browser)
-    print(f"{busy / frames:.1f} ms of work for a frame, {rate:.1f} frames a second")
+    with busy_stream(state, changing=100) as stream:
+        browser.do("await page.route('**/live', (route) => route.continue({url: given.stream}))", stream=stream)
+        browser.go(url)
+        browser.see("1000 jobs")
+        assert browser.do("return page.locator('tbody tr').count()") == 200
+        assert browser.do("return page.locator('.gpu').count()") == 64
+        assert browser.do("return page.locator('canvas').count()") == 1
+        browser.picture("large")
+        numbers = "return page.locator('tbody tr .number').allInnerTexts()"
+        before = browser.do(numbers)
+        frames, busy, rate = work_while_scrolling(browser)
+        print(f"{busy / frames:.1f} ms of work for a frame, {rate:.1f} frames a second")
+        assert browser.do(numbers) != before, "nothing changed meanwhile"
     assert frames > 60 and busy / frames < 1000 / 60, (
         f"{busy / frames:.1f} ms of work for a frame: less than 60 a second"
     )

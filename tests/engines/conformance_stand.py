@@ -363,14 +363,17 @@ class Queued(Stand):
     def store(self) -> Store:
         return self._store
 
-    def revive(self) -> None:
+    def close(self) -> None:
         self._store.close()
+
+    def revive(self) -> None:
+        self.close()
         self._store = Store.open(self._path)
         self._loop()
 
     def forget(self) -> None:
         """All records of the allocator are lost."""
-        self._store.close()
+        self.close()
         for path in self.directory.glob("ledger.db*"):
             path.unlink()
         self.open_ledger()
@@ -423,12 +426,12 @@ class Served(Stand):
     def _round(self) -> None:
         self.service.work.round()
 
-    def close_service(self) -> None:
+    def close(self) -> None:
         self._store.close()
         self._lock.release()
 
     def revive(self) -> None:
-        self.close_service()
+        self.close()
         self.open_service()
 
     def rival(self) -> bool:

@@ -105,7 +105,7 @@ class LocalStand(Served):
 
     def kill_engine(self) -> None:
         self.runner.close()  # which tells no task anything
-        self.close_service()
+        self.close()
         self.open_runner()
         self.open_service()
         self.until(self.runner.nodes)
@@ -185,7 +185,7 @@ class LocalStand(Served):
                 self.runner.evict(command, (term, number * 1000 + task.task))
         self.until(lambda: not any(one.holds for tasks in self.runner.tasks().values() for one in tasks))
         self.runner.close()
-        self.close_service()
+        self.close()
 
 
 __all__ = ["Ground", "LocalStand", "ground", "script_of"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from conformance_stand import RUNS, Queued, Served, Work
@@ -22,6 +23,7 @@ class Simulated:
 
     memory: Memory
     shift: float
+    close: Callable[[], None]
     policy = POLICY
     step = 1.0
     within = 300.0
@@ -54,6 +56,7 @@ class Simulated:
 
     def clear(self) -> None:
         self.memory.judge()
+        self.close()
 
 
 class MemoryStand(Simulated, Queued):

@@ -218,7 +218,7 @@ class SlurmStand(Queued):
                 self.bring_back(one.node.name)
             self._set(one.node.name, "State=RESUME")
             self._set(one.node.name, "Extra=")
-        self._store.close()
+        self.close()
 
 
 def processes(node: str, ids: list[str]) -> Iterator[int]:
