@@ -125,7 +125,9 @@ class Job(_JobLater):
     user: str
     uid: int
     command: list[str]
-    state: str  # queued, running, borrowing, trimming, suspending, suspended, resuming, asked_back, waiting, ended
+    state: (
+        str  # queued, running, borrowing, idle, trimming, suspending, suspended, resuming, asked_back, waiting, ended
+    )
     since: float
     priority: int  # jobs of the lowest are stopped first
     lend: bool  # its unused request is lent to others

@@ -52,6 +52,7 @@ ALWAYS_SHOWN = {"asked_back", "changed", "gpu_sick", "gpu_lost", "not_suspended"
     "hook",
     "hook_failed",
     "awake",
+    "idle",
 }
 
 

@@ -60,6 +60,9 @@ class JobSpec(NamedTuple):
     """The reservation that it starts in, by id."""
     observe: bool = False
     """Its programs run without the library. The daemon only shows what NVML shows of them."""
+    idle_release: float | None = None
+    """Seconds without computing after which it gives back what it does not use, as the administrator's policy says;
+    None: never."""
 
 
 class Option(NamedTuple):
@@ -160,6 +163,7 @@ OPTIONS: Mapping[str, Option] = {
     "request_source": Option("text", plain=False),
     "limit_source": Option("text", plain=False),
     "observe": Option("flag", plain=False, shown=False),
+    "idle_release": Option("seconds", most=FOREVER, plain=False, shown=False),
 }
 """One line for each field of JobSpec. Documentation and help list them in this order."""
 

@@ -60,6 +60,8 @@ class Code(StrEnum):
     """The job's hook has given memory back."""
     HOOK_FAILED = "hook_failed"
     """A hook of the job has failed, or has given nothing back."""
+    IDLE = "idle"
+    """The job has not computed for long, and gives back what it does not use."""
     AWAKE = "awake"
     """The resume hook of the job has ended: its memory is there again."""
     WAIT_OVER = "wait_over"

@@ -63,7 +63,7 @@ struct gs_line {
     uint64_t job_usage;  /* [daemon] usage of the whole job on this GPU when last looked at, units */
     uint8_t uuid[16];    /* [daemon] the GPU, or the MIG instance */
     uint32_t attached;   /* [daemon] 1 while the line is in use */
-    uint32_t trim_units; /* [daemon] wanted back by the trim that is asked for now: no more than the job's loan */
+    uint32_t trim_units; /* [daemon] wanted back by the trim that is asked for now: the loan at most; if idle, all */
 };
 
 struct gs_page {
@@ -82,7 +82,7 @@ struct gs_page {
     uint32_t trim_ready; /* [process] 1: a thread waits for that and will act */
     uint32_t trim_begun; /* [process] the last trim that it has begun, */
     uint32_t trim_done;  /* [process] and ended */
-    uint32_t trim_ms;    /* [daemon] how long it waits for that; 0: 2000 */
+    uint32_t trim_ms;    /* [daemon] how long it waits for that; 0: 2000. Not 0 at first: asked without loan, too */
     uint32_t copies;     /* [process] of the driver, beside the one on which it is counted */
     struct gs_line line[31];
 };

@@ -218,6 +218,7 @@ _RULES: Mapping[str, Callable[[object], Any]] = {
     "max_reservations": _most(_count(0)),
     "no_lend": _flag,
     "observe": _flag,
+    "idle_release": _most(_seconds(1.0)),
 }
 
 NAMED = ("users", "projects", "groups")

@@ -49,6 +49,7 @@ STYLES = {
     "stopped": "magenta",
     "hook": "magenta",
     "asleep": "magenta",
+    "idle": "magenta",
     "waking": "magenta",
     "suspending": "magenta",
     "suspended": "magenta",

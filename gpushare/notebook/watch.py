@@ -30,7 +30,7 @@ ANSWER_WITHIN = 2.0
 """Seconds that a signal handler may wait for the daemon."""
 SAME = 0.1
 """Seconds by which the daemon's answers may differ about the time of one record."""
-SHOWN_AS_THEY_ARE = {"gpu_sick", "gpu_lost"}
+SHOWN_AS_THEY_ARE = {"gpu_sick", "gpu_lost", "idle"}
 WAYS_OUT = "free it in a cell (del x; torch.cuda.empty_cache()), or save your work now"
 
 

@@ -20,11 +20,14 @@
 
 void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
-/* A job that may borrow on a GPU can be asked to give back: seen when the GPU is attached or credit is asked for. */
+/* A job that may borrow on a GPU can be asked to give back, and one that has to when it is idle: seen when the GPU is
+ * attached or credit is asked for. */
 static void notice_borrower(const struct gs_gpu *gpu) {
     const struct gs_line *line = gpu->line;
-    if (line != NULL && !gpu->own &&
-        __atomic_load_n(&line->limit, __ATOMIC_RELAXED) > __atomic_load_n(&line->request, __ATOMIC_RELAXED))
+    if (line == NULL || gpu->own)
+        return;
+    if (__atomic_load_n(&line->limit, __ATOMIC_RELAXED) > __atomic_load_n(&line->request, __ATOMIC_RELAXED) ||
+        __atomic_load_n(&gs_client_page()->trim_ms, __ATOMIC_RELAXED) != 0)
         GS_RUN(borrow);
 }
 

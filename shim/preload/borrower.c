@@ -2,7 +2,8 @@
  *
  * Borrowed memory that a program only keeps, in pools and caches, can be given back without harm. But the program may
  * compute for hours without a call to us, so a thread must act. It sleeps on a word of the page (trim_asked) until the
- * daemon raises it. It exists only in processes whose job may borrow, from the first context on.
+ * daemon raises it. It exists only in processes whose job may borrow, or has to give back when it is idle, from the
+ * first context on.
  *
  * A trim has two parts, as long as the daemon wants more: first it empties the driver's pools and graph memory, then,
  * if there is a Python interpreter, the caches of its frameworks (python.h). Nothing is done while a stream is

@@ -766,6 +766,25 @@ def _(tale: Tale) -> None:
     explain(tale)
 
 
+# ---- jobs that are idle ----------------------------------------------------------------------------
+
+
+@story("a job that is idle gives its caches back, and computes again; another has nothing to give")
+def _(tale: Tale) -> None:
+    tale.world.shows_busy = True
+    a = start(tale.world, "notebook", "4Gi", "4Gi", idle_release=60.0)
+    b = start(tale.world, "fit", "4Gi", "4Gi", idle_release=120.0, on_reclaim=("kill",))
+    for process in (a, b):
+        tale.world.allocate(process, "GPU-0", 3 * GIB)
+    one = tale.world.programs[a]
+    one.listens, one.caches["GPU-0"] = True, 2 * GIB
+    tale.world.wait(130.0)
+    tale.told("Notify idle")
+    one.computes = True
+    tale.world.wait(2.0)
+    tale.story_of("idle", "idle_gave", "active")
+
+
 # ---- what explain says -----------------------------------------------------------------------------
 
 

@@ -160,6 +160,24 @@ def test_every_other_maximum(text, changes, says):
     assert rules.admit(said, who("x"), allowed, TOTALS) == allowed
 
 
+def test_how_long_a_job_may_be_idle_is_its_users_rule():
+    said = read("""\
+[policy.groups.notebooks]
+idle_release = "30m"
+[policy.users.alice]
+idle_release = "unlimited"
+""")
+
+    def of(*user: str) -> object:
+        return rules.admit(said, who(*user), spec(idle_release=1.0), TOTALS).idle_release
+
+    assert of("carol", "notebooks") == 1800.0
+    assert of("alice", "notebooks") is None and of("carol") is None, "a job does not choose it"
+    with pytest.raises(UsageError, match="not accepted") as error:
+        read('[policy]\nidle_release = "500ms"\n')
+    assert "$.policy.idle_release" in str(error.value.facts)
+
+
 def test_jobs_are_counted(said):
     assert not isinstance(rules.admit(said, who("carol"), spec(), TOTALS, 2), Reason)
     assert refused(rules.admit(said, who("carol"), spec(), TOTALS, 3)) == ["$.policy.max_jobs"]

@@ -92,9 +92,13 @@ class HookCalls:
         assert "hook" in job.spec.on_reclaim, "it has no hook"
         assert job.suspension is None, "it is suspended"
         assert world.now >= world._protected_until(job), "a protected job is asked"
-        world._check_rung(wish.job, job.reclaims[wish.gpu].reason.data)
-        world._check_trims_first(wish.gpu)
-        assert 0 < wish.size <= world.loan(wish.job, wish.gpu), "more asked than the loan"
+        if job.aside is not None and wish.gpu not in job.reclaims:
+            world._check_idle(job)
+            assert not self.wakes[wish.job], "it would have to be woken"
+        else:
+            world._check_rung(wish.job, job.reclaims[wish.gpu].reason.data)
+            world._check_trims_first(wish.gpu)
+            assert 0 < wish.size <= world.loan(wish.job, wish.gpu), "more asked than the loan"
         self.had[wish.job] = {gpu: world.usage(wish.job, gpu) for gpu in job.bounds}
         self.reliefs += 1
 

@@ -77,12 +77,14 @@ class Node(RuleBasedStateMachine):
         steps=st.sampled_from([LADDER, SOFTLY, HOOKED, ALL]),
         host=st.sampled_from([2**60, 2**60, mib(3 * GIB)]),
         takes=st.sampled_from([0.1, 0.1, 1.0]),
+        idle=st.sampled_from([None, None, None, 3.0, 10.0]),
     )
-    def start(self, two, total, cost, unkind, jobs, steps, host, takes) -> None:
+    def start(self, two, total, cost, unkind, jobs, steps, host, takes, idle) -> None:
         count = 2 if two else 1
         self.unkind = unkind
         self.world = World([total] * count, [cost] * count, Policy(suspend_memory=host))
         self.world.suspender_takes = self.world.hooks.takes = takes
+        self.idle, self.world.shows_busy = idle, idle is not None
         for request, limit, priority in jobs:
             self.submit(request, limit, 1, priority, None, True, None, 0.0, steps, [], [], True)
         for index, job in enumerate(sorted(self.world.node.jobs)):
@@ -112,7 +114,7 @@ class Node(RuleBasedStateMachine):
             request, limit = limit, request
         spec = JobSpec(
             "job", 1000, "user", ("python",), request, limit, gpus, None, priority, grace, lend, protected, rungs
-        )
+        )._replace(idle_release=self.idle)
         job = self.world.submit(spec, wait)
         if "suspend" in rungs and job in self.world.node.jobs:
             self.world.suspender_comes(job, *work, "ok")
@@ -279,6 +281,12 @@ class Node(RuleBasedStateMachine):
     def close_context(self, pick) -> None:
         self.world.detach(*self._pick(self._attached(), pick))
 
+    @precondition(lambda self: self.world.programs and self.world.shows_busy)
+    @rule(pick=st.integers(0, 99), computes=st.sampled_from([True, False, False]))
+    def compute(self, pick, computes) -> None:
+        """It launches kernels from now on, or is idle."""
+        self.world.programs[self._pick(sorted(self.world.programs), pick)].computes = computes
+
     @precondition(lambda self: self.world.programs)
     @rule(pick=st.integers(0, 99), lag=st.sampled_from([0.0, 0.0, 0.3, 3.0]))
     def exit(self, pick, lag) -> None:
@@ -410,6 +418,7 @@ class Node(RuleBasedStateMachine):
         seen["trims"] += world.trim_count
         met = world.node.counters.claim_waits.get(ReclaimStep.TRIM)
         seen["trims met"] += met.count if met is not None else 0
+        seen["trims of idle jobs"] += world.idle_trims
         seen["terms"] += len(world.terminated)
         seen["kills"] += len(world.killed)
         seen["suspends"] += world.suspends
@@ -429,6 +438,7 @@ def test_invariants_hold_after_each_of_many_random_events() -> None:
         "claims",
         "trims",
         "trims met",
+        "trims of idle jobs",
         "terms",
         "kills",
         "suspends",

@@ -120,6 +120,8 @@ class Program:
     """Its memory is in host memory."""
     pinned: str = ""
     """It holds memory that cannot leave the GPU."""
+    computes: bool = False
+    """NVML shows it compute, where it tells such things."""
     slow: bool = False
     """Its calls take what they were granted some time after the answer: the kernel runs others first."""
 
@@ -211,6 +213,9 @@ class World:
         """Jobs whose suspender was silent, or whom the driver has lost."""
         self.suspends = self.resumes = 0
         self.hooks = HookCalls(self)
+        self.shows_busy = False
+        """NVML tells which processes compute."""
+        self.idle_trims = 0
         self.plain_grants = 0
         self.serial = self.events = self.claims = self.relieved = self.trim_count = 0
         self.ever_foreign = self.ever_stubborn = self.ever_lagging = self.ever_protected = False
@@ -367,17 +372,31 @@ class World:
         return UsedSeen(gpu, used, trims, asking, ending, pinned=pinned, moving=moving, closed=closed)
 
     def _trim(self, wish: Trim) -> None:
-        self._check_rung(wish.job, wish.reason.data)
+        is_idle = wish.reason.code is Code.IDLE
+        if is_idle:
+            self._check_idle(self.node.jobs[wish.job])
+            self.idle_trims += 1
+        else:
+            self._check_rung(wish.job, wish.reason.data)
+            self.trimmed[wish.job, wish.gpu] = self.now
+            assert wish.size <= self.loan(wish.job, wish.gpu), "more asked than the loan"
         listeners = {one.id for one in self._on(wish.gpu) if one.job == wish.job and one.listens}
         assert set(wish.processes) == listeners != set(), "a trim that nobody hears, or not everybody"
-        assert 0 < wish.size <= self.loan(wish.job, wish.gpu), "more asked than the loan"
+        assert wish.size > 0, "nothing is asked for"
         assert "trim" in self.node.jobs[wish.job].spec.on_reclaim
-        self.trimmed[wish.job, wish.gpu] = self.now
         self.trim_count += 1
         for process in wish.processes:
             one = self.programs[process]
             one.trim = TrimSeen(begun=False, done=False)
             self.trims.append((self.now + one.dawdle, process, wish.gpu))
+
+    def _check_idle(self, job: Job) -> None:
+        """It is asked for memory without a claim: its policy says so, and it neither computes nor asks."""
+        longest, mine = job.spec.idle_release, self._of(job.id)
+        assert longest is not None and self.now - max(job.since, job.restored_at) >= longest, "it is not idle for long"
+        assert not any(one.computes for one in mine), "it computes"
+        assert not any(self.programs[asked.program].job == job.id for asked in self.waiting.values()), "it waits"
+        assert job.suspension is None and not job.reclaims, "it is asked by others"
 
     def _act_on_trims(self) -> None:
         """Programs give their caches back, and say so."""
@@ -416,7 +435,8 @@ class World:
         for pid, (_, where, amount) in self.unhooked.items():
             if where == gpu:
                 by_pid[pid] = by_pid.get(pid, 0) + amount
-        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked)
+        busy = frozenset(one.pid for one in self._on(gpu) if one.computes and not self.is_stopped(one.id))
+        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked, busy if self.shows_busy else None)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
         one = self.programs.get(process)

@@ -45,6 +45,7 @@ JOB_STATES = (
     "hook",
     "asleep",
     "waking",
+    "idle",
     "suspending",
     "suspended",
     "resuming",
@@ -306,6 +307,12 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             "Unused credit that was taken back.",
             (),
             _one(lambda scrape: scrape.counters.revoked_bytes),
+        ),
+        _counter(
+            "gpushare_idle_bytes_total",
+            "Memory that jobs have given back because they were idle (idle_release).",
+            (),
+            _one(lambda scrape: scrape.counters.idle_bytes),
         ),
         _counter(
             "gpushare_trimmed_bytes_total",

@@ -95,7 +95,9 @@ class Views:
             return "asked_back" if any(one.step > ReclaimStep.HOOK for one in job.reclaims.values()) else "trimming"
         if job.spec.observe:
             return "observed"
-        return "waiting" if self.shell.core.has_claim(job.id) else "running"
+        if self.shell.core.has_claim(job.id):
+            return "waiting"
+        return "running" if job.aside is None else "idle"
 
     def _is_stopped(self, shown: api.Job) -> bool:
         """Whether all its processes that have opened a GPU are stopped (SIGSTOP)."""

@@ -39,6 +39,7 @@ UNIT = int(lib.GS_UNIT_BYTES)
 MAX_UNITS = 2**32 - 1
 
 SPARES = 4
+USUAL_TRIM_MS = 2000
 
 
 def uuid_bytes(gpu: str) -> bytes:
@@ -195,6 +196,10 @@ class Page:
         self.lines[gpu].trim_units = wanted
         page.trim_ms = min(within_ms, MAX_UNITS)
         lib.gs_ask_trim(page)
+
+    def may_be_asked_to_trim(self) -> None:
+        """Although its job borrows nothing. To be said before the process opens a GPU."""
+        self._struct.trim_ms = USUAL_TRIM_MS
 
     def trim_seen(self) -> TrimSeen | None:
         """How far the process is with the last trim; None: it cannot be asked to trim."""

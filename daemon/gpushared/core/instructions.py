@@ -242,8 +242,8 @@ class Kill(Instruction):
 class Notify(Instruction):
     """Tell the job's wrapper something that its user should read.
 
-    kind: waiting | denied | changed | relieved | suspended | not_suspended | resumed | hook | hook_failed | awake, or
-    the state that a GPU of it has come to: gpu_ok | gpu_degraded | gpu_sick | gpu_lost.
+    kind: waiting | denied | changed | relieved | suspended | not_suspended | resumed | hook | hook_failed | awake |
+    idle, or the state that a GPU of it has come to: gpu_ok | gpu_degraded | gpu_sick | gpu_lost.
     """
 
     job: str

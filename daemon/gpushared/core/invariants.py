@@ -98,6 +98,7 @@ def _validate_job(state: State, job: Job) -> None:
         # Invariant 2: the cap.
         limit = job.bounds[gpu].limit + job.excess.get(gpu, 0)
         _hold(committed <= limit, f"job {job.id} has more than its limit")
+    _hold(job.aside is None or job.spec.idle_release is not None, f"job {job.id} steps aside without a policy")
     for bounds in job.bounds.values():
         _hold(0 <= bounds.request <= bounds.limit, f"job {job.id}: request above limit")
     _validate_suspension(state, job)

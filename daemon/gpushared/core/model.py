@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from gpushare.job_spec import JobSpec
 from gpushare.reasons import Reason
 from gpushare.reclaim_steps import ReclaimStep
+from gpushared.core.aside import Aside
 from gpushared.core.events import TrimSeen
 from gpushared.core.health_issues import Health
 from gpushared.core.histogram import Histogram
@@ -180,6 +181,8 @@ class Job:
     """When its relief hook was last called."""
     hook_failed: tuple[float, str] | None = None
     """When its relief hook gave nothing for the last time, and why."""
+    aside: Aside | None = None
+    """It is idle for longer than its policy lets it."""
     restored_at: float = float("-inf")
     """When this daemon has taken it over from an earlier one."""
     refusals: int = 0
@@ -412,6 +415,8 @@ class Counters:
     """Jobs that are awake again."""
     hook_failures: Counter[str] = field(default_factory=Counter)
     """By hook: relief or resume."""
+    idle_bytes: int = 0
+    """That jobs have given back because they were idle."""
     relieved: int = 0
     """Victims that gave back in time, or were no longer needed."""
     claims: int = 0

@@ -12,6 +12,7 @@ What an event changes is in a module for each noun (the table in `NodeState`). T
     wait_report.py     who waits for what, and what would end it
     suspend.py         which jobs can be suspended
     hooks.py           which jobs are asked for memory by their hooks
+    idle.py            which jobs are idle for so long that they give memory back
     resume.py          which job that is suspended or asleep gets its memory back next, and when
     measure.py         what NVML corrects
     budget_change.py   how a running job's budget changes

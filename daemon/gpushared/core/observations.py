@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpushared.core import admission_queue, claims, job_events, lending, measure
+from gpushared.core import admission_queue, claims, idle, job_events, lending, measure
 from gpushared.core.events import MemorySampled, Revoked, UsedSeen
 from gpushared.core.instructions import Publish
 from gpushared.core.model import Gpu
@@ -39,6 +39,7 @@ def used_seen(tx: Transaction, event: UsedSeen) -> None:
         ask.looked, ask.verified = True, ask.closely
     measure.work_off(tx, gpu)
     lending.answer_asks(tx, gpu)
+    idle.look(tx, gpu)
 
 
 def revoked(tx: Transaction, event: Revoked) -> None:
@@ -63,6 +64,7 @@ def memory_sampled(tx: Transaction, event: MemorySampled) -> None:
         job_events.close_if_over(tx, job)  # its last program may be a static one: only the sample shows its end
     for ask in gpu.asks.values():
         ask.sampled = ask.sampled or event.begun is None or event.begun >= ask.made
+    idle.look(tx, gpu)
     lending.answer_asks(tx, gpu)
     admission_queue.admit_waiting(tx)
 

@@ -16,6 +16,8 @@ The rules. Each holds at the moment of action, on words read at that moment:
 * There is a shortfall, and borrowers' loans can cover it. Otherwise no job is touched.
 * Only borrowers are asked, never the claimant's own job. No job is stopped within its minimum run time.
 * planner.py chooses which jobs to trim, to stop and to kill, each time. A step is for a whole job.
+* Jobs that have stepped aside, because they are idle, are the first that are trimmed, called by their hooks or
+  suspended (idle.py). Who is stopped does not depend on it.
 * A gentler step comes before a lower priority: a job of high priority is asked for its caches before a job of low
   priority is stopped.
 * Jobs that have been told to stop count first, at any priority: to tell others as well would harm both.
@@ -37,7 +39,7 @@ from collections.abc import Sequence
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import blockers, hook_steps, hooks, planner, reclaim_steps, suspend, unconfirmed
+from gpushared.core import blockers, hook_steps, hooks, idle, planner, reclaim_steps, suspend, unconfirmed
 from gpushared.core.events import LeftAlone
 from gpushared.core.model import UNIT, Ask, Gpu, Job, Share
 from gpushared.core.transaction import Transaction
@@ -266,7 +268,7 @@ def _trimming(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, mi
     if pending >= missing:
         return True
     able = _borrowers(tx, gpu, _trimmable(tx, gpu, claims))
-    for chosen in planner.plan(missing - pending, able) or able:
+    for chosen in idle.spare_the_active(tx, missing - pending, able):
         reclaim_steps.trim(tx, gpu, state.jobs[chosen.job], pursued, min(chosen.loan, missing))
         pending += chosen.loan
     if able:
@@ -300,7 +302,7 @@ def _hooking(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, mis
         return missing
     newest = max(ask.since for ask in claims)
     borrowers = _borrowers(tx, gpu, list(hooks.candidates(tx, _stoppable(tx, gpu, claims), newest)))
-    for one in planner.plan(missing, borrowers) or borrowers:
+    for one in idle.spare_the_active(tx, missing, borrowers):
         size = min(one.loan, max(missing, UNIT))
         reclaim_steps.hook(tx, gpu, tx.state.jobs[one.job], pursued, hook_steps.Wish(size, within))
         missing -= one.loan
@@ -316,7 +318,7 @@ def _suspending(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, 
     needed_by = _first_to_fail(tx, gpu, claims[: claims.index(pursued) + 1])
     able = list(suspend.candidates(tx, gpu, _stoppable(tx, gpu, claims), needed_by))
     borrowers = _borrowers(tx, gpu, able)
-    for one in planner.plan(missing, borrowers) or borrowers:
+    for one in idle.spare_the_active(tx, missing, borrowers):
         job = tx.state.jobs[one.job]
         usage = tx.state.usage(job, gpu.id)
         if usage <= suspend.host_room(tx.state):  # another may have taken the room a moment ago

@@ -39,12 +39,13 @@ DEFAULTS: Mapping[str, Any] = {
     "max_reservations": 16,
     "no_lend": True,
     "observe": True,
+    "idle_release": None,
 }
 """Every key of a policy table, and what holds where no table says anything. None: unlimited.
 
 The minimum run time fits into the claim timeout together with trim, grace and teardown, so an owner gets memory back in
 time from a job that has just begun to borrow. These defaults do not bind root, nor the user of a user's daemon; tables
-do.
+do. `idle_release` is no maximum: a job takes it with it when it is admitted, and None is never.
 """
 
 
@@ -123,7 +124,7 @@ def admit(
 ) -> JobSpec | Reason:
     """The job as it may be, or why it may not. `totals` are the sizes of the GPUs that it may come to use, `jobs`
     how many its user has already; `bound`: whether the defaults hold for this user."""
-    spec = within(rules, who, spec)
+    spec = within(rules, who, spec)._replace(idle_release=rules.find(who, "idle_release").value)
     over = [*_over(rules, who, spec, totals), *_too_many(rules, who, "jobs", jobs)]
     return _permitted(who, spec, over, bound)
 
