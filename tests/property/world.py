@@ -540,10 +540,9 @@ class World:
             for one in mine
             if gpu in self.node.processes[one.id].shares
         }
-        charged = self.node.gpus[gpu].shares
-        unhooked = sum(
-            charged[-pid].overhead for pid, one in self.unhooked.items() if one[0] == job and -pid in charged
-        )
+        # Also of one that has become another program since: the core learns that by the next sample.
+        charged = self.node.gpus[gpu].shares.values()
+        unhooked = sum(share.overhead for share in charged if share.process < 0 and share.job == job)
         return unhooked + sum((0 if one.away else one.words[gpu].used) + overheads.get(one.id, 0) for one in mine)
 
     def loan(self, job: str, gpu: str) -> int:

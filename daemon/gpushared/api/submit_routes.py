@@ -31,8 +31,8 @@ from gpushared.system.processes import Process, printable
 
 LONGEST_SOURCE = 256
 """Characters of the name of a budget's source."""
-OF_THE_CALLER = ("uid", "user", "observe")
-"""Options that are not taken from the body: the kernel gives the first two, `mode` the third."""
+OF_THE_CALLER = ("uid", "user", "observe", "idle_release")
+"""Options that are not taken from the body: the kernel gives the first two, `mode` the third, the policy the last."""
 NEW_JOB: Mapping[str, Any] = {
     **{name: api_bodies.KINDS[option.kind] for name, option in OPTIONS.items() if name not in OF_THE_CALLER},
     **get_type_hints(api_bodies.NewJob),
