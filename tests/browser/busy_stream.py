@@ -51,9 +51,8 @@ def busy_stream(state: dict[str, Any], changing: int) -> Iterator[str]:
 
 
 def change(state: dict[str, Any], changing: int, n: int) -> dict[str, Any]:
-    """The nth change: the next of the jobs, in turn, use another 1 MiB, and their GPUs show it."""
-    jobs = state["jobs"]
-    several = [jobs[(n * changing + i) % len(jobs)] for i in range(changing)]
+    """The nth change: so many of the jobs, spread over all, use another 1 MiB, and their GPUs show it."""
+    several = state["jobs"][n % changing :: len(state["jobs"]) // changing]
     for job in several:
         job["gpus"][0]["usage"] += 1 << 20
     seen = {job["gpus"][0]["uuid"] for job in several}

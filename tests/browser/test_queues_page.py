@@ -131,7 +131,7 @@ def test_a_quota_is_changed_after_a_look(browser: Browser, service: Process, que
     browser.do("await page.getByRole('button', {name: 'Change it'}).click()")
     browser.see("team is changed")
     assert quota() == 6 * MICRO
-    assert cells(browser, "team")[1] == "6"
+    until(lambda: cells(browser, "team")[1] == "6")
 
 
 @pytest.mark.console_errors

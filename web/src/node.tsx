@@ -13,7 +13,7 @@ import { RANGES, useNow, useRange, windowOf } from "./window";
 
 const STACKED = 8; // colours that can be told apart; smaller jobs are drawn as one
 const ALL_CHARTS = 4; // GPUs with a chart each; on larger nodes one chart, of the GPU that is chosen
-const ROWS = 200;
+const ROWS = 100;
 
 export function NodeView() {
   useStore();
@@ -30,7 +30,7 @@ export function NodeView() {
         <h1>GPUs</h1>
         <Ranges range={range} onChange={setRange} />
       </div>
-      <div class={few ? "gpus few" : "gpus"}>
+      <div class={few ? "gpus" : "gpus many"}>
         {gpus.map((gpu) => (
           <Panel key={gpu.uuid} name={`GPU ${gpu.index}`}>
             <GpuCard
