@@ -73,13 +73,15 @@ class Preparer:
         if not self._inside.library.exists():
             raise GpushareError(f"{self._inside.library} is gone", hint="restart gpushare-dra: it makes it again")
         with self.lock(uid):
+            return self._make(uid, namespace, name, self.records.get(uid)).devices
+
+    def restore(self, uid: str) -> None:
+        """Make again what is gone of a claim that is prepared: its placement, its CDI file. A container that starts
+        again needs both, and the kubelet does not ask then. Raises GpushareError or OSError."""
+        with self.lock(uid):
             record = self.records.get(uid)
-            if record is None or not self._is_placed(record):
-                record = self._begin(uid, namespace, name)
-                if not self._is_placed(record):
-                    raise Refused(f"{record.placement} was ended meanwhile", code="stale_attempt")
-            cdi.write(uid, record.spec, self._folders.cdi)
-            return (record if record.done else self.records.finish(record)).devices
+            if record is not None and record.done:
+                self._make(uid, record.namespace, record.name, record)
 
     def unprepare(self, uid: str) -> None:
         """Nothing of the claim is left when this returns. Raises GpushareError, also while programs of it run."""
@@ -93,6 +95,15 @@ class Preparer:
             if self.records.get(uid) is None:
                 log.info("claim %s is no longer prepared: what is left of it is removed", uid)
                 self._remove(uid)
+
+    def _make(self, uid: str, namespace: str, name: str, record: Record | None) -> Record:
+        """All that belongs to the claim is there when this returns. `record`: what is known of it."""
+        if record is None or not self._is_placed(record):
+            record = self._begin(uid, namespace, name, known=record)
+            if not self._is_placed(record):
+                raise Refused(f"{record.placement} was ended meanwhile", code="stale_attempt")
+        cdi.write(uid, record.spec, self._folders.cdi)
+        return record if record.done else self.records.finish(record)
 
     def _is_placed(self, record: Record) -> bool:
         """Place it, or say it again. False: this placement has been ended, by an unprepare that went on no further or
@@ -113,13 +124,6 @@ class Preparer:
         """Place it, or say it again. Raises GpushareError."""
         self._daemon().place(record.placement, record.body)
 
-    def restore_file(self, uid: str) -> None:
-        """Write the claim's CDI file, which is gone: a container that starts again needs it. Raises OSError."""
-        with self.lock(uid):
-            record = self.records.get(uid)
-            if record is not None and record.done:
-                cdi.write(uid, record.spec, self._folders.cdi)
-
     def lock(self, uid: str) -> threading.Lock:
         """Held while something of the claim is made or removed."""
         return self._locks[hash(uid) % LOCKS]
@@ -134,7 +138,8 @@ class Preparer:
 
     # ---- the first time --------------------------------------------------------------------------------
 
-    def _begin(self, uid: str, namespace: str, name: str) -> Record:
+    def _begin(self, uid: str, namespace: str, name: str, *, known: Record | None) -> Record:
+        """Its first record, or another one in place of the known one, whose placement is over."""
         if not is_uid(uid):
             raise UsageError(f"{uid[:60]!r} is not the uid of a claim")
         found = self._read(namespace, name)
@@ -143,7 +148,7 @@ class Preparer:
         allocated = claim.read(found, self._node)
         gpus = claim.gpus_of(allocated, self._daemon().status()["gpus"])
         body = {**claim.body(allocated, gpus), "job": secrets.token_hex(8), "cgroups": self._cgroups(allocated)}
-        record = self._record(allocated, gpus, body)
+        record = replace(self._record(allocated, gpus, body), done=known is not None and known.done)
         self._free(uid)  # if its record was lost
         self.records.put(record)
         return record

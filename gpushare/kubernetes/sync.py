@@ -1,7 +1,7 @@
 """What is repeated until it is so. Each pass looks at what is there and makes what should be:
 
 * the ResourceSlice has the GPUs and their health as the node daemon sees them;
-* each prepared claim has its placement, also after the daemon has lost its notes;
+* each prepared claim has its placement and its CDI file, also after the daemon has lost its notes or somebody ended it;
 * a claim that several pods share has the cgroups of all of them: the kubelet prepares it only for the first;
 * what belongs to no claim any more is gone: placements and CDI files without a record, and records of claims that the
   API server no longer has, once their pods are gone. The kubelet forgets claims if its folder is emptied;
@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpushare.api import Placement
 from gpushare.client import Client
-from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 from gpushare.kubernetes import cdi, claim
 from gpushare.kubernetes.names import placement_of
 from gpushare.kubernetes.prepare import Folders, Preparer
@@ -51,7 +51,7 @@ class Sync:
         """`whole`: ask the API server about all. Else only what this node can see by itself is looked at."""
         failed: set[str] = set()
         self._whole = whole or bool(self._failed)
-        for part in (self._tidy, self._publish, self._follow):
+        for part in (self._restore, self._sweep, self._publish, self._follow):
             try:
                 part()
             except (GpushareError, OSError) as error:
@@ -72,20 +72,17 @@ class Sync:
 
     # ---- the node ----------------------------------------------------------------------------------
 
-    def _tidy(self) -> None:
+    def _restore(self) -> None:
         placed = {one["id"] for one in self._daemon().placements()}
         described = set(cdi.claims_with_files(self._folders.cdi))
-        for record in self._preparer.records:
-            if record.done and record.placement not in placed:
-                with self._preparer.lock(record.uid):
-                    current = self._preparer.records.get(record.uid)
-                    if current is not None:
-                        self._preparer.place(current)
-            if record.done and record.uid not in described:
-                self._preparer.restore_file(record.uid)
+        lacking = [one for one in self._preparer.records if one.placement not in placed or one.uid not in described]
+        self._each(lacking, lambda record: self._preparer.restore(record.uid))
+
+    def _sweep(self) -> None:
         top = placement_of("").rstrip("/")
-        claims = {id.split("/")[1] for id in placed if id.startswith(f"{top}/") and id.count("/") == 2}
-        for uid in claims | described:
+        ids = [one["id"] for one in self._daemon().placements()]
+        placed = {id.split("/")[1] for id in ids if id.startswith(f"{top}/") and id.count("/") == 2}
+        for uid in placed.union(cdi.claims_with_files(self._folders.cdi)):
             self._preparer.sweep(uid)
 
     # ---- claims ------------------------------------------------------------------------------------
@@ -94,14 +91,19 @@ class Sync:
         if not self._whole:
             return
         placements = {one["id"]: one for one in self._daemon().placements()}
+        self._each(self._preparer.records, lambda record: self._follow_one(record, placements.get(record.placement)))
+
+    def _each(self, records: Iterable[Record], do: Callable[[Record], None]) -> None:
+        """What fails of one is told of all at once, at the end."""
         problems = []
-        for record in self._preparer.records:
+        for record in records:
             try:
-                self._follow_one(record, placements.get(record.placement))
-            except Unanswered:
-                raise  # nor about the others
+                do(record)
+            except (Unanswered, DaemonUnreachable):
+                raise  # nor for the others
             except (GpushareError, OSError, *claim.MALFORMED) as error:
-                problems.append(f"claim {record.namespace}/{record.name}: {error}")
+                name = f"{record.namespace}/{record.name}"
+                problems.append(str(error) if name in str(error) else f"claim {name}: {error}")
         if problems:
             raise GpushareError("; ".join(problems[:MOST_TOLD]))
 

@@ -205,6 +205,43 @@ def test_a_file_that_somebody_removed_is_made_again_while_the_pod_runs(node):
     assert not file.exists()
 
 
+def test_a_placement_that_somebody_ended_is_made_again_while_the_pod_runs(node):
+    """Without it a container that starts again would have no limit. The kubelet does not ask then."""
+    node.claim("c-1")
+    node.claim("c-2")
+    for uid in ("c-1", "c-2"):
+        assert node.kubelet.prepare(uid)[uid].error == ""
+    ended = {one["id"]: one for one in node.placed()}
+    for id, one in ended.items():
+        node.client.displace(id, one["attempt"])
+    until(
+        lambda: len(node.placed()) == 2 and not ended.keys() & {one["id"] for one in node.placed()}, "other placements"
+    )
+    for placed in node.placed():
+        uid = placed["id"].split("/")[1]
+        edits = json.loads((node.cdi / f"gpushare.dev-claim_{uid}.json").read_text())["devices"][0]["containerEdits"]
+        assert f"GPUSHARE_JOB={placed['job']['id']}" in edits["env"]
+    assert node.kubelet.unprepare("c-1", "c-2") == {"c-1": "", "c-2": ""} and node.leftovers() == []
+    node.passes(3)
+    assert node.placed() == [], "what was unprepared is not made again"
+
+
+def test_a_prepared_claim_without_room_is_placed_as_soon_as_there_is_some(node):
+    """Somebody ended its placement, and another took the memory before the next pass."""
+    node.claim("c-1", "3Gi")
+    assert node.kubelet.prepare("c-1")["c-1"].error == ""
+    node.api.stop()  # a claim's object is read before it is placed again
+    (placed,) = node.placed()
+    node.client.displace(placed["id"], placed["attempt"])
+    until(lambda: node.placed() == [], "its end")
+    taken = node.client.reserve({"name": "other", "gpus": 2, "request": "3Gi"})
+    node.api.start()
+    until(lambda: "claim team-a/claim-c-1: no room" in node.log(), node.log)
+    node.client.release(taken["id"])
+    until(node.placed, "the placement to be back")
+    assert node.kubelet.unprepare("c-1") == {"c-1": ""} and node.leftovers() == []
+
+
 def test_no_claim_is_prepared_without_the_library(node):
     """The container would start without its limit, or not at all."""
     (library,) = (node.state / "lib").glob("libgpushare-*.so")
