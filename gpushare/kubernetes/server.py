@@ -1,17 +1,18 @@
 """The API server of the cluster, by plain HTTPS (urllib3).
 
-`gpushare-dra` needs six requests. The official client of Kubernetes for Python has all others, too, and takes more
-memory than the whole plugin may have; urllib3 is what that client stands on. In a pod the address, the authority and
-the token are those of its service account, whose token changes: it is read again for each request. Elsewhere they come
-from a kubeconfig, with a token or a client's certificate.
+`gpushare-dra` needs six requests, and the scheduler a dozen. The official client of Kubernetes for Python has all
+others, too, and takes more memory than the whole plugin may have; urllib3 is what that client stands on. In a pod the
+address, the authority and the token are those of its service account, whose token changes: it is read again for each
+request. Elsewhere they come from a kubeconfig, with a token or a client's certificate.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,17 @@ import urllib3
 
 from gpushare.errors import GpushareError, NoSuchJob, UsageError
 
-__all__ = ["Access", "Answer", "Server", "Unanswered"]
+__all__ = ["JSON", "MERGE", "STRATEGIC", "Access", "Answer", "Server", "Stream", "Unanswered"]
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TIMEOUT = urllib3.Timeout(connect=3.0, read=10.0)
+CONNECT = 3.0
+"""Seconds."""
+TIMEOUT = urllib3.Timeout(connect=CONNECT, read=10.0)
 JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
+STRATEGIC = "application/strategic-merge-patch+json"
+"""Lists whose entries have names are merged by name. Only objects of Kubernetes itself take it."""
+PIECE = 2**16
+LONGEST_MESSAGE = 1000
 
 
 class Unanswered(GpushareError):
@@ -36,9 +43,11 @@ class Unanswered(GpushareError):
 class Answer(GpushareError):
     """The API server has refused."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message, code="api_server_refused")
         self.status = status
+        self.retry_after = retry_after
+        """Seconds, where it says when to ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +94,44 @@ class Access:
 class Server:
     """Requests, each answered once or failed. May be used by several threads."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, agent: str = "gpushare-dra", connections: int = 4) -> None:
+        """`agent`: how it calls itself. `connections`: how many it keeps open."""
         self._access = access
+        self._agent = agent
         if access.tls.get("cert_reqs") == "CERT_NONE":
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        self._pool = urllib3.PoolManager(maxsize=4, timeout=TIMEOUT, retries=False, **dict(access.tls))
+        self._pool = urllib3.PoolManager(maxsize=connections, timeout=TIMEOUT, retries=False, **dict(access.tls))
+
+    def close(self) -> None:
+        self._pool.clear()
 
     def ask(self, method: str, path: str, body: object = None, kind: str = JSON) -> dict[str, Any]:
         """The object that it answers. Raises Unanswered, Answer, and NoSuchJob for what is not there."""
-        headers = {"Accept": JSON, "User-Agent": "gpushare-dra"}
+        answer = self._request(method, path, body, kind)
+        content = _object(answer.data)
+        if answer.status >= 400:
+            raise _refusal(method, path, answer, content)
+        if content is None:
+            raise Unanswered(f"what answers at {self._access.url} is no API server")
+        return content
+
+    def stream(self, path: str, silence: float) -> Stream:
+        """An answer that goes on: a watch. It ends when nothing has come for `silence` seconds. Raises as ask()."""
+        answer = self._request(
+            "GET", path, preload_content=False, timeout=urllib3.Timeout(connect=CONNECT, read=silence)
+        )
+        if answer.status < 400:
+            return Stream(answer)
+        try:
+            data = answer.data
+        except (OSError, urllib3.exceptions.HTTPError) as error:
+            raise self._silent(error) from None
+        finally:
+            answer.close()
+        raise _refusal("GET", path, answer, _object(data))
+
+    def _request(self, method: str, path: str, body: object = None, kind: str = JSON, **how: Any) -> Any:
+        headers = {"Accept": JSON, "User-Agent": self._agent}
         try:
             token = self._access.token()
             if token:
@@ -101,23 +139,53 @@ class Server:
             if body is not None:
                 headers["Content-Type"] = kind
             sent = None if body is None else json.dumps(body).encode()
-            answer = self._pool.request(method, self._access.url + path, body=sent, headers=headers)
+            return self._pool.request(method, self._access.url + path, body=sent, headers=headers, **how)
         except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise Unanswered(f"the API server at {self._access.url} does not answer: {error}") from None
-        content = _object(answer.data)
-        if answer.status >= 400:
-            words = answer.data.decode(errors="replace") if content is None else content.get("message")
-            message = str(words or f"status {answer.status}").strip()[:1000]
-            if answer.status == 404:
-                raise NoSuchJob(message, code="not_found")
-            raise Answer(f"the API server refuses {method} {path}: {message}", answer.status)
-        if content is None:
-            raise Unanswered(f"what answers at {self._access.url} is no API server")
-        return content
+            raise self._silent(error) from None
+
+    def _silent(self, error: Exception) -> Unanswered:
+        return Unanswered(f"the API server at {self._access.url} does not answer: {error}")
 
     def apply(self, path: str, body: object) -> dict[str, Any]:
         """Server-side: the fields of `body` are this driver's."""
         return self.ask("PATCH", f"{path}?fieldManager=gpushare-dra&force=true", body, APPLY)
+
+
+class Stream:
+    """Objects as they come, one a line. end() may be called by another thread."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """Until the server ends it, or end() does. Raises Unanswered."""
+        rest = b""
+        try:
+            while piece := self._answer.read1(PIECE):
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    found = _object(line)
+                    if found is None:
+                        raise Unanswered("the API server's watch is none")
+                    yield found
+        except (OSError, urllib3.exceptions.HTTPError) as error:
+            raise Unanswered(f"the API server's watch ended: {error}") from None
+        finally:
+            self._answer.close()
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # it is over already
+            self._answer.shutdown()
+
+
+def _refusal(method: str, path: str, answer: Any, content: Mapping[str, Any] | None) -> GpushareError:
+    words = answer.data.decode(errors="replace") if content is None else content.get("message")
+    message = str(words or f"status {answer.status}").strip()[:LONGEST_MESSAGE]
+    if answer.status == 404:
+        return NoSuchJob(message, code="not_found")
+    after = answer.headers.get("Retry-After", "")
+    seconds = float(after) if after.isdecimal() else None
+    return Answer(f"the API server refuses {method} {path}: {message}", answer.status, seconds)
 
 
 def _object(data: bytes) -> dict[str, Any] | None:
