@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from conformance_stand import COMMANDS, RUNS, SHORT, Killed, Stand, Work
 from cuda_program import OPENED
+from kubernetes_conformance import KubernetesStand
 from local_conformance import LocalStand
 from memory_stand import MemoryStand, PacedStand
 from slurm_conformance import SlurmStand
@@ -26,7 +27,9 @@ from gpushare.cluster.engines.seam import Accepted, Answer, Busy, Deposed, Evict
 from gpushare.cluster.model import Queue, QueueChanged
 from gpushare.errors import NoSuchJob, UsageError
 
-STANDS: dict[str, type[Stand]] = {one.name: one for one in (MemoryStand, PacedStand, LocalStand, SlurmStand)}
+STANDS: dict[str, type[Stand]] = {
+    one.name: one for one in (MemoryStand, PacedStand, LocalStand, KubernetesStand, SlurmStand)
+}
 PROVED: dict[str, Counter[str]] = {name: Counter() for name in STANDS}
 """Of each engine: behaviours that were seen, by the ability that they need ("" for the least)."""
 ROOT = Path(__file__).resolve().parents[2]

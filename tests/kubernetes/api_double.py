@@ -53,14 +53,17 @@ class ApiDouble:
             def answer(self) -> None:
                 length = int(self.headers.get("Content-Length", 0))
                 body = json.loads(self.rfile.read(length)) if length else None
-                status, content = double.handle(self.command, self.path.partition("?")[0], body, self.headers)
+                if "watch=1" in self.path:
+                    double.watch(self)
+                    return
+                status, content = double.handle(self.command, self.path, body, self.headers)
                 data = b"404 page not found\n" if double.plain and status == 404 else json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PUT = do_PATCH = answer
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -68,6 +71,9 @@ class ApiDouble:
         class Quick(ThreadingHTTPServer):
             daemon_threads = True
             allow_reuse_address = True
+
+            def handle_error(self, *_: object) -> None:
+                """Who asks may go before the answer."""
 
         self._server = Quick(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_address[1]
@@ -92,7 +98,11 @@ class ApiDouble:
                 device.pop(name, None)
         return stored
 
+    def watch(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_error(405)
+
     def handle(self, method: str, path: str, body: Any, headers: Any) -> tuple[int, dict[str, Any]]:
+        path = path.partition("?")[0]
         with self._lock:
             self.requests.append((method, path))
             if self.fails:

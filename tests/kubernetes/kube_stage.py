@@ -81,7 +81,7 @@ class Kubelet:
 class KubeNode:
     """Everything below one folder. Nothing outlives it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, make_api: Callable[[Path], ApiDouble] = ApiDouble) -> None:
         self.folder = folder
         self.daemon_folder = folder / "gpushare"
         self.pool = folder / "pool"
@@ -93,7 +93,7 @@ class KubeNode:
         (self.cgroups / "cgroup.controllers").touch()
         self.pods = self.cgroups / "kubepods"
         self.kubelet = Kubelet(folder / "kubelet")
-        self.api = ApiDouble(folder)
+        self.api = make_api(folder)
         self.api.put(f"/api/v1/nodes/{NODE}", {"metadata": {"name": NODE, "uid": "node-uid"}})
         self.daemon: subprocess.Popen[bytes] | None = None
         self.plugin: subprocess.Popen[bytes] | None = None
@@ -229,9 +229,9 @@ class KubeNode:
 
 
 @contextlib.contextmanager
-def node_in(folder: Path) -> Iterator[KubeNode]:
+def node_in(folder: Path, make_api: Callable[[Path], ApiDouble] = ApiDouble) -> Iterator[KubeNode]:
     """KubeNode.refresh() starts its parts."""
-    node = KubeNode(folder)
+    node = KubeNode(folder, make_api)
     try:
         yield node
     finally:

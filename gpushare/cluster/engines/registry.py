@@ -20,10 +20,11 @@ __all__ = ["ENGINES", "QUEUE_ENGINES", "cannot", "make", "make_queue_engine"]
 ENGINES = {
     "memory": "gpushare.cluster.engines.paced",
     "local": "gpushare.cluster.engines.local.runner",
+    "kubernetes": "gpushare.cluster.engines.kubernetes.engine",
     "slurm": "gpushare.cluster.engines.slurm.engine",
 }
 """Name -> module."""
-QUEUE_ENGINES = frozenset({"slurm"})
+QUEUE_ENGINES = frozenset({"kubernetes", "slurm"})
 """Those with a queue of their own."""
 
 

@@ -1,0 +1,329 @@
+"""The cluster as one look shows it: pods of ours with their claims and seats, jobs, nodes, what is in use. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.cluster.engines.kubernetes import mark as marks
+from gpushare.cluster.engines.kubernetes import request, seen
+from gpushare.cluster.engines.kubernetes.allocation import for_pod, parts
+from gpushare.cluster.engines.kubernetes.fitting import Wants
+from gpushare.cluster.engines.kubernetes.mark import Mark
+from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing, key_of, of_pod
+from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
+from gpushare.cluster.engines.kubernetes.seats import Line, Seat, Seats, Sitter, group_size, lineage
+from gpushare.cluster.engines.kubernetes.seen import Kept, Phase, is_over, phase_of, seconds
+from gpushare.cluster.engines.seam import SeenJob, SeenTask
+from gpushare.cluster.model import Job, Tasks
+from gpushare.errors import UsageError
+
+__all__ = ["Board", "Listed", "Member"]
+
+HOLD = "gpushare.dev/hold"
+"""Annotation: "true" while its user does not want it to start. Scheduling gates say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the API server has."""
+
+    pods: Mapping[Key, Thing]
+    claims: Mapping[Key, Thing]
+    classes: Mapping[Key, Thing]
+    nodes: Mapping[Key, Thing]
+    slices: Mapping[Key, Thing]
+
+
+@dataclass(slots=True)
+class Member:
+    """A pod of ours."""
+
+    pod: Thing
+    claims: tuple[Thing, ...]
+    mark: Mark
+    asked: Asked | None
+    wrong: str
+    """Why it can never start as it is; "": nothing is wrong. None of `asked` and no word: its claims are not made."""
+    size: int = 1
+    lost: bool = False
+    """Its node is."""
+    ended: bool = False
+    """It was seen to have ended by itself."""
+    line: Line | None = field(init=False)
+    created: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.line = lineage(self.pod)
+        self.created = seconds(self.pod["metadata"].get("creationTimestamp")) or 0.0
+
+    @property
+    def leaves(self) -> bool:
+        """Another pod is to take its seat."""
+        phase = (self.pod.get("status") or {}).get("phase")
+        if phase == "Failed" and self.line is not None and self.line[0] == "group":
+            return True
+        if self.ended or phase == "Succeeded":
+            return False
+        return self.lost or bool(self.pod["metadata"].get("deletionTimestamp"))
+
+    @property
+    def over(self) -> bool:
+        return is_over(self.pod) and not self.leaves
+
+    @property
+    def sitter(self) -> Sitter:
+        return Sitter(
+            self.uid, self.line, self.size, self.created, self.title, self.mark, leaves=self.leaves, over=self.over
+        )
+
+    @property
+    def uid(self) -> str:
+        return str(self.pod["metadata"]["uid"])
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.pod)
+
+    @property
+    def title(self) -> str:
+        return "/".join(self.key)
+
+    @property
+    def bound(self) -> str:
+        """Its node; "": it has none."""
+        return str(self.pod["spec"].get("nodeName") or "")
+
+    @property
+    def holds(self) -> bool:
+        return any(for_pod(claim, self.uid) for claim in self.claims)
+
+    @property
+    def phase(self) -> Phase | None:
+        return phase_of(self.pod, self.mark, holds=self.holds)
+
+    @property
+    def held(self) -> bool:
+        return bool(self.pod["spec"].get("schedulingGates")) or of_pod(self.pod, "annotations", HOLD) == "true"
+
+    @property
+    def told(self) -> str:
+        """Why it waits, as its users are told."""
+        for one in (self.pod.get("status") or {}).get("conditions") or ():
+            if one["type"] == "PodScheduled" and one["status"] == "False":
+                return str(one.get("message", ""))
+        return ""
+
+
+@dataclass(slots=True)
+class KnownJob:
+    seat: Seat
+    """Of one of its pods, or one that is free."""
+    members: list[Member] = field(default_factory=list)
+    free: bool = False
+    """One of its seats has no pod."""
+
+    def at(self, task: int, seats: Mapping[str, Seat]) -> list[Member]:
+        """Pods of that seat, the newest last."""
+        found = [one for one in self.members if seats[one.uid].task == task]
+        return sorted(found, key=lambda one: (one.created, one.title))
+
+
+class Board:
+    """Kept from look to look, so that what has not changed is not read again."""
+
+    def __init__(self, scheduler: str) -> None:
+        self._scheduler = scheduler
+        self._read: dict[str, tuple[tuple[object, ...], Member]] = {}
+        self._made: dict[str, Job] = {}
+        """The last job of each id, for those whose pods are gone."""
+        self.seats = Seats()
+        self.members: dict[str, Member] = {}
+        """By uid: those that have a seat, wait for one, or are wrong."""
+        self.jobs: dict[str, KnownJob] = {}
+        self.nodes: dict[str, Kept] = {}
+        self.foreign: Counter[tuple[str, int]] = Counter()
+        self.used: Counter[tuple[str, int]] = Counter()
+        """Bytes of each GPU that our tasks hold."""
+        self.newest = 0
+        """Of all terms in marks."""
+
+    # ---- looking ---------------------------------------------------------------------------------------
+
+    def look(self, listed: Listed, now: float) -> None:
+        """`now`: seconds that only go forward."""
+        self._look_at_pods(listed)
+        wanted = {one.asked.wants for one in self.members.values() if one.asked is not None}
+        self._look_at_nodes(listed, wanted)
+        for one in self.members.values():
+            one.lost = bool(one.bound) and self._is_lost(one.bound) and not is_over(one.pod)
+            one.ended = one.ended or one.over
+        self.seats.look((one.sitter for one in self.members.values() if not one.wrong), now)
+        self.jobs = {}
+        for one in self.members.values():
+            seat = self.seats.taken.get(one.uid)
+            if seat is not None and not one.wrong:
+                self.jobs.setdefault(seat.job, KnownJob(seat)).members.append(one)
+        for seat in self.seats.free:
+            self.jobs.setdefault(seat.job, KnownJob(seat)).free = True
+        self._count(listed)
+        self._made = {id: made for id, made in self._made.items() if id in self.jobs}
+
+    def _look_at_pods(self, listed: Listed) -> None:
+        found: dict[str, Member] = {}
+        kinds = {name: one for (_, name), one in listed.classes.items()}
+        for pod in listed.pods.values():
+            if pod["spec"].get("schedulerName") != self._scheduler:
+                continue
+            marked = bool(of_pod(pod, "annotations", MARK))
+            if not marked and (pod["spec"].get("nodeName") or is_over(pod)):
+                continue  # somebody else has started it, or nobody will
+            member = self._member(pod, listed.claims, kinds)
+            found[member.uid] = member
+            self.newest = max(self.newest, member.mark.token[0])
+        self.members = found
+        self._read = {uid: one for uid, one in self._read.items() if uid in found}
+
+    def _member(self, pod: Thing, claims: Mapping[Key, Thing], classes: Mapping[str, Thing]) -> Member:
+        uid = pod["metadata"]["uid"]
+        theirs = tuple(claims[key] for key in claims_of(pod) or () if key in claims)
+        seen_by = (pod, *theirs, *classes.values())
+        known = self._read.get(uid)
+        if known is not None and len(known[0]) == len(seen_by) and all(map(_is, known[0], seen_by)):
+            return known[1]
+        mark = marks.read(of_pod(pod, "annotations", MARK))
+        asked, wrong, size = None, "", 1
+        try:
+            asked, size = request.read(pod, claims, classes), group_size(pod)
+            if not mark.node:
+                _check_free(theirs)
+        except UsageError as error:
+            wrong = f"{error.message} ({error.hint})" if error.hint else error.message
+        ended = known is not None and known[1].ended
+        member = Member(pod, theirs, mark, asked, "" if mark.node else wrong, size, ended=ended)
+        self._read[uid] = seen_by, member
+        return member
+
+    def _look_at_nodes(self, listed: Listed, wanted: set[Wants]) -> None:
+        devices = seen.gpus_of(listed.slices.values())
+        self.nodes = {}
+        for (_, name), node in listed.nodes.items():
+            kept = seen.node_of(node, devices[name], wanted) if name in devices else None
+            if kept is not None:
+                self.nodes[name] = kept
+
+    def _is_lost(self, name: str) -> bool:
+        return name not in self.nodes or self.nodes[name].state == "lost"
+
+    def _count(self, listed: Listed) -> None:
+        """What our tasks hold, and what claims have that are not theirs."""
+        self.used = Counter()
+        ours: set[Key] = set()
+        for one in self.members.values():
+            if self.task_of(one) is not None and one.phase in ("starting", "running", "stopping"):
+                self.used.update({(one.mark.node, gpu): one.mark.amount for gpu in one.mark.gpus})
+                ours |= {key_of(claim) for claim in one.claims}
+        theirs = [part for key, claim in listed.claims.items() if key not in ours for part in parts(claim)]
+        self.foreign = seen.used(theirs, self.nodes)
+
+    # ---- what it means ---------------------------------------------------------------------------------
+
+    def seen_jobs(self) -> Iterator[SeenJob]:
+        for id, known in self.jobs.items():
+            job = self._job(id, known)
+            if job is not None:
+                yield self._seen(job, known)
+
+    def _seen(self, job: Job, known: KnownJob) -> SeenJob:
+        members = known.members
+        tasks = tuple(task for one in members if (task := self.task_of(one)) is not None)
+        over = [one for one in members if one.over]
+        ended = bool(members) and len({self.seats.taken[one.uid].task for one in over}) >= known.seat.size
+        starts = [time for one in members if (time := seconds((one.pod.get("status") or {}).get("startTime")))]
+        waiting = [one for one in members if one.phase is None and not one.leaves]
+        namespace = job.name.partition("/")[0]
+        seats = [known.seat, *(self.seats.taken[one.uid] for one in members)]
+        return SeenJob(
+            job=job,
+            submitted=min(seat.since for seat in seats),
+            attempt=max([*(seat.attempt for seat in seats), *(one.mark.attempt for one in members)]),
+            evictions=max(seat.evictions for seat in seats),
+            rung=max((one.mark.rung for one in members), default=0),
+            held=any(one.held for one in waiting) or (not tasks and len(waiting) < known.seat.size and not ended),
+            tasks=tasks,
+            ended=ended and not any(task.holds for task in tasks),
+            note=next((one.told for one in waiting if one.told), ""),
+            user=namespace,
+            account=namespace,
+            started=min(starts, default=None) if any(task.phase == "running" for task in tasks) else None,
+        )
+
+    def _job(self, id: str, known: KnownJob) -> Job | None:
+        """As its first pod asks for it. None: its claims are not made yet."""
+        asking = [one for one in known.members if one.asked is not None]
+        if not asking:
+            return self._made.get(id)
+        first = min(asking, key=lambda one: (one.created, one.title))
+        asked = first.asked
+        assert asked is not None
+        tasks = asked.tasks
+        made = Job(
+            id=id,
+            queue=of_pod(first.pod, "labels", QUEUE),
+            tasks=(Tasks(known.seat.size, gpus=tasks.gpus, memory=tasks.memory, limit=tasks.limit),),
+            priority=asked.priority,
+            preemptible=asked.preemptible,
+            min_runtime=asked.min_runtime,
+            selector=asked.selector,
+            name=first.title,
+            checkpoint_every=asked.checkpoint_every,
+        )
+        self._made[id] = made
+        return made
+
+    def task_of(self, member: Member) -> SeenTask | None:
+        """What exists of it. What was bound to a node that is lost does not run."""
+        phase, mark, seat = member.phase, member.mark, self.seats.taken.get(member.uid)
+        if phase is None or seat is None or (member.bound and self._is_lost(member.bound)):
+            return None
+        if phase == "done" and member.leaves:
+            return None
+        failed = phase == "failed"
+        return SeenTask(
+            attempt=mark.attempt,
+            group=0,
+            task=seat.task,
+            node=mark.node,
+            gpus=mark.gpus,
+            amount=mark.amount,
+            phase=phase,
+            why=mark.failed if failed else "",
+            node_to_blame=failed and mark.blame,
+            exit=exit_of(member.pod) if phase == "done" else None,
+        )
+
+
+def exit_of(pod: Thing) -> int | None:
+    """The worst exit status of its containers; a signal as a negative number."""
+    found = []
+    for one in (pod.get("status") or {}).get("containerStatuses") or ():
+        ended = (one.get("state") or {}).get("terminated")
+        if ended:
+            found.append(-ended["signal"] if ended.get("signal") else int(ended.get("exitCode", 0)))
+    return max(found, key=abs, default=None)
+
+
+def _check_free(claims: Sequence[Thing]) -> None:
+    """Raises UsageError where a claim is in use already."""
+    for one in claims:
+        if (one.get("status") or {}).get("allocation"):
+            title = "/".join(key_of(one))
+            raise UsageError(
+                f"claim {title} is allocated already, for another pod",
+                hint="give each pod a claim of its own, by a ResourceClaimTemplate",
+            )
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other

@@ -1,0 +1,356 @@
+"""An Engine (seam.py) over the API server of Kubernetes: pods of `schedulerName: gpushare` wait, and are started.
+
+A start is three writes: the pod's mark (mark.py) says where it is to run, its claims get exactly these GPUs, and the
+pod is bound to the node. The mark comes first and is the only record: a service that starts again goes on from there.
+The node's plugin then makes a budget of each claim (gpushare/kubernetes/).
+
+An eviction is one of the API server's: budgets of disruption are obeyed, and the pod is gone for good. The pod that its
+owner makes instead takes its seat (seats.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import gpushare_installation
+from gpushare.cluster.engines.kubernetes.board import Board, Listed, Member
+from gpushare.cluster.engines.kubernetes.mark import Mark
+from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.kubernetes.settings import Settings
+from gpushare.cluster.engines.runner import Context
+from gpushare.cluster.engines.seam import (
+    Accepted,
+    Answer,
+    Busy,
+    Deposed,
+    Evict,
+    Gone,
+    Observed,
+    Refused,
+    Start,
+    Token,
+    Unanswered,
+)
+from gpushare.cluster.model import Place
+from gpushare.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpushare.cluster.engines.kubernetes.api import Api
+
+__all__ = ["CANNOT", "Kubernetes", "make"]
+
+CANNOT = {
+    "resize": "Kubernetes cannot change what a claim has",
+}
+
+log = logging.getLogger(__name__)
+
+POD_GONE = "the pod of that attempt is gone"
+USUAL_RETRY = 60.0
+"""Seconds until an eviction is tried again that the API server refuses without a time."""
+MOST_NOTES = 50
+"""Of annotate() in one round: each takes two requests."""
+
+
+def make(context: Context) -> Kubernetes:
+    """Raises UsageError for settings that make no sense, and where the extra is not installed."""
+    settings = Settings.read(context.settings)
+    try:
+        from gpushare.cluster.engines.kubernetes.api import Api
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{error.name} is not installed", hint=gpushare_installation.install_extra("kubernetes")
+        ) from None
+    woken = threading.Event()
+    return Kubernetes(Api(settings, woken.set), settings, woken)
+
+
+class Kubernetes:
+    hints: Mapping[str, str] = {
+        "submit": "kubectl apply -f FILE, with schedulerName: gpushare in the pod",
+        "cancel": "kubectl delete pod NAME, or what owns the pod",
+        "hold": "kubectl annotate pod NAME gpushare.dev/hold=true",
+        "release": "kubectl annotate pod NAME gpushare.dev/hold-",
+        "cordon": "kubectl cordon {node}",
+        "drain": "kubectl drain {node} --ignore-daemonsets",
+        "uncordon": "kubectl uncordon {node}",
+    }
+
+    def __init__(
+        self, api: Api, settings: Settings, woken: threading.Event, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`woken` is set by `api` when something has changed. `clock`: seconds that only go forward."""
+        self._api = api
+        self._woken = woken
+        self._clock = clock
+        self._board = Board(settings.scheduler)
+        self._classes: Mapping[str, Thing] = {}
+        self._notes = 0
+        self._leadership = api.leadership(clock)
+
+    def close(self) -> None:
+        """Another service may lead at once."""
+        self.wake()
+        self._leadership.release()
+        self._api.close()
+
+    # ---- the leader ------------------------------------------------------------------------------------
+
+    def lead(self, holder: str, seconds: float) -> int | None:
+        return self._leadership.lead(holder, seconds, self._board.newest)
+
+    def _check_term(self, token: Token) -> None:
+        newest = max(self._board.newest, self._leadership.newest)
+        if newest > token[0]:
+            raise Deposed(f"term {token[0]} is over: another service began term {newest}")
+
+    @property
+    def _leads(self) -> bool:
+        return bool(self._leadership.term) and self._leadership.term >= self._board.newest
+
+    # ---- looking ---------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Observed:
+        self._look()
+        self._notes = 0
+        if self._leads:
+            for member in list(self._board.members.values()):
+                self._tend(member)
+        board = self._board
+        nodes = tuple(kept.seen(board.foreign) for kept in board.nodes.values())
+        return Observed(nodes, tuple(board.seen_jobs()))
+
+    def glance(self, uids: Collection[str]) -> Observed:  # noqa: ARG002  what has not changed costs nothing
+        return self.snapshot()
+
+    def watch(self, seconds: float) -> None:
+        self._woken.wait(seconds)
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def _look(self) -> None:
+        listed: Listed = self._api.listed()
+        self._classes = {name: one for (_, name), one in listed.classes.items()}
+        self._board.look(listed, self._clock())
+
+    def _tend(self, member: Member) -> None:
+        """Finish what was begun: a start of which only the mark is there, and the end of one that was not bound."""
+        phase = member.phase
+        try:
+            if member.wrong or member.uid in self._board.seats.short:
+                self._tell(member, member.wrong or self._incomplete(member))
+            elif phase == "starting" and not member.bound:
+                self._go_on(member)
+            elif phase == "stopping" and not member.bound:
+                self._api.write.free(member)
+        except (*self._api.FAILURES, Deposed, Unanswered) as error:
+            log.warning("pod %s: %s", member.title, error or type(error).__name__)
+
+    def _go_on(self, member: Member) -> None:
+        refused = self._finish(member)
+        if refused is not None:
+            self._fail(member, refused)
+
+    def _incomplete(self, member: Member) -> str:
+        there, size = self._board.seats.short[member.uid]
+        return f"its pod group has {there} of {size} pods"
+
+    # ---- start -----------------------------------------------------------------------------------------
+
+    def start(self, command: Start, token: Token) -> Answer:
+        self._check_term(token)
+        if command.uid not in self._board.jobs:
+            self._look()  # it may be new
+        if command.uid not in self._board.jobs:
+            return Gone()
+        due: list[tuple[Member, Place]] = []
+        for place in command.places:
+            answer = self._startable(command, place, token, due)
+            if answer is not None:
+                return answer
+        refusal = self._unfit(due)
+        if refusal is not None:
+            return refusal
+        return self._start(command, token, due) if due else Accepted()
+
+    def _startable(self, command: Start, place: Place, token: Token, due: list[tuple[Member, Place]]) -> Answer | None:
+        """None: its pod is in `due`, or nothing is to be done about it."""
+        board = self._board
+        members = board.jobs[command.uid].at(place.task, board.seats.taken)
+        for one in members:
+            task = board.task_of(one)
+            if task is None or task.phase == "failed":
+                continue
+            if token <= one.mark.token:
+                return Accepted()
+            if command.attempt < one.mark.attempt:
+                return Refused("a later attempt is known")
+            if task.phase == "done":
+                return Gone()
+            if command.attempt != one.mark.attempt or task.phase == "stopping":
+                return Busy()
+            if (task.node, task.gpus) != (place.node, place.gpus):
+                return Refused("it runs elsewhere")
+            return None if task.amount == place.amount else Refused(CANNOT["resize"])
+        fresh = [one for one in members if one.phase in (None, "failed") and not one.leaves and not one.bound]
+        if not fresh or fresh[-1].asked is None:
+            free = [seat for seat in board.seats.free if (seat.job, seat.task) == (command.uid, place.task)]
+            over = any(command.attempt <= seat.attempt for seat in free)
+            return Refused(POD_GONE) if over else Busy()  # its owner has not made it yet
+        member = fresh[-1]
+        seat = board.seats.taken[member.uid]
+        if token <= max(seat.token, member.mark.token):
+            return Accepted()
+        if command.attempt < seat.attempt:
+            return Refused("a later attempt is known")
+        if command.attempt == seat.attempt and not member.mark.attempt:
+            return Refused(POD_GONE)
+        due.append((member, place))
+        return None
+
+    def _unfit(self, due: Sequence[tuple[Member, Place]]) -> Refused | None:
+        board = self._board
+        more = board.used + board.foreign
+        for _, place in due:
+            kept = board.nodes.get(place.node)
+            if kept is None or kept.state == "lost" or any(gpu not in kept.devices for gpu in place.gpus):
+                return Refused(f"there is no GPU {place.gpus} on {place.node}", place.node)
+            for gpu in place.gpus:
+                more[place.node, gpu] += place.amount
+                if more[place.node, gpu] > kept.node.memory:
+                    return Refused("it does not fit beside what runs there", place.node)
+        return None
+
+    def _start(self, command: Start, token: Token, due: Sequence[tuple[Member, Place]]) -> Answer:
+        """All marks, then all claims, then all bindings: what a pod of a group lacks is known before one is bound."""
+        members: list[Member] = []
+        for member, place in due:
+            seat = self._board.seats.taken[member.uid]
+            mark = Mark(
+                job=command.uid,
+                task=place.task,
+                attempt=command.attempt,
+                node=place.node,
+                gpus=place.gpus,
+                amount=place.amount,
+                token=token,
+                rung=command.rung,
+                evictions=seat.evictions,
+                since=seat.since,
+            )
+            try:
+                self._api.write.mark(member, mark)
+            except self._api.GONE:
+                return self._undo(members, Gone())
+            members.append(member)
+            self._board.used.update({(place.node, gpu): place.amount for gpu in place.gpus})
+        for step in (self._allocate, self._bind):
+            for member in members:
+                refused = step(member)
+                if refused is not None:
+                    return self._undo(members, refused)
+        return Accepted()
+
+    def _undo(self, members: Sequence[Member], answer: Answer) -> Answer:
+        """What is bound stays, and is evicted by the loop."""
+        why = answer if isinstance(answer, Refused) else Refused("a pod of it is gone")
+        for member in members:
+            if not member.bound:
+                with contextlib.suppress(*self._api.FAILURES):
+                    self._fail(member, why)
+        return answer
+
+    def _fail(self, member: Member, why: Refused) -> None:
+        self._api.write.mark(member, replace(member.mark, failed=why.why, blame=why.node is not None))
+        self._api.write.free(member)
+        self._board.used.subtract({(member.mark.node, gpu): member.mark.amount for gpu in member.mark.gpus})
+
+    def _finish(self, member: Member) -> Refused | None:
+        return self._allocate(member) or self._bind(member)
+
+    def _allocate(self, member: Member) -> Refused | None:
+        kept = self._board.nodes.get(member.mark.node)
+        if kept is None or any(gpu not in kept.devices for gpu in member.mark.gpus):
+            return Refused(f"there is no GPU {member.mark.gpus} on {member.mark.node}", member.mark.node)
+        if member.asked is None:
+            return Refused("one of its claims is gone")
+        try:
+            self._api.write.allocate(member, self._classes, [kept.devices[gpu] for gpu in member.mark.gpus])
+        except self._api.FAILURES as error:
+            return Refused(str(error) or "one of its claims is gone")
+        return None
+
+    def _bind(self, member: Member) -> Refused | None:
+        try:
+            self._api.write.bind(member)
+        except self._api.FAILURES as error:
+            return Refused(str(error) or "it is gone")
+        return None
+
+    # ---- stop ------------------------------------------------------------------------------------------
+
+    def evict(self, command: Evict, token: Token) -> Answer:
+        self._check_term(token)
+        known = self._board.jobs.get(command.uid)
+        answers: list[Answer] = []
+        for _, task in command.tasks if known is not None else ():
+            members = known.at(task, self._board.seats.taken) if known is not None else []
+            answers += [self._evict(one, command, token) for one in members]
+        refused = [one for one in answers if isinstance(one, Refused)]
+        if refused:
+            return refused[0]
+        return Accepted() if any(isinstance(one, Accepted) for one in answers) else Gone()
+
+    def _evict(self, member: Member, command: Evict, token: Token) -> Answer:
+        mark, phase = member.mark, member.phase
+        if phase is None or mark.attempt != command.attempt:
+            return Gone()
+        if token <= mark.token or phase == "done":
+            return Accepted()
+        write, leaves = self._api.write, bool(member.pod["metadata"].get("deletionTimestamp"))
+        stopped = replace(mark, stop=True, failed="", token=token, evictions=mark.evictions + (not leaves))
+        try:
+            if not member.bound:
+                write.mark(member, replace(stopped, evictions=mark.evictions + (phase == "starting")))
+                write.free(member)
+            else:
+                write.evict(member, self._grace(member, command))
+                if not leaves:
+                    self._board.seats.evicted(member.uid, token)
+                write.mark(member, stopped)
+        except self._api.GONE:
+            return Accepted() if member.bound else Gone()
+        except self._api.REFUSAL as error:
+            return Refused(str(error), retry_after=error.retry_after or USUAL_RETRY)
+        return Accepted()
+
+    def _grace(self, member: Member, command: Evict) -> float:
+        """Seconds: what its claim says, else the pod; never more than the allocator gives."""
+        said = member.asked.grace if member.asked is not None else None
+        usual = float(member.pod["spec"].get("terminationGracePeriodSeconds") or command.grace)
+        return min(command.grace, usual if said is None else said)
+
+    # ---- words -----------------------------------------------------------------------------------------
+
+    def annotate(self, uid: str, text: str, token: Token) -> None:
+        self._check_term(token)
+        known = self._board.jobs.get(uid)
+        for member in known.members if known is not None and text else ():
+            if not member.bound and not member.leaves:
+                with contextlib.suppress(*self._api.FAILURES):
+                    self._tell(member, text)
+
+    def _tell(self, member: Member, text: str) -> None:
+        """Only what its users have not been told yet."""
+        text = text[: self._api.LONGEST]
+        if member.told != text and self._notes < MOST_NOTES:
+            self._notes += 1
+            self._api.write.tell(member, text)

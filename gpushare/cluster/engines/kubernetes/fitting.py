@@ -1,0 +1,108 @@
+"""Which nodes a pod may run on, by its node affinity and by taints. Pure.
+
+The allocator knows labels of nodes, and that a job needs some. So what a pod says is one more label, made of its words,
+and the nodes that it fits have that label. It follows when a node changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.cluster.engines.kubernetes.names import Thing
+
+__all__ = ["LOST", "Wants", "fits", "of"]
+
+LABEL = "what its pod says of nodes"
+"""How the label begins where the allocator says that no node has it."""
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+KEEPS_OUT = ("NoSchedule", "NoExecute")
+OF_STATE = "node.kubernetes.io/"
+"""Taints of nodes that are closed or do not answer: the engine shows these by themselves."""
+LOST = "node.kubernetes.io/out-of-service"
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a pod says about nodes."""
+
+    text: str
+
+    @property
+    def label(self) -> tuple[str, str]:
+        """Of nodes that it fits."""
+        return f"{LABEL} {hashlib.sha256(self.text.encode()).hexdigest()[:8]}", ""
+
+    @property
+    def terms(self) -> Sequence[Mapping[str, Any]] | None:
+        """None: it has no affinity."""
+        said: Sequence[Mapping[str, Any]] | None = json.loads(self.text)[0]
+        return said
+
+    @property
+    def tolerations(self) -> Sequence[Mapping[str, Any]]:
+        said: Sequence[Mapping[str, Any]] = json.loads(self.text)[1]
+        return said
+
+
+def of(pod: Thing) -> Wants:
+    spec = pod["spec"]
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    terms = None if not required else required.get("nodeSelectorTerms") or []
+    tolerations = [one for one in spec.get("tolerations") or () if not str(one.get("key", "")).startswith(OF_STATE)]
+    return Wants(json.dumps([terms, tolerations], sort_keys=True))
+
+
+def fits(node: Thing, wants: Wants) -> bool:
+    taints = (node.get("spec") or {}).get("taints") or ()
+    for taint in taints:
+        if taint.get("effect") not in KEEPS_OUT or str(taint.get("key", "")).startswith(OF_STATE):
+            continue
+        if not any(_tolerates(one, taint) for one in wants.tolerations):
+            return False
+    terms = wants.terms
+    return terms is None or any(_matches(node, term) for term in terms)
+
+
+def _tolerates(toleration: Thing, taint: Thing) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    return toleration.get("key") == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def _matches(node: Thing, term: Thing) -> bool:
+    """A term without a word matches nothing."""
+    labels: Mapping[str, str] = node["metadata"].get("labels") or {}
+    fields = {"metadata.name": node["metadata"]["name"]}
+    said = [(one, labels) for one in term.get("matchExpressions") or ()]
+    said += [(one, fields) for one in term.get("matchFields") or ()]
+    return bool(said) and all(_holds(one, values) for one, values in said)
+
+
+def _holds(one: Thing, values: Mapping[str, str]) -> bool:
+    test = OPERATORS.get(one.get("operator", ""))
+    return test is not None and test(values.get(one.get("key", "")), one.get("values") or ())
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.removeprefix("-").isdecimal() else None
+
+
+def _compare(value: str | None, words: Iterable[str], sign: int) -> bool:
+    number, bound = _number(value), _number(next(iter(words), None))
+    return number is not None and bound is not None and sign * number > sign * bound
+
+
+OPERATORS: Mapping[str, Callable[[str | None, Iterable[str]], bool]] = {
+    "In": lambda value, words: value is not None and value in words,
+    "NotIn": lambda value, words: value is None or value not in words,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, words: _compare(value, words, 1),
+    "Lt": lambda value, words: _compare(value, words, -1),
+}

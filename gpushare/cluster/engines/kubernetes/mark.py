@@ -1,0 +1,58 @@
+"""What the engine keeps in a pod's own record: an annotation that says where the pod is to run, and in which attempt.
+
+    gpushare.dev/start: '{"job": "6f1c...", "attempt": 1, "node": "n2", "gpus": [1], "amount": 8589934592, ...}'
+
+There is no other place for it, so a service that starts again finds everything. Only the engine writes it: the policy
+in deploy/kubernetes refuses it to others.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Mark", "read"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    job: str = ""
+    """The job that it is a task of; "": none was decided."""
+    task: int = 0
+    attempt: int = 0
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+    amount: int = 0
+    """Bytes of each of these GPUs."""
+    token: tuple[int, int] = (0, 0)
+    """The newest command that was obeyed."""
+    rung: int = 0
+    stop: bool = False
+    """That start is over."""
+    failed: str = ""
+    """Why it did not start there."""
+    blame: bool = False
+    """The node is to blame for that."""
+    evictions: int = 0
+    since: float = 0.0
+    """When the job was submitted (seconds since 1970), if that was before this pod: it takes the place of another."""
+
+    def text(self) -> str:
+        kept = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({name: value for name, value in kept.items() if value != getattr(_EMPTY, name)})
+
+
+_EMPTY = Mark()
+
+
+def read(text: str) -> Mark:
+    """Of what is none, one that says nothing."""
+    try:
+        said: dict[str, Any] = json.loads(text or "{}")
+        known = {name: type(getattr(_EMPTY, name))(value) for name, value in said.items() if name in Mark.__slots__}
+        mark = Mark(**known)
+        (_, _), _ = mark.token, tuple(map(int, (*mark.token, *mark.gpus)))
+    except (TypeError, ValueError, AttributeError):
+        return _EMPTY
+    return mark

@@ -1,0 +1,69 @@
+"""Paths of the API server, and names that pods have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "CHECKPOINT",
+    "CLAIM",
+    "CLAIMS",
+    "CLASSES",
+    "EVENTS",
+    "GROUP",
+    "LEASES",
+    "MARK",
+    "NODES",
+    "POD",
+    "PODS",
+    "PREEMPTIBLE",
+    "QUEUE",
+    "SCHEDULER",
+    "SIZE",
+    "SLICES",
+    "Key",
+    "Thing",
+    "key_of",
+    "of_pod",
+]
+
+Thing = Mapping[str, Any]
+"""An object of the API server."""
+Key = tuple[str, str]
+"""Its namespace ("" if it has none) and name."""
+
+PODS = "/api/v1/pods"
+POD = "/api/v1/namespaces/{}/pods/{}"
+EVENTS = "/api/v1/namespaces/{}/events"
+NODES = "/api/v1/nodes"
+CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
+CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+
+SCHEDULER = "gpushare"
+"""`schedulerName` of pods that this engine starts."""
+MARK = "gpushare.dev/start"
+"""Annotation: what was decided about the pod (mark.py). Only the engine writes it."""
+QUEUE = "gpushare.dev/queue"
+"""Label: whose share it uses. Without it the queue is called as its namespace."""
+GROUP = "gpushare.dev/pod-group"
+"""Label: pods of one namespace that start together."""
+SIZE = "gpushare.dev/pod-group-size"
+"""Annotation of such pods: how many they are."""
+PREEMPTIBLE = "gpushare.dev/preemptible"
+"""Annotation: "false" for pods that are not evicted, and start only within their queue's quota."""
+CHECKPOINT = "gpushare.dev/checkpoint-every"
+"""Annotation: time between checkpoints, as in 10m. An eviction loses the work since the last."""
+
+
+def key_of(thing: Thing) -> Key:
+    meta = thing["metadata"]
+    return meta.get("namespace", ""), meta["name"]
+
+
+def of_pod(pod: Thing, what: str, name: str) -> str:
+    """One of its labels or annotations; "" if it has none."""
+    return str((pod["metadata"].get(what) or {}).get(name, ""))

@@ -1,0 +1,249 @@
+"""What the engine writes: marks of pods, allocations of claims, bindings, evictions, words for users.
+
+Each write names the version of the object that it was decided on. Where the API server has a later one (409), the
+object is read again and looked at again. What is answered is in the caches at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpushare.cluster.engines.kubernetes import mark as marks
+from gpushare.cluster.engines.kubernetes.allocation import Device, allocation, for_pod, reserved, results
+from gpushare.cluster.engines.kubernetes.board import Member
+from gpushare.cluster.engines.kubernetes.cache import Watched
+from gpushare.cluster.engines.kubernetes.mark import Mark
+from gpushare.cluster.engines.kubernetes.names import CLAIM, EVENTS, MARK, POD, Thing, key_of, of_pod
+from gpushare.cluster.engines.seam import Deposed, Unanswered
+from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.kubernetes.server import JSON, MERGE, STRATEGIC, Answer, Server
+
+__all__ = ["LONGEST", "Conflict", "Gone", "Refusal", "Writer"]
+
+TRIES = 4
+CONFLICT, TOO_MANY = 409, 429
+AGAIN = 10.0
+"""Seconds until an eviction that was refused is asked for again, where the API server does not say when."""
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""With it a claim that is allocated is not deleted while its pod is there."""
+LONGEST = 1024
+"""Characters of a message."""
+SOURCE = "gpushare"
+
+
+class Refusal(Exception):
+    """The API server does not do it."""
+
+    def __init__(self, why: str, retry_after: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after
+
+
+class Conflict(Exception):
+    """The object has changed meanwhile."""
+
+
+class Gone(Exception):
+    """There is no such object any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Each method may raise Unanswered, Refusal and Gone."""
+
+    server: Server
+    pods: Watched
+    claims: Watched
+
+    # ---- pods ------------------------------------------------------------------------------------------
+
+    def mark(self, member: Member, mark: Mark) -> None:
+        """Raises Deposed where another service has decided about the pod meanwhile."""
+        for _ in range(TRIES):
+            meta = member.pod["metadata"]
+            said = {"resourceVersion": meta["resourceVersion"], "annotations": {MARK: mark.text()}}
+            try:
+                member.pod = self._ask("PATCH", POD.format(*member.key), {"metadata": said}, MERGE)
+            except Conflict:
+                self._read_again(member)
+                continue
+            member.mark = mark
+            self.pods.put(member.pod)
+            return
+        raise Unanswered(f"pod {member.title} changes all the time")
+
+    def _read_again(self, member: Member) -> None:
+        """Raises Deposed, and Gone if it is another pod by now."""
+        found = self._ask("GET", POD.format(*member.key))
+        if found["metadata"]["uid"] != member.uid:
+            raise Gone
+        if marks.read(of_pod(found, "annotations", MARK)) != member.mark:
+            raise Deposed(f"another service has decided about pod {member.title}")
+        member.pod = found
+        self.pods.put(found)
+
+    def bind(self, member: Member) -> None:
+        """To the node of its mark."""
+        for _ in range(TRIES):
+            if member.bound:
+                break
+            meta = member.pod["metadata"]
+            body = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion")},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": member.mark.node},
+            }
+            try:
+                self._ask("POST", f"{POD.format(*member.key)}/binding", body)
+            except Conflict:
+                self._read_again(member)
+                continue
+            member.pod = {**member.pod, "spec": {**member.pod["spec"], "nodeName": member.mark.node}}
+            self.pods.put(dict(member.pod))
+        if member.bound != member.mark.node:
+            raise Refusal(f"it is bound to {member.bound or 'no node'}, not to {member.mark.node}")
+
+    def evict(self, member: Member, grace: float) -> None:
+        """By the eviction API, which may refuse it: Refusal with the time to ask again. `grace`: seconds, at least 1,
+        so that the kubelet says when nothing of it runs."""
+        options = {"gracePeriodSeconds": max(1, math.ceil(grace)), "preconditions": {"uid": member.uid}}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": member.key[1], "namespace": member.key[0]},
+            "deleteOptions": options,
+        }
+        try:
+            self._ask("POST", f"{POD.format(*member.key)}/eviction", body)
+        except Conflict:
+            raise Gone from None  # another pod has its name by now
+        meta = {**member.pod["metadata"], "deletionTimestamp": _now()}
+        member.pod = {**member.pod, "metadata": meta}
+        self.pods.put(dict(member.pod))
+
+    # ---- claims ----------------------------------------------------------------------------------------
+
+    def allocate(self, member: Member, classes: Mapping[str, Thing], devices: Sequence[Device]) -> None:
+        """Its claims get these GPUs, in their order. Nothing where they have them already."""
+        assert member.asked is not None
+        left = list(devices)
+        for place, (_, count) in enumerate(member.asked.claims):
+            mine, left = left[:count], left[count:]
+            self._allocate(member, place, classes, mine)
+
+    def _allocate(self, member: Member, place: int, classes: Mapping[str, Thing], devices: Sequence[Device]) -> None:
+        names = [device.name for device in devices]
+        for _ in range(TRIES):
+            claim = member.claims[place]
+            title = "/".join(key_of(claim))
+            if (claim.get("status") or {}).get("allocation"):
+                if for_pod(claim, member.uid) and [one["device"] for one in results(claim)] == names:
+                    return
+                raise Refusal(f"claim {title} was allocated for another pod meanwhile")
+            try:
+                claim = self._protect(member, place)
+                made = allocation(claim, classes, member.mark.node, devices, member.mark.amount)
+                pod = {"resource": "pods", "name": member.key[1], "uid": member.uid}
+                self._claim_status(member, place, {"allocation": made, "reservedFor": [pod]})
+            except Conflict:
+                found = self._ask("GET", CLAIM.format(*key_of(claim)))
+                self._keep(member, place, found)
+                continue
+            return
+        raise Unanswered(f"claim {title} changes all the time")
+
+    def _protect(self, member: Member, place: int) -> Thing:
+        claim = member.claims[place]
+        there = list(claim["metadata"].get("finalizers") or ())
+        if FINALIZER not in there:
+            said = {"resourceVersion": claim["metadata"]["resourceVersion"], "finalizers": [*there, FINALIZER]}
+            found = self._ask("PATCH", CLAIM.format(*key_of(claim)), {"metadata": said}, MERGE)
+            self._keep(member, place, found)
+        return member.claims[place]
+
+    def free(self, member: Member) -> None:
+        """Claims that were allocated for a pod that was not bound are as before."""
+        for place in range(len(member.claims)):
+            for _ in range(TRIES):
+                claim = member.claims[place]
+                if not for_pod(claim, member.uid) or len(reserved(claim)) > 1:
+                    break
+                try:
+                    self._claim_status(member, place, {"allocation": None, "reservedFor": None})
+                except Conflict:
+                    self._keep(member, place, self._ask("GET", CLAIM.format(*key_of(claim))))
+
+    def _claim_status(self, member: Member, place: int, status: dict[str, Any]) -> None:
+        claim = member.claims[place]
+        said = {"metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]}, "status": status}
+        self._keep(member, place, self._ask("PATCH", f"{CLAIM.format(*key_of(claim))}/status", said, MERGE))
+
+    def _keep(self, member: Member, place: int, found: dict[str, Any]) -> None:
+        if found["metadata"]["uid"] != member.claims[place]["metadata"]["uid"]:
+            raise Refusal(f"claim {'/'.join(key_of(found))} is another one now")
+        member.claims = (*member.claims[:place], found, *member.claims[place + 1 :])
+        self.claims.put(found)
+
+    # ---- words -----------------------------------------------------------------------------------------
+
+    def tell(self, member: Member, text: str) -> None:
+        """Why it waits: a condition of the pod, and an event. At most LONGEST characters."""
+        now = _now()
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}
+        said = {"status": {"conditions": [{**condition, "lastTransitionTime": now}]}}
+        try:
+            member.pod = self._ask("PATCH", f"{POD.format(*member.key)}/status", said, STRATEGIC)
+            self.pods.put(member.pod)
+            self._event(member, text, now)
+        except Conflict:
+            return
+
+    def _event(self, member: Member, text: str, now: str) -> None:
+        namespace, name = member.key
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": namespace,
+                "name": name,
+                "uid": member.uid,
+            },
+            "reason": "Waiting",
+            "message": text,
+            "type": "Normal",
+            "source": {"component": SOURCE},
+            "reportingComponent": SOURCE,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._ask("POST", EVENTS.format(namespace), body)
+
+    # ---- all of these ----------------------------------------------------------------------------------
+
+    def _ask(self, method: str, path: str, body: object = None, kind: str = JSON) -> dict[str, Any]:
+        try:
+            return self.server.ask(method, path, body, kind)
+        except NoSuchJob:
+            raise Gone(path) from None
+        except Answer as error:
+            if error.status == CONFLICT:
+                raise Conflict from None
+            if error.status >= 500:
+                raise Unanswered(str(error)) from None
+            late = error.retry_after if error.retry_after is not None else AGAIN
+            raise Refusal(error.message, late if error.status == TOO_MANY else None) from None
+        except GpushareError as error:
+            raise Unanswered(str(error)) from None
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,177 @@
+"""The API server as the scheduler follows it: lists, watches, what is forgotten, what is away; and who leads."""
+
+from __future__ import annotations
+
+import pytest
+from kube_cluster import PODS, KubeCluster, Program
+from scheduler_stage import Ruled, Scheduler
+
+from gpushare.cluster.engines.kubernetes import cache
+from gpushare.cluster.engines.seam import Deposed, Unanswered
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = KubeCluster(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ruled(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "MOST", 0.05)
+    made = Ruled(cluster, tmp_path)
+    yield made
+    made.close()
+
+
+def listed(cluster, path: str = "/api/v1/pods") -> int:
+    return sum(one == ("GET", path) for one in cluster.api.requests)
+
+
+def test_a_collection_is_listed_once_in_pages_and_then_watched(cluster, monkeypatch):
+    monkeypatch.setattr(cache, "PAGE", 3)
+    uids = [cluster.submit(f"p{number}") for number in range(7)]
+    scheduler = Scheduler(cluster)
+    try:
+        assert {one.job.id for one in scheduler.engine.snapshot().jobs} == set(uids)
+        assert listed(cluster) == 3
+        uids.append(cluster.submit("later"))
+        scheduler.settle()
+        cluster.api.remove(f"{PODS}/p0")
+        scheduler.settle()
+        assert {one.job.id for one in scheduler.engine.snapshot().jobs} == set(uids[1:])
+        assert listed(cluster) == 3
+    finally:
+        scheduler.close()
+
+
+def test_a_version_that_is_forgotten_is_listed_again(cluster, ruled):
+    kept = cluster.submit("kept")
+    ruled.settle()
+    cluster.api.stop()
+    gone = cluster.submit("gone")
+    cluster.api.remove(f"{PODS}/gone")
+    cluster.api.forget()
+    later = cluster.submit("later")
+    cluster.api.start()
+    ruled.settle()
+    seen = {one.job.id for one in ruled.engine.snapshot().jobs}
+    assert kept in seen and later in seen and gone not in seen
+    assert listed(cluster) >= 2
+
+
+def test_watches_that_end_go_on_where_they_were(cluster, ruled):
+    before = listed(cluster)
+    for number in range(3):
+        cluster.api.stop()
+        cluster.api.start()
+        uid = cluster.submit(f"p{number}")
+        ruled.settle()
+        assert ruled.job(uid) is not None
+    assert listed(cluster) == before, "nothing was forgotten, so nothing is listed again"
+
+
+def test_nothing_is_lost_while_the_api_server_is_away_for_a_minute(cluster, ruled):
+    runs = [cluster.submit(f"runs{number}", Program(requeue=False), memory=None, queue="a") for number in range(4)]
+    waits = cluster.submit("waits", memory=None, queue="b")
+    ruled.go(lambda: sum(cluster.programs[f"runs{number}"].began for number in range(4)) >= 2)
+    began = {name: program.began for name, program in cluster.programs.items()}
+    cluster.api.stop()
+    with pytest.raises(Unanswered):
+        for _ in range(1000):  # it sees that at once, or when it asks who leads
+            cluster.now += 1.0
+            ruled.engine.lead("the test", 15.0)
+            ruled.engine.snapshot()
+    for _ in range(60):
+        ruled.round()
+    meanwhile = cluster.submit("meanwhile", memory="1Gi", queue="b")
+    cluster.api.start()
+    ruled.settle()
+    ruled.go(lambda: ruled.job(meanwhile) and ruled.job(waits))
+    assert {ruled.job(uid).job.id for uid in runs if ruled.job(uid)} <= set(runs)
+    ruled.go(lambda: cluster.programs["waits"].began == 1)
+    for name, count in began.items():
+        assert cluster.programs[name].began >= count
+    assert all(program.began <= 1 for program in cluster.programs.values()), "nothing was started twice"
+
+
+def test_what_was_answered_is_seen_at_once_and_not_undone_by_older_news(cluster, ruled):
+    uid = cluster.submit("train", memory=None, queue="a")
+    ruled.settle()
+    ruled.engine.snapshot()
+    assert ruled.start(uid, amount=80 * 2**30)
+    (task,) = ruled.job(uid).tasks
+    assert task.phase == "starting"
+    pods = ruled.api.watched["/api/v1/pods"]
+    old = {"metadata": {**cluster.pod("train")["metadata"], "resourceVersion": "1"}, "spec": {"schedulerName": "other"}}
+    pods.put(old)
+    assert ruled.job(uid).tasks, "an older version counts for nothing"
+    gone = {"metadata": {"namespace": "team-a", "name": "old", "uid": "x", "resourceVersion": "1"}, "spec": {}}
+    pods.put(gone)
+    assert pods.get(("team-a", "old")) is None, "what was deleted meanwhile stays so"
+
+
+# ---- who leads -----------------------------------------------------------------------------------------
+
+
+def test_one_leads_and_another_takes_over_when_it_falls_silent_or_says_so(cluster):
+    first, second = Scheduler(cluster), Scheduler(cluster)
+    try:
+        assert first.engine.lead("one", 10.0) == 1 and second.engine.lead("two", 10.0) is None
+        cluster.now += 8.0
+        assert first.engine.lead("one", 10.0) == 1 and second.engine.lead("two", 10.0) is None
+        cluster.now += 14.0
+        assert second.engine.lead("two", 10.0) is None, "it has seen the lease change 14 s ago, and that lasts 15"
+        cluster.now += 2.0
+        assert second.engine.lead("two", 10.0) == 2
+        assert first.engine.lead("one", 10.0) is None
+        with pytest.raises(Deposed):
+            first.start("nobody", token=(1, 5))
+        second.engine.close()
+        assert first.engine.lead("one", 10.0) == 3, "at once"
+    finally:
+        first.close()
+
+
+def test_a_restarted_service_leads_at_once_in_a_new_term(cluster):
+    first = Scheduler(cluster)
+    assert first.engine.lead("one", 10.0) == 1
+    second = Scheduler(cluster)
+    try:
+        assert second.engine.lead("one", 10.0) == 2
+        assert first.engine.lead("one", 10.0) == 1, "it has asked a moment ago"
+        cluster.now += 6.0
+        assert first.engine.lead("one", 10.0) == 3, "one of the two has the cluster's file, and is alone"
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_lease_that_is_changed_at_the_same_moment_is_the_others(cluster):
+    scheduler = Scheduler(cluster)
+    try:
+        assert scheduler.engine.lead("one", 10.0) == 1
+        cluster.now += 6.0
+        cluster.api.refuses = lambda method, path, _: (409, {"message": "x"}) if method == "PUT" else None
+        assert scheduler.engine.lead("one", 10.0) is None
+    finally:
+        cluster.api.refuses = lambda *_: None
+        scheduler.close()
+
+
+def test_the_term_is_above_that_of_all_marks(cluster):
+    first = Scheduler(cluster)
+    uid = cluster.submit("train")
+    try:
+        assert first.start(uid, token=(first.engine.lead("one", 10.0), 1))
+    finally:
+        first.close()
+    (lease,) = [path for path in cluster.api.objects if "/leases/" in path]
+    cluster.api.remove(lease)
+    second = Scheduler(cluster)
+    try:
+        second.engine.snapshot()
+        assert second.engine.lead("two", 10.0) == 2
+    finally:
+        second.close()
