@@ -322,7 +322,10 @@ def job_facts(now: Round) -> Iterator[list[Event]]:
             if not any(task.holds for task in known.tasks):
                 yield [JobEnded(uid)]
         else:
-            yield from ([event] for event in _attempt(view, known, now.ready))
+            for event in _attempt(view, known, now.ready):
+                all_lost = isinstance(event, TasksLost) and len(event.tasks) == len(view.places)
+                # Else it would have GPUs again at once, for a start that cannot be.
+                yield [event, JobHeld(uid, BY_ITS_USER)] if all_lost and known.held else [event]
             if known.held and view.state == "pending" and not view.held:
                 yield [JobHeld(uid, BY_ITS_USER)]
             elif not known.held and view.held and view.reason.data.get("why") == BY_ITS_USER:

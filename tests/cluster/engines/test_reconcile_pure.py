@@ -208,6 +208,7 @@ def running(*more) -> Allocator:
         (seen(task(phase="stopping")), [], []),
         (seen(task()), [Started("j", 1)], []),
         (seen(), [Started("j", 1)], [TasksLost("j", 1, ((0, 0),))]),
+        (seen(held=True), [Started("j", 1)], [TasksLost("j", 1, ((0, 0),)), JobHeld("j", "by its user")]),
         (seen(task(phase="failed", why="x")), [], [StartFailed("j", 1, ((0, 0),), None, "x")]),
         (seen(task(phase="failed", node_to_blame=True)), [], [StartFailed("j", 1, ((0, 0),), "n1", "")]),
         (seen(task(phase="failed")), [Started("j", 1)], [TasksLost("j", 1, ((0, 0),))]),
