@@ -85,6 +85,19 @@ def test_a_step_has_the_mean_and_the_most():
     assert point == Point(A, START, Amounts((5 * 2 + 12 + 4 * 6) * 1000 // 10_000, 4, 14, (8 + 4 * 2) // 10), 12)
 
 
+def test_a_step_that_is_not_over_is_known_so_far():
+    steps = Steps(10, START)
+    steps.take(A, START, amounts(2))
+    steps.take(A, START + 2000, amounts(5))
+    for _ in range(2):  # to ask changes nothing
+        assert list(steps.so_far(START + 3000)) == [Point(A, START, Amounts(3, 4, 14, 0), 5)]
+    (point,) = steps.finish(START + 10_000)
+    assert point.amounts.usage == (2 * 2 + 8 * 5) // 10
+    assert list(steps.so_far(START + 12_000)) == [Point(A, START + 10_000, amounts(5), 5)], "it is not the mean before"
+    list(steps.finish(START + 20_000))
+    assert list(steps.so_far(START + 22_000)) == [], "the point before holds"
+
+
 def test_what_holds_is_written_once_more_and_then_no_more():
     steps = Steps(10, START)
     steps.take(A, START + 5000, amounts(6))
@@ -198,6 +211,22 @@ def test_a_range_begins_with_what_held_before_it(path):
     assert read(file, 150, 160, job="'; drop table point") == {}
     assert read(file, 0, 200, level=1)[A][0] == (0, 1)
     assert read(file, 500, 600) == {}, "nothing was written for so long: nothing is known"
+    file.close()
+
+
+def test_a_young_job_is_in_a_long_range(path):
+    file = File(path, START)
+    second(file, 0, {A: amounts(1)})
+    second(file, 3, {B: amounts(2)})
+    second(file, 4, {})
+    for level in (1, 2, 3):
+        assert read(file, -8 * 3600, 4, level=level) == {A: [(0, 1)], B: [(0, 2)]}
+    assert read(file, -8 * 3600, 4, level=1, job="b") == {B: [(0, 2)]}
+    assert read(file, -8 * 3600, -1, level=1) == {}
+    for number in range(5, 15):
+        second(file, number, {A: amounts(9)} if number == 12 else {})
+    assert read(file, 0, 15, level=1) == {A: [(0, 1), (10, (2 * 1 + 2 * 9) // 4)], B: [(0, 2), (10, 2)]}
+    assert read(file, 1000, 1100, level=1) == {}, "nothing was written for so long: nothing is known"
     file.close()
 
 

@@ -51,7 +51,7 @@ class File:
         self._ids: dict[SeriesKey, int] = {}
         self._steps = [Steps(level.step, now) for level in LEVELS[1:]]
         self._living: dict[SeriesKey, Amounts] = {}
-        self._framed = now
+        self._framed = self._written = now
         self._take_up(now)
         self.prune(now)
 
@@ -124,6 +124,7 @@ class File:
     def write(self, time: int, changed: Mapping[SeriesKey, Amounts | None], who: Mapping[SeriesKey, Who]) -> None:
         """Write the changes at `time`. None: the series ends. `who`: of the new series."""
         self.begin()
+        self._written = time
         for key, one in who.items():
             if key not in self._ids:
                 self._ids[key] = self._id(key, one, time)
@@ -238,6 +239,10 @@ class File:
             if own and own[-1].time <= since and time <= since:
                 own.clear()
             own.append(one)
+        for one in self._steps[level - 1].so_far(self._written) if level else ():
+            id = self._ids[one.series]
+            if id in keys and since - FRAME * step <= one.time < until:
+                points.setdefault(id, []).append(one)
         return list(_within(points, keys, since)), cut
 
 

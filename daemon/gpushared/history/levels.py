@@ -10,7 +10,7 @@ Times are whole milliseconds since 1970, amounts are bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpushare.api import OUTSIDE, TOTAL
@@ -187,6 +187,15 @@ class Steps:
             self._begun = end
             if not self._sums:
                 self._begun = max(self._begun, now // self._step * self._step)
+
+    def so_far(self, now: int) -> Iterator[Point]:
+        """The points of the step that is not over, of what is known by `now`. They change until it is."""
+        for series, found in self._sums.items():
+            if found.changed:
+                known = replace(found)
+                known.advance(now)
+                if known.known:
+                    yield self._point(series, known)
 
     def _point(self, series: SeriesKey, found: _Sum) -> Point:
         if not found.known:
