@@ -31,6 +31,11 @@ PYTHONPATH = f"{ROOT}:{ROOT / 'daemon'}"
 SIM = "gpus=2,memory=4Gi"
 WITHIN = 30.0
 """Seconds: a loaded machine is slow."""
+OVER = (
+    "mkdir -p /run/.over/{0}/up /run/.over/{0}/work; "
+    "mount -t overlay none -o lowerdir=/{0},upperdir=/run/.over/{0}/up,workdir=/run/.over/{0}/work /{0}"
+)
+"""What a container makes in that folder is not made on this machine: the points where files are mounted, too."""
 PREPARED = {"driver": "gpushare.dev", "type": "DRAPlugin"}
 
 
@@ -217,6 +222,10 @@ class KubeNode:
         (device,) = content["devices"]
         edits = device["containerEdits"]
         steps = ["set -e", f"echo $$ > {self.pod(f'p-{uid}')}/cgroup.procs", "mount -t tmpfs none /run"]
+        absent = [
+            Path(mount["containerPath"]) for mount in edits["mounts"] if not Path(mount["containerPath"]).exists()
+        ]
+        steps += [OVER.format(top) for top in sorted({path.parts[1] for path in absent} - {"run"})]
         for mount in edits["mounts"]:
             host, inside = mount["hostPath"], mount["containerPath"]
             make = f"mkdir -p {inside}" if Path(host).is_dir() else f"mkdir -p {Path(inside).parent}; touch {inside}"
