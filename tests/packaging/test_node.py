@@ -20,11 +20,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TREE = os.environ.get("GPUSHARE_TEST_DEBIAN", "")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-DROP_IN = """\
+GPUS = "GPUSHARE_SIM=gpus=2,memory=4Gi,pool=/var/lib/gpushare-pool/pool"
+DROP_IN = f"""\
 [Service]
 ExecStart=
 ExecStart=/opt/gpushare/bin/gpushared --system --driver sim
-Environment=GPUSHARE_SIM=gpus=2,memory=4Gi,pool=/var/lib/gpushare-pool/pool
+Environment={GPUS}
 StateDirectory=gpushare-pool
 """
 CHECKS = """\
@@ -50,6 +51,16 @@ until test "$(systemctl show gpushared -p MainPID --value)" != $pid && gpushare 
 systemctl restart gpushared
 gpushare ps -o json | grep "$job" && echo "the same job"
 gpushare set steady --limit 2Gi
+
+printf '[dashboard]\\nport = 9837\\n' > /etc/gpushare/gpushared.toml
+systemctl restart gpushared
+until url=$(gpushare dashboard --admin); do sleep 0.2; done
+python3 -c "import urllib.request; print('the page', urllib.request.urlopen('http://127.0.0.1:9837/').status)"
+pid=$(systemctl show gpushared -p MainPID --value)
+page=$(cat /proc/$pid/task/$pid/children)
+echo "of the page: $(grep -E '^Cap(Prm|Eff|Amb):' /proc/$((page))/status | tr -s '\\t\\n' ' ')"
+systemctl stop gpushared
+test ! -e /proc/$((page)) && echo "the page has ended"
 journalctl -b -u gpushared --no-pager
 echo "all done"
 """
@@ -105,7 +116,7 @@ def test_the_instructions_work_on_a_fresh_debian(debian: Path) -> None:
     drop_in = debian / "etc/systemd/system/gpushared.service.d/sim.conf"
     drop_in.parent.mkdir()
     drop_in.write_text(DROP_IN)
-    (debian / "check.sh").write_text(f"exec > /result 2>&1\nset -x\n{start}\n{CHECKS}")
+    (debian / "check.sh").write_text(f"exec > /result 2>&1\nset -x\nexport {GPUS}\n{start}\n{CHECKS}")
     check = debian / "etc/systemd/system/check.service"
     check.write_text("[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/bin/sh /check.sh\n")
     check.write_text(check.read_text() + "ExecStopPost=/bin/systemctl poweroff --force\nTimeoutStartSec=120\n")
@@ -121,5 +132,7 @@ def test_the_instructions_work_on_a_fresh_debian(debian: Path) -> None:
     assert "CapEff:\t0000000000000020" in said and "CapBnd:\t0000000000000020" in said, "CAP_KILL alone"
     assert "limit: 1.0 GiB; at most 512.0 MiB" in re.sub(r"limit +1", "limit: 1", said), said
     assert "/etc/gpushare/gpushared.toml:1 is not TOML" in said
+    assert "the page 200" in said and "the page has ended" in said
+    assert "of the page: " + " ".join(f"Cap{kind}: {0:016x}" for kind in ("Prm", "Eff", "Amb")) in said, said
     assert "the same job" in said and "→ 2.0 GiB" in said
     assert "Reload failed" not in said and "Traceback" not in said
