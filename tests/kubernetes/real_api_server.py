@@ -23,8 +23,15 @@ from gpushare.kubernetes.server import Access, Answer, Server
 HERE = Path(__file__).parent
 DEPLOY = HERE.parents[1] / "deploy" / "kubernetes"
 PLUGIN = "system:serviceaccount:gpushare:gpushare-dra"
+SCHEDULER = "system:serviceaccount:gpushare:gpushare-scheduler"
 GROUPS = "system:serviceaccounts,system:serviceaccounts:gpushare,system:authenticated"
 WITHIN = 60.0
+KINDS = {
+    "DeviceClass": "deviceclasses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+NAMESPACED = ("serviceaccounts", "daemonsets", "deployments", "configmaps", "roles", "rolebindings")
 
 
 def binary(name: str) -> str | None:
@@ -42,22 +49,28 @@ def missing() -> str:
 
 
 class RealApiServer:
-    """One server. `kubeconfig` is the administrator's, `plugins` is that of gpushare-dra, with the rights that
-    deploy/kubernetes gives it."""
+    """One server. `kubeconfig` is the administrator's, `plugins` is that of gpushare-dra and `schedulers` that of the
+    scheduler, with the rights that deploy/kubernetes gives them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ports = free_ports(3)
         self.kubeconfig = folder / "admin"
         self.plugins = folder / "plugin"
+        self.schedulers = folder / "scheduler"
         self.own = True
         """It serves resource.k8s.io/v1 itself."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.url = f"https://127.0.0.1:{self.ports[0]}"
         subprocess.run(["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True)
         tokens = ["admin,admin,admin,system:masters", f'plugin,{PLUGIN},plugin,"{GROUPS}"']
+        tokens.append(f'scheduler,{SCHEDULER},scheduler,"{GROUPS}"')
         (folder / "tokens").write_text("\n".join(tokens) + "\n")
-        for path, token in ((self.kubeconfig, "admin"), (self.plugins, "plugin")):
+        for path, token in (
+            (self.kubeconfig, "admin"),
+            (self.plugins, "plugin"),
+            (self.schedulers, "scheduler"),
+        ):
             path.write_text(json.dumps(self._config(token)))
         self._start(
             "etcd",
@@ -66,7 +79,11 @@ class RealApiServer:
             *("--listen-peer-urls", self._etcd(2), "--initial-advertise-peer-urls", self._etcd(2)),
             *("--initial-cluster", f"default={self._etcd(2)}"),
         )
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
 
     @property
     def server(self) -> Server:
@@ -123,18 +140,27 @@ class RealApiServer:
                 server.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", one)
             self._until(lambda: server.ask("GET", "/apis/resource.k8s.io/v1/resourceslices"))
 
-    def deploy(self) -> None:
-        """What deploy/kubernetes has, as `kubectl apply -k` makes it of it."""
-        (kustomization,) = yaml.safe_load_all((DEPLOY / "kustomization.yaml").read_text())
+    def deploy(self, part: str = ".") -> None:
+        """What a folder of deploy/kubernetes has, as `kubectl apply -k` makes it of it. A server that is too old for
+        policies of admission does without."""
+        folder = DEPLOY / part
+        (kustomization,) = yaml.safe_load_all((folder / "kustomization.yaml").read_text())
         for name in kustomization["resources"]:
-            for one in yaml.safe_load_all((DEPLOY / name).read_text()):
+            for one in yaml.safe_load_all((folder / name).read_text()):
                 group, _, version = one["apiVersion"].rpartition("/")
                 base = f"/apis/{group}/{version}" if group else f"/api/{version}"
-                kind = {"DeviceClass": "deviceclasses"}.get(one["kind"], f"{one['kind'].lower()}s")
-                inside = (
-                    f"/namespaces/{kustomization['namespace']}" if kind in ("serviceaccounts", "daemonsets") else ""
-                )
+                kind = KINDS.get(one["kind"], f"{one['kind'].lower()}s")
+                if group == "admissionregistration.k8s.io" and not self._serves(f"{base}/{kind}"):
+                    continue
+                inside = f"/namespaces/{kustomization['namespace']}" if kind in NAMESPACED else ""
                 self._until(lambda path=f"{base}{inside}/{kind}", one=one: self._put(path, one))
+
+    def _serves(self, path: str) -> bool:
+        try:
+            self.server.ask("GET", path)
+        except NoSuchJob:
+            return False
+        return True
 
     def _put(self, path: str, one: dict[str, Any]) -> dict[str, Any]:
         return self.server.apply(f"{path}/{one['metadata']['name']}", one)

@@ -40,7 +40,7 @@ class Scheduler:
     def settle(self) -> None:
         deadline = time.monotonic() + WITHIN
         for path, one in self.api.watched.items():
-            while one.seen < self.cluster.api.newest(path) or one.objects(0)[1]:
+            while not one.absent and (one.seen < self.cluster.api.newest(path) or one.objects(0)[1]):
                 assert time.monotonic() < deadline, f"{path}: {one.objects(0)[1]}"
                 self.woken.wait(0.005)
                 self.woken.clear()

@@ -28,7 +28,7 @@ def objects(name: str) -> list[dict]:
 
 
 def test_the_claim_of_the_page_is_read():
-    block, _ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)  # the second is a pod with a queue
+    block, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)  # the others are about queues
     template, pod = yaml.safe_load_all(block)
     devices = template["spec"]["spec"]["devices"]
     (request,) = devices["requests"]
@@ -45,7 +45,7 @@ def test_the_claim_of_the_page_is_read():
 
 
 def test_the_page_has_a_row_for_each_field():
-    assert re.findall(r"^\| `(\w+)` \|", PAGE.partition("## What users see")[0], re.MULTILINE) == [
+    assert re.findall(r"^\| `(\w+)` \|", PAGE.partition("## Queues")[0], re.MULTILINE) == [
         *("limit", "grace", "onReclaim", "priority", "minRunTime", "lend", "visible"),
     ]
     assert {"limit", "grace", "onReclaim", "priority", "minRunTime", "lend", "visible"} == set(FIELDS)

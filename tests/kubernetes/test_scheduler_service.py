@@ -15,6 +15,7 @@ import yaml
 from kube_cluster import KubeCluster, Program
 
 from gpushare.cluster.client import ClusterClient
+from gpushare.cluster.engines.kubernetes.names import QUEUES
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.errors import DaemonUnreachable, UsageError
 
@@ -117,10 +118,11 @@ def test_it_may_do_what_it_does_and_nothing_else(service):
         return (409, {"message": "the object has been modified"}) if found else None
 
     cluster.api.refuses = refuses
+    cluster.api.put(f"{QUEUES}/team-a", {"metadata": {"name": "team-a"}, "spec": {"quota": 4}})
     cluster.submit("runs", Program(), memory=None, count=2)
     service.until(lambda: cluster.programs["runs"].began)
     cluster.submit("never", memory=None, count=3)
-    service.until(lambda: cluster.api.of("events"))
+    service.until(lambda: cluster.api.of("events") and cluster.api.objects[f"{QUEUES}/team-a"].get("status"))
     assert "nodeName" not in cluster.pod("never")["spec"]
     service.kill(signal.SIGTERM)
     asked = {(verb_of(method, path), resource(path)) for method, path in cluster.api.requests}

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from gpushare.cluster.model import Job, Node, Place
+from gpushare.cluster.model import Job, Node, Place, Queue
 
 __all__ = [
     "Accepted",
@@ -32,8 +32,10 @@ __all__ = [
     "Engine",
     "Evict",
     "Gone",
+    "KeepsQueues",
     "Observed",
     "QueueEngine",
+    "QueueTold",
     "Refused",
     "SeenJob",
     "SeenNode",
@@ -224,4 +226,31 @@ class QueueEngine(Engine, Protocol):
 
     def close(self) -> None:
         """The service ends. What runs goes on."""
+        ...
+
+
+class QueueTold(NamedTuple):
+    """What is said of a queue to those who look at it in the engine."""
+
+    held: int
+    """Micro-GPUs that its jobs hold."""
+    share: int
+    """Micro-GPUs that it may hold now."""
+    waiting: int
+    """Jobs."""
+    running: int
+    wrong: str = ""
+    """Why what its administrator says of it does not count; "": it does."""
+
+
+@runtime_checkable
+class KeepsQueues(Protocol):
+    """An engine in which administrators say what queues have, too. Each method may raise Unanswered."""
+
+    def queues(self) -> Mapping[str, Queue | str] | None:
+        """All; of one that makes no sense, why. None: this cluster keeps no queues."""
+        ...
+
+    def tell_queues(self, told: Mapping[str, QueueTold]) -> None:
+        """Asked of the leader alone."""
         ...

@@ -17,6 +17,7 @@ from gpushare.cluster.engines.seam import (
     Answer,
     Deposed,
     Evict,
+    KeepsQueues,
     Observed,
     QueueEngine,
     SeenJob,
@@ -34,6 +35,7 @@ from gpushare.cluster.model import (
 from gpushare.cluster.service.book import Entry
 from gpushare.cluster.service.common import Caller, Common, ambiguous, no_such_job
 from gpushare.cluster.service.driver import Driver, Options
+from gpushare.cluster.service.queue_source import QueueSource
 from gpushare.cluster.service.shown import Shown, live_job
 from gpushare.cluster.store import Store
 from gpushare.errors import NoSuchJob, UsageError
@@ -100,13 +102,20 @@ class QueueRounds(Driver):
         holder = f"{socket.gethostname()}:{store.path}"  # of which one service at most has the file
         settings = Settings(grace=options.grace)
         self.loop = Loop(store, self.seen, clock, holder=holder, settings=settings, tell=self._tell)
+        self.source: QueueSource | None = None
+        if isinstance(engine, KeepsQueues):
+            self.source = QueueSource(engine, store, lambda name: options.own_queue(name).queue)
         self.leads: bool | None = None
         """Whether this service acts; None: nobody knows yet."""
 
     def round(self) -> None:
         self.wanted, trouble = False, ""
         try:
+            if self.source is not None:
+                self.source.follow(self.append)
             leads = self.loop.step()
+            if self.source is not None and leads:
+                self.source.tell(self.clock())
             self.wanted = bool(self.loop.notes.events)
         except Unanswered as error:
             log.warning("this round was not finished: %s", error)

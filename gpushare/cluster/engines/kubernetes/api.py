@@ -10,7 +10,7 @@ from typing import Any
 from gpushare.cluster.engines.kubernetes.board import Listed
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.lease import Leadership
-from gpushare.cluster.engines.kubernetes.names import CLAIMS, CLASSES, NODES, PODS, SLICES, Thing
+from gpushare.cluster.engines.kubernetes.names import CLAIMS, CLASSES, NODES, PODS, QUEUES, SLICES, Key, Thing
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.kubernetes.writes import LONGEST, Conflict, Gone, Refusal, Writer
 from gpushare.cluster.engines.seam import Unanswered
@@ -35,9 +35,10 @@ class Api:
         """Raises UsageError where there is no way to the API server."""
         self._settings = settings
         access = Access.of_kubeconfig(Path(settings.kubeconfig)) if settings.kubeconfig else Access.of_pod()
-        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 2)
+        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 3)
         self._kept = {path: _keeps(path, settings.scheduler) for path in PATHS}
         self.watched = {path: Watched(self.server, path, changed, keep=self._kept[path]) for path in PATHS}
+        self.watched[QUEUES] = Watched(self.server, QUEUES, changed, optional=True)
         self.write = Writer(self.server, self.watched[PODS], self.watched[CLAIMS])
 
     def leadership(self, clock: Callable[[], float]) -> Leadership:
@@ -46,12 +47,19 @@ class Api:
     def listed(self) -> Listed:
         """Raises Unanswered where one of the collections may not be as it is."""
         deadline, found = time.monotonic() + FIRST, []
-        for one in self.watched.values():
-            objects, trouble = one.objects(max(0.0, deadline - time.monotonic()))
+        for path in PATHS:
+            objects, trouble = self.watched[path].objects(max(0.0, deadline - time.monotonic()))
             if trouble:
                 raise Unanswered(trouble)
             found.append(objects)
         return Listed(*found)
+
+    def listed_queues(self) -> dict[Key, Thing] | None:
+        """None: the API server does not know the kind. Raises Unanswered."""
+        objects, trouble = self.watched[QUEUES].objects(FIRST)
+        if trouble:
+            raise Unanswered(trouble)
+        return None if self.watched[QUEUES].absent else objects
 
     def close(self) -> None:
         for one in self.watched.values():

@@ -69,6 +69,12 @@ class Watched:
         self._thread.start()
 
     @property
+    def absent(self) -> bool:
+        """The API server does not know the collection."""
+        with self._lock:
+            return not self._version and not self._trouble
+
+    @property
     def seen(self) -> int:
         """The version up to which everything was seen."""
         return int(self._version or 0)
@@ -76,7 +82,7 @@ class Watched:
     def objects(self, within: float) -> tuple[dict[Key, Thing], str]:
         """All, and what is wrong with that ("": nothing). Waits so many seconds for the first list."""
         with self._lock:
-            self._lock.wait_for(lambda: self._version or self._over.is_set(), within)
+            self._lock.wait_for(lambda: self._version or not self._trouble or self._over.is_set(), within)
             return dict(self._objects), self._trouble
 
     def get(self, key: Key) -> Thing | None:
@@ -129,6 +135,7 @@ class Watched:
             return MOST
         with self._lock:
             self._objects, self._version, self._trouble = {}, "", ""
+            self._lock.notify_all()
         return ABSENT
 
     def _list(self) -> None:

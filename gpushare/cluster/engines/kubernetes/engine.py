@@ -22,6 +22,7 @@ import gpushare_installation
 from gpushare.cluster.engines.kubernetes.board import Board, Listed, Member
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.kubernetes.queue_keeper import QueueKeeper
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.engines.seam import (
@@ -54,6 +55,8 @@ log = logging.getLogger(__name__)
 POD_GONE = "the pod of that attempt is gone"
 USUAL_RETRY = 60.0
 """Seconds until an eviction is tried again that the API server refuses without a time."""
+LOOK_EVERY = 5.0
+"""Seconds: whoever leads asks for that again before another may."""
 MOST_NOTES = 50
 """Of annotate() in one round: each takes two requests."""
 
@@ -71,7 +74,7 @@ def make(context: Context) -> Kubernetes:
     return Kubernetes(Api(settings, woken.set), settings, woken)
 
 
-class Kubernetes:
+class Kubernetes(QueueKeeper):
     hints: Mapping[str, str] = {
         "submit": "kubectl apply -f FILE, with schedulerName: gpushare in the pod",
         "cancel": "kubectl delete pod NAME, or what owns the pod",
@@ -130,7 +133,7 @@ class Kubernetes:
         return self.snapshot()
 
     def watch(self, seconds: float) -> None:
-        self._woken.wait(seconds)
+        self._woken.wait(min(seconds, LOOK_EVERY))
         self._woken.clear()
 
     def wake(self) -> None:

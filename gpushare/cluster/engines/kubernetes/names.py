@@ -19,6 +19,7 @@ __all__ = [
     "PODS",
     "PREEMPTIBLE",
     "QUEUE",
+    "QUEUES",
     "SCHEDULER",
     "SIZE",
     "SLICES",
@@ -41,6 +42,7 @@ CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+QUEUES = "/apis/gpushare.dev/v1/queues"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 
 SCHEDULER = "gpushare"

@@ -227,6 +227,10 @@ class Writer:
         }
         self._ask("POST", EVENTS.format(namespace), body)
 
+    def status(self, path: str, status: dict[str, Any], kept: Watched) -> None:
+        """Of any object."""
+        kept.put(self._ask("PATCH", f"{path}/status", {"status": status}, MERGE))
+
     # ---- all of these ----------------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: object = None, kind: str = JSON) -> dict[str, Any]:

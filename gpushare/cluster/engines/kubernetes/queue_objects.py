@@ -1,0 +1,68 @@
+"""Queues as objects of the API server: what an administrator says of each, and what it is told. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare.cluster import reading
+from gpushare.cluster.document import parse_line
+from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.seam import QueueTold
+from gpushare.cluster.model import Queue
+from gpushare.cluster.quantity import format_gpus
+from gpushare.errors import UsageError
+
+__all__ = ["ACCEPTED", "read", "status"]
+
+FIELDS = {
+    "parent": "parent",
+    "quota": "quota",
+    "limit": "limit",
+    "weight": "weight",
+    "priority": "priority",
+    "minRunTime": "min_runtime",
+}
+"""Of `spec`, and how reading.py calls them."""
+ACCEPTED = "Accepted"
+
+
+def read(thing: Thing) -> Queue | str:
+    """A text says what is wrong with it."""
+    name = thing["metadata"]["name"]
+    try:
+        spec = dict(thing.get("spec") or {})
+        unknown = sorted(set(spec) - set(FIELDS))
+        if unknown:
+            return f"spec has no field {unknown[0]!r}: there are {', '.join(FIELDS)}"
+        said = {FIELDS[key]: value for key, value in spec.items()}
+        ((queue, _),) = reading.said_of_queues(parse_line(json.dumps({"name": name, **said}), f"queue {name}", 0))
+    except UsageError as error:
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    except (TypeError, ValueError, AttributeError) as error:
+        return f"spec cannot be read: {error}"
+    return queue
+
+
+def status(thing: Thing, told: QueueTold, now: str) -> dict[str, Any] | None:
+    """What its status is to be. None: it is so already."""
+    found = thing.get("status") or {}
+    said: dict[str, Any] = {
+        "held": format_gpus(told.held),
+        "share": format_gpus(told.share),
+        "waiting": told.waiting,
+        "running": told.running,
+    }
+    condition = {
+        "type": ACCEPTED,
+        "status": "False" if told.wrong else "True",
+        "reason": "Refused" if told.wrong else "Taken",
+        "message": told.wrong,
+    }
+    known: Mapping[str, Any] = next((one for one in found.get("conditions") or () if one["type"] == ACCEPTED), {})
+    same = all(known.get(name, "") == value for name, value in condition.items())
+    if same and all(found.get(name) == value for name, value in said.items()):
+        return None
+    turned = known.get("lastTransitionTime") if known.get("status") == condition["status"] else None
+    return {**said, "conditions": [{**condition, "lastTransitionTime": turned or now}]}
