@@ -1,7 +1,7 @@
 """What a program can do when owners wait: give back borrowed memory, save its work, see how long they wait.
 
     @gpushare.on_pressure
-    def shrink(pressure):                # memory that this job has borrowed is wanted back
+    def shrink(pressure):                # memory that this job has borrowed, or only keeps while idle, is wanted
         return cache.drop(pressure.wanted)
 
     gpushare.checkpoint_signal(signal.SIGUSR1)   # for a framework that saves its work on that signal

@@ -32,6 +32,10 @@ MARKS = {
     "suspended": "warn",
     "not_suspended": "bad",
     "resumed": "good",
+    "hook_gave": "warn",
+    "hook_failed": "bad",
+    "awake": "good",
+    "idle_gave": "warn",
 }
 """What is marked in a job's chart, and its colour. As in web/src/job.tsx."""
 NEAR = 0.012

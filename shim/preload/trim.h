@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GS_TRIM_REASON "the owner of memory that this job has borrowed wants it back"
+#define GS_TRIM_REASON "memory that this job has borrowed, or does not use, is wanted for others"
 
 /* A trim begins, and is over at `until` (of gs_now_ms); and it ends: what was given back is told in the lines. */
 void gs_trim_begin(uint64_t until);

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from core.tale import spec, used
+from core.tale import siblings, spec, start, used
+from gpushared.core.events import BudgetChanged
 from gpushared.core.policy import MIB, Policy
 from property.world import World
 
@@ -31,3 +32,20 @@ def test_an_ask_has_its_turn_though_calls_of_its_job_are_answered_one_after_the_
     assert not used(world, other)
     world.wait(0.2)
     assert used(world, other) == 3 * GIB + GIB // 2, "it has waited for a second"
+
+
+def test_a_claim_keeps_its_place_when_the_priority_of_its_job_changes() -> None:
+    """Otherwise the next claim of the same job came before it and took its place in the request."""
+    world = World([16 * GIB], [0], Policy(chunk=0, overhead_guess=0))
+    world.note_limit = lambda limit: None  # type: ignore[method-assign]
+    borrower = start(world, "B", "none", "16Gi", on_reclaim=("kill",))
+    world.allocate(borrower, GPU, 15 * GIB)
+    first, second = siblings(world, "two", "8Gi", "16Gi")
+    world.programs[borrower].stubborn = True
+    world.allocate(first, GPU, 5 * GIB)
+    world.send(BudgetChanged(world.programs[first].job, priority=2))
+    world.allocate(second, GPU, 5 * GIB)
+    assert [one.process for one in world.refusals] == [second], "the second is above the request"
+    world.programs[borrower].stubborn = False
+    world.wait(3.0)
+    assert used(world, first) >= 5 * GIB

@@ -44,6 +44,13 @@ def test_a_gpu_that_ails_is_told_of_and_the_rest_is_not() -> None:
     assert said == ["gpushare: GPU 0 is sick\n  xid  79", "gpushare: GPU 0 is lost"]
 
 
+def test_a_job_that_steps_aside_because_it_is_idle_is_told_in_the_cell() -> None:
+    said: list[str] = []
+    text = "this job has not computed for 30m: 2.0 GiB that its programs only kept are lent to others now"
+    assert Watch(said.append)._news([notice(1, "idle", text), notice(2, "suspended", "by hand")]) is None
+    assert said == [f"gpushare: {text}"]
+
+
 def test_what_is_left_is_told_with_the_time_that_is_left() -> None:
     said: list[str] = []
     watch = Watch(said.append)

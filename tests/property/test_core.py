@@ -270,6 +270,16 @@ class Node(RuleBasedStateMachine):
             self.world.allocate(process, gpu, max(512, int(headroom * part) // 512 * 512))
 
     @precondition(lambda self: self._attached())
+    @rule(order=st.permutations(range(5)), pick=st.integers(0, 99), stays=st.sampled_from([0.3, 1.5, 6.0]))
+    def owner_comes_and_goes(self, order, pick, stays) -> None:
+        """What others give back for a claim, by their hooks or suspended, they have again after it."""
+        self.squeeze(order, 0.0, 0.0, pick, stays)
+        for process, gpu in self._attached():
+            if self._headroom(process, gpu) <= self.world.total[gpu] // 50:
+                self.world.free(process, gpu, self.world.programs[process].words[gpu].used)
+        self.world.wait(6.0)
+
+    @precondition(lambda self: self._attached())
     @rule(pick=st.integers(0, 99), share=st.floats(0, 1))
     def free(self, pick, share) -> None:
         process, gpu = self._pick(self._attached(), pick)

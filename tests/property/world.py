@@ -121,7 +121,9 @@ class Program:
     pinned: str = ""
     """It holds memory that cannot leave the GPU."""
     computes: bool = False
-    """NVML shows it compute, where it tells such things."""
+    """NVML shows it compute, where it tells such things,"""
+    computed_at: float = float("-inf")
+    """and when NVML has last shown that."""
     slow: bool = False
     """Its calls take what they were granted some time after the answer: the kernel runs others first."""
 
@@ -393,8 +395,8 @@ class World:
     def _check_idle(self, job: Job) -> None:
         """It is asked for memory without a claim: its policy says so, and it neither computes nor asks."""
         longest, mine = job.spec.idle_release, self._of(job.id)
-        assert longest is not None and self.now - max(job.since, job.restored_at) >= longest, "it is not idle for long"
-        assert not any(one.computes for one in mine), "it computes"
+        seen = max([job.since, job.restored_at, *(one.computed_at for one in mine)])
+        assert longest is not None and self.now - seen >= longest, "it is not idle for long"
         assert not any(self.programs[asked.program].job == job.id for asked in self.waiting.values()), "it waits"
         assert job.suspension is None and not job.reclaims, "it is asked by others"
 
@@ -435,7 +437,10 @@ class World:
         for pid, (_, where, amount) in self.unhooked.items():
             if where == gpu:
                 by_pid[pid] = by_pid.get(pid, 0) + amount
-        busy = frozenset(one.pid for one in self._on(gpu) if one.computes and not self.is_stopped(one.id))
+        computing = [one for one in self._on(gpu) if one.computes and not self.is_stopped(one.id)]
+        for one in computing:
+            one.computed_at = self.now
+        busy = frozenset(one.pid for one in computing)
         return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked, busy if self.shows_busy else None)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:

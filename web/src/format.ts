@@ -57,6 +57,7 @@ export function share(part: number): string {
 
 const STATES: Record<string, string> = {
   asked_back: "giving back",
+  hook: "its hook runs",
   stopped: "paused",
 };
 

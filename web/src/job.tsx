@@ -14,7 +14,7 @@ import { source } from "./source";
 import { store, useStore } from "./store";
 import { useNow, useRange, windowOf } from "./window";
 
-const MARKED = ["trim", "term", "kill", "relieved", "claim_waits", "claim_met", "breach", "suspend", "suspended", "not_suspended", "resumed"];
+const MARKED = ["trim", "term", "kill", "relieved", "claim_waits", "claim_met", "breach", "suspend", "suspended", "not_suspended", "resumed", "hook_gave", "hook_failed", "awake", "idle_gave"];
 
 type Told = { job: Job; story: Happening[]; waiting: Story["waiting"] } | Refused | null;
 

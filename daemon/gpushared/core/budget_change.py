@@ -95,6 +95,9 @@ def apply(tx: Transaction, id: str, found: Found) -> None:
     state = tx.state
     job = state.jobs[id]
     _set(state, job, found)
+    for ask in state.asks.values():
+        if ask.job == id:
+            ask.priority = job.spec.priority  # else a later ask of the same job would take its place
     tx.emit(BudgetSet(job.id, _after_change(state, job)))
     tx.record_reason("changed", _changed(job), job=job)
     tx.emit(Persist())
