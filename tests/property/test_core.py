@@ -78,15 +78,17 @@ class Node(RuleBasedStateMachine):
         host=st.sampled_from([2**60, 2**60, mib(3 * GIB)]),
         takes=st.sampled_from([0.1, 0.1, 1.0]),
         idle=st.sampled_from([None, None, None, 3.0, 10.0]),
+        work=WORK,
+        calls=CALLS,
     )
-    def start(self, two, total, cost, unkind, jobs, steps, host, takes, idle) -> None:
+    def start(self, two, total, cost, unkind, jobs, steps, host, takes, idle, work, calls) -> None:
         count = 2 if two else 1
         self.unkind = unkind
         self.world = World([total] * count, [cost] * count, Policy(suspend_memory=host))
         self.world.suspender_takes = self.world.hooks.takes = takes
         self.idle, self.world.shows_busy = idle, idle is not None
         for request, limit, priority in jobs:
-            self.submit(request, limit, 1, priority, None, True, None, 0.0, steps, [], [], True)
+            self.submit(request, limit, 1, priority, None, True, None, 0.0, steps, work, calls, True)
         for index, job in enumerate(sorted(self.world.node.jobs)):
             process = self.join(job)
             self.world.attach(process, sorted(self.world.total)[index % count])
