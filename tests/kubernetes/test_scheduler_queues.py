@@ -12,7 +12,7 @@ from scheduler_stage import Scheduler
 
 from gpushare.cluster.engines.kubernetes import cache
 from gpushare.cluster.engines.kubernetes.names import QUEUES
-from gpushare.cluster.engines.kubernetes.queue_objects import FIELDS
+from gpushare.cluster.engines.kubernetes.queue_objects import COUNTS, FIELDS
 from gpushare.cluster.model import Policy, Queue, QueueAdded
 from gpushare.cluster.quantity import gpus
 from gpushare.cluster.service.driver import Options
@@ -70,8 +70,8 @@ def put(cluster, name: str, **spec) -> None:
 def accepted(cluster, name: str) -> str:
     """ "" if it is, else why not."""
     (condition,) = cluster.api.objects[f"{QUEUES}/{name}"]["status"]["conditions"]
-    assert (condition["status"] == "True") == (condition["message"] == "")
-    return str(condition["message"])
+    assert (condition["status"] == "True") == (condition["message"] == COUNTS)
+    return str(condition["message"]).removeprefix(COUNTS)
 
 
 def test_what_a_queue_says_counts_and_its_status_says_how_it_is(cluster, served):

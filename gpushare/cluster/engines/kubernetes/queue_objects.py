@@ -14,7 +14,7 @@ from gpushare.cluster.model import Queue
 from gpushare.cluster.quantity import format_gpus
 from gpushare.errors import UsageError
 
-__all__ = ["ACCEPTED", "read", "status"]
+__all__ = ["ACCEPTED", "COUNTS", "read", "status"]
 
 FIELDS = {
     "parent": "parent",
@@ -26,6 +26,7 @@ FIELDS = {
 }
 """Of `spec`, and how reading.py calls them."""
 ACCEPTED = "Accepted"
+COUNTS = "what it says counts"
 
 
 def read(thing: Thing) -> Queue | str:
@@ -58,7 +59,7 @@ def status(thing: Thing, told: QueueTold, now: str) -> dict[str, Any] | None:
         "type": ACCEPTED,
         "status": "False" if told.wrong else "True",
         "reason": "Refused" if told.wrong else "Taken",
-        "message": told.wrong,
+        "message": told.wrong or COUNTS,
     }
     known: Mapping[str, Any] = next((one for one in found.get("conditions") or () if one["type"] == ACCEPTED), {})
     same = all(known.get(name, "") == value for name, value in condition.items())
