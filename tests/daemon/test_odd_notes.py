@@ -57,6 +57,7 @@ def spec(name: str, **more: object) -> dict[str, Any]:
             "limit_source": "",
             "reservation": "",
             "observe": False,
+            "idle_release": 60.0,
         },
         **more,
     }
