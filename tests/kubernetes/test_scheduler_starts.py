@@ -194,6 +194,25 @@ def test_a_refused_binding_gives_the_claim_back(cluster, scheduler):
     assert scheduler.start(uid, attempt=2, gpu=1) == Accepted()
 
 
+def test_a_server_that_has_too_much_to_do_is_asked_again(cluster, scheduler):
+    uid = cluster.submit("train")
+    scheduler.token()
+    cluster.api.refuses = lambda method, _path, _body: (429, {"message": "busy"}) if method == "PATCH" else None
+    with pytest.raises(Unanswered):
+        scheduler.start(uid)
+    cluster.api.refuses = lambda *_: None
+    assert scheduler.start(uid) == Accepted()
+
+
+def test_a_pod_that_may_not_be_marked_is_not_started_and_says_why(cluster, scheduler):
+    uid = cluster.submit("train")
+    scheduler.token()
+    cluster.api.refuses = lambda method, _path, _body: (403, {"message": "a policy"}) if method == "PATCH" else None
+    answer = scheduler.start(uid)
+    assert isinstance(answer, Refused) and "a policy" in answer.why and answer.node is None
+    assert not scheduler.job(uid).tasks and "nodeName" not in cluster.pod("train")["spec"]
+
+
 def test_another_service_that_has_decided_since_is_obeyed(cluster, scheduler):
     uid = cluster.submit("train")
     scheduler.engine.snapshot()

@@ -70,6 +70,7 @@ WRONG = {
     "no amount": ({}, {"capacity": {"requests": {"memory": "much"}}}, "cannot read 'much'"),
     "anti-affinity": ({"spec": {"affinity": AFFINITY}}, {}, "a required podAntiAffinity, which this scheduler"),
     "a group without a size": ({"labels": {"gpushare.dev/pod-group": "g"}}, {}, "pod-group-size is ''"),
+    "no duration": ({"annotations": {"gpushare.dev/checkpoint-every": "soon"}}, {}, "soon"),
     "no claim": ({"spec": {"resourceClaims": []}}, {}, "it claims no GPU of gpushare.dev"),
 }
 

@@ -253,6 +253,8 @@ class Kubernetes(QueueKeeper):
                 self._api.write.mark(member, mark)
             except self._api.GONE:
                 return self._undo(members, Gone())
+            except self._api.REFUSAL as error:
+                return self._undo(members, Refused(str(error)))
             members.append(member)
             self._board.used.update({(place.node, gpu): place.amount for gpu in place.gpus})
         for step in (self._allocate, self._bind):

@@ -241,7 +241,8 @@ class Writer:
         except Answer as error:
             if error.status == CONFLICT:
                 raise Conflict from None
-            if error.status >= 500:
+            busy = error.status == TOO_MANY and not path.endswith("/eviction")
+            if busy or error.status >= 500:
                 raise Unanswered(str(error)) from None
             late = error.retry_after if error.retry_after is not None else AGAIN
             raise Refusal(error.message, late if error.status == TOO_MANY else None) from None
