@@ -311,7 +311,7 @@ def test_a_large_node_stays_quick(browser: Browser, node: Node, url: str) -> Non
         browser.do("await page.route('**/live', (route) => route.continue({url: given.stream}))", stream=stream)
         browser.go(url)
         browser.see("1000 jobs")
-        assert browser.do("return page.locator('tbody tr').count()") == 100
+        assert browser.do("return page.locator('tbody tr').count()") == 50
         assert browser.do("return page.locator('.gpu').count()") == 64
         assert browser.do("return page.locator('canvas').count()") == 1
         browser.picture("large")

@@ -13,7 +13,7 @@ import { RANGES, useNow, useRange, windowOf } from "./window";
 
 const STACKED = 8; // colours that can be told apart; smaller jobs are drawn as one
 const ALL_CHARTS = 4; // GPUs with a chart each; on larger nodes one chart, of the GPU that is chosen
-const ROWS = 100;
+const ROWS = 50;
 
 export function NodeView() {
   useStore();
