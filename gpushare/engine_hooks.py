@@ -80,10 +80,14 @@ def split(url: str) -> tuple[str, str]:
 def engine_of(url: str) -> Engine:
     """Raises UsageError if it is no URL, or names an engine that is not known. A plain URL has no resume of its own."""
     name, address = split(url)
-    parts = urlsplit(address)
     try:
+        parts = urlsplit(address)
+        if "@" in parts.netloc:
+            hint = "name a command instead: --relief-cmd 'curl -K FILE', with the password in a file"
+            raise UsageError("a URL with a user and a password is no URL that can be called", code="bad_url", hint=hint)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
+        sound = sound and url.isascii() and url.isprintable() and " " not in url
+    except ValueError:  # of urlsplit, or of the port
         sound = False
     if name and name not in ENGINES:
         hint = did_you_mean(name, ENGINES) or f"engines: {', '.join(ENGINES)}; for others write the URL to POST to"

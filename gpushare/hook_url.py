@@ -25,6 +25,13 @@ PAUSE = 0.1
 """Seconds until a request is repeated."""
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What is called is what the user has named: another address is an error (HTTP 302 and the like)."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 class Failed(Exception):
     """A request has failed, for good."""
 
@@ -67,7 +74,7 @@ def _repeat(address: str, call: Call, body: Mapping[str, object] | None, until: 
 
 def _request(address: str, call: Call, body: Mapping[str, object] | None, until: float) -> Any:
     """The answer as data; None if it is not JSON. Raises Failed."""
-    what = f"{call.method} {call.path or address}"
+    what = f"{call.method} {call.path or address.partition('?')[0]}"  # what follows may be a secret
     data = b"" if body is None else json.dumps(dict(body)).encode()
     request = urllib.request.Request(
         address + call.path,
@@ -75,7 +82,7 @@ def _request(address: str, call: Call, body: Mapping[str, object] | None, until:
         headers={"Content-Type": "application/json"} if data else {},
         method=call.method,
     )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
     try:
         with opener.open(request, timeout=max(PAUSE, until - time.monotonic())) as answer:
             text = answer.read(LONGEST_ANSWER)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.tale import job_of, start, told, used
+from gpushared.core import planner, reclaim, wait_report
+from gpushared.core.events import SuspendWanted
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.sleep import SleepState
+from gpushared.core.transaction import Transaction
+from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 
 GIB = 1024 * MIB
@@ -140,6 +146,33 @@ def test_it_comes_before_suspending_and_may_be_followed_by_it() -> None:
     world.exit(b)
     world.wait(10.0)
     assert job_of(world, a).suspension is None and state_of(world, a) == "awake"
+
+
+def test_one_that_is_asleep_and_suspended_is_explained() -> None:
+    world = node()
+    a = server(world, "A", 12 * GIB, steps=("trim", "hook", "suspend", "term", "kill"))
+    world.suspender_comes(job_of(world, a).id, "ok")
+    owner(world)
+    world.wait(2.0)
+    assert state_of(world, a) == SleepState.ASLEEP
+    world.send(SuspendWanted(job_of(world, a).id))
+    world.wait(2.0)
+    assert job_of(world, a).suspension is not None and state_of(world, a) == SleepState.ASLEEP
+    texts = [OPERATOR.told(one.reason).render() for one in wait_report.all_of(world.node.state, world.now)]
+    assert any("it is suspended, too" in text for text in texts), texts
+
+
+def test_of_equals_one_that_is_asleep_is_stopped_last(world: World) -> None:
+    """It is idle because it has given back what it could."""
+    a = server(world, "A", 12 * GIB)
+    owner(world)
+    world.wait(90.0)
+    assert state_of(world, a) == SleepState.ASLEEP
+    asleep = reclaim.borrower(Transaction(world.node.state, world.now), world.node.gpus["GPU-0"], job_of(world, a))
+    asleep = replace(asleep, loan=GIB)
+    busy = planner.Borrower("f" * 16, 8 * GIB, 8 * GIB, 0, 3600.0, idle=0.0)
+    assert planner.plan(GIB // 2, [asleep, busy]) == (busy,)
+    assert planner.plan(GIB // 2, [replace(asleep, priority=-1), busy])[0].priority == -1, "a lower class comes first"
 
 
 def test_each_relief_is_followed_by_a_resume_also_one_that_failed(world: World) -> None:

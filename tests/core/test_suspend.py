@@ -114,9 +114,60 @@ def test_one_that_nobody_can_bring_back_ends(world: World, mode: str) -> None:
     a = borrow(world, "A", 12 * GIB, mode, grace=1.0)
     b = start(world, "B", "8Gi", "8Gi")
     world.allocate(b, "GPU-0", 7 * GIB)
-    world.wait(25.0)
-    assert a not in world.programs and used(world, b) == 7 * GIB
+    world.wait(29.9)
+    assert a not in world.programs and used(world, b) == 7 * GIB and not world.refusals
     assert world.terminated and world.killed
+
+
+def test_a_suspender_that_is_only_slow_is_waited_for_as_long_as_the_claim_can_be_met(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.suspender_takes = 20.0
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(22.0)
+    assert used(world, b) == 7 * GIB and state_of(world, a) == SuspendState.SUSPENDED
+    assert not world.terminated
+
+
+def test_where_no_claim_waits_a_slow_suspender_has_more_time(world: World) -> None:
+    a = borrow(world, "A", 4 * GIB)
+    world.suspender_takes = 25.0
+    world.send(SuspendWanted(job_of(world, a).id))
+    world.wait(26.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED
+    world.send(ResumeWanted(job_of(world, a).id))
+    world.wait(27.0)
+    assert state_of(world, a) == "running" and used(world, a) == 4 * GIB
+    assert not world.terminated
+
+
+def test_a_claim_ends_the_patience_with_one_that_never_answers(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB, "ok", "silent", grace=1.0)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(2.0)
+    world.exit(b)
+    world.wait(2.0)
+    assert state_of(world, a) == SuspendState.RESUMING
+    c = start(world, "C", "6Gi", "6Gi")
+    world.allocate(c, "GPU-0", 5 * GIB)
+    world.wait(29.9)
+    assert used(world, c) == 5 * GIB and not world.refusals and a not in world.programs
+
+
+def test_a_job_that_resumes_just_now_cannot_be_suspended(world: World) -> None:
+    a = borrow(world, "A", 4 * GIB)
+    job = job_of(world, a).id
+    world.send(SuspendWanted(job))
+    world.wait(1.0)
+    world.suspender_takes = 5.0
+    world.send(ResumeWanted(job))
+    world.wait(1.0)
+    assert state_of(world, a) == SuspendState.RESUMING
+    found = answer(world, SuspendWanted(job))
+    assert isinstance(found, SuspendRefused) and "it resumes just now" in found.reason.message
+    world.wait(10.0)
+    assert state_of(world, a) == "running"
 
 
 def test_it_is_tried_again_when_it_could_not_resume(world: World) -> None:

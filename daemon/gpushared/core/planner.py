@@ -29,6 +29,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+ASLEEP = -60.0
+"""In place of the seconds that a job has been idle: it is idle because it gave back what it could, and is dearer than a
+job of its class that has given nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Borrower:
@@ -43,7 +47,7 @@ class Borrower:
     unsaved: float
     """Seconds since it started, or since its last checkpoint."""
     idle: float = 0.0
-    """Seconds since it last computed or changed its memory."""
+    """Seconds since it last computed or changed its memory; ASLEEP: its hook has put it to sleep."""
     over_limit: bool = False
     """It holds more than its limit allows since the limit was lowered."""
 

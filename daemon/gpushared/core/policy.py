@@ -35,6 +35,8 @@ class Policy:
     """Bytes a second that leave a GPU, until this daemon has seen it."""
     suspend_least: float = 2.0
     """The least time that a suspender has for its work; more for more memory."""
+    suspend_patience: float = 30.0
+    """So long after that time its answer is waited for, if no claim needs the memory before."""
     suspend_again: float = 60.0
     """So long a job that could not be suspended is not tried again."""
     hook: float = 20.0

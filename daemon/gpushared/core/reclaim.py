@@ -215,6 +215,8 @@ def borrower(tx: Transaction, gpu: Gpu, job: Job) -> planner.Borrower:
     state = tx.state
     unsaved = tx.now - max(job.since, job.saved_at)
     idle = tx.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
+    if job.sleep is not None:
+        idle = planner.ASLEEP
     held = sum(state.usage(job, id) for id in job.bounds)
     over_limit = _over_lowered_limit(tx, gpu, job)
     return planner.Borrower(job.id, state.loan(job, gpu.id), held, job.spec.priority, unsaved, idle, over_limit)

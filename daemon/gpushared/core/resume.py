@@ -132,6 +132,8 @@ def prospect_of_sleeper(state: State, job: Job, now: float) -> Words:
     """When the resume hook of a job is called, for people."""
     sleep = job.sleep
     assert sleep is not None
+    if job.suspension is not None:
+        return "it is suspended, too: its resume hook is called when it runs again"
     if sleep.state is SleepState.WAKING:
         return "its resume hook runs, and that memory is kept free for it"
     if not job.hook:
@@ -149,8 +151,9 @@ def prospect_of_sleeper(state: State, job: Job, now: float) -> Words:
 
 def wakes(state: State) -> Iterator[float]:
     """When something about a suspended job has to be looked at."""
-    for _, suspension in state.suspensions():
-        if suspension.deadline is not None:
-            yield suspension.deadline
+    for job, suspension in state.suspensions():
+        given_up_at = suspend.given_up_at(state, job, suspension)
+        if given_up_at is not None:
+            yield given_up_at
         elif suspension.not_before > state.polled_at and not suspension.held:
             yield suspension.not_before

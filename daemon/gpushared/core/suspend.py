@@ -17,7 +17,7 @@ from gpushare.quantity import format_bytes
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.model import Ask, Gpu, Job
 from gpushared.core.state import State
-from gpushared.core.suspension import SuspendState
+from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
 
 MARGIN = 3
@@ -88,6 +88,17 @@ def allowed(state: State, gpu: Gpu, amount: int) -> float:
 def time_before(state: State, needed_by: float, now: float) -> float:
     """Seconds that are left so that there is still a grace if it fails."""
     return needed_by - now - state.policy.grace - state.policy.teardown
+
+
+def given_up_at(state: State, job: Job, suspension: Suspension) -> float | None:
+    """When the step under way has failed if nobody answers; None: no step is. A suspender that is only slow is waited
+    for, because the job would lose its work: as long as each claim can still be met after the job's grace."""
+    if suspension.deadline is None or suspension.state is SuspendState.STUCK:
+        return suspension.deadline
+    grace = job.spec.grace if job.spec.grace is not None else state.policy.grace
+    gpu = state.gpus[suspension.gpu]
+    claims = [ask.deadline - grace - state.policy.teardown for ask in gpu.asks.values() if ask.claim and ask.short]
+    return max(suspension.deadline, min([suspension.deadline + state.policy.suspend_patience, *claims]))
 
 
 def suspending(state: State, gpu: Gpu) -> list[Job]:

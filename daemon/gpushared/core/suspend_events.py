@@ -74,6 +74,11 @@ def suspend_wanted(tx: Transaction, event: SuspendWanted) -> None:
     if job is None:
         _refuse(tx, event.job, Reason(Code.NO_SUCH_JOB, f"no job {event.job}", hint="see `gpushare ps`"))
         return
+    if job.suspension is not None and job.suspension.state in (SuspendState.RESUMING, SuspendState.STUCK):
+        why = "it resumes just now" if job.suspension.state is SuspendState.RESUMING else "it is told to end"
+        reason = Reason(Code.NOT_SUSPENDED, f"this job cannot be suspended: {why}", hint="try again when it runs")
+        _refuse(tx, job.id, reason)
+        return
     if job.suspension is not None:
         job.suspension.held = True
         tx.emit(Persist())
@@ -110,7 +115,8 @@ def _refuse(tx: Transaction, job: str, reason: Reason) -> None:
 
 def deadlines_over(tx: Transaction) -> None:
     for job, suspension in list(tx.state.suspensions()):
-        if suspension.deadline is None or tx.now < suspension.deadline:
+        given_up_at = suspend.given_up_at(tx.state, job, suspension)
+        if given_up_at is None or tx.now < given_up_at:
             continue
         if suspension.state is SuspendState.STUCK:
             suspend_steps.kill_stuck(tx, job)

@@ -1,0 +1,72 @@
+"""A hook that is a URL: what may be named, and what a failure tells."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from gpushare.engine_hooks import engine_of
+from gpushare.errors import UsageError
+from gpushare.hook_url import Failed, make_calls
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://localhost:9000/free now",
+        "http://localhost/\r\nX: y",
+        "http://localhost/frü",
+        "file:///etc",
+    ],
+)
+def test_what_can_never_be_called_is_refused_at_once(url):
+    with pytest.raises(UsageError, match="is no URL that can be called"):
+        engine_of(url)
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated():
+    with pytest.raises(UsageError) as caught:
+        engine_of("http://me:secret@localhost:9000/free")
+    assert "secret" not in str(caught.value) and "--relief-cmd" in str(caught.value.hint)
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:  # the base class names it
+        self.send_response(302)
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_address[1]}/other")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.followed = True
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[HTTPServer]:
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as made:
+        made.followed = False
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def test_another_address_is_not_called(server):
+    with pytest.raises(Failed, match="HTTP 302"):
+        make_calls(f"http://127.0.0.1:{server.server_address[1]}/free", "relief", 5.0)
+    assert not server.followed
+
+
+def test_a_failure_does_not_tell_what_may_be_a_secret(server):
+    with pytest.raises(Failed) as caught:
+        make_calls(f"http://127.0.0.1:{server.server_address[1]}/free?token=secret", "relief", 5.0)
+    assert "/free: HTTP 302" in str(caught.value) and "secret" not in str(caught.value)
