@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -444,6 +445,7 @@ class Node(RuleBasedStateMachine):
             seen[refusal.reason.code.value] += 1
 
 
+@pytest.mark.timeout(600)  # it goes on until it has seen all that it is to see: 46 s alone, minutes beside other work
 def test_invariants_hold_after_each_of_many_random_events() -> None:
     wanted = (
         "plain grants",
