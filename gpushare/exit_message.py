@@ -63,6 +63,8 @@ def exit_message(ending: Ending) -> str | None:
     killed = ending.outcome["killed"] if ending.outcome else None
     if killed and killed["code"] == "breach":
         return _breached(ending.program, killed)
+    if killed and killed["code"] == "suspend_stuck":
+        return _stuck(ending.program, killed)
     if killed:
         return _reclaimed(ending.program, killed)
     if ending.killed_notice is not None:
@@ -111,6 +113,14 @@ def _breached(program: str, killed: Killed) -> str:
         f"{program} was stopped: it used more memory than its limit, past gpushare's account (exit {KILLED})",
         [("used", f"{format_bytes(killed['usage'])}, as the driver saw it"), ("reason", killed["reason"])],
         hint="contexts and loaded modules count: raise --limit if that is what it needs",
+    )
+
+
+def _stuck(program: str, killed: Killed) -> str:
+    return render(
+        f"{program} was ended: it could not be brought back after a suspension (exit {KILLED})",
+        [("used", format_bytes(killed["usage"])), ("reason", killed["reason"])],
+        hint="start it again from its last checkpoint; without the step suspend if this repeats",
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from service_stage import ALICE, Stage
 
 from gpushare.cluster.client import ClusterClient, find
+from gpushare.cluster.engines import loop
 from gpushare.cluster.engines.seam import Refused as StartRefused
 from gpushare.cluster.store import StoreError
 from gpushare.errors import GpushareError
@@ -136,3 +137,7 @@ def test_a_socket_without_a_service_is_no_service(tmp_path, monkeypatch) -> None
         listener.listen()
         assert isinstance(find(None, environ), ClusterClient)
         assert find(tmp_path / "cluster.db", environ) is None
+
+
+def test_who_leads_asks_again_before_its_term_is_over():
+    assert writing.POLL < loop.TERM

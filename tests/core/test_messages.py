@@ -987,12 +987,14 @@ def _(tale: Tale) -> None:
     at = time.mktime((2026, 3, 1, 14, 2, 11, 0, 0, -1))
     reclaimed = {**OPERATOR.facts(killed_facts(kill.reason)), "time": at}
     breach = {**reclaimed, "code": "breach", "reason": "static[4121] uses 3.0 GiB more of GPU 0 than the job's limit"}
+    stuck = {**reclaimed, "code": "suspend_stuck", "reason": "its suspender has not answered in time"}
     outcome = {"exit_code": None, "signal": 9, "peak": {}, "refusals": 0, "duration": 60.0}
     killed = Ending(signal.SIGKILL, "python[4121]")
     for ending in (
         replace(killed, outcome={**outcome, "killed": reclaimed}),
         replace(killed, outcome={**outcome, "killed": {**reclaimed, "grace": 0.0, "owner": None, "owner_user": None}}),
         replace(killed, outcome={**outcome, "killed": breach}),
+        replace(killed, outcome={**outcome, "killed": stuck}),
         replace(killed, killed_notice=OPERATOR.told(kill.reason).render()),
         replace(killed, by_kernel=True),
         killed,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from gpushare.cluster.engines.loop import POLL
 from gpushare.cluster.service.common import Common
 from gpushare.cluster.service.compacting import Compacting
 from gpushare.errors import GpushareError
@@ -22,8 +23,6 @@ __all__ = ["Writer"]
 
 Answer = TypeVar("Answer")
 
-POLL = 30.0
-"""Seconds between two rounds in which nothing seems to have changed."""
 SOONEST = 0.25
 """Seconds after a round until time alone may cause the next."""
 AFTER_A_FAILURE = 2.0

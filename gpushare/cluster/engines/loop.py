@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 TERM = 15.0
 """Seconds for which the loop leads. It gives no command later than that after it has asked."""
 POLL = 10.0
-"""Seconds between two rounds in which nothing seems to have changed."""
+"""Seconds between two rounds in which nothing seems to have changed: who leads asks again before the term is over."""
 
 
 class Ledger(Protocol):
