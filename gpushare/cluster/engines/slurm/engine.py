@@ -76,6 +76,10 @@ MOST_NOTES = 20
 """Of annotate() in one round: each takes a command."""
 USUAL_PRIORITY = 50
 """Of a cluster job; that of a node's job is 0."""
+AGAIN_AFTER = 2
+"""Seconds from a requeue to the next start, in place of Slurm's two minutes. Not less: slurmd ends a job whose
+credential is of the second in which it revoked that of the attempt before (Job credential revoked), and it is over."""
+AGAIN = f"now+{AGAIN_AFTER}"
 
 
 @dataclass(slots=True)
@@ -284,8 +288,8 @@ class Slurm:
     def _hasten(self, known: Known) -> None:
         """After a requeue Slurm lets a job wait for two minutes. And it may not be able to start it at all."""
         listed, now = known.listed, time.monotonic()
-        if listed.reason == "BeginTime" and listed.restarts:
-            self._commands.update(listed.id, [("StartTime", "now")])
+        if listed.reason == "BeginTime" and listed.restarts and listed.started > self._clock() + AGAIN_AFTER:
+            self._commands.update(listed.id, [("StartTime", AGAIN)])
         since = self._released.setdefault(listed.id, now)
         closed = next((spot.node for spot in known.mark.place if self._is_closed(spot.node)), "")
         if not closed and now - since <= self._start_within:
@@ -363,7 +367,7 @@ class Slurm:
             ("Comment", mark.text()),
         ]
         if known.listed.restarts:
-            changes.append(("StartTime", "now"))  # after a requeue Slurm would let it wait for two minutes
+            changes.append(("StartTime", AGAIN))
         try:
             self._commands.update(id, changes)
             known.mark = mark
