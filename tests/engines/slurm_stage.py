@@ -159,6 +159,12 @@ class Cluster:
             if not self._ended(path.stem, 10.0):
                 self.kill(path.stem)
 
+    def take_jobs_again(self) -> None:
+        """A controller that was killed before it wrote what it had started drains the node of such a job ("Duplicate
+        jobid"), until an administrator has looked. Nodes that need nothing refuse it."""
+        for name in self.names:
+            self.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
+
     def cancel_all(self) -> None:
         ids = self.run("squeue", "-h", "-o", "%A", timeout=10).stdout.split()
         if ids:
@@ -402,8 +408,9 @@ class Stage:
         self.open(**settings)
 
     def clear(self) -> None:
-        """No job is left, and nobody leads."""
+        """No job is left, all nodes take jobs, and nobody leads."""
         self.cluster.cancel_all()
+        self.cluster.take_jobs_again()
         self.engine.close()
         self.store.close()
 
