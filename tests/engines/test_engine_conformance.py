@@ -226,6 +226,16 @@ def test_tasks_of_a_gang_run_on_several_nodes(stand: Stand) -> None:
     assert {task.node for task in stand.tasks(uid)} == {first, second}
 
 
+@needs("nodes")
+def test_tasks_of_a_gang_have_other_gpus_on_each_node(stand: Stand) -> None:
+    """Which are free is another one there."""
+    first, second = (one.node.name for one in stand.nodes()[:2])
+    uid = stand.submit(tasks=2)
+    assert stand.start(uid, stand.place(1, node=first), stand.place(0, node=second, task=1)) == Accepted()
+    stand.until(lambda: stand.phase(uid) == "running" and stand.began(uid) == 2)
+    assert {(task.node, task.gpus) for task in stand.tasks(uid)} == {(first, (1,)), (second, (0,))}
+
+
 # ---- an end --------------------------------------------------------------------------------------------
 
 

@@ -360,10 +360,11 @@ class Slurm:
         """In two steps: between them the job is held and has a place, so a later start() goes on from there."""
         id = known.listed.id
         hosts = list(dict.fromkeys(spot.node for spot in mark.place))
+        counters = gres_of(mark.place)
         changes = [
             ("ReqNodeList", ",".join(hosts)),
             ("NumNodes", str(len(hosts))),
-            ("Gres", gres_of(mark.place)),
+            ("Gres", counters) if counters else ("TresPerNode", ""),  # an empty Gres is refused for a job that has none
             ("Comment", mark.text()),
         ]
         if known.listed.restarts:
