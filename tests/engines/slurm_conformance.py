@@ -216,8 +216,8 @@ class SlurmStand(Queued):
         for one in self.engine.snapshot().nodes:
             if one.state != "ready":
                 self.bring_back(one.node.name)
-            self._set(one.node.name, "State=RESUME")
             self._set(one.node.name, "Extra=")
+        self.cluster.take_jobs_again()
         self.close()
 
 

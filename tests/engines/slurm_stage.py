@@ -369,7 +369,7 @@ def device(path: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many of which nobody listens."""
+    """So many on which nobody listens."""
     sockets = []
     try:
         for _ in range(count):

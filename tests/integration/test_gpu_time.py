@@ -12,20 +12,7 @@ import pytest
 
 from integration.node import Node
 
-COMPUTES = """
-import ctypes, os, sys, time
-wrapper = os.getppid()
-cuda, one = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64
-context, module, kernel = one(), one(), one()
-assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
-assert cuda.cuModuleLoadData(ctypes.byref(module), b".version 8.0\\n.visible .entry add() {}\\0") == 0
-assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"add") == 0
-while os.getppid() == wrapper:
-    for _ in range(int(sys.argv[1])):
-        # Software kernels compute for 10 ns a thread: 50 ms.
-        assert cuda.cuLaunchKernel(kernel, 5000, 1, 1, 1000, 1, 1, 0, None, None, None) == 0
-    time.sleep(0.1)
-"""
+COMPUTES = str(Path(__file__).with_name("computes.py"))
 
 
 @pytest.fixture
@@ -37,7 +24,7 @@ def node(tmp_path: Path, puppets: Path) -> Iterator[Node]:
 
 def test_gpu_time_is_that_of_the_job_that_computes(node: Node) -> None:
     for name, kernels in (("busy", 1), ("idle", 0)):
-        node.run("--name", name, "--request", "2Gi", sys.executable, "-c", COMPUTES, kernels)
+        node.run("--name", name, "--request", "2Gi", sys.executable, COMPUTES, kernels)
     deadline = time.monotonic() + 60
     while not {"busy", "idle"} <= {job["name"] for job in node.api("GET", "/v1/jobs")["jobs"] if job["processes"]}:
         assert time.monotonic() < deadline

@@ -18,18 +18,7 @@ sample_interval = "200ms"
 [policy]
 idle_release = "2s"
 """
-COMPUTES = """
-import ctypes, os, time
-wrapper = os.getppid()
-cuda, one = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64
-context, module, kernel = one(), one(), one()
-assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
-assert cuda.cuModuleLoadData(ctypes.byref(module), b".version 8.0\\n.visible .entry add() {}\\0") == 0
-assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"add") == 0
-while os.getppid() == wrapper:
-    assert cuda.cuLaunchKernel(kernel, 5000, 1, 1, 1000, 1, 1, 0, None, None, None) == 0
-    time.sleep(0.1)
-"""
+COMPUTES = str(Path(__file__).with_name("computes.py"))
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ def test_one_that_borrows_nothing_gives_its_cache_back_and_has_it_again(node: No
 
 
 def test_one_that_computes_is_never_idle(node: Node) -> None:
-    node.run("--name", "busy", "--limit", "2Gi", sys.executable, "-c", COMPUTES)
+    node.run("--name", "busy", "--limit", "2Gi", sys.executable, COMPUTES, 1)
     idle = node.puppet("idle", "--limit", "2Gi")
     wait_for(lambda: events(node, "idle").count("idle") == 1, "the other one to be idle")
     began = node.job("busy")["gpus"][0]["gpu_time"]

@@ -1,4 +1,4 @@
-"""The node of the tests: one for each file, with nothing on it when a test begins."""
+"""The node of the tests, one for each file, with nothing on it when a test begins; and the scheduler's cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kube_cluster import KubeCluster
 from kube_stage import KubeNode, missing, node_in
+from scheduler_stage import Ruled
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +28,23 @@ def node(_node: KubeNode) -> Iterator[KubeNode]:
     _node.refresh()
     yield _node
     _node.clear()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[KubeCluster]:
+    """What its scheduler writes is read by the plugin of a node."""
+    made = KubeCluster(tmp_path)
+    yield made
+    made.close()
+    assert not made.unread, "the node's plugin reads what the scheduler writes"
+
+
+@pytest.fixture
+def ruled(cluster: KubeCluster, tmp_path: Path) -> Iterator[Ruled]:
+    """The cluster with a service that decides."""
+    made = Ruled(cluster, tmp_path)
+    yield made
+    made.close()
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -50,13 +50,6 @@ class Served(Scheduler):
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    made = KubeCluster(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def served(cluster, tmp_path):
     made = Served(cluster, tmp_path)
     yield made

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import pytest
 from claims import budget
-from kube_cluster import CLAIMS, CLASSES, NAMESPACE, NODES, PODS, SLICES, KubeCluster, Program
-from scheduler_stage import GIB, Ruled, Scheduler
+from kube_cluster import CLAIMS, CLASSES, NAMESPACE, NODES, PODS, SLICES, Program
+from scheduler_stage import GIB, Scheduler
 
 from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Gone, Refused, Start, Unanswered
 from gpushare.cluster.model import Place
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    made = KubeCluster(tmp_path)
-    yield made
-    made.close()
-    assert not made.unread, "the node's plugin reads what the scheduler writes"
-
-
-@pytest.fixture
 def scheduler(cluster):
     made = Scheduler(cluster)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def ruled(cluster, tmp_path):
-    made = Ruled(cluster, tmp_path)
     yield made
     made.close()
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from kube_cluster import PODS, KubeCluster, Program
-from scheduler_stage import Ruled, Scheduler
+from kube_cluster import PODS, Program
+from scheduler_stage import Scheduler
 
 from gpushare.cluster.engines.kubernetes import cache
 from gpushare.cluster.engines.seam import Deposed, Unanswered
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    made = KubeCluster(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def ruled(cluster, tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch):
     monkeypatch.setattr(cache, "MOST", 0.05)
-    made = Ruled(cluster, tmp_path)
-    yield made
-    made.close()
 
 
 def listed(cluster, path: str = "/api/v1/pods") -> int:
@@ -110,26 +100,6 @@ def test_what_was_answered_is_seen_at_once_and_not_undone_by_older_news(cluster,
     gone = {"metadata": {"namespace": "team-a", "name": "old", "uid": "x", "resourceVersion": "1"}, "spec": {}}
     pods.put(gone)
     assert pods.get(("team-a", "old")) is None, "what was deleted meanwhile stays so"
-
-
-def test_a_watch_ends_in_time_for_the_lease(cluster):
-    scheduler = Scheduler(cluster)
-    waited = []
-    scheduler.engine._woken = Woken(waited)
-    try:
-        scheduler.engine.watch(30.0)
-        scheduler.engine.watch(1.0)
-    finally:
-        scheduler.close()
-    assert waited == [5.0, 1.0], "half of what the loop asks for is 7.5 s"
-
-
-class Woken:
-    def __init__(self, waited: list[float]) -> None:
-        self.wait, self.clear, self.set = waited.append, lambda: None, lambda: None
-
-
-# ---- who leads -----------------------------------------------------------------------------------------
 
 
 def test_one_leads_and_another_takes_over_when_it_falls_silent_or_says_so(cluster):

@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import pytest
 from claims import budget
-from kube_cluster import CLAIMS, PODS, KubeCluster
-from scheduler_stage import Ruled
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    made = KubeCluster(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def ruled(cluster, tmp_path):
-    made = Ruled(cluster, tmp_path)
-    yield made
-    made.close()
+from kube_cluster import CLAIMS, PODS
 
 
 def told(cluster, pod: str) -> str:

@@ -97,7 +97,7 @@ def _is_busy_otherwise(state: State, job: Job) -> bool:
 
 
 def _begin(tx: Transaction, job: Job) -> None:
-    job.aside = Aside(tx.now, _usage(tx.state, job), tx.now)
+    job.aside = Aside(tx.now, job.total_usage, tx.now)
     taken = _next_step(tx, job, job.aside)
     then = "it gives back what it does not use" if taken else "it can be asked for nothing"
     tx.record("idle", f"has not computed for {_span(tx, job)}: {then}", job=job, seconds=tx.now - idle_since(job))
@@ -125,7 +125,7 @@ def _is_under_way(tx: Transaction, job: Job, aside: Aside) -> bool:
 
 def _step_over(tx: Transaction, job: Job, aside: Aside) -> None:
     """What came back is what the account says. A hook has said so itself."""
-    got = max(0, aside.had - _usage(tx.state, job))
+    got = max(0, aside.had - job.total_usage)
     tx.state.counters.idle_bytes += got
     if got and aside.step is ReclaimStep.TRIM:
         what = f"{format_bytes(got)} that its programs only kept"
@@ -134,11 +134,7 @@ def _step_over(tx: Transaction, job: Job, aside: Aside) -> None:
         hint = "nothing is lost: it has them again when it needs them; the administrator of this node sets idle_release"
         tx.emit(Notify(job.id, "idle", Reason(Code.IDLE, message, hint=hint, data={"got": got})))
     aside.under_way, aside.deadline = False, None
-    aside.had, aside.quiet_after = _usage(tx.state, job), tx.now
-
-
-def _usage(state: State, job: Job) -> int:
-    return sum(state.usage(job, id) for id in job.bounds)
+    aside.had, aside.quiet_after = job.total_usage, tx.now
 
 
 def _span(tx: Transaction, job: Job, until: float | None = None) -> str:

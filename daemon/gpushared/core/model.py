@@ -216,6 +216,11 @@ class Job:
         """Bytes that are committed to it there beyond its own."""
         return max(0, self.committed.get(gpu, 0) - self.own(gpu))
 
+    @property
+    def total_usage(self) -> int:
+        """Bytes, on all its GPUs."""
+        return sum(self.usage.get(id, 0) for id in self.bounds)
+
 
 @dataclass(slots=True)
 class Submission:

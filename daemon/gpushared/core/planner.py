@@ -10,9 +10,9 @@ cover it, the plan is the first in this order:
        the set that spares it comes first.
 
 A job's class is its priority. Jobs above their own limit, because it was lowered, are below all other jobs.
-Of two borrowers the dearer is, by the first of these that differs: the one of the higher class, the one that has been
-idle for fewer whole minutes, the one that loses more work (its bytes times the seconds since it started or saved), the
-one with the larger loan, the one with the larger id.
+Of two borrowers the dearer is, by the first of these that differs: the one of the higher class, the one that its hook
+has put to sleep, the one that has been idle for fewer whole minutes, the one that loses more work (its bytes times the
+seconds since it started or saved), the one with the larger loan, the one with the larger id.
 
 Rule 2 compares single borrowers, not sums. To find the least sum of lost work that covers a shortfall is the knapsack
 problem, which takes exponential time; here exchanging one victim for another at a time is exact. The plan is the

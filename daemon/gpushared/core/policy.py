@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpushare.reclaim_steps import ReclaimStep
 
+if TYPE_CHECKING:
+    from gpushare.job_spec import JobSpec
+
 MIB = 2**20
-
-
 GIB = 2**30
 
 
@@ -83,6 +85,10 @@ class Policy:
     def longest_grace(self) -> float:
         """Seconds; a longer grace of a job is cut, so that an owner's claim can be met in time."""
         return max(0.0, self.claim_timeout - self.teardown)
+
+    def grace_of(self, spec: JobSpec) -> float:
+        """Seconds from SIGTERM to SIGKILL."""
+        return self.grace if spec.grace is None else spec.grace
 
     def guess(self, total: int) -> int:
         """Contexts are larger on larger GPUs: a thirty-second of it, at most overhead_guess."""

@@ -214,12 +214,12 @@ def borrower(tx: Transaction, gpu: Gpu, job: Job) -> planner.Borrower:
     """What the planner weighs."""
     state = tx.state
     unsaved = tx.now - max(job.since, job.saved_at)
-    idle = tx.now - max(job.since, job.active_at) if gpu.shows_busy else 0.0
+    quiet = tx.now - idle.idle_since(job) if gpu.shows_busy else 0.0
     if job.sleep is not None:
-        idle = planner.ASLEEP
-    held = sum(state.usage(job, id) for id in job.bounds)
+        quiet = planner.ASLEEP
+    held = job.total_usage
     over_limit = _over_lowered_limit(tx, gpu, job)
-    return planner.Borrower(job.id, state.loan(job, gpu.id), held, job.spec.priority, unsaved, idle, over_limit)
+    return planner.Borrower(job.id, state.loan(job, gpu.id), held, job.spec.priority, unsaved, quiet, over_limit)
 
 
 # ---- sums ------------------------------------------------------------------------------------------

@@ -91,8 +91,7 @@ def stop(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -
 
 
 def _terminate(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
-    grace = victim.spec.grace if victim.spec.grace is not None else tx.policy.grace
-    grace = min(grace, max(0.0, needed_by - tx.now - tx.policy.teardown))
+    grace = min(tx.policy.grace_of(victim.spec), max(0.0, needed_by - tx.now - tx.policy.teardown))
     reason = _why(tx, gpu, victim, claim, grace)
     if ReclaimStep.SUSPEND in victim.spec.on_reclaim:
         why = suspend_rules.obstacle(tx.state, victim, tx.now) or "it could not leave the GPU in time"

@@ -23,12 +23,18 @@ from gpushared.core.transaction import Transaction
 MARGIN = 3
 """So many times the time that is expected."""
 NOT_WANTED = "it was started without the step suspend"
+RESUMES = "it resumes just now"
+UNDER_WAY = {SuspendState.RESUMING: RESUMES, SuspendState.STUCK: "it is told to end"}
+WAYS_OUT = {NOT_WANTED: "start it with --on-reclaim trim,suspend,term,kill", RESUMES: "try again when it runs"}
+"""By what is in the way."""
 
 
 def obstacle(state: State, job: Job, now: float) -> str:
     """Why the job cannot be suspended at this moment, for people; empty if it can."""
     if ReclaimStep.SUSPEND not in job.spec.on_reclaim:
         return NOT_WANTED
+    if job.suspension is not None:
+        return UNDER_WAY.get(job.suspension.state, f"it is {job.suspension.state} already")
     if job.unsuspendable:
         return job.unsuspendable
     if not job.suspender:
@@ -95,10 +101,9 @@ def given_up_at(state: State, job: Job, suspension: Suspension) -> float | None:
     for, because the job would lose its work: as long as each claim can still be met after the job's grace."""
     if suspension.deadline is None or suspension.state is SuspendState.STUCK:
         return suspension.deadline
-    grace = job.spec.grace if job.spec.grace is not None else state.policy.grace
-    gpu = state.gpus[suspension.gpu]
-    claims = [ask.deadline - grace - state.policy.teardown for ask in gpu.asks.values() if ask.claim and ask.short]
-    return max(suspension.deadline, min([suspension.deadline + state.policy.suspend_patience, *claims]))
+    waiting = (ask.deadline for ask in state.gpus[suspension.gpu].asks.values() if ask.claim and ask.short)
+    latest = [deadline - state.policy.grace_of(job.spec) - state.policy.teardown for deadline in waiting]
+    return max(suspension.deadline, min([suspension.deadline + state.policy.suspend_patience, *latest]))
 
 
 def suspending(state: State, gpu: Gpu) -> list[Job]:

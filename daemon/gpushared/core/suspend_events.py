@@ -74,12 +74,7 @@ def suspend_wanted(tx: Transaction, event: SuspendWanted) -> None:
     if job is None:
         _refuse(tx, event.job, Reason(Code.NO_SUCH_JOB, f"no job {event.job}", hint="see `gpushare ps`"))
         return
-    if job.suspension is not None and job.suspension.state in (SuspendState.RESUMING, SuspendState.STUCK):
-        why = "it resumes just now" if job.suspension.state is SuspendState.RESUMING else "it is told to end"
-        reason = Reason(Code.NOT_SUSPENDED, f"this job cannot be suspended: {why}", hint="try again when it runs")
-        _refuse(tx, job.id, reason)
-        return
-    if job.suspension is not None:
+    if job.suspension is not None and job.suspension.state in (SuspendState.SUSPENDING, SuspendState.SUSPENDED):
         job.suspension.held = True
         tx.emit(Persist())
         tx.emit(SuspendNoted(job.id, f"it is {job.suspension.state} already, and stays so until it is told to resume"))
@@ -88,8 +83,8 @@ def suspend_wanted(tx: Transaction, event: SuspendWanted) -> None:
     id = suspend.gpu_of(tx.state, job)
     if why or id is None or job.reclaims:
         why = why or "memory of it is just being asked back"
-        hint = "start it with --on-reclaim trim,suspend,term,kill" if why == suspend.NOT_WANTED else None
-        _refuse(tx, job.id, Reason(Code.NOT_SUSPENDED, f"this job cannot be suspended: {why}", hint=hint))
+        reason = Reason(Code.NOT_SUSPENDED, f"this job cannot be suspended: {why}", hint=suspend.WAYS_OUT.get(why))
+        _refuse(tx, job.id, reason)
         return
     gpu = tx.state.gpus[id]
     reason = suspend_steps.why_by_user(tx, gpu, job)

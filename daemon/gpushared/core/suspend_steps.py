@@ -128,7 +128,7 @@ def stuck(tx: Transaction, job: Job, problem: str) -> None:
     what = "resume" if suspension.state is SuspendState.RESUMING else "suspend"
     tx.state.counters.suspend_failures[what] += 1
     tx.state.end_reclaim(job, gpu.id)
-    grace = job.spec.grace if job.spec.grace is not None else tx.policy.grace
+    grace = tx.policy.grace_of(job.spec)
     suspension.state, suspension.deadline = SuspendState.STUCK, tx.now + grace
     suspension.reason = Reason(
         Code.SUSPEND_STUCK,
