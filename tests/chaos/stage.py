@@ -104,6 +104,8 @@ class Stage:
         self.index: dict[str, int] = {}
         """UUIDs -> numbers."""
         self._stream: tuple[socket.socket, Parser, bytearray] | None = None
+        self._daemon_since = 0.0
+        """When the daemon was started, by the wall clock."""
         self.on_end: Callable[[Program], None] = lambda _: None
 
     def close(self) -> None:
@@ -149,6 +151,7 @@ class Stage:
         line = [sys.executable, "-m", "chaos.checked_daemon", "--user", "--driver", "sim", "--dir", str(self.runtime)]
         with (self.directory / "daemon.log").open("ab") as log:
             env = self.env | {"GPUSHARE_SIM": self._sim()}
+            self._daemon_since = time.time()
             self.daemon = subprocess.Popen([*line, "--config", str(self.config)], env=env, stdout=log, stderr=log)
         self.daemons += 1
         pid = self.daemon.pid
@@ -212,6 +215,8 @@ class Stage:
             self._note(json.loads(line), offset)
 
     def _note(self, one: dict[str, Any], offset: float) -> None:
+        if one["time"] < self._daemon_since:
+            return  # a daemon also tells the records of earlier daemons, which have come from them already
         if one["job"] and one["name"]:
             self.names[one["job"]] = one["name"]
         gpu = self.index.get(one["gpu"], -1)
