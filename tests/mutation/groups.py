@@ -7,6 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+CLUSTER_API = "daemon/gpushared/cluster/*.py"
+
 SANITIZERS = "tests/portability/test_sanitizers.py"
 """They see a lock that is missing, which other tests see only where threads meet by chance."""
 
@@ -32,18 +34,24 @@ class Group:
 
 GROUPS = (
     Group("core", ("daemon/gpushared/core/*.py",), ("tests/core", "tests/property"), pure=True),
-    Group("shell", ("daemon/gpushared/**/*.py",), ("tests/daemon",), ("daemon/gpushared/core/*.py",)),
+    Group("shell", ("daemon/gpushared/**/*.py",), ("tests/daemon",), ("daemon/gpushared/core/*.py", CLUSTER_API)),
     Group(
         "allocator",
         ("gpushare/cluster/*.py", "gpushare/cluster/engines/*.py"),
-        ("tests/cluster", "tests/conformance"),
+        ("tests/cluster", "tests/cluster/engines", "tests/conformance"),
         pure=True,
     ),
     Group("library", ("shim/preload/*.[ch]", "shim/*.h"), ("tests/shim", SANITIZERS), ("shim/*_abi.h",)),
     Group(
         "commandline",
-        ("gpushare/*.py", "gpushare/cli/*.py"),
+        ("gpushare/*.py", "gpushare/cli/*.py", "gpushare/doctor/*.py", "gpushare/notebook/*.py"),
         ("tests/cli", "tests/unit", "tests/integration", "tests/notebook"),
+    ),
+    Group(
+        "engines",
+        ("gpushare/cluster/engines/*/*.py", "gpushare/cluster/service/*.py", "gpushare/kubernetes/*.py", CLUSTER_API),
+        ("tests/cluster_service", "tests/engines", "tests/kubernetes"),
+        ("gpushare/cluster/engines/slurm/*.py",),
     ),
 )
 BY_NAME = {group.name: group for group in GROUPS}

@@ -93,7 +93,7 @@ def _earlier(before: list[str], now: list[str], lines: range) -> set[int]:
 
 def of(group: Group, directory: Path, *, fresh: bool = False) -> Records:
     """Read what is kept, and measure the rest in a copy of the tree made in `directory`."""
-    files = _test_files(group)
+    files = test_files(group)
     kept = {} if fresh else {path: _kept(group, path) for path in files}
     missing = [path for path in files if kept.get(path) is None]
     if missing:
@@ -105,7 +105,7 @@ def of(group: Group, directory: Path, *, fresh: bool = False) -> Records:
     return Records(group, [record for record in kept.values() if record is not None])
 
 
-def _test_files(group: Group) -> list[str]:
+def test_files(group: Group) -> list[str]:
     found = []
     for path in (ROOT / one for one in group.tests):
         found += [path] if path.is_file() else sorted(path.glob("test_*.py"))

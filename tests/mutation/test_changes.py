@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from mutation import c_changes, known, python_changes, sample
+from mutation import c_changes, known, python_changes, record, sample
 from mutation.change import Change
 from mutation.groups import BY_NAME, GROUPS, ROOT
 
@@ -112,6 +112,14 @@ def test_a_seed_draws_the_same_changes_and_another_seed_others() -> None:
 def test_no_source_is_in_two_groups() -> None:
     files = [path for group in GROUPS for path in group.files()]
     assert len(files) == len(set(files))
+
+
+def test_each_group_asks_every_test_below_its_folders() -> None:
+    """A folder inside one of them has to be named, too."""
+    for group in GROUPS:
+        below = {path for folder in group.tests for path in (ROOT / folder).rglob("test_*.py")}
+        asked = set(record.test_files(group))
+        assert {str(path.relative_to(ROOT)) for path in below} <= asked, group.name
 
 
 def test_the_list_of_what_cannot_matter_names_changes_that_exist() -> None:
