@@ -111,3 +111,15 @@ def test_gpu_that_a_job_took_after_the_last_notes_is_a_loan_of_its_own(monkeypat
     world.wait(1.0)
     world.allocate(owner, "GPU-1", 9 * GIB)
     assert [one.job for one in world.terminated] == [job.id]
+
+
+def test_context_that_is_closed_at_a_restart_is_charged_when_it_opens_again() -> None:
+    world = node()
+    process = start(world, "one", "2Gi", "8Gi")
+    world.detach(process, GPU)
+    world.wait(1.0)
+    world.restart()
+    job = world.node.jobs[world.programs[process].job]
+    assert world.node.state.usage(job, GPU) == 0
+    world.attach(process, GPU)
+    assert world.node.state.usage(job, GPU) == mib(300)
