@@ -152,8 +152,10 @@ def test_an_earlier_daemons_idle_time_is_not_counted(world: World) -> None:
 def test_a_hook_is_called_only_for_a_program_that_wakes_by_itself(world: World, wakes: bool, left: int) -> None:
     a = holder(world, "A", 6 * GIB, on_reclaim=("trim", "hook", "kill"))
     world.hooks.come(job_of(world, a).id, "ok", wakes=wakes)
-    world.wait(LONG + 10)
+    world.hooks.takes = 5.0
+    world.wait(LONG + 20)
     assert used(world, a) == left and is_aside(world, a)
+    assert world.node.counters.idle_bytes == 6 * GIB - left
     world.allocate(a, "GPU-0", GIB)
     world.wait(3.0)
     assert used(world, a) == left + GIB and not is_aside(world, a)
