@@ -68,9 +68,7 @@ class Records:
         return [test for some in ranked for test in some]
 
     def _covering(self, record: Record, path: str, lines: range) -> list[str]:
-        """Also those of which nothing could be measured: they may run anything."""
-        if self.group.pure:
-            return []
+        """Also those of which nothing is measured, as all of a pure group: they may run anything."""
         if path not in self._now:
             self._now[path] = (ROOT / path).read_text().splitlines()
         wanted = _earlier(record.sources.get(path, []), self._now[path], lines)

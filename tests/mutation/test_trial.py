@@ -95,6 +95,14 @@ def test_tests_that_run_the_line_come_first_and_the_fastest_file_of_them() -> No
     )
 
 
+def test_of_a_pure_group_every_test_may_run_the_line() -> None:
+    pure = Group("pure", (PATH,), (FOLDER,), pure=True)
+    assert Records(pure, [Record({"a::slow": 3.0, "b::fast": 1.0})]).order(PATH, range(8, 9)) == (
+        ["b::fast", "a::slow"],
+        [],
+    )
+
+
 def test_a_line_is_found_again_after_lines_were_added_before_it() -> None:
     assert record._earlier(["a", "b"], ["x", "a", "y", "b"], range(4, 5)) == {2}
     assert record._earlier(["a", "b"], ["x", "a", "y", "b"], range(3, 4)) == set()
