@@ -161,6 +161,15 @@ def test_a_hook_is_called_only_for_a_program_that_wakes_by_itself(world: World, 
     assert used(world, a) == left + GIB and not is_aside(world, a)
 
 
+def test_no_hook_is_called_within_the_minimum_run_time(world: World) -> None:
+    a = holder(world, "A", 6 * GIB, on_reclaim=("hook", "kill"), idle_release=3.0, min_run_time=20.0)
+    world.hooks.come(job_of(world, a).id, "ok", wakes=False)
+    world.wait(15.0)
+    assert used(world, a) == 6 * GIB and not world.hooks.reliefs
+    world.wait(15.0)
+    assert used(world, a) == 0 and is_aside(world, a)
+
+
 def test_the_settings_say_how_far_it_goes() -> None:
     world = node(last_step="trim")
     a = holder(world, "A", 6 * GIB, on_reclaim=("trim", "hook", "kill"))

@@ -224,6 +224,117 @@ def test_after_it_has_resumed_it_is_left_alone_for_a_while(world: World) -> None
     assert not world.terminated
 
 
+def beside(world: World, **more: object) -> tuple[int, int]:
+    """A job that resumes just now, and one that can only be stopped; either loan is enough for claim()."""
+    a = borrow(world, "A", 5 * GIB, **more)
+    c = start(world, "C", "1Gi", "15Gi")
+    world.allocate(c, "GPU-0", 5 * GIB)
+    job = job_of(world, a).id
+    world.send(SuspendWanted(job))
+    world.wait(1.0)
+    world.send(ResumeWanted(job))
+    world.wait(1.0)
+    assert state_of(world, a) == "running"
+    return a, c
+
+
+def claim(world: World, size: int = 7 * GIB) -> int:
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", size)
+    return b
+
+
+def test_nobody_is_stopped_for_what_one_that_has_just_resumed_gives_in_time(world: World) -> None:
+    a, c = beside(world)
+    b = claim(world)
+    world.wait(4.0)
+    assert state_of(world, a) == "running" and used(world, b) < 7 * GIB, "it is left alone for a while"
+    world.wait(3.0)
+    assert used(world, b) == 7 * GIB and state_of(world, a) == SuspendState.SUSPENDED
+    assert not world.terminated and used(world, c) == 5 * GIB
+
+
+def test_one_that_resumes_just_now_is_waited_for_too(world: World) -> None:
+    a = borrow(world, "A", 5 * GIB)
+    c = start(world, "C", "1Gi", "15Gi")
+    world.allocate(c, "GPU-0", 5 * GIB)
+    world.send(SuspendWanted(job_of(world, a).id))
+    world.wait(1.0)
+    world.suspender_takes = 2.0
+    world.send(ResumeWanted(job_of(world, a).id))
+    world.wait(0.1)
+    assert state_of(world, a) == SuspendState.RESUMING
+    b = claim(world)
+    world.wait(12.0)
+    assert used(world, b) == 7 * GIB and not world.terminated and used(world, c) == 5 * GIB
+
+
+def test_where_it_cannot_give_in_time_another_is_stopped_at_once() -> None:
+    world = node(claim_timeout=12.0)  # of which grace and teardown take 7 s, and to suspend takes 2.6 s
+    a, c = beside(world)
+    b = claim(world)
+    world.wait(0.1)
+    assert [one.job for one in world.terminated] == [job_of(world, c).id]
+    world.wait(12.0)
+    assert used(world, b) == 7 * GIB and state_of(world, a) == "running"
+    world.node.validate()
+
+
+def test_for_what_it_does_not_cover_as_few_others_are_stopped_as_are_needed(world: World) -> None:
+    """Without it, both others would be."""
+    a, c = beside(world)
+    d = start(world, "D", "1Gi", "15Gi")
+    world.allocate(d, "GPU-0", 2 * GIB)
+    b = claim(world, 7 * GIB + 512 * MIB)
+    world.wait(0.1)
+    assert [one.job for one in world.terminated] == [job_of(world, d).id]
+    world.wait(10.0)
+    assert used(world, b) > 7 * GIB and used(world, c) == 5 * GIB
+    assert state_of(world, a) == SuspendState.SUSPENDED and len(world.terminated) == 1
+
+
+def test_the_owner_has_its_memory_in_time_if_the_one_it_waited_for_fails(world: World) -> None:
+    a, _ = beside(world)
+    world.suspenders[job_of(world, a).id] = ["refused"]
+    b = claim(world)
+    world.wait(6.0)
+    assert "not_suspended" in told(world, a) and world.terminated
+    world.wait(23.9)
+    assert used(world, b) == 7 * GIB and not world.refusals
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_suspender_that_may_still_come_is_waited_for(world: World, comes: bool) -> None:
+    """After a restart of the daemon, say."""
+    a = borrow(world, "A", 5 * GIB)
+    c = start(world, "C", "1Gi", "15Gi")
+    world.allocate(c, "GPU-0", 5 * GIB)
+    job = job_of(world, a).id
+    del world.suspenders[job]
+    world.restart()
+    b = claim(world)
+    world.wait(1.0)
+    assert not world.terminated
+    if comes:
+        world.suspender_comes(job, "ok")
+    world.wait(5.0)
+    assert bool(world.terminated) is not comes
+    assert (used(world, b) == 7 * GIB) is comes
+
+
+def test_a_hook_that_can_be_called_soon_is_waited_for(world: World) -> None:
+    a = start(world, "A", "1Gi", "15Gi", on_reclaim=("hook", "term", "kill"), min_run_time=10.0)
+    world.allocate(a, "GPU-0", 5 * GIB)
+    world.hooks.come(job_of(world, a).id, "ok")
+    c = start(world, "C", "1Gi", "15Gi")
+    world.allocate(c, "GPU-0", 5 * GIB)
+    b = claim(world)
+    world.wait(9.0)
+    assert not world.terminated and not job_of(world, a).sleep
+    world.wait(2.0)
+    assert used(world, b) == 7 * GIB and used(world, c) == 5 * GIB and not world.terminated
+
+
 def test_its_user_suspends_and_resumes_it(world: World) -> None:
     a = borrow(world, "A", 2 * GIB)
     job = job_of(world, a).id

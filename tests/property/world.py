@@ -842,16 +842,33 @@ class World:
             self.hooks.check_first(job.id, gpu)
 
     def _check_suspends_first(self, victim: str, gpu: str) -> None:
-        """Nobody is stopped who could be suspended within the claims' time."""
+        """Nobody is stopped who could be suspended within the claims' time, nor for what those could give who are left
+        alone for a while yet."""
+        assert not self._could_be_suspended(victim, gpu), "it could be suspended"
+        claimants = {self.programs[self.waiting[ask].program].job for ask in self._claims_on(gpu)}
+        here = [job for job in self.node.jobs.values() if gpu in job.bounds and job.id not in claimants]
+        spared = [job.id for job in here if self.now < self._protected_until(job)]
+        borrows = [one for one in spared if self._bounds_on(one, gpu).limit > self._bounds_on(one, gpu).request]
+        later = [one for one in borrows if self._could_be_suspended(one, gpu)]
+        given = sum(self._certain_loan(one, gpu) for one in later if gpu not in self.node.jobs[one].reclaims)
+        assert not given or given < self._shortfall(gpu), "those who are left alone for a while could give enough"
+
+    def _bounds_on(self, job: str, gpu: str) -> Bounds:
+        return self.node.jobs[job].bounds[gpu]
+
+    def _could_be_suspended(self, victim: str, gpu: str) -> bool:
         job, mine = self.node.jobs[victim], self._of(victim)
         failed = job.suspend_failed is not None and self.now - job.suspend_failed[0] < self.policy.suspend_again
         deadline = min((one.deadline for one in self.node.gpus[gpu].asks.values() if one.claim), default=0.0)
-        can = "suspend" in job.spec.on_reclaim and job.suspender and not failed
+        can = "suspend" in job.spec.on_reclaim and job.suspender and not failed and job.suspension is None
+        can = can and not (job.sleep is not None and job.sleep.deadline is not None)
         can = can and not any(one.pinned for one in mine) and all(set(one.words) <= {gpu} for one in mine)
         can = can and not any(where == victim for where, _, _ in self.unhooked.values())
+        can = can and not any(one.id in self.setuid for one in mine)
         rate = self.node.state.suspend_rate.get("software GPU", self.policy.suspend_rate)
-        late = self.now + self.usage(victim, gpu) / rate + self.policy.grace + self.policy.teardown > deadline
-        assert not can or late or self.policy.suspend_memory < 2**59, "it could be suspended"
+        takes = self.usage(victim, gpu) / rate + self.policy.grace + self.policy.teardown
+        in_time = max(self.now, self._protected_until(job)) + takes <= deadline
+        return bool(can) and in_time and self.policy.suspend_memory >= 2**59
 
     def suspender_comes(self, job: str, *modes: str) -> None:
         """`modes`: how its pieces of work will go."""

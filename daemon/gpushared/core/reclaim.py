@@ -25,6 +25,8 @@ The rules. Each holds at the moment of action, on words read at that moment:
 * No job is suspended or stopped while a hook may still be enough. No claim waits for hooks so long that there is no
   grace left.
 * No job is stopped for what jobs that can be suspended would give back. Memory that is just leaving counts as covered.
+* No job is stopped for what jobs that are left alone for a while yet (they have just started, or resumed) would give
+  back after that, by their hooks or suspended, if that is in time for the claim.
 * No job is stopped on an old sample: memory outside gpushare may have come back, or exceed all loans.
 * A victim that has given back, or is no longer needed, is not stopped.
 * Memory on its way back counts as covered; it counts as free only when NVML shows it free.
@@ -42,6 +44,7 @@ from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import blockers, hook_steps, hooks, idle, planner, reclaim_steps, suspend, unconfirmed
 from gpushared.core.events import LeftAlone
 from gpushared.core.model import UNIT, Ask, Gpu, Job, Share
+from gpushared.core.suspension import SuspendState
 from gpushared.core.transaction import Transaction
 
 
@@ -94,6 +97,9 @@ def _climb(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, short
     if missing <= 0 or tx.policy.last_step == ReclaimStep.SUSPEND:
         return
     needed_by = _first_to_fail(tx, gpu, claims[: claims.index(pursued) + 1])
+    missing -= _given_later(tx, gpu, claims, needed_by)
+    if missing <= 0:
+        return
     for victim in planner.plan(missing, _borrowers(tx, gpu, _stoppable(tx, gpu, claims))):
         reclaim_steps.stop(tx, gpu, tx.state.jobs[victim.job], pursued, needed_by)
 
@@ -145,14 +151,14 @@ def _killed(tx: Transaction, gpu: Gpu) -> list[Job]:
 
 
 def _lenders(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
-    """The jobs whose loans could meet these claims."""
+    """The jobs whose loans could meet these claims, and those that resume just now."""
     claimants = {ask.job for ask in claims}
     return [
         job
         for job in tx.state.owners(gpu.id)
         # A job with limit = request never borrows. Use above that was measured by NVML, unless its limit was lowered.
         if job.id not in claimants
-        and job.suspension is None
+        and (job.suspension is None or job.suspension.state is SuspendState.RESUMING)
         and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(tx, gpu, job))
         # No job is stopped for a context that may cost less than it is charged.
         and tx.state.loan(job, gpu.id) > unconfirmed.contexts(gpu, tx.state.shares_of(job, gpu.id))
@@ -166,11 +172,15 @@ def _over_lowered_limit(tx: Transaction, gpu: Gpu, job: Job) -> bool:
 
 def _stoppable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
     """The jobs that could be stopped for these claims, and have not been told so yet."""
+    return [job for job in _untold(tx, gpu, claims) if suspend.free_at(tx.state, job, tx.now) <= tx.now]
+
+
+def _untold(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
+    """The same with those that are left alone for a while yet."""
     return [
         job
         for job in _lenders(tx, gpu, claims)
-        if tx.now >= tx.state.protected_until(job)
-        and not job.is_left_alone
+        if not job.is_left_alone
         and not hooks.is_busy(job)
         and (gpu.id not in job.reclaims or job.reclaims[gpu.id].step <= ReclaimStep.HOOK)
     ]
@@ -184,7 +194,8 @@ def _trimmable(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
         return []
 
     def may(job: Job) -> bool:
-        if ReclaimStep.TRIM not in job.spec.on_reclaim or not _listeners(tx, gpu, job):
+        hears = job.suspension is None and _listeners(tx, gpu, job)
+        if ReclaimStep.TRIM not in job.spec.on_reclaim or not hears:
             return False
         reclaim = job.reclaims.get(gpu.id)
         free_to = reclaim is None or (reclaim.step is ReclaimStep.TRIM and reclaim.answered)
@@ -328,6 +339,26 @@ def _suspending(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, 
             reclaim_steps.suspend(tx, gpu, job, pursued, within)
             missing -= one.loan
     return missing
+
+
+def _given_later(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], needed_by: float) -> int:
+    """Bytes that jobs will give without being stopped: they are left alone for a while yet, and their hooks can be
+    called, or they can be suspended, when that is over. A grace is left before `needed_by` if it fails."""
+    state = tx.state
+    spared = [job for job in _untold(tx, gpu, claims) if suspend.free_at(state, job, tx.now) > tx.now]
+    newest = max(ask.since for ask in claims)
+    found = {
+        job.id: job
+        for job in hooks.candidates(tx, spared, newest)
+        if hooks.time_for(state, needed_by, suspend.free_at(state, job, tx.now)) >= hooks.LEAST
+    }
+    room = suspend.host_room(state)
+    for job in suspend.candidates(tx, gpu, spared, needed_by):
+        needs = state.usage(job, gpu.id) if job.suspension is None else 0  # one that resumes has its room
+        if needs <= room:
+            room -= needs
+            found[job.id] = job
+    return sum(state.loan(job, gpu.id) for job in found.values())
 
 
 # ---- term and kill ---------------------------------------------------------------------------------

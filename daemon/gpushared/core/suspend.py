@@ -24,6 +24,7 @@ MARGIN = 3
 """So many times the time that is expected."""
 NOT_WANTED = "it was started without the step suspend"
 RESUMES = "it resumes just now"
+NO_SUSPENDER = "its suspender is not there"
 UNDER_WAY = {SuspendState.RESUMING: RESUMES, SuspendState.STUCK: "it is told to end"}
 WAYS_OUT = {NOT_WANTED: "start it with --on-reclaim trim,suspend,term,kill", RESUMES: "try again when it runs"}
 """By what is in the way."""
@@ -37,8 +38,6 @@ def obstacle(state: State, job: Job, now: float) -> str:
         return UNDER_WAY.get(job.suspension.state, f"it is {job.suspension.state} already")
     if job.unsuspendable:
         return job.unsuspendable
-    if not job.suspender:
-        return "its suspender is not there"
     if job.suspend_failed is not None and now - job.suspend_failed[0] < state.policy.suspend_again:
         return f"that failed a moment ago: {job.suspend_failed[1]}"
     if job.sleep is not None and job.sleep.deadline is not None:
@@ -48,7 +47,7 @@ def obstacle(state: State, job: Job, now: float) -> str:
         return "it has no memory on a GPU"
     if len(on) > 1:
         return "it has memory on several GPUs"
-    return _of_its_memory(state, job, on[0])
+    return _of_its_memory(state, job, on[0]) or ("" if job.suspender else NO_SUSPENDER)
 
 
 def _of_its_memory(state: State, job: Job, gpu: str) -> str:
@@ -111,12 +110,33 @@ def suspending(state: State, gpu: Gpu) -> list[Job]:
     return [job for job, suspension in state.suspensions(gpu.id) if suspension.state is SuspendState.SUSPENDING]
 
 
+def free_at(state: State, job: Job, now: float) -> float:
+    """From then on it may be asked by its hook, suspended or stopped for others. One that resumes has its while to run
+    before it."""
+    if job.suspension is not None:
+        return now + state.policy.resume_runs
+    return max(now, state.protected_until(job))
+
+
+def helper_may_come(state: State, job: Job, now: float) -> bool:
+    """The process that suspends the job, or calls its hooks, has time yet to come."""
+    return now < max(job.since, job.restored_at) + state.policy.suspender_comes
+
+
 def candidates(tx: Transaction, gpu: Gpu, jobs: Sequence[Job], needed_by: float) -> Iterator[Job]:
-    """Of these jobs, those that can be suspended so that a grace is left before `needed_by` (seconds) if it fails."""
-    state, left = tx.state, time_before(tx.state, needed_by, tx.now)
+    """Of these jobs, those that can be suspended when they are free for it, so that a grace is left before `needed_by`
+    (seconds) if it fails."""
+    state = tx.state
     for job in jobs if tx.policy.last_step >= ReclaimStep.SUSPEND else ():
-        if expected(state, gpu, state.usage(job, gpu.id)) <= left and not obstacle(state, job, tx.now):
+        left = time_before(state, needed_by, free_at(state, job, tx.now))
+        if expected(state, gpu, state.usage(job, gpu.id)) <= left and _will_be_possible(state, job, tx.now):
             yield job
+
+
+def _will_be_possible(state: State, job: Job, now: float) -> bool:
+    """Nothing is in the way but what is over when the job is free for it."""
+    why = obstacle(state, job, now)
+    return not why or why == RESUMES or (why == NO_SUSPENDER and helper_may_come(state, job, now))
 
 
 def is_held_back(state: State, ask: Ask) -> bool:
