@@ -65,6 +65,37 @@ def test_what_a_call_has_decided_is_told_at_once_and_so_is_what_follows(stage, w
     assert writer.errors == 0
 
 
+def test_when_the_engine_has_shown_its_change_no_round_follows_another(stage, writer) -> None:
+    rounds, one = [], stage.service.work.round
+
+    def counted():
+        rounds.append(time.monotonic())
+        return one()
+
+    stage.service.work.round = counted
+    submit(writer, run={"command": ["a"]})
+    until(lambda: len(stage.said("start")) == 1)
+    stage.runner.finish("1")
+    stage.changed.set()
+    until(lambda: results(writer, stage) == {"1": "done"})
+    time.sleep(0.5)  # some rounds may follow from what was decided
+    settled = len(rounds)
+    time.sleep(1.0)
+    assert len(rounds) - settled <= 1.0 / writing.SOONEST
+
+
+def test_the_log_of_a_service_that_runs_stays_short(stage, writer, monkeypatch) -> None:
+    monkeypatch.setattr("gpushare.cluster.store.FEW", 40)
+
+    def is_short() -> bool:
+        submit(writer)
+        return writer.call(lambda: stage.store.length).result(PATIENCE) <= 20
+
+    for _ in range(60):
+        submit(writer)
+    until(is_short)
+
+
 def test_a_start_that_is_refused_is_tried_elsewhere(stage, writer) -> None:
     start = stage.runner.start
     stage.runner.start = lambda record, command, token: (
