@@ -572,6 +572,20 @@ def test_a_grace_has_a_bound_for_all_but_root(stage) -> None:
 
 # ---- as other users ----------------------------------------------------------------------------------
 
+
+def test_nobody_else_reads_what_is_kept_of_a_task_whatever_the_umask_of_the_service(stage) -> None:
+    before = os.umask(0)
+    try:
+        stage.start(stage.record("1", "echo up; sleep 60"))
+        stage.said("up")
+    finally:
+        os.umask(before)
+    kept = {path.name: path.stat().st_mode & 0o077 for path in stage.own().parent.iterdir() if path.is_file()}
+    assert {"start.json", "keeper.log", "lock"} <= set(kept)
+    assert not any(kept.values()), kept
+    assert stage.own().stat().st_mode & 0o077 == 0
+
+
 NOBODY = 65534
 
 
