@@ -110,9 +110,7 @@ class Seats:
             self._leave(uid, self.taken.pop(uid), now)
         for one in there.values():
             self._known(one, now)
-        self._free = {
-            line: kept for line, seats in self._free.items() if (kept := [one for one in seats if now < one.until])
-        }
+        self._clear(now)
         new: dict[Line, list[Sitter]] = {}
         for one in sorted(there.values(), key=lambda one: one.order):
             if one.uid in self.taken or one.leaves or one.over:
@@ -124,6 +122,15 @@ class Seats:
                     self._sit(one, Seat(one.uid, 0, 1, since=one.created))
         for group in new.values():
             self._seat_group(group)
+
+    def _clear(self, now: float) -> None:
+        """Seats that somebody has by now, whose mark may be read after the one who left, or for which it is too late."""
+        taken = {(seat.job, seat.task) for uid, seat in self.taken.items() if uid in self._lines}
+
+        def is_kept(one: _Free) -> bool:
+            return now < one.until and (one.seat.job, one.seat.task) not in taken
+
+        self._free = {line: kept for line, seats in self._free.items() if (kept := [*filter(is_kept, seats)])}
 
     def _known(self, one: Sitter, now: float) -> None:
         """What its mark says counts: it outlives this process."""
@@ -142,13 +149,12 @@ class Seats:
             self._lines[one.uid] = one.line
 
     def _leave(self, uid: str, seat: Seat, now: float) -> None:
-        """Its seat is free for the next of its line, if nobody has it by now."""
+        """Its seat is free for the next of its line, if it is not so already."""
         line = self._lines.pop(uid, None)
         if line is not None:
-            others = [other for key, other in self.taken.items() if key != uid and key in self._lines]
-            others += [one.seat for one in self._free.get(line, ())]
-            if all((other.job, other.task) != (seat.job, seat.task) for other in others):
-                self._free.setdefault(line, []).append(_Free(seat, now + KEPT_FREE))
+            free = self._free.setdefault(line, [])
+            if all((other.seat.job, other.seat.task) != (seat.job, seat.task) for other in free):
+                free.append(_Free(seat, now + KEPT_FREE))
 
     def _inherit(self, one: Sitter) -> bool:
         seats = self._free.get(one.line) if one.line is not None else None

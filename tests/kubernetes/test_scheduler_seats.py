@@ -1,0 +1,118 @@
+"""Who takes whose seat: each task of a job has one pod at a time, whatever comes, goes, and is read first."""
+
+from __future__ import annotations
+
+from itertools import count, permutations
+
+import pytest
+
+from gpushare.cluster.engines.kubernetes.mark import Mark
+from gpushare.cluster.engines.kubernetes.seats import KEPT_FREE, Seats, Sitter
+
+SET = ("owner", "a-replica-set")
+GROUP = ("group", "lab", "train")
+numbers = count()
+
+
+def pod(uid, line=SET, *, job="", size=1, leaves=False, over=False, task=0):
+    created = float(next(numbers))
+    return Sitter(uid, line, size, created, uid, Mark(job=job, task=task), leaves=leaves, over=over)
+
+
+def jobs(seats):
+    return {uid: (seat.job, seat.task) for uid, seat in seats.taken.items()}
+
+
+@pytest.fixture
+def seats():
+    return Seats()
+
+
+def test_pods_of_one_owner_are_jobs_of_their_own(seats):
+    seats.look([pod("a"), pod("b")], 0.0)
+    assert jobs(seats) == {"a": ("a", 0), "b": ("b", 0)}
+
+
+@pytest.mark.parametrize("goes", ["a", "b"])
+def test_the_next_pod_of_the_owner_takes_the_seat_of_the_one_that_is_gone(seats, goes):
+    both = {"a": pod("a"), "b": pod("b")}
+    seats.look(both.values(), 0.0)
+    del both[goes]
+    seats.look(both.values(), 1.0)
+    assert [(seat.job, seat.task) for seat in seats.free] == [(goes, 0)]
+    seats.look([*both.values(), pod("c")], 2.0)
+    assert jobs(seats)["c"] == (goes, 0) and seats.free == []
+
+
+def test_a_seat_is_kept_free_for_a_while_and_for_pods_of_the_same_owner(seats):
+    first = pod("a")
+    seats.look([first], 0.0)
+    seats.look([], 1.0)
+    other = pod("b", ("owner", "another"))
+    seats.look([other], 2.0)
+    assert jobs(seats) == {"b": ("b", 0)}
+    seats.look([other], 1.0 + KEPT_FREE - 0.1)
+    assert [seat.job for seat in seats.free] == ["a"]
+    seats.look([other, pod("c")], 1.0 + KEPT_FREE)
+    assert jobs(seats)["c"] == ("c", 0), "too late"
+
+
+def test_a_pod_that_is_being_deleted_leaves_its_seat_once(seats):
+    stays, leaves = pod("a"), pod("b")
+    seats.look([stays, leaves], 0.0)
+    leaves = pod("b", leaves=True)
+    seats.look([stays, leaves], 1.0)
+    takes = pod("c")
+    seats.look([stays, leaves, takes], 2.0)
+    seats.look([stays, takes], 3.0)
+    seats.look([stays, takes, pod("d")], 4.0)
+    assert jobs(seats) == {"a": ("a", 0), "c": ("b", 0), "d": ("d", 0)}
+
+
+@pytest.mark.parametrize("order", [*permutations("acd")])
+def test_a_service_that_starts_again_gives_no_seat_to_two_pods(seats, order):
+    """`a` is being deleted, `c` has been given its seat and is marked so, `d` is new."""
+    pods = {"a": pod("a", job="a", leaves=True), "c": pod("c", job="a"), "d": pod("d")}
+    seats.look([pods[uid] for uid in order], 0.0)
+    assert (jobs(seats)["c"], jobs(seats)["d"]) == (("a", 0), ("d", 0))
+    assert seats.free == []
+
+
+def test_a_mark_that_comes_later_takes_the_seat_that_was_free(seats):
+    seats.look([pod("a", job="a")], 0.0)
+    seats.look([], 1.0)
+    seats.look([pod("c", job="a")], 2.0)
+    assert seats.free == []
+    seats.look([pod("c", job="a"), pod("d")], 3.0)
+    assert jobs(seats) == {"c": ("a", 0), "d": ("d", 0)}
+
+
+def test_a_group_is_one_job_and_its_next_pod_takes_the_task_that_is_free(seats):
+    pods = [pod(uid, GROUP, size=3) for uid in "abc"]
+    seats.look(pods[:2], 0.0)
+    assert jobs(seats) == {} and seats.short == {"a": (2, 3), "b": (2, 3)}
+    seats.look(pods, 1.0)
+    assert jobs(seats) == {"a": ("a", 0), "b": ("a", 1), "c": ("a", 2)} and seats.short == {}
+    seats.look([pods[0], pods[2]], 2.0)
+    seats.look([pods[0], pods[2], pod("d", GROUP, size=3)], 3.0)
+    assert jobs(seats) == {"a": ("a", 0), "c": ("a", 2), "d": ("a", 1)}
+
+
+def test_the_seat_of_a_program_that_has_ended_is_nobody_elses(seats):
+    seats.look([pod("a")], 0.0)
+    seats.look([pod("a", leaves=True, over=True), pod("b")], 1.0)
+    assert jobs(seats) == {"a": ("a", 0), "b": ("b", 0)}
+
+
+def test_nobody_takes_the_seat_of_a_pod_without_an_owner(seats):
+    seats.look([pod("a", None)], 0.0)
+    seats.look([], 1.0)
+    assert seats.free == []
+    seats.look([pod("b", None)], 2.0)
+    assert jobs(seats) == {"b": ("b", 0)}
+
+
+def test_two_pods_that_leave_one_seat_leave_it_to_one(seats):
+    seats.look([pod("a", job="a", leaves=True), pod("c", job="a", leaves=True)], 0.0)
+    seats.look([pod("d"), pod("e")], 1.0)
+    assert jobs(seats) == {"d": ("a", 0), "e": ("e", 0)}
