@@ -124,7 +124,7 @@ class Seats:
             self._seat_group(group)
 
     def _clear(self, now: float) -> None:
-        """Seats that somebody has by now, whose mark may be read after the one who left, or for which it is too late."""
+        """Off those that are free: what somebody has by now, whose mark may be read after the one who left; the old."""
         taken = {(seat.job, seat.task) for uid, seat in self.taken.items() if uid in self._lines}
 
         def is_kept(one: _Free) -> bool:
