@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpushare.cluster.allocator import Allocator
-from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Node, NodeAdded, Policy, Queue, QueueAdded, Start
+from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Node, NodeAdded, Policy, Queue, QueueAdded, Start, Tasks
 from gpushare.cluster.snapshot import restore, take
 
 
@@ -57,3 +57,12 @@ def test_a_larger_share_still_counts_first() -> None:
     one.handle([JobSubmitted(Job(f"b{n}", "b")) for n in range(3)], 1.0)
     one.handle([JobSubmitted(Job(f"a{n}", "a")) for n in range(2)], 2.0)
     assert served(one, 5) == "bbbaa"
+
+
+def test_a_queue_that_says_no_quota_is_guaranteed_nothing() -> None:
+    """A job that cannot be stopped starts within the quota only; others may have what is idle."""
+    one, least = cluster(Queue("q")), (Tasks(share=1),)
+    kept = one.handle(JobSubmitted(Job("kept", "q", least, preemptible=False)), 1.0)
+    assert not any(isinstance(action, Start) for action in kept)
+    lent = one.handle(JobSubmitted(Job("lent", "q", least)), 2.0)
+    assert [action.job for action in lent if isinstance(action, Start)] == ["lent"]
