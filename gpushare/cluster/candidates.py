@@ -21,7 +21,7 @@ from gpushare.cluster.lists import Run
 from gpushare.cluster.model import Place
 from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import Barrier, Harm, How, barrier, cost, loss
+from gpushare.cluster.rules import Barrier, How, barrier, loss
 from gpushare.cluster.space import NodeState
 from gpushare.cluster.turn import Turn
 
@@ -255,29 +255,16 @@ def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
 def allows(turn: Turn, job: JobState, how: How) -> bool:
     """Do the rules allow this now?"""
     why = barrier(job, how, turn.now, turn.number)
-    _note(turn, why)
-    return why is None
-
-
-def harm(turn: Turn, job: JobState, how: How) -> Harm | None:
-    """What this would do to the job; None if the rules forbid it now."""
-    found = cost(job, how, turn.state.policy, turn.now, turn.number)
-    if isinstance(found, Harm):
-        return found
-    _note(turn, found)
-    return None
-
-
-def _note(turn: Turn, why: Barrier | None) -> None:
-    """What was given in this cycle can be taken in the next, which is to follow."""
     if why is Barrier.GIVEN_NOW:
-        turn.again = True
+        turn.again = True  # what was given in this cycle can be taken in the next, which is to follow
+    return why is None
 
 
 def in_order(
     candidates: Iterable[Candidate],
     stage: tuple[int, int],
     turn: Turn,
+    may_go: Callable[[JobState], bool],
     among: Container[QueueState] | None = None,
 ) -> Iterator[JobState]:
     """Victims up to a stage, best first: of the queue that is most over the one that loses least, one after another."""
@@ -287,7 +274,7 @@ def in_order(
             leaves.setdefault(one.cls.queue, []).append(one)
     if len(leaves) == 1:
         for found in leaves.values():
-            yield from _least_lost(found, turn)
+            yield from _least_lost(found, turn, may_go)
         return
     heap = [
         (found[0].stage[0], -ratio(leaf.allocated, leaf.share), -leaf.order, leaf.allocated, leaf)
@@ -299,7 +286,7 @@ def in_order(
         group, _, order, left, leaf = heap[0]
         jobs = begun.get(leaf)
         if jobs is None:
-            jobs = begun[leaf] = _least_lost(leaves[leaf], turn)
+            jobs = begun[leaf] = _least_lost(leaves[leaf], turn, may_go)
         job = next(jobs, None)
         if job is None:
             heappop(heap)
@@ -309,8 +296,10 @@ def in_order(
         heapreplace(heap, (group, -ratio(left, leaf.share), order, left, leaf))
 
 
-def _least_lost(candidates: Sequence[Candidate], turn: Turn) -> Iterator[JobState]:
-    """The jobs of one queue's classes, which come in order: lowest priority first, then the least work lost."""
+def _least_lost(
+    candidates: Sequence[Candidate], turn: Turn, may_go: Callable[[JobState], bool]
+) -> Iterator[JobState]:
+    """Of the jobs of one queue's classes those that may go: lowest priority first, then the least work lost."""
     by_seq, now = turn.state.by_seq, turn.now
 
     def lost(run: Run) -> tuple[float, int, int]:
@@ -327,7 +316,9 @@ def _least_lost(candidates: Sequence[Candidate], turn: Turn) -> Iterator[JobStat
         else:
             runs = merge(*(_by_loss(one.cls, lost) for one in candidates[begin:end]), key=lost)
         for run in runs:
-            yield by_seq[run[2]]
+            job = by_seq[run[2]]
+            if may_go(job):
+                yield job
         begin = end
 
 

@@ -102,7 +102,7 @@ def _sleep(turn: Turn, cls: JobClass, more: bool, *, again: bool = False) -> Non
     keys = [*keys_of_place(state, cls, gate), Key(About.QUEUE, cls.queue)]
     if _entitled(turn, cls, more):
         keys.append(OVER)
-    if (cls.shape.tasks > 1 or gate.code in BY_LIMIT) and _outranks(cls):
+    if (cls.shape.tasks > 1 or gate.code in BY_LIMIT) and _outranks(turn, cls, more):
         keys.append(FREED)  # what is free elsewhere and what its own queue's jobs would leave may be enough together
     if again:
         keys.append(NEXT)
@@ -126,11 +126,14 @@ def _wake_for_moves(turn: Turn) -> None:
 
 
 def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
-    """Is there a place for the first job of the class, which waits for one? Of gangs nobody can say so quickly."""
+    """Is there a place now for the first job of the class, and does no limit forbid it? Of gangs nobody can say so
+    quickly."""
     shape, gate, state = cls.shape, cls.more_gate if more else cls.gate, turn.state
     if state.space.capacity == state.root.allocated or (shape.tasks > 1 and not more):
         return False
-    if gate is None or gate.code not in ROOM:
+    if gate is None or gate.code not in ROOM | BY_LIMIT:
+        return False
+    if gate.code in BY_LIMIT and forbidden(cls, next_charge(state, cls, more)) is not None:
         return False
     job = _first(turn, cls, more)
     wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
@@ -144,7 +147,7 @@ def _has_means(turn: Turn, cls: JobClass) -> bool:
     state = turn.state
     if state.tall or state.space.capacity - state.root.allocated >= cls.charge:
         return True
-    return _entitled(turn, cls, False) or _outranks(cls)
+    return _entitled(turn, cls, False) or _outranks(turn, cls, False)
 
 
 def _by_cost(shape: Shape) -> tuple[int, int]:
@@ -221,7 +224,8 @@ def _by_some_means(turn: Turn, cls: JobClass, more: bool) -> bool:
     assert gate is not None
     if gate.code in ROOM and mildly(turn, cls, job, more):
         return True
-    return stop_others(turn, cls, job, more, rightful=_entitled(turn, cls, more), outranks=_outranks(cls))
+    rightful, outranks = _entitled(turn, cls, more), _outranks(turn, cls, more)
+    return (rightful or outranks) and stop_others(turn, cls, job, more, rightful=rightful, outranks=outranks)
 
 
 def mildly(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
@@ -266,7 +270,9 @@ def _on_reserved(turn: Turn, gang: Gang) -> list[Place] | None:
     return found if allowed and len(found) == len(wants) else None
 
 
-def _outranks(cls: JobClass) -> bool:
-    """Does something of lower priority run in its queue?"""
+def _outranks(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """Does something of lower priority run in its queue, and would its limits hold if all of the queue stopped?"""
     queue = cls.queue
-    return queue.mixed and any(one.priority < cls.priority and one.running for one in queue.classes.values())
+    if not queue.mixed or not any(one.priority < cls.priority and one.running for one in queue.classes.values()):
+        return False
+    return forbidden(cls, next_charge(turn.state, cls, more) - queue.allocated) is None

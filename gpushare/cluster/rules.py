@@ -1,4 +1,4 @@
-"""What may be done to a running job so that others have its room, and what harm that does: one table.
+"""What may be done to a running job so that others have its room, and what is lost: one table.
 
     how           what it means                             forbidden to
     SHRINK        it goes down its ladder where it is       jobs that moved or grew in this cycle
@@ -7,15 +7,16 @@
     GIVE_WAY      a backfilling job leaves reserved nodes
 
 All of them are forbidden to jobs that have not started yet, and all but SHRINK to jobs that are not preemptible, are
-within their minimum run time, or were given a place in this cycle. Searches, checks and explanations ask `cost`, or of
-it only whether something is forbidden (`barrier`). How far a queue may be taken from is a question about several jobs
-at once, and so is whether all of them together may go: see Bounds in candidates.py.
+within their minimum run time, or were given a place in this cycle. Searches, checks and explanations ask `barrier`. Of
+jobs that may be stopped those with the least `loss` go first, and those that are `protected` only where nobody else
+will do. How far a queue may be taken from is a question about several jobs at once, and so is whether all of them
+together may go: see Bounds in candidates.py.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpushare.cluster.model import Policy
 
@@ -73,31 +74,9 @@ def guarded_until(job: JobState) -> float:
     return max(job.since + max(job.job.min_runtime, job.queue.granted), job.spared)
 
 
-class Harm(NamedTuple):
-    """What is done to a job, in the order in which it counts. Of those who may be taken from, the least harmed goes."""
-
-    again: bool
-    """It was evicted before, and not long ago: it goes only where nobody else will do. That does not forbid a stop:
-    else jobs that are evicted often could keep a queue from its share."""
-    lost: float
-    """GPU seconds of work since its start or last checkpoint."""
-    evictions: int
-    age: int
-    """The newest first."""
-
-
-def cost(job: JobState, how: How, policy: Policy, now: float, cycle: int = NO_CYCLE) -> Harm | Barrier:
-    """What this does to a job that has places; or why it is forbidden. Hand in the number of the cycle that decides."""
-    why = barrier(job, how, now, cycle)
-    if why is not None:
-        return why
-    if how in (How.SHRINK, How.MOVE):
-        return Harm(False, 0.0, 0, -job.seq)
-    return Harm(protected(job, policy, now), *loss(job, now))
-
-
 def loss(job: JobState, now: float) -> tuple[float, int, int]:
-    """What a stop costs: work in GPU seconds, evictions, age. See Harm."""
+    """What a stop costs, in the order in which it counts: microseconds of a GPU's work since the job's start or last
+    checkpoint, how often it was evicted, and its age: of the newest the least."""
     worked = max(0.0, now - job.since)
     every = job.job.checkpoint_every
     if every is not None:
@@ -106,6 +85,8 @@ def loss(job: JobState, now: float) -> tuple[float, int, int]:
 
 
 def protected(job: JobState, policy: Policy, now: float) -> bool:
+    """Was it evicted not long ago? That does not forbid a stop: else jobs that are evicted often could keep a queue
+    from its share."""
     if not job.evictions:
         return False
     times: int = GROWTH ** (min(job.evictions, 20) - 1)

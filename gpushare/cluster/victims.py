@@ -21,8 +21,9 @@ queues most over their share, then the newest jobs. 2 and 4 are answers of the w
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
-from itertools import islice
+from collections.abc import Container, Generator, Iterator, Mapping
+from copy import copy
+from itertools import islice, tee
 from operator import itemgetter
 
 from gpushare.cluster import floors
@@ -30,10 +31,12 @@ from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
     Unit,
+    alike,
+    allows,
     candidates_for_preempt,
     candidates_for_reclaim,
-    harm,
     in_order,
+    units_on,
     within,
 )
 from gpushare.cluster.clearing import frees_enough
@@ -45,7 +48,7 @@ from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
 from gpushare.cluster.proof import holds
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import How
+from gpushare.cluster.rules import How, protected
 from gpushare.cluster.search import Search, Way
 from gpushare.cluster.turn import Turn
 from gpushare.cluster.widening import MOST, small_enough
@@ -79,8 +82,10 @@ class Stopping(Search):
         """If said, none but these may be victims: backfilling jobs, which give way."""
         self.stage = candidates[-1].stage if candidates else (0, 0)
         """Victims up to this one may go."""
+        self.ordered: dict[Stage, tuple[Generator[JobState, None, None], Iterator[JobState]]] = {}
+        """By stage, as each begins from the same state: what looks at the victims, and those that it has seen."""
         self.gathered: dict[Stage, Holders] = {}
-        """By stage, as each begins from the same state."""
+        """The same by node."""
         self.firm = False
         """Jobs may go that are protected after an eviction: the others were not enough."""
         self.passed_over = False
@@ -95,29 +100,38 @@ class Stopping(Search):
     # ---- who may go ----------------------------------------------------------------------------------
 
     def victims(self) -> Iterator[JobState]:
-        return self._victims()
+        """Jobs that may be stopped, in order. Each is looked at once, however often they are gone through."""
+        known = self.ordered.get(self.stage)
+        if known is None:
+            looks = self._look()
+            known = self.ordered[self.stage] = (looks, tee(looks, 1)[0])
+        return copy(known[1])
 
-    def _victims(self, among: Container[QueueState] | None = None) -> Iterator[JobState]:
-        """Jobs that may be stopped, in order. Those are `late` that come when their queues are at their bounds."""
-        of, late, turn = self.bounds.of, self.bounds.late, self.turn
+    def _look(self, among: Container[QueueState] | None = None) -> Generator[JobState, None, None]:
+        """Jobs of these leaves that may be stopped. Those are `late` that come when a queue is at its bound."""
+        of, late = self.bounds.of, self.bounds.late
         gone: dict[QueueState, int] = {}
-        how = How.STOP if self.only is None else How.GIVE_WAY
-        for job in in_order(self.candidates, self.stage, turn, among):
-            if self.only is not None and job.seq not in self.only:
-                continue
-            done = harm(turn, job, how)
-            if done is not None and done.again and not self.firm and self.only is None:
-                self.passed_over = True
-            elif done is not None:
-                chain = of.get(job.queue, ())
-                for queue, bound in chain:
-                    if queue.allocated - gone.get(queue, 0) <= bound:
-                        late.add(job)
-                        break
-                else:
-                    for queue, _ in chain:
-                        gone[queue] = gone.get(queue, 0) + job.charge
-                yield job
+        for job in in_order(self.candidates, self.stage, self.turn, self._may_go, among):
+            chain = of.get(job.queue, ())
+            for queue, bound in chain:
+                if queue.allocated - gone.get(queue, 0) <= bound:
+                    late.add(job)
+                    break
+            else:
+                for queue, _ in chain:
+                    gone[queue] = gone.get(queue, 0) + job.charge
+            yield job
+
+    def _may_go(self, job: JobState) -> bool:
+        turn = self.turn
+        if self.only is not None:
+            return job.seq in self.only and allows(turn, job, How.GIVE_WAY)
+        if not allows(turn, job, How.STOP):
+            return False
+        if not self.firm and job.evictions and protected(job, self.state.policy, turn.now):
+            self.passed_over = True
+            return False
+        return True
 
     def why_stopped(self, victim: JobState) -> Reason:
         mine, name = self.job.queue, self.job.job.id
@@ -156,7 +170,10 @@ class Stopping(Search):
         """Who could go is not known any more."""
         for holders in self.gathered.values():
             holders.end()
+        for looks, _ in self.ordered.values():
+            looks.close()  # it holds this search, which holds it
         self.gathered.clear()
+        self.ordered.clear()
 
     def _evicting(self, stages: list[Stage]) -> bool:
         """Stops alone make the room."""
@@ -299,7 +316,7 @@ class Stopping(Search):
     def _able(self, leaves: Container[QueueState] | None) -> Iterator[tuple[int, JobState]]:
         """Jobs of these leaves that free enough alone, in the order of victims, each with the excess of its charge."""
         need, charge, deficit = self.wants[0].need, self.charge, self.deficit()
-        for job in self._victims(leaves):
+        for job in self.victims() if leaves is None else self._look(leaves):
             if len(job.places) != 1 or job.charge < deficit or job.cls.priority != self.stage[1]:
                 continue
             (place,) = job.places.values()
@@ -332,16 +349,13 @@ class Stopping(Search):
         """Who could go at this stage, by node."""
         found = self.gathered.get(self.stage)
         if found is None:
-            found = self.gathered[self.stage] = Holders(self.state, self._victims(), self.mask, self.bounds)
+            found = self.gathered[self.stage] = Holders(self.state, self.victims(), self.mask, self.bounds)
         return found
 
     # ---- several -------------------------------------------------------------------------------------
 
     def _many(self) -> bool:
-        if self._soon():
-            return True
-        self.holders.gather()
-        return self.holders.could_suffice(self.wants) and self.place_all() and self._cover_deficit()
+        return self._soon() or (self.place_all() and self._cover_deficit())
 
     def _soon(self) -> bool:
         """One task of whole GPUs: look at the first so many victims only, if none after them could do better.
@@ -366,6 +380,10 @@ class Stopping(Search):
         return False
 
     def ways(self, want: Want) -> Iterator[Way]:
+        if not self.taken:
+            self.holders.gather()
+            if not self.holders.could_suffice(self.wants[len(self.placed) :]):
+                return iter(())
         return self.holders.ways(want.need)
 
     def clear(self, want: Want, way: Way) -> bool:
@@ -382,17 +400,35 @@ class Stopping(Search):
             if not short:
                 return True
             deficit, full = short[0]
-            units: dict[tuple[int, int, int], Unit] = {}
-            for node in self.holders.on:
-                for unit in self.holders.units(node, extras_first=True):
-                    if within(unit.job.queue, full):
-                        first = unit.places[0]
-                        units[unit.rank, first.group, first.task] = unit
-            able = [unit for _, unit in sorted(units.items()) if self.bounds.permit([unit])]
+            least = self._least_of(deficit)
+            able: list[Unit] = []
+            for unit in self._below(full):
+                if self.bounds.permit([unit]):
+                    able.append(unit)
+                    if unit.charge == least:
+                        break  # no other is smaller, and those that follow are worse victims
             if not able:
                 return False
             enough = [unit for unit in able if unit.charge >= deficit]
             self.stop([min(enough or able, key=lambda unit: (unit.charge if enough else -unit.charge, unit.rank))])
+
+    def _least_of(self, deficit: int) -> int | None:
+        """The smallest charge of a victim that is at least so much, where the jobs of each class are charged alike."""
+        classes = self._classes()
+        if not all(alike(cls) for cls in classes):
+            return None
+        charges = [self.state.by_seq[cls.running.first[2]].charge for cls in classes if cls.running]
+        return min((charge for charge in charges if charge >= deficit), default=None)
+
+    def _below(self, queue: QueueState) -> Iterator[Unit]:
+        """What could be taken of the jobs below a queue, the best victims first."""
+        for rank, job in enumerate(self.victims()):
+            if job.places and within(job.queue, queue):
+                units: dict[tuple[int, int], Unit] = {}
+                for node in dict.fromkeys(place.node for place in job.places.values()):
+                    for unit in units_on(job, self.state.space.by_name[node], rank, extras_first=True):
+                        units[unit.places[0].group, unit.places[0].task] = unit
+                yield from (units[first] for first in sorted(units))
 
 
 def reclaim(turn: Turn, gang: Gang) -> Search | None:

@@ -6,7 +6,7 @@ import pytest
 from allocator_stage import Stage
 
 from gpushare.cluster.model import Policy, Selector
-from gpushare.cluster.rules import Barrier, Harm, How, barrier, cost, guarded_until, loss, protected
+from gpushare.cluster.rules import Barrier, How, barrier, guarded_until, loss, protected
 from gpushare.errors import UsageError
 
 HOUR = 3600.0
@@ -50,7 +50,7 @@ def test_the_queue_may_grant_more_than_the_job_asks_for() -> None:
     assert barrier(job, How.STOP, 300.0) is None
 
 
-def test_harm_is_the_work_since_the_start_or_the_last_checkpoint() -> None:
+def test_what_is_lost_is_the_work_since_the_start_or_the_last_checkpoint() -> None:
     _, plain = one_job()
     _, saves = one_job(checkpoint_every=60.0)
     _, always = one_job(checkpoint_every=0.0)
@@ -62,17 +62,14 @@ def test_harm_is_the_work_since_the_start_or_the_last_checkpoint() -> None:
     assert loss(plain, 1.0)[1:] == (2, -plain.seq)
 
 
-def test_the_table_says_what_each_way_does_or_why_it_is_forbidden() -> None:
+def test_the_table_says_why_something_is_forbidden() -> None:
     _, job = one_job(min_runtime=50.0)
-    policy = Policy(protect=100.0)
-    assert cost(job, How.STOP, policy, 49.0) is Barrier.MIN_RUNTIME
-    assert cost(job, How.SHRINK, policy, 49.0) == Harm(False, 0.0, 0, -job.seq)
-    assert cost(job, How.MOVE, policy, 60.0) == Harm(False, 0.0, 0, -job.seq)
-    assert cost(job, How.STOP, policy, 60.0) == Harm(False, 60.0 * 2_000_000, 0, -job.seq)
-    assert cost(job, How.STOP, policy, 60.0, cycle=job.given_in) is Barrier.GIVEN_NOW
+    assert barrier(job, How.STOP, 49.0) is Barrier.MIN_RUNTIME
+    assert barrier(job, How.SHRINK, 49.0) is None
+    assert barrier(job, How.STOP, 60.0) is None
+    assert barrier(job, How.STOP, 60.0, cycle=job.given_in) is Barrier.GIVEN_NOW
     job.evictions = 1
-    assert cost(job, How.STOP, policy, 99.0) == Harm(True, 99.0 * 2_000_000, 1, -job.seq)
-    assert cost(job, How.GIVE_WAY, policy, 100.0) == Harm(False, 100.0 * 2_000_000, 1, -job.seq)
+    assert barrier(job, How.STOP, 60.0) is None, "an eviction before protects, and forbids nothing"
 
 
 def test_each_eviction_protects_three_times_as_long() -> None:
