@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count, permutations
 
 import pytest
 
 from gpushare.cluster.engines.kubernetes.mark import Mark
-from gpushare.cluster.engines.kubernetes.seats import KEPT_FREE, Seats, Sitter
+from gpushare.cluster.engines.kubernetes.names import GROUP as GROUP_LABEL
+from gpushare.cluster.engines.kubernetes.names import SIZE
+from gpushare.cluster.engines.kubernetes.seats import KEPT_FREE, Seat, Seats, Sitter, group_size, lineage
+from gpushare.errors import UsageError
 
 SET = ("owner", "a-replica-set")
 GROUP = ("group", "lab", "train")
@@ -98,6 +102,33 @@ def test_a_group_is_one_job_and_its_next_pod_takes_the_task_that_is_free(seats):
     assert jobs(seats) == {"a": ("a", 0), "c": ("a", 2), "d": ("a", 1)}
 
 
+def test_a_group_of_one_pod_is_complete(seats):
+    seats.look([pod("a", GROUP)], 0.0)
+    assert jobs(seats) == {"a": ("a", 0)}
+
+
+def test_a_new_pod_begins_at_nothing_and_its_evictions_go_with_the_seat(seats):
+    first = pod("a")
+    seats.look([first], 0.0)
+    assert seats.taken["a"] == Seat("a", 0, 1, attempt=0, evictions=0, since=first.created, token=(0, 0))
+    seats.evicted("a", (2, 7))
+    seats.look([], 1.0)
+    seats.look([pod("b")], 2.0)
+    assert seats.taken["b"] == Seat("a", 0, 1, evictions=1, since=first.created, token=(2, 7))
+
+
+def test_a_mark_says_since_when_the_job_waits_or_it_is_since_its_pod_is_there(seats):
+    first, other = pod("a", job="j"), pod("b", job="k")
+    seats.look([first, replace(other, mark=Mark(job="k", since=3.5))], 0.0)
+    assert (seats.taken["a"].since, seats.taken["b"].since) == (first.created, 3.5)
+
+
+@pytest.mark.parametrize("how", [{"leaves": True}, {"over": True}, {"leaves": True, "over": True}])
+def test_a_pod_that_ends_before_it_is_known_gets_no_seat(seats, how):
+    seats.look([pod("a", **how)], 0.0)
+    assert jobs(seats) == {} and seats.free == []
+
+
 def test_the_seat_of_a_program_that_has_ended_is_nobody_elses(seats):
     seats.look([pod("a")], 0.0)
     seats.look([pod("a", leaves=True, over=True), pod("b")], 1.0)
@@ -116,3 +147,30 @@ def test_two_pods_that_leave_one_seat_leave_it_to_one(seats):
     seats.look([pod("a", job="a", leaves=True), pod("c", job="a", leaves=True)], 0.0)
     seats.look([pod("d"), pod("e")], 1.0)
     assert jobs(seats) == {"d": ("a", 0), "e": ("e", 0)}
+
+
+# ---- what a pod says ---------------------------------------------------------------------------------
+
+
+def said(labels=(), annotations=(), owners=()):
+    meta = {"namespace": "lab", "labels": dict(labels), "annotations": dict(annotations), "ownerReferences": owners}
+    return {"metadata": meta}
+
+
+def test_pods_of_a_group_or_of_one_controller_take_each_others_seats():
+    owners = [{"uid": "1"}, {"uid": "2", "controller": True}]
+    assert lineage(said(owners=owners)) == ("owner", "2")
+    assert lineage(said({GROUP_LABEL: "train"}, owners=owners)) == ("group", "lab", "train")
+    assert lineage(said(owners=owners[:1])) is None and lineage({"metadata": {"namespace": "lab"}}) is None
+
+
+@pytest.mark.parametrize(("size", "read"), [("1", 1), ("10000", 10_000)])
+def test_a_group_says_how_many_pods_start_together(size, read):
+    assert group_size(said({GROUP_LABEL: "train"}, {SIZE: size})) == read
+    assert group_size(said((), {SIZE: size})) == 1, "it is in no group"
+
+
+@pytest.mark.parametrize("size", ["", "0", "-1", "2.5", "two", "10001"])
+def test_a_group_without_a_size_that_makes_sense_is_refused(size):
+    with pytest.raises(UsageError, match="it is in a pod group, and its annotation"):
+        group_size(said({GROUP_LABEL: "train"}, {SIZE: size}))
