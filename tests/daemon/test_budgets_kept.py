@@ -36,6 +36,21 @@ def test_a_peak_between_two_looks_is_in_the_report(make_daemon, program):
     assert daemon.client.end(job["id"], 0, None)["outcome"]["peak"][GPU] >= 6 * GIB
 
 
+def test_what_two_processes_used_side_by_side_is_the_peak_though_nobody_asked_then(make_daemon, program):
+    daemon = make_daemon(sample_interval=0.1)
+    job = daemon.client.register({"name": "a", "command": ["a"], "request": "4Gi", "limit": "8Gi", "gpus": 1})
+    both = [program(daemon.shim) for _ in range(2)]
+    for one in both:
+        assert one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB)["status"] == lib.GS_OK
+        assert one.call("attach", GPU)["status"] == lib.GS_OK
+        one.call("allocate", 2 * GIB)
+    until(lambda: daemon.call(lambda: daemon.shell.registry.get(job["id"]).peak.get(GPU, 0)) >= 4 * GIB)
+    for one in both:
+        one.call("free", 2 * GIB)
+        one.close()
+    assert daemon.client.end(job["id"], 0, None)["outcome"]["peak"][GPU] >= 4 * GIB
+
+
 @pytest.mark.parametrize("gpus", [(GPU,), (GPU, GPU2)], ids=["one", "two"])
 def test_without_notes_and_terms_a_job_keeps_what_its_pages_say(node, program, gpus):
     """As an older daemon left it."""
