@@ -303,6 +303,16 @@ def test_the_owner_has_its_memory_in_time_if_the_one_it_waited_for_fails(world: 
     assert used(world, b) == 7 * GIB and not world.refusals
 
 
+@pytest.mark.parametrize("grace", [None, 1.0, 20.0])
+def test_a_claim_is_met_in_time_although_a_suspender_with_much_to_do_never_answers(grace: float | None) -> None:
+    """To suspend is expected to take 14 s; three times that is more than a claim has."""
+    world = node(suspend_rate=GIB)
+    a = borrow(world, "A", 14 * GIB, "silent", grace=grace)
+    b = claim(world)
+    world.wait(29.9)
+    assert a not in world.programs and used(world, b) == 7 * GIB and not world.refusals
+
+
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_suspender_that_may_still_come_is_waited_for(world: World, comes: bool) -> None:
     """After a restart of the daemon, say."""
@@ -371,6 +381,35 @@ def test_a_restart_in_the_middle_of_a_step(world: World) -> None:
     world.restart()
     world.wait(3.0)
     assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB
+
+
+@pytest.mark.parametrize("size", [GIB, 12 * GIB])
+def test_a_restart_while_its_memory_comes_back_counts_it_once(size: int) -> None:
+    """The driver goes on. NVML shows the memory before the suspender says where the job is."""
+    world = node()
+    a = start(world, "A", "512Mi", "13Gi", on_reclaim=SOFTLY)
+    world.allocate(a, "GPU-0", size)
+    world.suspender_comes(job_of(world, a).id, "ok")
+    world.wait(3.0)
+    world.send(SuspendWanted(job_of(world, a).id))
+    world.wait(2.0)
+    world.suspender_takes = 2.0
+    world.send(ResumeWanted(job_of(world, a).id))
+    world.wait(0.1)
+    assert state_of(world, a) == SuspendState.RESUMING
+    learned = dict(world.node.state.overheads)
+    world.restart()
+    (work,) = world.work
+    world._do(work, "ok")
+    most = 0
+    for _ in range(50):
+        world.wait(0.1)
+        world.send(world._sample("GPU-0"))
+        most = max(most, world.node.state.usage(job_of(world, a), "GPU-0"))
+    assert state_of(world, a) == "running" and used(world, a) == size
+    assert most <= size + mib(300) and not world.node.counters.breaches
+    assert world.node.state.overheads in ({}, learned), "that is no context's cost"
+    world.node.validate()
 
 
 def test_after_a_restart_nobody_is_stopped_before_its_suspender_could_come(world: World) -> None:

@@ -261,6 +261,10 @@ def test_whoever_is_killed_in_the_middle_nothing_is_lost(
             wait_for(lambda: not node.api("GET", "/v1/jobs")["jobs"], "no job to be left")
             return
         wait_for(lambda: state(node, "A") == "borrowing", "A to go on")
+        if victim == "daemon":
+            time.sleep(1.5)  # it is sampled once more
+            assert node.job("A")["gpus"][0]["peak"] <= 13 * PART, "its memory is counted once"
+            assert "event=breach" not in node.log()
         if victim == "wrapper":
             os.kill(program, signal.SIGKILL)
             wait_for(lambda: gone(suspender or 0), "the suspender to end with the job")

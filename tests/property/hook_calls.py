@@ -9,6 +9,7 @@ from gpushared.core import hooks
 from gpushared.core.events import HookAnswered, HookRunnerGone
 from gpushared.core.health_issues import Condition
 from gpushared.core.instructions import CallHook
+from gpushared.core.suspend import ANSWER_MARGIN
 
 if TYPE_CHECKING:
     from property.world import World
@@ -184,5 +185,5 @@ class HookCalls:
         can = "hook" in job.spec.on_reclaim and job.hook and job.sleep is None and not failed and claims
         if can and job.hooked_at < max(one.since for one in claims):
             deadline = min(one.deadline for one in claims)
-            left = deadline - world.now - world.policy.grace - world.policy.teardown
+            left = deadline - world.now - world.policy.grace - world.policy.teardown - ANSWER_MARGIN
             assert left < hooks.LEAST, "its hook could be called"

@@ -76,6 +76,7 @@ from gpushared.core.model import Bounds, Job
 from gpushared.core.node import NodeState
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.sleep import SleepState
+from gpushared.core.suspend import ANSWER_MARGIN
 from gpushared.core.suspension import SuspendState
 from gpushared.core.xid_catalog import of_xid
 from property.hook_calls import HookCalls
@@ -866,7 +867,7 @@ class World:
         can = can and not any(where == victim for where, _, _ in self.unhooked.values())
         can = can and not any(one.id in self.setuid for one in mine)
         rate = self.node.state.suspend_rate.get("software GPU", self.policy.suspend_rate)
-        takes = self.usage(victim, gpu) / rate + self.policy.grace + self.policy.teardown
+        takes = self.usage(victim, gpu) / rate + ANSWER_MARGIN + self.policy.grace + self.policy.teardown
         in_time = max(self.now, self._protected_until(job)) + takes <= deadline
         return bool(can) and in_time and self.policy.suspend_memory >= 2**59
 

@@ -122,7 +122,7 @@ class Views:
         usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
         record.note_peak(gpu.id, usage)
         if len(shares) == 1:
-            record.note_peak(gpu.id, overhead + self.shell.credit.peak(shares[0].process, gpu.id))
+            record.note_peak(gpu.id, self.shell.credit.peak(shares[0]))
         published = core.published(gpu.id, [share.process for share in shares])
         grantable = max((one.grantable for one in published.values()), default=0)
         if not shares:

@@ -12,7 +12,7 @@ from gpushare._layout import lib
 from gpushared.clients.pages import UNIT, Page, units
 from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Published
-from gpushared.core.model import Gpu
+from gpushared.core.model import Gpu, Share
 
 PINNED = {
     "managed": "it has managed memory, which cannot leave the GPU alone",
@@ -122,9 +122,11 @@ class CreditPages:
         line = self._line(process, gpu)
         return 0 if line is None else (lib.gs_word_load(line) & 0xFFFFFFFF) * UNIT
 
-    def peak(self, process: int, gpu: str) -> int:
-        line = self._line(process, gpu)
-        return 0 if line is None else line.peak * UNIT
+    def peak(self, share: Share) -> int:
+        """The most bytes that the process has had there, with its context as it is charged now."""
+        line = self._line(share.process, share.gpu)
+        overhead = share.overhead if share.parked is None else share.parked.overhead
+        return overhead + (0 if line is None else line.peak * UNIT)
 
     def refusals(self, process: int) -> int:
         page = self.pages.get(process)

@@ -11,7 +11,8 @@ from gpushared.core import hooks
 from gpushared.core.instructions import CallHook, Notify, Persist, Publish
 from gpushared.core.model import Job
 from gpushared.core.sleep import Sleep, SleepState
-from gpushared.core.suspend_steps import ANSWER_MARGIN, LONGEST_PAUSE
+from gpushared.core.suspend import ANSWER_MARGIN
+from gpushared.core.suspend_steps import LONGEST_PAUSE
 from gpushared.core.transaction import Transaction
 
 LATE = "it has not ended in time"

@@ -74,15 +74,16 @@ def _correct_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid:
         if used is None:
             continue
         tx.state.see(share, used)
-        if share.parked is not None:
-            used = 0
-        elif tx.state.jobs[share.job].suspension is not None:
+        if share.parked is None and tx.state.jobs[share.job].suspension is not None:
             continue  # its memory leaves or returns just now
         pid = tx.state.processes[share.process].pid
         measured = by_pid.get(pid)
         if pid in coming_back:
             # Before exec, or before it closed a context, it was larger, and that shows under the same pid for a while.
             target = share.overhead
+        elif share.parked is not None:
+            # All that there is of it: it returns, and the daemon that knew so has ended. It says nothing of a context.
+            target = whole_units(measured or 0)
         elif measured is None:
             # Not a context yet, or none any more. The charge stays while one may be opening.
             young = share.attached and not share.measured and _young(tx, share)

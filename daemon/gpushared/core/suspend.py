@@ -22,6 +22,8 @@ from gpushared.core.transaction import Transaction
 
 MARGIN = 3
 """So many times the time that is expected."""
+ANSWER_MARGIN = 2.0
+"""Seconds beyond the time of a step until its suspender counts as silent."""
 NOT_WANTED = "it was started without the step suspend"
 RESUMES = "it resumes just now"
 NO_SUSPENDER = "its suspender is not there"
@@ -91,8 +93,8 @@ def allowed(state: State, gpu: Gpu, amount: int) -> float:
 
 
 def time_before(state: State, needed_by: float, now: float) -> float:
-    """Seconds that are left so that there is still a grace if it fails."""
-    return needed_by - now - state.policy.grace - state.policy.teardown
+    """Seconds that are left so that there is still a grace if it fails, also if nobody says so."""
+    return needed_by - now - state.policy.grace - state.policy.teardown - ANSWER_MARGIN
 
 
 def given_up_at(state: State, job: Job, suspension: Suspension) -> float | None:
@@ -100,9 +102,19 @@ def given_up_at(state: State, job: Job, suspension: Suspension) -> float | None:
     for, because the job would lose its work: as long as each claim can still be met after the job's grace."""
     if suspension.deadline is None or suspension.state is SuspendState.STUCK:
         return suspension.deadline
-    waiting = (ask.deadline for ask in state.gpus[suspension.gpu].asks.values() if ask.claim and ask.short)
-    latest = [deadline - state.policy.grace_of(job.spec) - state.policy.teardown for deadline in waiting]
+    gpu = state.gpus[suspension.gpu]
+    latest = [needed - state.policy.grace_of(job.spec) for needed in _needed(state, gpu)]
     return max(suspension.deadline, min([suspension.deadline + state.policy.suspend_patience, *latest]))
+
+
+def grace_left(state: State, job: Job, gpu: Gpu, now: float) -> float:
+    """Seconds: the job's grace, cut so that its memory is back in time for each claim."""
+    return min([state.policy.grace_of(job.spec), *(max(0.0, needed - now) for needed in _needed(state, gpu))])
+
+
+def _needed(state: State, gpu: Gpu) -> list[float]:
+    """When a job must have ended, so that its memory is back in time: for each claim that waits here."""
+    return [ask.deadline - state.policy.teardown for ask in gpu.asks.values() if ask.claim and ask.short]
 
 
 def suspending(state: State, gpu: Gpu) -> list[Job]:

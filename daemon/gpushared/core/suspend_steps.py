@@ -16,13 +16,12 @@ from gpushared.core.instructions import (
     Terminate,
 )
 from gpushared.core.model import Gpu, Job, Returning, Share
+from gpushared.core.suspend import ANSWER_MARGIN, grace_left
 from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
 
 LONGEST_PAUSE = 60.0
 """Seconds between two tries to resume."""
-ANSWER_MARGIN = 2.0
-"""Seconds beyond the time of a step until its suspender counts as silent."""
 
 
 def begin(tx: Transaction, gpu: Gpu, job: Job, within: float, reason: Reason, *, held: bool = False) -> None:
@@ -128,7 +127,7 @@ def stuck(tx: Transaction, job: Job, problem: str) -> None:
     what = "resume" if suspension.state is SuspendState.RESUMING else "suspend"
     tx.state.counters.suspend_failures[what] += 1
     tx.state.end_reclaim(job, gpu.id)
-    grace = tx.policy.grace_of(job.spec)
+    grace = grace_left(tx.state, job, gpu, tx.now)
     suspension.state, suspension.deadline = SuspendState.STUCK, tx.now + grace
     suspension.reason = Reason(
         Code.SUSPEND_STUCK,

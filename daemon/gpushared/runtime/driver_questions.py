@@ -159,11 +159,12 @@ class DriverQuestions:
         shares = self._core_loop.core.gpus[gpu].shares
         by_job: dict[str, list[int]] = {}
         for process, share in shares.items():
-            usage = share.overhead + used.get(process, share.used)
+            here = used.get(process, share.used) if share.parked is None else 0  # what NVML shows of it is overhead
+            usage = share.overhead + here
             by_job.setdefault(share.job, []).append(usage)
-        for process, share in shares.items():
+        for share in shares.values():
             if len(by_job[share.job]) == 1:
-                by_job[share.job] = [share.overhead + self._credit.peak(process, gpu)]
+                by_job[share.job] = [self._credit.peak(share)]
         for job, amounts in by_job.items():
             self._registry.note_peak(job, gpu, sum(amounts))
 

@@ -121,9 +121,9 @@ class ProcessLifecycle:
             return
         job = core.jobs[client.job]
         for gpu, share in process.shares.items():
-            used = client.page.used().get(gpu, share.used)
+            used = client.page.used().get(gpu, share.used) if share.parked is None else share.used
             record.note_peak(gpu, job.usage[gpu] + used - share.used)
-            record.note_peak(gpu, share.overhead + self._credit.peak(client.id, gpu))  # the job had as much, then
+            record.note_peak(gpu, self._credit.peak(share))  # the job had as much, then
 
     def close(self) -> None:
         """The daemon stops. Pages stay where they are, for the next daemon."""
