@@ -128,9 +128,11 @@ def _seconds(most: float) -> Callable[[object], float]:
 
 
 def _integer(value: object) -> int:
-    option = OPTIONS["priority"]
-    if isinstance(value, bool) or not isinstance(value, int) or not option.least <= value <= option.most:
+    if isinstance(value, bool) or not isinstance(value, int):
         raise UsageError(f"{_shown(value)} is not a whole number", hint="write 10, 0 or -5")
+    option = OPTIONS["priority"]
+    if not option.least <= value <= option.most:
+        raise UsageError(f"{_shown(value)} is not between {option.least} and {option.most}", hint="write 10, 0 or -5")
     return value
 
 
