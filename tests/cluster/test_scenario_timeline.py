@@ -67,6 +67,17 @@ def test_the_decisions_one_a_line() -> None:
     assert list(line().lines(most=1))[-1].endswith("... and 2 more")
 
 
+def test_one_long_name_does_not_move_the_column_of_all_others_away() -> None:
+    run = line()
+    run.note(Happening(6, "start", "n" * 50, "b", "on n2"))
+    assert list(run.lines()) == [
+        f"0s  start     {'a-1':<32}  on n1",
+        "    start     a-2",
+        f"5s  evict     {'a-1':<32}  for b-1",
+        f"6s  start     {'n' * 50}  on n2",
+    ]
+
+
 def test_a_strip_for_each_queue() -> None:
     strips = list(line().strips(plain=True))
     assert strips[0] == "a     |" + "=" * 24 + " " * 24 + "|  0"
