@@ -178,6 +178,19 @@ def test_the_overview_says_who_has_what(lab):
     assert found["jobs"][0]["gpus"] == gpus(2) and found["jobs"][0]["since"] <= lab.now
 
 
+def test_the_overview_is_made_again_when_something_has_happened_or_after_ten_seconds(lab):
+    """Pages ask for it all the time, and it costs more than what they ask else."""
+    made = lab.service.overview(ALICE)["time"]
+    lab.now += 10.0
+    assert lab.service.overview(ALICE)["time"] == made
+    lab.now += 0.1
+    again = lab.service.overview(ALICE)["time"]
+    assert again == lab.now > made
+    lab.submit(queue="b")
+    lab.now += 0.1
+    assert lab.service.overview(ALICE)["time"] == lab.now > again
+
+
 def test_the_overview_is_bounded(lab):
     lab.submit(BOB, queue="b", gpus=4, array=MOST_OF_A_QUEUE + 50)
     lab.rounds()
