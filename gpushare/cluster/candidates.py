@@ -296,9 +296,7 @@ def in_order(
         heapreplace(heap, (group, -ratio(left, leaf.share), order, left, leaf))
 
 
-def _least_lost(
-    candidates: Sequence[Candidate], turn: Turn, may_go: Callable[[JobState], bool]
-) -> Iterator[JobState]:
+def _least_lost(candidates: Sequence[Candidate], turn: Turn, may_go: Callable[[JobState], bool]) -> Iterator[JobState]:
     """Of the jobs of one queue's classes those that may go: lowest priority first, then the least work lost."""
     by_seq, now = turn.state.by_seq, turn.now
 
