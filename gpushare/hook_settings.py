@@ -38,10 +38,13 @@ class Hooks(NamedTuple):
         return {_variable(name, kind): text for name, kind, text in kinds if text}
 
     def steps(self, settings: Settings, *, replaced: bool) -> str:
-        """The job's reclaim steps, as the API takes them. `replaced`: by --exec, so that nobody can call a hook.
-        Raises UsageError if they and the hooks contradict each other."""
+        """The job's reclaim steps, as the API takes them. `replaced`: by --exec, so that nobody can call a hook, or
+        suspend the job. Raises UsageError if they and the hooks contradict each other."""
         text = settings.text(variable_of("on_reclaim")) or ""
         steps = parse_steps(text)
+        if replaced and ReclaimStep.SUSPEND in steps:
+            _refuse_or_warn(settings)
+            steps = tuple(step for step in steps if step is not ReclaimStep.SUSPEND)
         if self.relief is None:
             if ReclaimStep.HOOK in steps:
                 hint = "say what to call, with --relief-cmd or --relief-url; or leave the step out"
@@ -69,6 +72,16 @@ def of(settings: Settings) -> Hooks:
     return Hooks(relief, resume)
 
 
+def _refuse_or_warn(settings: Settings) -> None:
+    """The step suspend with --exec: an error where both were typed; one from the environment or a file is left out."""
+    what = "a job is suspended by a process that gpushare run starts, and --exec replaces gpushare run"
+    if settings.flags.get(variable_of("on_reclaim")) is not None:
+        raise UsageError(what, hint="leave out --exec, or the step suspend")
+    said = f"the step suspend is left out: {what}"
+    if said not in settings.warnings:
+        settings.warnings.append(said)
+
+
 def from_environ(environ: dict[str, str]) -> Hooks:
     """As environ() has written them."""
     found = ({kind: environ.get(_variable(name, kind), "") for kind in Hook._fields} for name in NAMES)
@@ -81,10 +94,15 @@ def _hook(settings: Settings, name: str) -> Hook | None:
     if cmd is not None and url is not None:
         raise UsageError(f"{cmd.source} and {url.source} both say what to call", hint="leave one out")
     if url is not None:
-        from gpushare.engine_hooks import engine_of
+        from gpushare.engine_hooks import engine_of, split
 
-        engine_of(url.text)
+        engine = engine_of(url.text)
+        if name == "resume" and not engine.resume and split(url.text)[0]:
+            what = f"{url.source}: {split(url.text)[0]} has no call to resume; its next request takes memory again"
+            raise UsageError(what, hint="leave it out")
         return Hook(url=url.text)
+    if cmd is not None and not cmd.text.strip():
+        raise UsageError(f"{cmd.source}: the command is empty", hint="write a line for /bin/sh, or leave it out")
     return None if cmd is None else Hook(cmd=cmd.text)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from core.tale import job_of, start, told, used
+from gpushare.quantity import format_bytes
 from gpushared.core import planner, reclaim, wait_report
 from gpushared.core.events import SuspendWanted
 from gpushared.core.policy import MIB, Policy
@@ -327,3 +328,57 @@ def test_it_waits_for_the_runner_of_a_job_that_has_just_started(world: World) ->
     assert not world.terminated
     world.wait(2.0)
     assert a not in world.programs and used(world, b) == 7 * GIB
+
+
+# ---- what explain says ------------------------------------------------------------------------------------
+
+
+def explained(world: World, process: int) -> str:
+    """What is said of the job that waits for its memory."""
+    found = wait_report.all_of(world.node.state, world.now)
+    return "\n".join(OPERATOR.told(one.reason).render() for one in found if one.job == job_of(world, process).id)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_program_frees_by_itself_is_not_said_to_be_given_by_its_hook(world: World, restarts: bool) -> None:
+    a = server(world, "A", 6 * GIB, "lies")
+    c = server(world, "C", 4 * GIB)
+    first = start(world, "first", "6Gi", "6Gi")
+    world.allocate(first, "GPU-0", 6 * GIB - mib(300))
+    world.wait(1.5)
+    second = start(world, "second", "5Gi", "5Gi")
+    world.allocate(second, "GPU-0", 4 * GIB)
+    world.wait(0.7)
+    world.exit(second)
+    world.free(a, "GPU-0", GIB)
+    if restarts:
+        world.restart()
+    world.wait(0.5)
+    assert state_of(world, a) == state_of(world, c) == SleepState.ASLEEP
+    said = explained(world, a)
+    assert "gave nothing back; since then the job has freed 1.0 GiB of GPU 0" in said and "has given" not in said
+    assert "has given 4.0 GiB of GPU 0 back" in explained(world, c)
+
+
+def test_what_it_frees_beyond_what_its_hook_gave_is_not_added(world: World) -> None:
+    a = server(world, "A", 12 * GIB, "part")
+    b = owner(world, 5 * GIB)
+    world.wait(1.0)
+    assert used(world, b) == 5 * GIB and used(world, a) == 9 * GIB
+    world.free(a, "GPU-0", GIB)
+    assert "has given 3.0 GiB of GPU 0 back" in explained(world, a)
+
+
+def test_free_is_what_nobody_uses(world: World) -> None:
+    """Programs keep credit that they do not use: it is taken back for the job that wakes."""
+    a = server(world, "A", 12 * GIB)
+    b = owner(world)
+    world.wait(1.0)
+    world.free(b, "GPU-0", 3 * GIB)
+    gpu = world.node.gpus["GPU-0"]
+    assert gpu.free < GIB and gpu.idle > 3 * GIB
+    world.send(world._used_seen("GPU-0"))
+    free = gpu.capacity - gpu.usage
+    said = explained(world, a)
+    assert f"free  {format_bytes(free)}" in said
+    assert f"when {format_bytes(12 * GIB - free)} more of GPU 0 are free" in said

@@ -86,6 +86,8 @@ class AsleepBefore(NamedTuple):
     """By GPU: bytes that it used then."""
     allocated: Mapping[str, int]
     """Of these its allocations."""
+    gave: Mapping[str, int] | None = None
+    """By GPU: bytes that its relief hook gave back; None: it had not ended."""
 
 
 @dataclass(frozen=True, slots=True)

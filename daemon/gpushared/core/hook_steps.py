@@ -46,6 +46,7 @@ def relieved(tx: Transaction, job: Job, problem: str, seconds: float) -> None:
     sleep, given = job.sleep, hooks.given(tx.state, job)
     assert sleep is not None
     got = sum(given.values())
+    sleep.gave = given
     for reclaim in job.reclaims.values():
         reclaim.answered = reclaim.answered or reclaim.step is ReclaimStep.HOOK
     sleep.state, sleep.deadline = SleepState.ASLEEP, None

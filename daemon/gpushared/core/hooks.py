@@ -62,6 +62,15 @@ def given(state: State, job: Job) -> dict[str, int]:
     return {gpu: amount for gpu, amount in amounts.items() if amount > 0}
 
 
+def given_by_hook(state: State, job: Job) -> dict[str, int]:
+    """The same as far as its relief hook has given it: what the job has freed by itself since does not count."""
+    assert job.sleep is not None
+    gave = job.sleep.gave
+    amounts = given(state, job).items()
+    found = {gpu: amount if gave is None else min(amount, gave.get(gpu, 0)) for gpu, amount in amounts}
+    return {gpu: amount for gpu, amount in found.items() if amount}
+
+
 def lacking(job: Job, gpu: str) -> int:
     """Bytes that it needs on this GPU to have what it had: its unused credit is its own when its resume hook runs."""
     assert job.sleep is not None

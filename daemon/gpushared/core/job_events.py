@@ -38,11 +38,13 @@ def restored(tx: Transaction, event: JobRestored) -> None:
         since = tx.now - before.age
         state.set_suspension(job, Suspension(before.gpu, SuspendState.SUSPENDED, since, 0, 0, held=before.held))
     if event.asleep is not None:
-        had, allocated = (
-            {gpu: amount for gpu, amount in of_old.items() if gpu in bounds}
-            for of_old in (event.asleep.had, event.asleep.allocated)
+        had, allocated, gave = (
+            {gpu: amount for gpu, amount in (of_old or {}).items() if gpu in bounds}
+            for of_old in (event.asleep.had, event.asleep.allocated, event.asleep.gave)
         )
-        state.set_sleep(job, Sleep(SleepState.ASLEEP, tx.now - event.asleep.age, 0, had, allocated))
+        sleep = Sleep(SleepState.ASLEEP, tx.now - event.asleep.age, 0, had, allocated)
+        sleep.gave = None if event.asleep.gave is None else gave
+        state.set_sleep(job, sleep)
     tx.record("restored", "restored by a daemon that started again", job=job)
     for id in bounds:
         tx.emit(Publish(id))

@@ -291,12 +291,16 @@ def _record_claim(tx: Transaction, gpu: Gpu, ask: Ask) -> None:
 
 
 def take_idle(tx: Transaction, gpu: Gpu, job: Job, missing: int) -> None:
-    """Revoke so many bytes of others' idle credit that nobody is about to use, if there are as many: for a job that
-    resumes."""
-    others = [share for share in gpu.shares.values() if share.job != job.id]
-    takeable = _takeable(tx.state, gpu, others, tx.state.held(gpu, against_claims=False))
+    """Revoke so many bytes of others' idle credit, if there are as many: for a job that resumes."""
+    takeable = idle_of_others(tx.state, gpu, job)
     if missing <= sum(amount for _, amount in takeable):
         _revoke(tx, gpu, missing, takeable)
+
+
+def idle_of_others(state: State, gpu: Gpu, job: Job) -> list[tuple[Share, int]]:
+    """Of each share, the bytes of idle credit that nobody is about to use, and that the job may have to resume."""
+    others = [share for share in gpu.shares.values() if share.job != job.id]
+    return _takeable(state, gpu, others, state.held(gpu, against_claims=False))
 
 
 def _deny(tx: Transaction, gpu: Gpu, ask: Ask, reason: Reason) -> bool:

@@ -78,12 +78,17 @@ def _take_suspension(job: Job) -> dict[str, Any] | None:
 
 def asleep_before(job: Job, now: float) -> AsleepBefore | None:
     one = job.sleep
-    return None if one is None else AsleepBefore(now - one.since, dict(one.had), dict(one.allocated))
+    if one is None:
+        return None
+    gave = None if one.gave is None else dict(one.gave)
+    return AsleepBefore(now - one.since, dict(one.had), dict(one.allocated), gave)
 
 
 def _take_sleep(job: Job) -> dict[str, Any] | None:
     one = asleep_before(job, 0.0)
-    return None if one is None else {"since": -one.age, "had": one.had, "allocated": one.allocated}
+    if one is None:
+        return None
+    return {"since": -one.age, "had": one.had, "allocated": one.allocated, "gave": one.gave}
 
 
 def spec_to_note(spec: JobSpec) -> dict[str, Any]:
@@ -165,10 +170,12 @@ def _asleep_before(note: object, now: float) -> AsleepBefore | None:
     if note is None:
         return None
     found = mapping(note)
-    had, allocated = (
-        {gpu: count(amount) for gpu, amount in mapping(found.get(name)).items()} for name in ("had", "allocated")
+    had, allocated, gave = (
+        {gpu: count(amount) for gpu, amount in mapping(found.get(name) or {}).items()}
+        for name in ("had", "allocated", "gave")
     )
-    return AsleepBefore(max(0.0, now - number(found.get("since"))), had, allocated)
+    known = found.get("gave") is not None  # older daemons have not noted it
+    return AsleepBefore(max(0.0, now - number(found.get("since"))), had, allocated, gave if known else None)
 
 
 def restore_reservations(notes: Mapping[str, Any], since: float, odd: Odd = refuse) -> list[ReservationRestored]:

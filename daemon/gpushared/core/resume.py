@@ -58,6 +58,11 @@ def room_for(state: State, gpu: Gpu, job: Job) -> int:
     return gpu.free - claimed - state.unlent(gpu.id, job)
 
 
+def _within_reach(state: State, gpu: Gpu, job: Job) -> int:
+    """Bytes that are free for the job, or can be taken from others that do not use them."""
+    return room_for(state, gpu, job) + sum(amount for _, amount in lending.idle_of_others(state, gpu, job))
+
+
 def resume_those_that_fit(tx: Transaction) -> None:
     """Look at the first in each GPU's order. Idle credit is revoked for it."""
     for gpu in tx.state.gpus.values():
@@ -122,7 +127,7 @@ def prospect(state: State, job: Job, now: float) -> Words:
         return f"to resume has failed, and is tried again in {format_duration(round(suspension.not_before - now, 1))}"
     if in_order(state, gpu)[0] is not job:
         return "others that are suspended come first"
-    missing = footprint(state, job) - room_for(state, gpu, job)
+    missing = footprint(state, job) - _within_reach(state, gpu, job)
     if missing > 0:
         return f"it goes on when {format_bytes(missing)} more of GPU {gpu.index} are free"
     return "it goes on now"
@@ -143,7 +148,7 @@ def prospect_of_sleeper(state: State, job: Job, now: float) -> Words:
     for gpu in (state.gpus[id] for id in _gpus_of(state, sleep)):
         if in_order(state, gpu)[0] is not job:
             return "others that wait for their memory come first"
-        missing = hooks.lacking(job, gpu.id) - room_for(state, gpu, job)
+        missing = hooks.lacking(job, gpu.id) - _within_reach(state, gpu, job)
         if missing > 0:
             return f"its resume hook is called when {format_bytes(missing)} more of GPU {gpu.index} are free"
     return "its resume hook is called now"

@@ -30,6 +30,9 @@ class Sleep:
     """By GPU: bytes that it used when its relief hook was called: so many are kept free for it when it wakes."""
     allocated: dict[str, int]
     """Of these its allocations: only they can be given back. What its contexts cost may have been a guess."""
+    gave: dict[str, int] | None = None
+    """By GPU: bytes that it had given back when its relief hook ended; None: that has not ended, or an earlier daemon
+    knew."""
     deadline: float | None = None
     """Of the call under way; None: none is."""
     not_before: float = 0.0

@@ -174,19 +174,22 @@ def _asleep(state: State, now: float, wanted: Callable[[Job | Submission], bool]
             continue
         gpu = state.gpus[next(iter(given))]
         ago = _span(now - sleep.since)
-        amounts = " and ".join(f"{format_bytes(size)} of GPU {state.gpus[id].index}" for id, size in given.items())
-        facts = _on_the_gpu(state, gpu, job)
-        message = words(
-            "the hook of ", visibility.who(job.spec), f" was called {ago} ago, and has given {amounts} back"
+        by_hook = hooks.given_by_hook(state, job)
+        amounts = " and ".join(
+            f"{format_bytes(size)} of GPU {state.gpus[id].index}" for id, size in (by_hook or given).items()
         )
+        facts = _on_the_gpu(state, gpu, job)
+        what = f"has given {amounts} back" if by_hook else f"gave nothing back; since then the job has freed {amounts}"
+        message = words("the hook of ", visibility.who(job.spec), f" was called {ago} ago, and {what}")
         data = {"waited": now - sleep.since, "bytes": sum(given.values())}
         reason = Reason(Code.HOOK, message, facts, resume.prospect_of_sleeper(state, job, now), data)
         yield _wait_of(job, gpu, sleep.since, now + 2 * A_YEAR, reason)
 
 
 def _on_the_gpu(state: State, gpu: Gpu, but: Job) -> tuple[tuple[Words, Words], ...]:
+    """Credit that nobody uses is free: it is taken back for the job that goes on."""
     held = joined(" · ", _holders(state, gpu, but=but)) or "nothing by others"
-    return (("free", format_bytes(max(0, gpu.free))), ("held", held))
+    return (("free", format_bytes(max(0, gpu.free + gpu.idle))), ("held", held))
 
 
 # ---- the queue -------------------------------------------------------------------------------------
