@@ -22,6 +22,20 @@ def test_shares_are_of_the_gpu_that_the_program_opens(daemon, request_share, lim
     shim.close()
 
 
+def test_a_job_sees_its_new_budget_when_the_change_is_answered(daemon, monkeypatch):
+    """And not with the next round of figures for all."""
+    job = daemon.client.register({"name": "a", "command": ["a"], "request": "4Gi", "limit": "8Gi", "gpus": 1})
+    shim = daemon.connect()
+    assert shim.hello(job["id"], request=4 * GIB, limit=8 * GIB).status == lib.GS_OK
+    assert shim.attach(GPU).status == lib.GS_OK
+    line = shim.page.line[0]
+    until(lambda: line.limit * 512 == 8 * GIB)
+    monkeypatch.setattr("gpushared.runtime.publisher.PUBLISH_EVERY", 3600.0)
+    daemon.client.change(job["id"], {"request": "5Gi", "limit": "9Gi"})
+    assert (line.request * 512, line.limit * 512) == (5 * GIB, 9 * GIB)
+    shim.close()
+
+
 def test_a_peak_between_two_looks_is_in_the_report(make_daemon, program):
     """It came and went while nobody looked, and the program is gone when somebody asks."""
     daemon = make_daemon(sample_interval=3600.0)

@@ -573,6 +573,15 @@ def test_a_grace_has_a_bound_for_all_but_root(stage) -> None:
 # ---- as other users ----------------------------------------------------------------------------------
 
 
+def test_a_service_that_took_a_task_over_ends_and_leaves_it_to_the_next(stage) -> None:
+    stage.start(stage.record("1", "echo up; sleep 60"))
+    stage.said("up")
+    for _ in range(2):
+        stage.runner.close()
+        stage.open()
+        assert stage.task("1").holds
+
+
 def test_nobody_else_reads_what_is_kept_of_a_task_whatever_the_umask_of_the_service(stage) -> None:
     before = os.umask(0)
     try:
