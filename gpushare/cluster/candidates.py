@@ -22,7 +22,7 @@ from gpushare.cluster.model import Place
 from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import Barrier, How, barrier, loss
-from gpushare.cluster.space import NodeState
+from gpushare.cluster.space import NodeState, Space
 from gpushare.cluster.turn import Turn
 
 NOTHING: Mapping[QueueState, int] = {}
@@ -73,6 +73,15 @@ def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -
     places = job.ordered if len(job.places) > 1 else list(job.places.values())
     unit = Unit(job, places, name, rank)
     return [unit] if unit.here else []
+
+
+def units_of(job: JobState, space: Space, rank: int) -> list[Unit]:
+    """What of the job could be taken, wherever it is."""
+    units: dict[tuple[int, int], Unit] = {}
+    for node in dict.fromkeys(place.node for place in job.places.values()):
+        for unit in units_on(job, space.by_name[node], rank, extras_first=True):
+            units[unit.places[0].group, unit.places[0].task] = unit
+    return [units[first] for first in sorted(units)]
 
 
 # ---- how far ---------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ class Moving(Search):
         found = self.lands.get((shape, rung))
         if found is None:
             space = self.state.space
-            found = any(space.find(group.needs[rung], space.alive) is not None for group in shape.groups)
+            found = any(space.fits(group.needs[rung], space.alive) for group in shape.groups)
             self.lands[shape, rung] = found
         return found
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from gpushare.cluster.model import ANYWHERE, Node, Selector
@@ -318,9 +320,9 @@ class Space:
         return None
 
     def _find_parts(self, need: Need, mask: int, spread: bool) -> tuple[NodeState, tuple[int, ...]] | None:
-        """Parts of several GPUs: every node that has any of them free is looked at."""
+        """Parts of several GPUs: every node that may have them is looked at."""
         best: tuple[int, int, int] | None = None
-        for node in self.among(mask & self.alive & ~self.whole[0] | mask & self.with_shared()):
+        for node in self.among(mask & self._may_hold_parts(need)):
             gpus = parts_of(node, need)
             if gpus is not None:
                 fresh = sum(node.free[gpu] == node.memory for gpu in gpus)
@@ -335,13 +337,23 @@ class Space:
         assert gpus is not None
         return node, gpus
 
+    def _may_hold_parts(self, need: Need) -> int:
+        """Nodes on which so much is left of a GPU that is in part free, or with as many wholly free GPUs."""
+        nodes = reduce(or_, self.whole[need.gpus :], 0)
+        for memory, table in self.shared.items():
+            sizes = self.sizes[memory]
+            nodes |= reduce(or_, [table[size] for size in sizes[bisect_left(sizes, need.on(memory)) :]], 0)
+        return nodes
+
+    def fits(self, need: Need, mask: int) -> bool:
+        """Is there a place for one such task? As find() tells, without looking for the best."""
+        if need.whole or need.gpus <= 1:
+            return self.find(need, mask) is not None
+        return any(parts_of(node, need) is not None for node in self.among(mask & self._may_hold_parts(need)))
+
     def with_shared(self) -> int:
         """Nodes that have a GPU in part free."""
-        nodes = 0
-        for table in self.shared.values():
-            for bits in table.values():
-                nodes |= bits
-        return nodes
+        return reduce(or_, [bits for table in self.shared.values() for bits in table.values()], 0)
 
     def among(self, nodes: int) -> Iterator[NodeState]:
         """The nodes of a set, in their order."""
@@ -362,7 +374,7 @@ class Space:
                     if count <= 0:
                         return True
             return False
-        return self.find(need, mask) is not None
+        return self.fits(need, mask)
 
     def could_hold(self, need: Need, mask: int) -> bool:
         """Would one such task fit on one of these nodes, if that were empty?"""
@@ -417,10 +429,10 @@ def whole_of(node: NodeState, count: int) -> tuple[int, ...]:
 def parts_of(node: NodeState, need: Need) -> tuple[int, ...] | None:
     """The GPUs of a node on which so much is left, those with the least left over first; None if too few."""
     amount = need.on(node.memory)
-    fitting = sorted((left, gpu) for gpu, left in enumerate(node.free) if left >= amount)
+    fitting = [(left, gpu) for gpu, left in enumerate(node.free) if left >= amount]
     if len(fitting) < need.gpus or amount > node.memory:
         return None
-    return tuple(sorted(gpu for _, gpu in fitting[: need.gpus]))
+    return tuple(sorted([gpu for _, gpu in sorted(fitting)[: need.gpus]]))
 
 
 def fit_on(node: NodeState, need: Need) -> tuple[int, ...] | None:

@@ -36,7 +36,7 @@ from gpushare.cluster.candidates import (
     candidates_for_preempt,
     candidates_for_reclaim,
     in_order,
-    units_on,
+    units_of,
     within,
 )
 from gpushare.cluster.clearing import frees_enough
@@ -423,12 +423,8 @@ class Stopping(Search):
     def _below(self, queue: QueueState) -> Iterator[Unit]:
         """What could be taken of the jobs below a queue, the best victims first."""
         for rank, job in enumerate(self.victims()):
-            if job.places and within(job.queue, queue):
-                units: dict[tuple[int, int], Unit] = {}
-                for node in dict.fromkeys(place.node for place in job.places.values()):
-                    for unit in units_on(job, self.state.space.by_name[node], rank, extras_first=True):
-                        units[unit.places[0].group, unit.places[0].task] = unit
-                yield from (units[first] for first in sorted(units))
+            if within(job.queue, queue):
+                yield from units_of(job, self.state.space, rank)
 
 
 def reclaim(turn: Turn, gang: Gang) -> Search | None:

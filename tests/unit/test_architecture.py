@@ -80,6 +80,7 @@ ALLOWED_IN_CLUSTER = {
     "bisect",
     "collections",
     "contextlib",
+    "copy",
     "dataclasses",
     "decimal",
     "enum",
