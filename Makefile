@@ -35,9 +35,7 @@ pytest: $(VENV)/installed-test
 	$(BIN)/pytest -n 2 --dist loadfile -q
 
 test-engines: $(VENV)/installed-test ## the engines on real servers: Slurm (root, Debian's packages of it)
-	GPUSHARE_TEST_ENGINES=1 $(BIN)/pytest tests/engines -k "slurm and not never_starts" -n 2 --dist loadfile -q
-	# In a cluster of its own: after the others it is not held within its time, and why is not known yet.
-	GPUSHARE_TEST_ENGINES=1 $(BIN)/pytest tests/engines -k "slurm and never_starts" -q
+	GPUSHARE_TEST_ENGINES=1 $(BIN)/pytest tests/engines -k slurm -n 2 --dist loadfile -q
 
 property: $(VENV)/installed-test ## random events against both cores: make property EVENTS=200000 SEED=1
 	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest \

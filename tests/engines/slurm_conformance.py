@@ -36,15 +36,20 @@ class Ground:
         root = self._folder.__enter__()
         more = ["Licenses=never:1"]
         self.cluster: Cluster = with_plugins(root, more=more, partitions=PARTITIONS, node_timeout=300, kill_wait=3)
+        self._holder = ""
         try:
             self.cluster.up()
-            self.sbatch("sleep infinity", "-p", "plain", "-L", "never:1")
+            self.hold_licence()
         except BaseException:
             self.stop()
             raise
 
-    def sbatch(self, script: str, *options: str) -> str:
-        return self.cluster.sbatch(script, *options)
+    def hold_licence(self) -> None:
+        """The job that has it ends with its node, when a test loses that."""
+        if not self._holder or self.cluster.state(self._holder) != "RUNNING":
+            options = ("-p", "plain", "-L", "never:1", "--no-requeue")
+            holder = self._holder = self.cluster.sbatch("sleep infinity", *options)
+            self.cluster.until(lambda: self.cluster.state(holder) == "RUNNING", "nobody has the licence")
 
     def stop(self) -> None:
         self.cluster.down()
@@ -64,6 +69,7 @@ class SlurmStand(Queued):
     ground = staticmethod(ground)
 
     def __init__(self, directory: Path, ground: Ground) -> None:
+        ground.hold_licence()
         self.directory = directory
         self.cluster = ground.cluster
         self.marks = self.cluster.root / "jobs" / directory.name
