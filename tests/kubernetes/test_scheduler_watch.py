@@ -102,6 +102,26 @@ def test_what_was_answered_is_seen_at_once_and_not_undone_by_older_news(cluster,
     assert pods.get(("team-a", "old")) is None, "what was deleted meanwhile stays so"
 
 
+def test_a_watch_ends_in_time_for_the_lease(cluster):
+    scheduler = Scheduler(cluster)
+    waited = []
+    scheduler.engine._woken = Woken(waited)
+    try:
+        scheduler.engine.watch(30.0)
+        scheduler.engine.watch(1.0)
+    finally:
+        scheduler.close()
+    assert waited == [5.0, 1.0], "half of what the loop asks for is 7.5 s"
+
+
+class Woken:
+    def __init__(self, waited: list[float]) -> None:
+        self.wait, self.clear, self.set = waited.append, lambda: None, lambda: None
+
+
+# ---- who leads -----------------------------------------------------------------------------------------
+
+
 def test_one_leads_and_another_takes_over_when_it_falls_silent_or_says_so(cluster):
     first, second = Scheduler(cluster), Scheduler(cluster)
     try:

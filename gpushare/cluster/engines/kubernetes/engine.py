@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 POD_GONE = "the pod of that attempt is gone"
 USUAL_RETRY = 60.0
 """Seconds until an eviction is tried again that the API server refuses without a time."""
+LOOK_EVERY = 5.0
+"""Seconds: whoever leads asks for that again before another may."""
 MOST_NOTES = 50
 """Of annotate() in one round: each takes two requests."""
 
@@ -131,7 +133,7 @@ class Kubernetes(QueueKeeper):
         return self.snapshot()
 
     def watch(self, seconds: float) -> None:
-        self._woken.wait(seconds)
+        self._woken.wait(min(seconds, LOOK_EVERY))
         self._woken.clear()
 
     def wake(self) -> None:
