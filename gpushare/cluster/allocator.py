@@ -10,7 +10,7 @@ This file has what others call. What decides, in the order in which a decision n
     starting.py    starting what fits                           room.py    making room for the others
     order.py       the order of queues and jobs
     placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
-    rules.py       what may be done to a job that runs, and what harm it does: one table
+    rules.py       what may be done to a job that runs, and what is lost: one table
     search.py      room for a gang: one search, by one of these means
         moves.py       others move
         elastic.py     others shrink; they grow back

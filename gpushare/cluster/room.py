@@ -131,9 +131,12 @@ def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
     shape, gate, state = cls.shape, cls.more_gate if more else cls.gate, turn.state
     if state.space.capacity == state.root.allocated or (shape.tasks > 1 and not more):
         return False
-    if gate is None or gate.code not in ROOM | BY_LIMIT:
+    if gate is None:
         return False
-    if gate.code in BY_LIMIT and forbidden(cls, next_charge(state, cls, more)) is not None:
+    if gate.code in BY_LIMIT:
+        if forbidden(cls, next_charge(state, cls, more)) is not None:
+            return False
+    elif gate.code not in ROOM:
         return False
     job = _first(turn, cls, more)
     wants = wants_of(job, job.rung if more else shape.rungs - 1, more)

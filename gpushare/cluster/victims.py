@@ -16,7 +16,7 @@ What is tried, each for all stages before the next:
     4. Stop any such jobs and move other jobs.
 
 Within a stage each task of the job gets the node with the fewest victims, then the least freed beyond the need, then
-queues most over their share, then the newest jobs. 2 and 4 are answers of the widened search alone.
+queues most over their share, then the jobs that lose the least work. 2 and 4 are answers of the widened search alone.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def test_when_the_engine_has_shown_its_change_no_round_follows_another(stage, wr
     until(lambda: results(writer, stage) == {"1": "done"})
     time.sleep(0.5)  # some rounds may follow from what was decided
     settled = len(rounds)
-    time.sleep(1.0)
+    time.sleep(1.0)  # rounds that follow one another would be hundreds
     assert len(rounds) - settled <= 1.0 / writing.SOONEST
 
 

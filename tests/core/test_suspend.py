@@ -238,6 +238,16 @@ def beside(world: World, **more: object) -> tuple[int, int]:
     return a, c
 
 
+def begin_to_resume(world: World, process: int) -> None:
+    """It is suspended, and resumes just now, which takes 2 s."""
+    world.send(SuspendWanted(job_of(world, process).id))
+    world.wait(2.0)
+    world.suspender_takes = 2.0
+    world.send(ResumeWanted(job_of(world, process).id))
+    world.wait(0.1)
+    assert state_of(world, process) == SuspendState.RESUMING
+
+
 def claim(world: World, size: int = 7 * GIB) -> int:
     b = start(world, "B", "8Gi", "8Gi")
     world.allocate(b, "GPU-0", size)
@@ -258,12 +268,7 @@ def test_one_that_resumes_just_now_is_waited_for_too(world: World) -> None:
     a = borrow(world, "A", 5 * GIB)
     c = start(world, "C", "1Gi", "15Gi")
     world.allocate(c, "GPU-0", 5 * GIB)
-    world.send(SuspendWanted(job_of(world, a).id))
-    world.wait(1.0)
-    world.suspender_takes = 2.0
-    world.send(ResumeWanted(job_of(world, a).id))
-    world.wait(0.1)
-    assert state_of(world, a) == SuspendState.RESUMING
+    begin_to_resume(world, a)
     b = claim(world)
     world.wait(12.0)
     assert used(world, b) == 7 * GIB and not world.terminated and used(world, c) == 5 * GIB
@@ -391,12 +396,7 @@ def test_a_restart_while_its_memory_comes_back_counts_it_once(size: int) -> None
     world.allocate(a, "GPU-0", size)
     world.suspender_comes(job_of(world, a).id, "ok")
     world.wait(3.0)
-    world.send(SuspendWanted(job_of(world, a).id))
-    world.wait(2.0)
-    world.suspender_takes = 2.0
-    world.send(ResumeWanted(job_of(world, a).id))
-    world.wait(0.1)
-    assert state_of(world, a) == SuspendState.RESUMING
+    begin_to_resume(world, a)
     learned = dict(world.node.state.overheads)
     world.restart()
     (work,) = world.work

@@ -218,22 +218,14 @@ def test_tasks_of_a_gang_start_together(stand: Stand) -> None:
 
 
 @needs("nodes")
-def test_tasks_of_a_gang_run_on_several_nodes(stand: Stand) -> None:
+@pytest.mark.parametrize(("gpu", "other"), [(0, 0), (1, 0)], ids=["same GPU", "other GPUs"])
+def test_tasks_of_a_gang_run_on_several_nodes(stand: Stand, gpu: int, other: int) -> None:
+    """On each with the GPU that is free there."""
     first, second = (one.node.name for one in stand.nodes()[:2])
     uid = stand.submit(tasks=2)
-    assert stand.start(uid, stand.place(0, node=first), stand.place(0, node=second, task=1)) == Accepted()
+    assert stand.start(uid, stand.place(gpu, node=first), stand.place(other, node=second, task=1)) == Accepted()
     stand.until(lambda: stand.phase(uid) == "running" and stand.began(uid) == 2)
-    assert {task.node for task in stand.tasks(uid)} == {first, second}
-
-
-@needs("nodes")
-def test_tasks_of_a_gang_have_other_gpus_on_each_node(stand: Stand) -> None:
-    """Which are free is another one there."""
-    first, second = (one.node.name for one in stand.nodes()[:2])
-    uid = stand.submit(tasks=2)
-    assert stand.start(uid, stand.place(1, node=first), stand.place(0, node=second, task=1)) == Accepted()
-    stand.until(lambda: stand.phase(uid) == "running" and stand.began(uid) == 2)
-    assert {(task.node, task.gpus) for task in stand.tasks(uid)} == {(first, (1,)), (second, (0,))}
+    assert {(task.node, task.gpus) for task in stand.tasks(uid)} == {(first, (gpu,)), (second, (other,))}
 
 
 # ---- an end --------------------------------------------------------------------------------------------

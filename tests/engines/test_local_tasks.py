@@ -570,9 +570,6 @@ def test_a_grace_has_a_bound_for_all_but_root(stage) -> None:
         stage.runner.check(stage.record("1", UP, uid=65534, run={"grace": 601.0}))
 
 
-# ---- as other users ----------------------------------------------------------------------------------
-
-
 def test_a_service_that_took_a_task_over_ends_and_leaves_it_to_the_next(stage) -> None:
     stage.start(stage.record("1", "echo up; sleep 60"))
     stage.said("up")
@@ -594,6 +591,8 @@ def test_nobody_else_reads_what_is_kept_of_a_task_whatever_the_umask_of_the_serv
     assert not any(kept.values()), kept
     assert stage.own().stat().st_mode & 0o077 == 0
 
+
+# ---- as other users ----------------------------------------------------------------------------------
 
 NOBODY = 65534
 

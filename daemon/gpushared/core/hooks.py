@@ -17,7 +17,7 @@ from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.model import Gpu, Job
 from gpushared.core.sleep import SleepState
 from gpushared.core.state import State
-from gpushared.core.suspend import helper_may_come, time_before
+from gpushared.core.suspend import time_before
 from gpushared.core.transaction import Transaction
 
 LEAST = 1.0
@@ -44,7 +44,7 @@ def candidates(tx: Transaction, jobs: Sequence[Job], newest: float) -> Iterator[
     began, in seconds; a hook is called once for a claim."""
     for job in jobs if tx.policy.last_step >= ReclaimStep.HOOK else ():
         failed = job.hook_failed is not None and tx.now - job.hook_failed[0] < tx.policy.hook_again
-        there = job.hook or helper_may_come(tx.state, job, tx.now)
+        there = job.hook or tx.now < tx.policy.helper_due(job)
         can = ReclaimStep.HOOK in job.spec.on_reclaim and there and job.sleep is None and job.suspension is None
         if can and not failed and job.hooked_at < newest:
             yield job

@@ -42,9 +42,8 @@ def restored(tx: Transaction, event: JobRestored) -> None:
             {gpu: amount for gpu, amount in (of_old or {}).items() if gpu in bounds}
             for of_old in (event.asleep.had, event.asleep.allocated, event.asleep.gave)
         )
-        sleep = Sleep(SleepState.ASLEEP, tx.now - event.asleep.age, 0, had, allocated)
-        sleep.gave = None if event.asleep.gave is None else gave
-        state.set_sleep(job, sleep)
+        known = None if event.asleep.gave is None else gave
+        state.set_sleep(job, Sleep(SleepState.ASLEEP, tx.now - event.asleep.age, 0, had, allocated, known))
     tx.record("restored", "restored by a daemon that started again", job=job)
     for id in bounds:
         tx.emit(Publish(id))

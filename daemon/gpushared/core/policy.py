@@ -9,6 +9,7 @@ from gpushare.reclaim_steps import ReclaimStep
 
 if TYPE_CHECKING:
     from gpushare.job_spec import JobSpec
+    from gpushared.core.model import Job
 
 MIB = 2**20
 GIB = 2**30
@@ -89,6 +90,10 @@ class Policy:
     def grace_of(self, spec: JobSpec) -> float:
         """Seconds from SIGTERM to SIGKILL."""
         return self.grace if spec.grace is None else spec.grace
+
+    def helper_due(self, job: Job) -> float:
+        """So long the process that suspends the job, or calls its hooks, may still come."""
+        return max(job.since, job.restored_at) + self.suspender_comes
 
     def guess(self, total: int) -> int:
         """Contexts are larger on larger GPUs: a thirty-second of it, at most overhead_guess."""

@@ -258,7 +258,7 @@ class State:
         until = max(job.since + job.spec.min_run_time, job.resumed_at + self.policy.resume_runs)
         lacks_suspender = ReclaimStep.SUSPEND in job.spec.on_reclaim and not job.suspender
         if lacks_suspender or (ReclaimStep.HOOK in job.spec.on_reclaim and not job.hook):
-            until = max(until, max(job.since, job.restored_at) + self.policy.suspender_comes)
+            until = max(until, self.policy.helper_due(job))
         return until
 
     def has_share(self, job: Job, gpu: str) -> bool:

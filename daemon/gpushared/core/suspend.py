@@ -130,11 +130,6 @@ def free_at(state: State, job: Job, now: float) -> float:
     return max(now, state.protected_until(job))
 
 
-def helper_may_come(state: State, job: Job, now: float) -> bool:
-    """The process that suspends the job, or calls its hooks, has time yet to come."""
-    return now < max(job.since, job.restored_at) + state.policy.suspender_comes
-
-
 def candidates(tx: Transaction, gpu: Gpu, jobs: Sequence[Job], needed_by: float) -> Iterator[Job]:
     """Of these jobs, those that can be suspended when they are free for it, so that a grace is left before `needed_by`
     (seconds) if it fails."""
@@ -148,7 +143,7 @@ def candidates(tx: Transaction, gpu: Gpu, jobs: Sequence[Job], needed_by: float)
 def _will_be_possible(state: State, job: Job, now: float) -> bool:
     """Nothing is in the way but what is over when the job is free for it."""
     why = obstacle(state, job, now)
-    return not why or why == RESUMES or (why == NO_SUSPENDER and helper_may_come(state, job, now))
+    return not why or why == RESUMES or (why == NO_SUSPENDER and now < state.policy.helper_due(job))
 
 
 def is_held_back(state: State, ask: Ask) -> bool:
