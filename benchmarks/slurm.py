@@ -17,12 +17,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "engines"), str(ROOT), str(ROOT / "daemon")]
 os.environ["GPUSHARE_TEST_ENGINES"] = "1"
 
+from call_times import around  # noqa: E402
 from slurm_stage import Cluster, Stage, missing, open_folder, with_plugins  # noqa: E402
 
 PARTITIONS = (
@@ -72,22 +72,9 @@ def by_allocator(cluster: Cluster, options: argparse.Namespace, root: Path) -> N
 
 def timed(stage: Stage) -> dict[str, float]:
     spent = {"append": 0.0, "commands": 0.0}
-
-    def around(thing: Any, name: str, key: str) -> None:
-        inner = getattr(thing, name)
-
-        def outer(*arguments: Any, **named: Any) -> Any:
-            began = time.monotonic()
-            try:
-                return inner(*arguments, **named)
-            finally:
-                spent[key] += time.monotonic() - began
-
-        setattr(thing, name, outer)
-
-    around(stage.store, "append", "append")
-    around(stage.store, "pass_time", "append")
-    around(stage.engine._commands, "run", "commands")
+    around(spent, stage.store, "append", "append")
+    around(spent, stage.store, "pass_time", "append")
+    around(spent, stage.engine._commands, "run", "commands")
     return spent
 
 

@@ -49,6 +49,8 @@ class _JobGpuLater(TypedDict, total=False):
     context: int  # bytes that a context takes: measured, else the usual minimum
     gpu_time: float  # seconds of the GPU's time in which this daemon has seen the job compute, by samples
     suspended: int  # bytes of host memory with what it had on the GPU, while the job is suspended
+    turn: str | None  # in computing: holds, leaving, waits, free, not_held; null: no job of the GPU has asked for turns
+    turn_time: float  # seconds of turns that it has had while others wanted to compute, too
     computing: float | None  # the part of the time, up to 1, at the last sample; None: the driver does not say
 
 
@@ -98,7 +100,7 @@ class Killed(TypedDict):
 
 class _OutcomeOfLaterVersions(TypedDict, total=False):
     ended: float | None  # when
-    seen: bool  # False: no daemon saw the job end, and the rest of its outcome says nothing
+    seen: bool  # False: no daemon saw the job end; `killed` and `peak` are of the last moment that was written down
     gpu_time: dict[str, float]  # by GPU, seconds in which a daemon has seen it compute
 
 
@@ -115,6 +117,9 @@ class _JobLater(TypedDict, total=False):
     """What an older daemon does not say."""
 
     longest_grace: float  # seconds; a longer grace is cut to it
+    compute: float | None  # the part of a GPU's time that it has asked for
+    exclusive: float | None  # seconds that it computes alone at a stretch
+    turns: bool  # jobs take turns in computing on this node, for those that ask for it
 
 
 class Job(_JobLater):

@@ -28,6 +28,7 @@ KINDS: Mapping[str, Any] = {
     "texts": list[str],
     "integer": int,
     "seconds": float,
+    "share": float,
     "flag": bool,
     "amount": str,
     "steps": str,

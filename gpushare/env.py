@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from gpushare.errors import UsageError
 from gpushare.frameworks import FRAMEWORKS, Framework
-from gpushare.job_spec import OPTIONS, JobSpec, Option, default_text, variable_of
+from gpushare.job_spec import OPTIONS, JobSpec, Option, default_text, plain_options, variable_of
 from gpushare.quantity import BLANKS, Budget, Dialect, Kind, Quantity, format_bytes, parse_duration
 from gpushare.reclaim_steps import parse_steps
 
@@ -63,7 +63,7 @@ ALIASES = {
     ),
 }
 """The variables of a job's options, by option."""
-KINDS = {"amount": "quantity", "integer": "integer", "seconds": "duration"}
+KINDS = {"amount": "quantity", "integer": "integer", "seconds": "duration", "share": "share"}
 """The kind of a value, by kind of option; all others are texts."""
 
 
@@ -79,6 +79,8 @@ def _of_job(name: str, option: Option) -> Variable:
     )
 
 
+LATER = ("compute", "exclusive")
+"""Options of jobs that an older daemon does not know."""
 HOOKS = (
     ("relief", "cmd", "a command that has the program give memory back; for the reclaim step hook"),
     ("relief", "url", "the same as a URL to POST to, or an engine's: vllm+http://localhost:8000"),
@@ -264,6 +266,14 @@ class Settings:
         with _naming(setting):
             return parse_duration(setting.text)
 
+    def share(self, name: str) -> float | None:
+        """A part of a whole: 0.5 or 50%."""
+        setting = self.find(name)
+        if setting is None:
+            return None
+        with _naming(setting):
+            return _parse_share(setting.text)
+
     def of_job(self, name: str) -> Any:
         """The value of an option of a job, as the API takes it."""
         variable = variable_of(name)
@@ -273,9 +283,18 @@ class Settings:
             case "seconds":
                 found = self.duration(variable)
                 return JobSpec._field_defaults[name] if found is None else found
+            case "share":
+                return self.share(variable)
             case "steps":
                 return ",".join(parse_steps(self.text(variable) or ""))
         return self.text(variable)
+
+    def options_of_job(self) -> dict[str, object]:
+        """The options that have a variable, as the API takes them. Those that an older daemon does not know are left
+        out if they are not set."""
+        named = (name for name, option in plain_options().items() if option.variable)
+        found = {name: self.of_job(name) for name in named}
+        return {name: value for name, value in found.items() if value is not None or name not in LATER}
 
     def budget(self) -> tuple[Budget, Setting | None, Setting | None]:
         """The job's budget, and the settings it came from."""
@@ -357,6 +376,17 @@ def _parse_integer(text: str) -> int:
         raise UsageError(f"{text!r} is not a whole number", code="bad_integer", hint="write 10, 0 or -5") from None
     if abs(value) > 2**31 - 1:
         raise UsageError(f"{text} is too far from 0", code="bad_integer")
+    return value
+
+
+def _parse_share(text: str) -> float:
+    number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
+    try:
+        value = float(number) / percent
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:  # nan, too
+        raise UsageError(f"{text!r} is no part of the time", code="bad_share", hint="write 0.5 or 50%, at most 1")
     return value
 
 

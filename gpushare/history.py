@@ -2,7 +2,7 @@
 
 Each user has files of its own, of a bounded size, so that one user's history cannot push out another's:
 
-    UID.jobs     a line when a job begins and a line when it has ended, as the API shows the job
+    UID.jobs     a line when a job begins, when it is told to end, and when it has ended, as the API shows the job
     UID.events   the records of the user's jobs and reservations, as in `gpushare events`
     node.events  records that concern no user
 
@@ -26,7 +26,20 @@ from typing import Any, NamedTuple, cast
 from gpushare import api
 from gpushare.reasons import Mention, Text
 
-__all__ = ["EVENTS", "JOBS", "NODE", "OLD", "Found", "History", "file_name", "told", "whose", "written"]
+__all__ = [
+    "EVENTS",
+    "JOBS",
+    "NODE",
+    "OLD",
+    "Found",
+    "History",
+    "JobLine",
+    "Stop",
+    "file_name",
+    "told",
+    "whose",
+    "written",
+]
 
 JOBS, EVENTS, OLD, NODE = "jobs", "events", ".old", "node"
 NAMES = re.compile(rf"(\d+|{NODE})\.({JOBS}|{EVENTS})({re.escape(OLD)})?")
@@ -108,6 +121,32 @@ class Found(NamedTuple):
     """Whether earlier records were left out."""
 
 
+class Stop(NamedTuple):
+    """What a living job has been told to end for."""
+
+    killed: dict[str, Any]
+    """As api.Killed, with mentions."""
+    last: bool
+    """By SIGKILL: it cannot live on. Else by SIGTERM, before its grace."""
+
+
+class JobLine(NamedTuple):
+    """A line about a job."""
+
+    time: float
+    job: dict[str, Any]
+    """As api.Job, with mentions."""
+    stop: Stop | None
+
+    def ended(self) -> dict[str, Any]:
+        """The job, if it lives no more."""
+        if self.job["outcome"] is not None:
+            return self.job
+        killed = None if self.stop is None else self.stop.killed
+        peak = {gpu["uuid"]: gpu["peak"] for gpu in self.job["gpus"]}
+        return {**self.job, **UNSEEN, "outcome": {**UNSEEN["outcome"], "killed": killed, "peak": peak}}
+
+
 class History:
     """A directory of such files. Skips what cannot be opened or understood."""
 
@@ -145,17 +184,22 @@ class History:
     def jobs(self, users: Collection[int] | None = None) -> list[dict[str, Any]]:
         """Jobs as api.Job with mentions, in the order of their last record.
 
-        A job whose end is not in the files has state "ended", too; its outcome says that its end was not seen.
+        A job whose end is not in the files has state "ended", too; its outcome says that its end was not seen, and for
+        whom it had been told to end.
         """
-        latest: dict[str, tuple[float, dict[str, Any]]] = {}
+        return [last.ended() for last in self.last_lines(users)]
+
+    def last_lines(self, users: Collection[int] | None = None) -> list[JobLine]:
+        """The last line of each job, in the order of time."""
+        latest = {}
         files = self._files(JOBS, users)
         for _, path in files:
             for line in _tail(path, READ_AT_MOST // len(files))[0]:
                 found = _parse(line)
                 job = found.get("job") if found is not None else None
-                if isinstance(job, dict) and api.fits(told(job), api.Job):
-                    latest[job["id"]] = _time(line), job if job["outcome"] is not None else {**job, **UNSEEN}
-        return [job for _, job in sorted(latest.values(), key=lambda one: one[0])]
+                if found is not None and isinstance(job, dict) and api.fits(told(job), api.Job):
+                    latest[job["id"]] = JobLine(_time(line), job, _stop(found.get("stop")))
+        return sorted(latest.values(), key=lambda one: one.time)
 
     def _files(self, kind: str, users: Collection[int] | None) -> list[tuple[int | None, Path]]:
         """The lines of a user's two files, the older file first."""
@@ -203,6 +247,12 @@ UNSEEN: dict[str, Any] = {
     },
 }
 """The outcome of a job whose end was not seen."""
+
+
+def _stop(note: object) -> Stop | None:
+    if not isinstance(note, dict) or not api.fits(told(note.get("killed")), api.Killed):
+        return None
+    return Stop(note["killed"], note.get("last") is True)
 
 
 def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:

@@ -28,7 +28,7 @@ PRIORITY = (
 )
 """The order of the daemon's planner, in users' words."""
 
-Kind = Literal["text", "texts", "integer", "seconds", "flag", "amount", "steps"]
+Kind = Literal["text", "texts", "integer", "seconds", "share", "flag", "amount", "steps"]
 
 
 class JobSpec(NamedTuple):
@@ -60,6 +60,10 @@ class JobSpec(NamedTuple):
     """The reservation that it starts in, by id."""
     observe: bool = False
     """Its programs run without the library. The daemon only shows what NVML shows of them."""
+    compute: float | None = None
+    """The part of a GPU's time that it shall have while others want to compute, too; None: of what the others leave."""
+    exclusive: float | None = None
+    """Seconds that it computes alone at a stretch, if others want to compute, too; None: as the node's settings say."""
     idle_release: float | None = None
     """Seconds without computing after which it gives back what it does not use, as the administrator's policy says;
     None: never."""
@@ -160,6 +164,20 @@ OPTIONS: Mapping[str, Option] = {
         metavar="NAME",
     ),
     "lend": Option("flag", help="Never lend this job's unused memory.", for_kernels=True),
+    "compute": Option(
+        "share",
+        variable="the part of the GPU's time while others compute, too: 0.5",
+        help="The part of the GPU's time that it has while others compute, too: 0.5. Only where jobs take turns.",
+        metavar="PART",
+        for_kernels=True,
+    ),
+    "exclusive": Option(
+        "seconds",
+        most=FOREVER,
+        variable="how long it computes alone at a stretch while others wait: 10s",
+        help="Compute alone for so long at a stretch: 10s. Then others have turns. Only where jobs take turns.",
+        metavar="TIME",
+    ),
     "request_source": Option("text", plain=False),
     "limit_source": Option("text", plain=False),
     "observe": Option("flag", plain=False, shown=False),

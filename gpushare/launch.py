@@ -26,7 +26,6 @@ from gpushare.daemon_link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, w
 from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
 from gpushare.exit_message import Ending, exit_message, memory_kills, write_report
-from gpushare.job_spec import plain_options
 from gpushare.printable import one_line, printable, shortened
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.start_warnings import start_warnings
@@ -227,8 +226,8 @@ class Launch:
 
     def _options(self) -> dict[str, object]:
         """The options whose value is simply their setting. Raises UsageError for a value that cannot be read."""
-        found = {name: self.settings.of_job(name) for name, option in plain_options().items() if option.variable}
-        return {**found, "on_reclaim": self.hooks.steps(self.settings, replaced=self.options.replace)}
+        steps = self.hooks.steps(self.settings, replaced=self.options.replace)
+        return {**self.settings.options_of_job(), "on_reclaim": steps}
 
     def _devices(self) -> list[str] | None:
         if self.job is not None:

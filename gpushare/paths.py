@@ -248,9 +248,10 @@ def history_dir(driver: str, environ: Mapping[str, str]) -> Path | None:
     return base / "gpushare" / name / (os.uname().nodename.replace("/", "_").strip(".") or "host")
 
 
-def library() -> Path:
-    """The preload library."""
-    return PACKAGE / "lib" / "libgpushare.so"
+def library(*, turns: bool = False) -> Path:
+    """The preload library; `turns`: the one for nodes where jobs take turns in computing, in which launches have hooks.
+    Both have one name, so that whoever looks for it in a process finds either."""
+    return PACKAGE / "lib" / "turns" / "libgpushare.so" if turns else PACKAGE / "lib" / "libgpushare.so"
 
 
 def software_driver_dir() -> Path:

@@ -64,6 +64,8 @@ class Code(StrEnum):
     """The job has not computed for long, and gives back what it does not use."""
     AWAKE = "awake"
     """The resume hook of the job has ended: its memory is there again."""
+    NO_TURNS = "no_turns"
+    """The turns in computing that the job asks for cannot be had here."""
     WAIT_OVER = "wait_over"
     """No room within the time of --wait."""
 

@@ -55,10 +55,11 @@ def _executable(path: Path, name: str) -> str:
     return str(path) if "/" in str(path) else f"./{path}"
 
 
-def preload(environ: Mapping[str, str]) -> str:
-    """LD_PRELOAD with our library first, once."""
-    path = str(library())
-    if not library().exists():
+def preload(environ: Mapping[str, str], *, turns: bool = False) -> str:
+    """LD_PRELOAD with our library first, once. `turns`: the one that can hold launches back."""
+    found = library(turns=turns)
+    path = str(found)
+    if not found.exists():
         raise GpushareError(
             f"the preload library {path} is not there",
             code="not_built",
@@ -70,13 +71,13 @@ def preload(environ: Mapping[str, str]) -> str:
             code="bad_install_path",
             hint="install gpushare under a path without blanks and colons",
         )
-    return prepend(path, environ.get("LD_PRELOAD", ""))
+    return prepend(path, without_preload(environ).get("LD_PRELOAD", ""))
 
 
 def without_preload(environ: Mapping[str, str]) -> dict[str, str]:
     """For a program that runs without gpushare."""
-    path = str(library())
-    others = [one for one in environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if one and one != path]
+    ours = ("", str(library()), str(library(turns=True)))
+    others = [one for one in environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if one not in ours]
     kept = {name: value for name, value in environ.items() if name not in ("LD_PRELOAD", "GPUSHARE_MODE")}
     return kept | ({"LD_PRELOAD": ":".join(others)} if others else {})
 
@@ -104,7 +105,7 @@ def program_environ(
             del found[alias]
         found[variable] = quantity.canonical()
     if settings.choice("GPUSHARE_MODE") == "enforce":
-        found["LD_PRELOAD"] = preload(environ)
+        found["LD_PRELOAD"] = preload(environ, turns=job is not None and job.get("turns", False))
     found["GPUSHARE_NAME"] = name
     for variable in ("GPUSHARE_VISIBLE", "GPUSHARE_LOG"):
         setting = settings.find(variable)

@@ -27,4 +27,21 @@ static inline void gs_turn_gate(struct gs_line *line, int closed) {
     syscall(SYS_futex, &line->gate, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Clear and set the daemon's bits of a line's turn, and count on: who waits there sees that a daemon lives. Returns
+ * what the word was. */
+static inline uint32_t gs_say_turn(struct gs_line *line, uint32_t clear, uint32_t set) {
+    uint32_t word = __atomic_load_n(&line->turn, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(&line->turn, &word, ((word & ~clear) | set) + GS_TURN_BEAT, 1, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE))
+        ;
+    if (word & clear & GS_TURN_CLOSED)
+        syscall(SYS_futex, &line->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    return word;
+}
+
+/* Have the thread of the process that waits for trims look around: there is a GS_TURN_PROBE. */
+static inline void gs_wake_trimmer(struct gs_page *page) {
+    syscall(SYS_futex, &page->trim_asked, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 #endif

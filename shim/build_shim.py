@@ -139,6 +139,14 @@ LIBRARIES = (
         "libgpushare.so",
         flags=PATCHABLE,
     ),
+    # The same where jobs take turns in computing: launches have hooks, too.
+    Library(
+        "gpushare.lib.turns.libgpushare",
+        "gpushare/lib/turns/libgpushare.so",
+        ("preload/*.c", "preload/*.S"),
+        "libgpushare.so",
+        flags=(*PATCHABLE, "-DGS_TURNS"),
+    ),
     # The shim for a process that runs already: shim/late/loader.c says how.
     Library(
         "gpushare.lib.libgpushare_late",
@@ -186,6 +194,8 @@ void gs_grant(struct gs_line *line, uint32_t units);
 uint32_t gs_revoke(struct gs_line *line, uint32_t units);
 uint32_t gs_ask_trim(struct gs_page *page);
 void gs_turn_gate(struct gs_line *line, int closed);
+uint32_t gs_say_turn(struct gs_line *line, uint32_t clear, uint32_t set);
+void gs_wake_trimmer(struct gs_page *page);
 void *gs_page_map(int fd);
 void gs_page_unmap(void *page);
 int gs_page_broken(const void *page);

@@ -10,6 +10,7 @@
  *   grant      the daemon raises credit
  *   revoke     the daemon lowers credit, by no more than credit - used at that same instant
  *   suspend    the daemon takes all unused credit and closes the gate: calls that need credit wait there
+ *   turn       the daemon has launches wait while it is another job's turn to compute, in processes that can do so
  *   trim       the daemon asks for borrowed memory back: it says in the lines how much, raises trim_asked and wakes
  *              the thread that waits there; the process frees what its allocators only keep, and says when it is done
  *
@@ -54,7 +55,7 @@ struct gs_line {
     uint32_t unmet_told; /* [daemon] how many of these it has counted */
     uint32_t releases; /* [process] changes before `used` is lowered. The same, and `used` too: it was so in between */
     uint32_t gate;     /* [daemon] futex: not 0 while the job is suspended, and counts on as long as the daemon lives */
-    uint32_t reserved_process[1];
+    uint32_t turn;     /* [both] futex: whether launches wait, enum gs_turn; only by atomic changes of single bits */
 
     uint64_t grantable;  /* [daemon] units that a request for more credit would get now */
     uint64_t limit;      /* [daemon] the job's limit on this GPU, units */
@@ -64,6 +65,17 @@ struct gs_line {
     uint8_t uuid[16];    /* [daemon] the GPU, or the MIG instance */
     uint32_t attached;   /* [daemon] 1 while the line is in use */
     uint32_t trim_units; /* [daemon] wanted back by the trim that is asked for now: the loan at most; if idle, all */
+};
+
+/* The bits of gs_line.turn, by which jobs take turns in computing. */
+enum gs_turn {
+    GS_TURN_CLOSED = 1, /* [daemon] launches wait: it is another job's turn */
+    GS_TURN_QUIET = 2,  /* [daemon] sets it, a launch clears it */
+    GS_TURN_PROBE = 4,  /* [daemon] sets it: has the GPU done all that was launched? The process takes it, */
+    GS_TURN_WANTED = 8, /* [process] a launch waits; the daemon clears it when it opens */
+    GS_TURN_HELD = 16,  /* [process] its launches can be held back */
+    GS_TURN_ASKS = 32,  /* [process] and has this one instead until the GPU has */
+    GS_TURN_BEAT = 64,  /* [daemon] from here on a number that counts on with each word of a daemon that lives */
 };
 
 struct gs_page {
@@ -94,6 +106,7 @@ _Static_assert(offsetof(struct gs_line, uuid) == 104, "append-only");
 _Static_assert(offsetof(struct gs_page, line) == 128, "append-only");
 _Static_assert(sizeof(struct gs_page) == GS_PAGE_BYTES, "one page");
 
+#define GS_TURN_MS 1000  /* a turn of another job that no daemon has confirmed for so long holds nobody back */
 #define GS_GATE_MS 10000 /* a gate that has not counted on for so long has no daemon any more */
 
 static inline uint32_t gs_word_used(uint64_t word) {

@@ -16,6 +16,7 @@ FILE = Path(__file__).resolve().parents[1] / "shim" / "functions.def"
 STREAMS = ("LEGACY", "PER_THREAD")
 RULES = (
     "HOOK",
+    "TURN",
     "PASS_NO_MEMORY",
     "PASS_OVERHEAD",
     "PASS_FOREIGN",

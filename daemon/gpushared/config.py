@@ -18,6 +18,7 @@ from gpushare.toml_lines import Lines
 from gpushared.core import rules
 from gpushared.core.policy import Policy
 from gpushared.core.rules import UNLIMITED, Rules, Table
+from gpushared.system.address import address_setting
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")
 MIB = 2**20
@@ -43,6 +44,10 @@ class Config(Policy):
     dashboard_port: int = 0
     """The port of localhost where administrators have the dashboard; 0: off."""
     dashboard_read_only: bool = False
+    turns: bool = False
+    """Jobs take turns in computing for those that ask for it."""
+    turn: float = 0.1
+    longest_turn: float = 30.0
     suspend_memory: int = field(default_factory=lambda: host_memory() // 2)
     rules: Rules = field(default_factory=Rules)
     """What each user's jobs may ask for."""
@@ -103,21 +108,6 @@ def _choice(*allowed: str, read: Callable[[str], Any] = str) -> Callable[[object
         return read(value)
 
     return parse
-
-
-def _address(value: object) -> str:
-    if not isinstance(value, str):
-        raise UsageError('not a "host:port" in quotes')
-    if value:
-        split_address(value)
-    return value
-
-
-def split_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f'{text!r} is not a "host:port"')
-    return host.strip("[]"), int(port)
 
 
 def _group(value: object) -> str:
@@ -193,13 +183,16 @@ _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
     ("reclaim", "on_breach"): ("on_breach", _choice("warn", "deny", "kill")),
     ("suspend", "memory"): ("suspend_memory", _host_amount),
     ("suspend", "runs_after"): ("resume_runs", _seconds(0.0)),
+    ("compute", "turns"): ("turns", _flag),
+    ("compute", "turn"): ("turn", _seconds(0.02)),
+    ("compute", "longest"): ("longest_turn", _seconds(0.02)),
     ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
     ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
     ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
     ("daemon", "admin_group"): ("admin_group", _group),
     ("placements", "group"): ("engine_group", _group),
     ("placements", "required"): ("placed_only", _flag),
-    ("metrics", "listen"): ("metrics_listen", _address),
+    ("metrics", "listen"): ("metrics_listen", address_setting),
     ("dashboard", "port"): ("dashboard_port", _port),
     ("dashboard", "read_only"): ("dashboard_read_only", _flag),
 }
@@ -224,8 +217,16 @@ _RULES: Mapping[str, Callable[[object], Any]] = {
 NAMED = ("users", "projects", "groups")
 """Tables of policy tables, in the order in which they count."""
 
-AT_THE_NEXT_START = ("reserve_share", "reserve_least", "metrics_listen", "dashboard_port", "dashboard_read_only")
-"""A reload does not change these: requests are promised on the reserve, and sockets are open."""
+AT_THE_NEXT_START = (
+    "reserve_share",
+    "reserve_least",
+    "turns",
+    "turn",
+    "metrics_listen",
+    "dashboard_port",
+    "dashboard_read_only",
+)
+"""A reload does not change these: requests are promised on the reserve, programs run, and sockets are open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +426,8 @@ DURATIONS = (
     "hook_resume",
     "grace",
     "resume_runs",
+    "turn",
+    "longest_turn",
     "sample_interval",
     "health_interval",
     "idle_exit",

@@ -7,14 +7,14 @@ name service; a check may wait for that, a starting daemon should not.
 from __future__ import annotations
 
 import grp
-import ipaddress
 import pwd
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpushare.quantity import Kind, Quantity, format_duration
-from gpushared.config import Config, split_address
+from gpushared.config import Config
 from gpushared.core.rules import Table
+from gpushared.system.address import is_local
 
 
 def doubts(config: Config) -> list[str]:
@@ -86,12 +86,7 @@ def _above(one: object, other: object) -> bool:
 def _address(config: Config) -> Iterator[str]:
     if not config.metrics_listen:
         return
-    host, _ = split_address(config.metrics_listen)
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    if not local:
+    if not is_local(config.metrics_listen):
         yield (
             f"$.metrics.listen: {config.metrics_listen} is open to other machines, which read there what each job uses;"
             " 127.0.0.1 is this machine alone"

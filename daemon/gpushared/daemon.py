@@ -30,13 +30,14 @@ from gpushared.limits.identities import Identities
 from gpushared.runtime.shell import Shell
 from gpushared.shims.handshake import Handshake
 from gpushared.shims.server import ShimServer
+from gpushared.system.address import listen
 from gpushared.system.dashboard import Dashboard
 from gpushared.system.logs import facts, log
 from gpushared.system.runtime_dir import RuntimeDir
 from gpushared.system.systemd import Notifier
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    pass
 
 CLAIM_MARGIN = 5.0
 """Beyond the claim timeout, until a shim may think that the daemon is stuck."""
@@ -99,6 +100,7 @@ class Daemon:
             pages = Pages(path / "pages", adopts=not self.directory.system)
             stack.callback(pages.close)
             shell.recover(pages)
+            shell.turns.start(on=self.config.turns, turn=self.config.turn)
             shell.core.records[:0] = earlier.take_up(shell.registry, before)
             for gpu in self._gpus.infos:
                 shell.driver.sample_soon(gpu)
@@ -133,7 +135,7 @@ class Daemon:
         log.info("stopped")
 
     async def _serve(self) -> None:
-        loops = (self._sample(), self._look_after(), self._keep_house(), self._write_history())
+        loops = (self._sample(), self._look_after(), self._keep_house(), self._write_history(), self.shell.turns.keep())
         tasks = [asyncio.create_task(one) for one in loops]
         await self._stop.wait()
         self.shell.registry.closing = True
@@ -159,11 +161,13 @@ class Daemon:
         from aiohttp import web
 
         from gpushared.api.application import Api, metrics_application
+        from gpushared.api.metrics_port import serve_metrics
 
         scope = "system" if self.directory.system else "user"
         self.api = Api(self.shell, lambda: self.config, scope, self.access, usage)
         if self.config.metrics_listen:
-            await self._serve_metrics(stack, metrics_application(self.api))
+            listener = listen(self.config.metrics_listen)
+            await serve_metrics(stack, metrics_application(self.api), listener, self.shell.limits)
         if self.config.dashboard_port:
             config, path = self.config, self.directory.directory
             self.api.node.dashboard = page = Dashboard(
@@ -177,25 +181,8 @@ class Daemon:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        self.api.guard.listener = listener = HttpListener(runner.server, self.shell.limits)
-        listener.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
-        stack.callback(listener.close)
-
-    async def _serve_metrics(self, stack: contextlib.AsyncExitStack, application: web.Application) -> None:
-        from aiohttp import web
-
-        runner = web.AppRunner(application, shutdown_timeout=1.0, **listener_options())
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        assert runner.server is not None
-        host, port = configuration.split_address(self.config.metrics_listen)
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family)
-        except OSError as error:
-            raise GpushareError(f"cannot listen on {self.config.metrics_listen}: {error.strerror}") from None
-        http = HttpListener(runner.server, self.shell.limits)
-        http.start(listener)
+        self.api.guard.listener = http = HttpListener(runner.server, self.shell.limits)
+        http.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
         stack.callback(http.close)
 
     # ---- what goes on by itself --------------------------------------------------------------------

@@ -61,9 +61,39 @@ How long owners wait for their memory, at the 99th percentile:
     histogram_quantile(0.99, sum by (le) (rate(gpushare_claim_wait_seconds_bucket[10m])))
 """
 
+SERVICE = """\
+## The cluster's service
+
+`gpushare cluster serve` answers at `/metrics` on its own socket. `metrics_listen = "127.0.0.1:9837"` in its settings
+opens a port that serves `/metrics` and nothing else. In Kubernetes the scheduler's pod has that port open to the
+cluster, with the annotations `prometheus.io/scrape`, `prometheus.io/port` and `prometheus.io/path`. Queues have names
+there, jobs have none.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+| `gpushare_cluster_build_info` | gauge | `version`, `engine` | Version and engine. |
+| `gpushare_cluster_leads` | gauge |  | 1 if this service decides, 0 if another. |
+| `gpushare_cluster_jobs` | gauge | `queue`, `state` | Jobs that are not over. |
+| `gpushare_cluster_queue_gpus` | gauge | `queue` | GPUs that a queue holds. |
+| `gpushare_cluster_nodes` | gauge | `state` | Nodes. |
+| `gpushare_cluster_decisions_total` | counter | `kind` | Decisions about jobs. |
+| `gpushare_cluster_answers_total` | counter | `command`, `answer` | \
+Answers of the engine to commands; none: nobody knows whether it was done. |
+| `gpushare_cluster_submitted_total` | counter |  | Jobs that were submitted. |
+| `gpushare_cluster_rounds_total` | counter |  | Rounds in which decisions were compared with what runs. |
+| `gpushare_cluster_round_seconds_total` | counter |  | Time that these took. |
+| `gpushare_cluster_errors_total` | counter |  | Requests and rounds that failed; see the log. |
+| `gpushare_cluster_kubernetes_requests_total` | counter | `method`, `code` | \
+Requests to the API server, by the status of the answer; none: there was none. |
+| `gpushare_cluster_kubernetes_request_seconds_total` | counter | `method` | Time that these took. |
+| `gpushare_cluster_kubernetes_watches_total` | counter | `resource` | Watches that began. |
+| `gpushare_cluster_kubernetes_lists_total` | counter | `resource` | How often a collection was listed whole. |
+| `gpushare_cluster_kubernetes_stale` | gauge | `resource` | 1 while what is known of a collection may be old. |
+"""
+
 
 def page() -> str:
-    return "\n".join([INTRODUCTION, *_tables()])
+    return "\n".join([INTRODUCTION, *_tables(), SERVICE])
 
 
 def _tables() -> Iterator[str]:

@@ -22,7 +22,7 @@ import click
 from gpushare.errors import GpushareError, render
 from gpushare.printable import printable
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "main", "run_group"]
 
 COMMANDS = {
     "run": "gpushare.cli.run",
@@ -149,6 +149,27 @@ def _main(arguments: list[str]) -> int:
         sys.excepthook(*sys.exc_info())
         code = FAILED_BEFORE_START
     return code
+
+
+def run_group(group: click.Group, arguments: Sequence[str], name: str) -> int:
+    """Another program's commands, with the same errors and exit statuses. `name`: how it is called."""
+    try:
+        result = group.main(list(arguments), prog_name=name, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except GpushareError as error:
+        return _report(error.render(), error.exit_code, ())
+    except click.ClickException as error:
+        context: click.Context | None = getattr(error, "ctx", None)
+        message = error.format_message()
+        if type(error).__name__ != "NoArgsIsHelpError":  # of click 8.2 and later
+            message = message[:1].lower() + message[1:].rstrip(".")
+            message = render(message, hint=f"`{context.command_path if context else name} --help` says what there is")
+        return _report(message, error.exit_code, ())
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports an error at exit
+        return 1
 
 
 def _in_our_words(error: click.ClickException, arguments: list[str]) -> str:

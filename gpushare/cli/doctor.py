@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,13 +16,17 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Check this installation and say what to repair.")
+@click.option("--cluster", is_flag=True, help="Check the installation on a Kubernetes cluster instead.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="Else as kubectl finds it.")
+@click.option("--context", metavar="NAME", help="Of the kubeconfig; else its current one.")
 @click.option("--fix-hints", is_flag=True, help="Print the commands that repair what was found, for you to type.")
 @_output.option("table", "json")
-def command(fix_hints: bool, output: str) -> int:
-    """Check the driver, the library, the daemon and the environment. Exits 1 if something does not work."""
-    from gpushare.doctor import Surroundings, examine
+def command(fix_hints: bool, output: str, cluster: bool, **which: Any) -> int:
+    """Check the driver, the library, the daemon and the environment. Exits 1 if something does not work.
 
-    found = list(examine(Surroundings()))
+    With --cluster: the API server, the nodes with GPUs, the plugin, the scheduler, queues, rights.
+    """
+    found = list(_of_cluster(**which) if cluster or any(which.values()) else _of_machine())
     if output == "json":
         _output.print_json("doctor", {"checks": [_as_json(check, finding) for check, finding in found]})
     elif fix_hints:
@@ -31,6 +37,20 @@ def command(fix_hints: bool, output: str) -> int:
         _output.print_table(columns, rows)
         _print_hints([(check.id, finding.hint) for check, finding in found if finding.hint])
     return 1 if any(finding.state == "fail" for _, finding in found) else 0
+
+
+def _of_machine() -> Iterator[tuple[Check, Finding]]:
+    from gpushare.doctor import Surroundings, examine
+
+    return examine(Surroundings())
+
+
+def _of_cluster(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[Check, Finding]]:
+    from gpushare.cli.kubectl import opened
+    from gpushare.doctor import examine
+    from gpushare.doctor.cluster import CHECKS, Cluster
+
+    return examine(Cluster(opened(kubeconfig, context)), CHECKS)
 
 
 def _as_json(check: Check, finding: Finding) -> dict[str, object]:

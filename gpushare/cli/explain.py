@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpushare import exit_message
-from gpushare.api import Explanation, GpuPressure, Outcome, Record, Story, Waiting
+from gpushare.api import Explanation, GpuPressure, Job, JobGpu, Killed, Outcome, Record, Story, Waiting
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.status import ailments
@@ -195,6 +195,8 @@ def _print_story(story: Story) -> None:
             f"  GPU {gpu['index']}  uses {format_bytes(gpu['usage'])}{loan}; request {format_bytes(gpu['request'])},"
             f" limit {format_bytes(gpu['limit'])}; could get {format_bytes(gpu['grantable'])} more now"
         )
+        if gpu.get("turn"):
+            _output.echo(f"  GPU {gpu['index']}  {_turn(job, gpu)}")
         if gpu["health"] != "ok":
             _output.echo(f"  GPU {gpu['index']}  is {gpu['health']}; `gpushare status` says why")
     if job["state"] == "stopped":
@@ -212,25 +214,47 @@ def _print_story(story: Story) -> None:
     _print_records(story["story"])
 
 
+TURNS = {
+    "holds": "it has the turn now",
+    "leaving": "its turn is over, and the GPU still does what it has launched",
+    "waits": "its launches wait for its turn",
+    "free": "nobody else wants to compute just now",
+    "not_held": "it does not wait for turns: it was started without the library that can, or uses several GPUs",
+}
+
+
+def _turn(job: Job, gpu: JobGpu) -> str:
+    asked = [f"compute {job['compute']:g}"] if job.get("compute") else []
+    alone = job.get("exclusive")
+    asked += [f"alone for {format_duration(alone)} at a stretch"] if alone else []
+    said = f" ({', '.join(asked)})" if asked else ""
+    had = f"; turns of {format_duration(round(gpu.get('turn_time', 0.0), 1))} in all"
+    return f"jobs take turns in computing{said}: {TURNS.get(gpu['turn'] or '', gpu['turn'])}{had}"
+
+
 def _ending(outcome: Outcome) -> str:
     if not outcome.get("seen", True):
-        return "its end was not seen: the daemon or the node ended before it"
+        unseen = "its end was not seen: the daemon or the node ended before it"
+        return unseen if outcome["killed"] is None else f"{_why_stopped(outcome['killed'])}; {unseen}"
     at = outcome.get("ended")
     return _how_it_ended(outcome) + (f", at {_output.clock(at)}" if at else "")
 
 
 def _how_it_ended(outcome: Outcome) -> str:
     lasted = format_duration(round(outcome["duration"], 1))
-    killed = outcome["killed"]
-    if killed is not None and killed["code"] == "breach":
-        return f"stopped after {lasted}: {killed['reason']}"
-    if killed is not None:
-        owner = exit_message.owner(killed)
-        owed, got = format_bytes(killed["asked"]), format_bytes(killed["got"])
-        return f"stopped after {lasted} to return borrowed memory: {owed} owed to {owner}, {got} returned"
+    if outcome["killed"] is not None:
+        return _why_stopped(outcome["killed"], f" after {lasted}")
     if outcome["signal"] is not None:
         return f"ended after {lasted} by signal {outcome['signal']}"
     return f"ended after {lasted}" + (f", exit {outcome['exit_code']}" if outcome["exit_code"] is not None else "")
+
+
+def _why_stopped(killed: Killed, after: str = "") -> str:
+    if killed["code"] == "breach":
+        return f"stopped{after}: {killed['reason']}"
+    owner = exit_message.owner(killed)
+    owed, got = format_bytes(killed["asked"]), format_bytes(killed["got"])
+    return f"stopped{after} to return borrowed memory: {owed} owed to {owner}, {got} returned"
 
 
 def _print_records(records: list[Record], *, names: bool = False) -> None:

@@ -38,6 +38,7 @@ WIDE = [
     Column("PRIORITY", right=True),
     Column("PEAK", right=True),
     Column("GPU TIME", right=True),
+    Column("TURN"),
     Column("UUID"),
     Column("LIMIT FROM"),
     Column("GPU HEALTH"),
@@ -143,7 +144,7 @@ def _kept(one: Reservation, *, wide: bool, ended: bool) -> list[list[str]]:
         if ended:
             row += ["-", "-"] if wide else [one["id"], "-", "-"]
         if wide:
-            row += [one["id"], "-", "-", "-", gpu["uuid"], "-", "-"]
+            row += [one["id"], "-", "-", "-", "-", gpu["uuid"], "-", "-"]
         found.append([*row, ""])
     return found
 
@@ -154,7 +155,7 @@ def _outsider(gpu: Gpu, process: UnmanagedProcess, more: int = 0) -> list[str]:
     if process["reason"] == "observed":
         state = "observed"
     row = [str(gpu["index"]), "-", process["user"], str(process["pid"]), "-", format_bytes(process["bytes"])]
-    wide = [process["job"] or "-", "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
+    wide = [process["job"] or "-", "-", "-", "-", "-", gpu["uuid"], "-", gpu["health"]["state"]]
     return [*row, "-", "-", "-", state, *(["-"] * more), *wide, process["command"]]
 
 
@@ -176,13 +177,14 @@ def rows(job: Job, *, wide: bool = False, ended: bool = False, live: bool = Fals
         if live:
             row.append(_part(gpu.get("computing")))
         if wide:
-            row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu_time(gpu), gpu["uuid"]]
+            row += [job["id"], str(job["priority"]), format_bytes(gpu["peak"]), gpu_time(gpu)]
+            row += [gpu.get("turn") or "-", gpu["uuid"]]
             row += [job["limit_source"] or "-", gpu["health"]]
         found.append([*row, command])
     if not found:  # it is queued, or never had a GPU
         row = ["-", *start, "-", "-", "-", "-", state, *past, *(["-"] if live else [])]
         if wide:
-            row += [job["id"], str(job["priority"]), "-", "-", "-", job["limit_source"] or "-", "-"]
+            row += [job["id"], str(job["priority"]), "-", "-", "-", "-", job["limit_source"] or "-", "-"]
         found.append([*row, command])
     return found
 

@@ -5,9 +5,10 @@ that has waited longest. Its queue must be entitled to the job: if nothing else 
 of its queue and of every queue above. The nodes reserved are those on which the least is still missing, one for each
 place that a task needs.
 
-Other jobs start on these nodes in two cases only. A job with `backfill` may start there, and is stopped as soon as the
-reserved room is complete without it; jobs have `backfill` unless they say otherwise or have a minimum run time. And a
-job may start there that would otherwise stop a running job: then the reservation is made again elsewhere.
+Other jobs start on these nodes in three cases only. A job with `backfill` may start there, and is stopped as soon as
+the reserved room is complete without it; jobs have `backfill` unless they say otherwise or have a minimum run time. And
+a job may start there that would otherwise stop a running job, and a claim within quota may stop jobs there: then the
+reservation is made again.
 
 So a gang starts at the latest when the jobs that ran on its nodes have ended. Jobs that come later cannot pass it for
 ever.

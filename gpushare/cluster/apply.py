@@ -114,6 +114,7 @@ def _queue_changed(turn: Turn, event: QueueChanged) -> None:
     if spec.parent != queue.spec.parent:
         raise bad(f"queue {spec.name}: parent", "it cannot change", "remove the queue and add it elsewhere")
     state.adopt(queue, spec)
+    state.version += 1  # with another minimum run time jobs may move that could not
     leaves = [queue]
     for one in leaves:
         leaves += one.children.values()
@@ -193,9 +194,9 @@ def enter(turn: Turn, spec: Job) -> JobState:
     state.sequence = seq + 1
     job = JobState(spec, seq, queue, cls, turn.now)
     if spec.checkpoint_every is not None:
-        state.journal.set(cls, "checkpoints", True)
-    if spec.movable and not cls.movable:
-        state.journal.set(cls, "movable", True)
+        state.journal.set(cls, "uneven", True)
+    if spec.movable and not cls.shape.movable:
+        state.journal.set(cls.shape, "movable", True)
     if state.leaving:
         job.attempt = max((attempt for name, attempt in state.leaving if name == spec.id), default=0)
     state.enter(job, cls.shape.demand(state.space) if cls.shape.by_bytes else cls.demand)
@@ -226,6 +227,8 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     at = f"job {event.job.id}: places"
     job = enter(turn, event.job)
     job.evictions = event.evictions
+    if job.evictions:
+        state.journal.set(job.cls, "uneven", True)
     shape = job.cls.shape
     if not 0 <= event.rung < shape.rungs:
         raise bad(f"job {event.job.id}: rung", f"{event.rung} is not one of {shape.rungs}", "number rungs from 0")
@@ -304,9 +307,10 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
     if job.places:
         state.delist(old.running, job.run)
         state.enlist(cls.running, job.run)
-    for name in ("checkpoints", "movable"):
-        if getattr(old, name):
-            state.journal.set(cls, name, True)
+    if old.uneven:
+        state.journal.set(cls, "uneven", True)
+    if old.shape.movable:
+        state.journal.set(cls.shape, "movable", True)
     state.journal.set(job, "cls", cls)
     state.journal.set(job, "job", spec)
     for name in listed:

@@ -1,8 +1,9 @@
-"""Who may be taken from: what may go as one, of which queues and jobs, how far, and in which order.
+"""Selects candidates for eviction: what goes as one, of which queues, how much of each queue, and in which order.
 
-    Reclaim: the job keeps its queue, and every ancestor a up to below the common one, within quota (then from those
-    above their quota) or within share (then from those above share and quota). The rule holds for each queue on the
-    victim's path and before each single victim, so what is in quota is never taken.
+    Reclaim: with the job, its queue and each ancestor below the common one stay within quota, and victims come from
+    queues above their quota; or they stay within share, and victims come from queues above share and quota. The rule
+    holds for each queue on the victim's path, before each single victim. So only a job that is itself larger than what
+    its queue holds above the quota can take the queue below it.
     Preempt: jobs of the same queue with strictly lower priority.
     In both: what rules.py allows.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace, merge
+from itertools import takewhile
 from typing import NamedTuple
 
 from gpushare.cluster.jobs import JobClass, JobState
@@ -21,7 +23,7 @@ from gpushare.cluster.lists import Run
 from gpushare.cluster.model import Place
 from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import Barrier, How, barrier, loss
+from gpushare.cluster.rules import Barrier, How, barrier, price
 from gpushare.cluster.space import NodeState, Space
 from gpushare.cluster.turn import Turn
 
@@ -154,20 +156,18 @@ class Bounds:
 
 def entitled(cls: JobClass, charge: int) -> bool:
     """Would its queue be within share or quota with so much more?"""
-    queue = cls.queue
-    after = queue.allocated + charge
-    return after <= queue.share or queue.quota is None or after <= queue.quota
+    return cls.queue.entitled_to(cls.queue.allocated + charge)
 
 
-def reclaimable(leaf: QueueState, charge: int) -> Bounds:
-    """Leaves that must give to this one, and how far."""
+def reclaimable(leaf: QueueState, charge: int, *, shares: bool = True) -> Bounds:
+    """Leaves that must give to this one, and how far: for its quota, and for its share if `shares`."""
     bounds = Bounds()
-    in_quota = in_share = True
+    in_quota, in_share = True, shares
     inside = 0
     """What could at most be taken below the queue looked at: that makes room in it for the job."""
     for mine in leaf.path:
         after = mine.allocated + charge - inside
-        in_quota = in_quota and (mine.quota is None or after <= mine.quota)
+        in_quota = in_quota and mine.within_quota(after)
         in_share = in_share and after <= mine.share
         if not in_quota and not in_share:
             break
@@ -176,7 +176,7 @@ def reclaimable(leaf: QueueState, charge: int) -> Bounds:
         parent = mine.parent
         assert parent is not None
         for other in parent.children.values():
-            if other is not mine and other.quota is not None and other.allocated > other.quota:
+            if other is not mine and not other.within_quota(other.allocated):
                 inside += _over(other, in_quota, (), (), bounds)
     bounds.leaves.sort(key=lambda entry: entry[0])
     return bounds
@@ -221,8 +221,8 @@ class Candidate(NamedTuple):
     cls: JobClass
 
 
-def candidates_for_reclaim(cls: JobClass, charge: int) -> tuple[list[Candidate], Bounds]:
-    bounds = reclaimable(cls.queue, charge)
+def candidates_for_reclaim(cls: JobClass, charge: int, *, shares: bool) -> tuple[list[Candidate], Bounds]:
+    bounds = reclaimable(cls.queue, charge, shares=shares)
     top = _full_ancestor(cls, charge)
     found = []
     highest = max((key[0] for key, _ in bounds.leaves), default=0)
@@ -269,21 +269,28 @@ def allows(turn: Turn, job: JobState, how: How) -> bool:
     return why is None
 
 
+class Pick(NamedTuple):
+    """Whom a search may stop for now."""
+
+    turn: Turn
+    may_go: Callable[[JobState], bool]
+    too_dear: Callable[[JobState], bool]
+
+
 def in_order(
     candidates: Iterable[Candidate],
     stage: tuple[int, int],
-    turn: Turn,
-    may_go: Callable[[JobState], bool],
+    pick: Pick,
     among: Container[QueueState] | None = None,
 ) -> Iterator[JobState]:
-    """Victims up to a stage, best first: of the queue that is most over the one that loses least, one after another."""
+    """Victims up to a stage, best first: of the queue that is most over the one that costs least, one after another."""
     leaves: dict[QueueState, list[Candidate]] = {}
     for one in candidates:
         if one.stage <= stage and (among is None or one.cls.queue in among):
             leaves.setdefault(one.cls.queue, []).append(one)
     if len(leaves) == 1:
         for found in leaves.values():
-            yield from _least_lost(found, turn, may_go)
+            yield from _cheapest(found, pick)
         return
     heap = [
         (found[0].stage[0], -ratio(leaf.allocated, leaf.share), -leaf.order, leaf.allocated, leaf)
@@ -295,7 +302,7 @@ def in_order(
         group, _, order, left, leaf = heap[0]
         jobs = begun.get(leaf)
         if jobs is None:
-            jobs = begun[leaf] = _least_lost(leaves[leaf], turn, may_go)
+            jobs = begun[leaf] = _cheapest(leaves[leaf], pick)
         job = next(jobs, None)
         if job is None:
             heappop(heap)
@@ -305,35 +312,37 @@ def in_order(
         heapreplace(heap, (group, -ratio(left, leaf.share), order, left, leaf))
 
 
-def _least_lost(candidates: Sequence[Candidate], turn: Turn, may_go: Callable[[JobState], bool]) -> Iterator[JobState]:
-    """Of the jobs of one queue's classes those that may go: lowest priority first, then the least work lost."""
-    by_seq, now = turn.state.by_seq, turn.now
+def _cheapest(candidates: Sequence[Candidate], pick: Pick) -> Iterator[JobState]:
+    """Of the jobs of one queue's classes those that may go: lowest priority first, then the cheapest."""
+    turn = pick.turn
+    by_seq, policy, now = turn.state.by_seq, turn.state.policy, turn.now
 
-    def lost(run: Run) -> tuple[float, int, int]:
-        return loss(by_seq[run[2]], now)
+    def of(run: Run) -> tuple[float, int, int]:
+        return price(by_seq[run[2]], policy, now)
 
     begin = 0
     while begin < len(candidates):
         stage, end = candidates[begin].stage, begin + 1
         while end < len(candidates) and candidates[end].stage == stage:
             end += 1
-        runs: Iterable[Run]
-        if end == begin + 1 and alike(candidates[begin].cls):
-            runs = candidates[begin].cls.running.newest_first()
-        else:
-            runs = merge(*(_by_loss(one.cls, lost) for one in candidates[begin:end]), key=lost)
-        for run in runs:
+        each = [_within_price(one.cls, of, pick) for one in candidates[begin:end]]
+        for run in merge(*each, key=of) if len(each) > 1 else each[0]:
             job = by_seq[run[2]]
-            if may_go(job):
+            if pick.may_go(job):
                 yield job
         begin = end
 
 
 def alike(cls: JobClass) -> bool:
-    """Does the job of the class that started last lose the least? Where all hold as much, and none has checkpoints."""
+    """Does the job of the class that started last cost the least? Where all hold as much, and nothing else counts."""
     shape = cls.shape
-    return not (shape.elastic or shape.by_bytes or shape.rungs > 1 or cls.checkpoints)
+    return not (shape.elastic or shape.by_bytes or shape.rungs > 1 or cls.uneven)
 
 
-def _by_loss(cls: JobClass, lost: Callable[[Run], tuple[float, int, int]]) -> Iterable[Run]:
-    return cls.running.newest_first() if alike(cls) else sorted(cls.running, key=lost)
+def _within_price(cls: JobClass, of: Callable[[Run], tuple[float, int, int]], pick: Pick) -> Iterator[Run]:
+    """Its running jobs that are not too dear, the cheapest first. Where they are alike the first that is too dear ends
+    the search for more."""
+    by_seq, too_dear = pick.turn.state.by_seq, pick.too_dear
+    if alike(cls):
+        return takewhile(lambda run: not too_dear(by_seq[run[2]]), cls.running.newest_first())
+    return iter(sorted([run for run in cls.running if not too_dear(by_seq[run[2]])], key=of))

@@ -67,7 +67,7 @@ def check_node(node: Node) -> None:
 def check_policy(policy: Policy) -> None:
     if policy.endings not in ("instant", "reported"):
         raise bad("policy: endings", f"{policy.endings!r} is unknown", "write instant or reported")
-    for name in ("grow_hold", "reserve_after", "retry_after", "back_off", "protect"):
+    for name in ("grow_hold", "reserve_after", "retry_after", "back_off", "protect", "patience"):
         value = getattr(policy, name)
         if value is not None or name != "reserve_after":
             check_seconds(f"policy: {name}", value)

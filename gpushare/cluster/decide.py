@@ -35,7 +35,7 @@ from gpushare.cluster.turn import Turn, spread
 def decide(turn: Turn) -> None:
     """Everything that follows from what has changed."""
     watch = turn.state.watch
-    _end_protections(turn)
+    _end_waits(turn)
     while True:
         for job in [job for job in turn.partial if not _first_come_others(job)]:
             if complete_gang(turn, job):
@@ -73,9 +73,13 @@ def learn(turn: Turn) -> None:
                     turn.take_back(length)
 
 
-def _end_protections(turn: Turn) -> None:
-    """Jobs whose minimum run time is over can be stopped and moved from now on."""
+def _end_waits(turn: Turn) -> None:
+    """Jobs whose minimum run time is over can be stopped and moved from now on; and who has waited for its patience may
+    have others stopped for its queue's share."""
     state = turn.state
+    for ask in [ask for ask, due in state.patient.items() if due <= turn.now]:
+        state.journal.drop(state.patient, ask)
+        state.watch.woken[ask] = None
     for seq in [seq for seq, end in state.guarded.items() if end <= turn.now]:
         state.journal.drop(state.guarded, seq)
         turn.loosen(state.by_seq[seq])
@@ -94,7 +98,7 @@ def complete_or_stop(turn: Turn, job: JobState) -> None:
         return
     queue = cls.queue
     after = queue.allocated + more_charge(turn.state, cls, wants_of(job, job.rung, True))
-    in_right = after <= queue.share or queue.quota is None or after <= queue.quota
+    in_right = queue.entitled_to(after)
     if stop_others(turn, cls, job, True, rightful=in_right, outranks=True):
         return
     turn.stop(job, Reason(Code.INCOMPLETE), again=True)

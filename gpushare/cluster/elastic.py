@@ -211,4 +211,4 @@ def exposed(queue: QueueState, rightful: Iterable[JobClass]) -> bool:
 
 def in_quota(cls: JobClass) -> bool:
     """Its queue would be, with one job more."""
-    return cls.queue.quota is None or cls.queue.allocated + cls.charge <= cls.queue.quota
+    return cls.queue.within_quota(cls.queue.allocated + cls.charge)

@@ -34,7 +34,7 @@ from gpushare.cluster.nouns import USUAL_MEMORY
 from gpushare.cluster.placement import forbidden, forbidden_reason, why_no_room
 from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import Barrier, How, barrier, guarded_until
+from gpushare.cluster.rules import Barrier, How, barrier, claims_share_from, guarded_until
 from gpushare.cluster.space import FOREVER
 from gpushare.cluster.state import State
 from gpushare.cluster.transaction import Transactions
@@ -98,11 +98,14 @@ def _who(state: State, job: JobState, now: float) -> Iterator[str]:
     after = queue.allocated + cls.charge
     would = f"with it {queue.name} would hold {format_gpus(after)} GPU{'' if after == MICRO else 's'}"
     right = f"its share is {format_gpus(queue.share)}, its quota {_amount(queue.quota)}"
-    if after > queue.share and queue.quota is not None and after > queue.quota:
+    if not queue.entitled_to(after):
         yield f"{would}; {right}: it may not take from others"
     else:
-        yield f"{would}; {right}: it may take from those above theirs"
-        candidates, _ = candidates_for_reclaim(cls, cls.charge)
+        due = claims_share_from(job, state.policy)
+        patient = now < due and not queue.within_quota(after)
+        when = f" in {format_duration(due - now)}, if it still waits" if patient else ""
+        yield f"{would}; {right}: it may take from those above theirs{when}"
+        candidates, _ = candidates_for_reclaim(cls, cls.charge, shares=True)
         if not candidates:
             yield "nobody from whom it may take is above share and quota"
         for name in dict.fromkeys(one.cls.queue.name for one in candidates):

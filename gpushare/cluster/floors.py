@@ -1,4 +1,4 @@
-"""Floors: how few tasks must at least be disturbed to make room. What a search has found and is no more is the least.
+"""Floors: lower bounds of how many tasks must be disturbed to make room. An answer equal to its floor is optimal.
 
 They look at numbers of jobs and GPUs, not at rules, so the truth may be more and never less.
 """

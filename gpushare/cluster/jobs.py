@@ -26,14 +26,12 @@ class JobClass:
 
     __slots__ = (
         "charge",
-        "checkpoints",
         "demand",
         "gate",
         "held",
         "key",
         "more_gate",
         "more_priced",
-        "movable",
         "parked",
         "pending",
         "preemptible",
@@ -44,6 +42,7 @@ class JobClass:
         "shape",
         "short",
         "tall",
+        "uneven",
     )
 
     def __init__(self, key: object, queue: QueueState, job: Job, shape: Shape) -> None:
@@ -55,10 +54,8 @@ class JobClass:
         self.pending: SeqList[int] = SeqList()
         self.running: SeqList[Run] = SeqList()
         """Placed, whether their tasks have started or not."""
-        self.checkpoints = False
-        """One of its jobs has checkpoints, or had."""
-        self.movable = False
-        """One of its jobs may be moved, or might."""
+        self.uneven = False
+        """A job of it has checkpoints, or was evicted and runs again: the newest need not cost the least to stop."""
         self.short: SeqList[int] = SeqList()
         """Of those placed, elastic ones that have fewer tasks than they could."""
         self.tall: SeqList[int] = SeqList()

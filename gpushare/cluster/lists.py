@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 Run = tuple[float, int, int]
-"""When a job started, how often it was evicted (negative), its sequence number: the last of these has lost the least if
-it is stopped now."""
+"""When a job started, how often it was evicted (negative), its sequence number: if nothing else counts,
+the last of these costs the least to stop."""
 
 Key = TypeVar("Key", int, Run)
 

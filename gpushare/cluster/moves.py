@@ -5,8 +5,8 @@ elsewhere as if they were new. Nodes are tried in the order of the fewest moves,
 for each task; if all that was moved finds a place, the job starts. Nobody loses anything: only jobs that say that they
 are movable move, and of these only such as might be stopped.
 
-If a node that had to be left by more is the first from which all find a place, or none is, the search is widened: it
-also makes place for those who must leave, on other nodes.
+If no node works, or the first that works is not one with the fewest moves, the search is widened: it also makes room on
+other nodes for tasks that must leave theirs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import islice
 
 from gpushare.cluster.candidates import Unit, allows
 from gpushare.cluster.clearing import Cost, clear
+from gpushare.cluster.holes import holes
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Place
 from gpushare.cluster.placement import Gang, Want, affordable, allowed_nodes, forbidden, gang_of
@@ -24,7 +25,9 @@ from gpushare.cluster.rules import How
 from gpushare.cluster.search import Search, Way, elsewhere
 from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import Need, NodeState
+from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
+from gpushare.cluster.widening import small_enough
 
 Batch = tuple[list[NodeState], tuple[int, int] | None]
 """Nodes to look at, and what clearing any later one costs at least (tasks, excess)."""
@@ -36,7 +39,7 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Search 
     if not state.policy.consolidate or (job is not state.reserver and shape.stuck == state.version):
         return None
     free = state.space.capacity - state.root.allocated
-    if not free or (not more and free < cls.charge):
+    if not free or (not more and (free < cls.charge or not could_move(state, shape))):
         return None
     gang = gang_of(state, cls, job, more=more)
     if free < gang.charge or forbidden(cls, gang.charge) is not None:
@@ -47,6 +50,11 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Search 
     if not more and not shape.by_bytes and not turn.spent:  # bytes may only be too dear for this one's queue
         state.journal.set(shape, "stuck", state.version)
     return None
+
+
+def could_move(state: State, shape: Shape) -> bool:
+    """A quick look: False only if moves cannot make room for a job of the shape."""
+    return small_enough(state) or shape.elastic or holes(state).allow(state.space.models, shape.cheapest, shape.tasks)
 
 
 def could_consolidate(turn: Turn, job: JobState) -> bool:
@@ -72,9 +80,12 @@ class Moving(Search):
         """Even if the job's queues do not allow it to start."""
         self.floor = 0
         """No answer moves fewer."""
+        self.holes = holes(turn.state)
+        """Before the search."""
         self.movers: dict[int, list[JobState]] = {}
         self.lands: dict[tuple[Shape, int], bool] = {}
-        """Whether there was room for a task of such a job on this rung when the search began: nobody else moves."""
+        """Whether there was room for a task of such a job on this rung before anything was lifted for the gang's next
+        task: nobody else moves."""
 
     def run(self) -> bool:
         found = self.answer() if self.place_all() and self.moved and self.holds() else None
@@ -87,26 +98,41 @@ class Moving(Search):
 
     def could_suffice(self) -> bool:
         """Is so much free somewhere, though scattered or in part, and is there room for anybody who may move?"""
-        state = self.state
-        whole = sum(one.need.charge(2**50) for one in self.gang.wants if one.need.whole)
+        state, wants = self.state, self.gang.wants
+        if not small_enough(state):
+            charge = sum(one.need.charge(max(state.space.models)) for one in wants)
+            memories = [memory for memory, nodes in state.space.models.items() if nodes & self.mask]
+            return self.holes.allow(memories, charge, len(wants))
+        whole = sum(one.need.charge(2**50) for one in wants if one.need.whole)
         if state.space.capacity - state.root.allocated < whole:
             return False
-        movers = (cls for cls in state.classes.values() if cls.movable and cls.running)
-        return any(self._could_land(cls.shape, rung) for cls in movers for rung in range(cls.shape.rungs))
+        movers = [one for one in state.shapes.values() if one.movable and any(cls.running for cls in one.classes)]
+        return any(self._could_land(shape, rung) for shape in movers for rung in range(shape.rungs))
 
     def ways(self, want: Want) -> Iterator[Way]:
         """None is looked at that cannot be the next."""
+        self.lands.clear()
         choices: list[tuple[Cost, int, list[Unit]]] = []
         for nodes, bound in self._promising(want.need):
             for node in nodes:
+                if not self._could_clear(node, want.need):
+                    continue
                 found = clear(node, want.need, self._movable(node), self.bounds)
                 if found is not None:
                     choices.append((found[0], node.number, found[1]))
             choices.sort(key=lambda choice: choice[:2], reverse=True)
             while choices and (bound is None or choices[-1][0][:2] < bound):
                 cost, number, units = choices.pop()
-                self.floor = self.floor or cost.tasks
+                # What the first task of a gang finds says nothing of what all of them need.
+                self.floor = self.floor or (cost.tasks if len(self.gang.wants) == 1 else 1)
                 yield Way(self.state.space.nodes[number], units)
+
+    def _could_clear(self, node: NodeState, need: Need) -> bool:
+        """By sums alone: is what is missing on the node not more than all who move can have elsewhere?"""
+        if small_enough(self.state):
+            return True
+        missing = need.gpus * need.on(node.memory) - sum([left for left in node.free if left > 0])
+        return self.holes.allow((node.memory,), missing * MICRO // node.memory, len(self.placed))
 
     def _promising(self, need: Need) -> Iterator[Batch]:
         """Nodes on which the least is missing, at most so many; and what no later one costs less than: at least one
@@ -131,6 +157,8 @@ class Moving(Search):
         units: list[Unit] = []
         name = node.spec.name
         for job in self._movers(node):
+            if not self._could_land(job.cls.shape, job.rung):
+                continue
             if job not in self.moved and len(job.places) == 1:
                 units.append(Unit(job, list(job.places.values()), name, len(units)))
                 continue
@@ -146,11 +174,7 @@ class Moving(Search):
         if found is None:
             jobs = [self.state.by_seq[seq] for seq in sorted(node.jobs, reverse=True)]
             found = self.movers[node.number] = [
-                job
-                for job in jobs
-                if job is not self.job
-                and self._could_land(job.cls.shape, job.rung)
-                and allows(self.turn, job, How.MOVE)
+                job for job in jobs if job is not self.job and allows(self.turn, job, How.MOVE)
             ]
         return found
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import gt
+
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.shapes import Shape
+from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.watch import ANY, FREED, OVER, About, Key
+from gpushare.cluster.watch import ANY, FREED, OVER, About, Ask, Freed, Key
 
 
 def settle(turn: Turn) -> bool:
@@ -16,10 +20,9 @@ def settle(turn: Turn) -> bool:
     for queue in changed:
         if not queue.children and queue.allocated < queue.share:
             # What one arrival adds is shared by all queues that want more, and far too little for a job of any.
-            least, right = queue.least, queue.allocated + queue.least
-            if not least or right <= queue.share or queue.quota is None or right <= queue.quota:
+            if not queue.least or queue.entitled_to(queue.allocated + queue.least):
                 watch.changed[queue] = None
-        elif queue.quota is not None and queue.allocated > queue.quota:
+        elif not queue.within_quota(queue.allocated):
             watch.publish(OVER)
         if queue.children:
             watch.publish(OVER)
@@ -28,13 +31,13 @@ def settle(turn: Turn) -> bool:
 
 def _any_over(state: State) -> bool:
     """Is there a queue that holds more than its quota?"""
-    return any(queue.quota is not None and queue.allocated > queue.quota for queue in state.leaves())
+    return any(not queue.within_quota(queue.allocated) for queue in state.leaves())
 
 
 def hear(turn: Turn) -> None:
     """Wake those for whom something has changed since this was last asked."""
     state, watch = turn.state, turn.state.watch
-    over = freed = False
+    over = False
     if watch.dropped:
         over = True
         seen: set[QueueState] = set()
@@ -48,9 +51,15 @@ def hear(turn: Turn) -> None:
     if watch.freed:
         if state.tall:
             watch.publish_all()
-        for node in dict.fromkeys(watch.freed):
+        for node in dict.fromkeys(node for node, _ in watch.freed):
+            watch.loose = watch.loose or any(left > 0 for left in node.free)
+        risen = _nodes_with_more(watch.freed)
+        for ask in watch.heard(FREED):
+            if any(_helps(state, ask, node, before) for node, before in risen):
+                watch.woken[ask] = None
+        for node, _ in risen:
             if any(left > 0 for left in node.free):
-                over = watch.loose = freed = True
+                over = True
                 for seq in node.jobs:
                     queue = state.by_seq[seq].queue
                     if queue.mixed:
@@ -63,14 +72,38 @@ def hear(turn: Turn) -> None:
         watch.loose = True
     for leaf in watch.changed:
         watch.publish(Key(About.QUEUE, leaf))
-        over = over or any(queue.quota is not None and queue.allocated > queue.quota for queue in leaf.path)
+        over = over or any(not queue.within_quota(queue.allocated) for queue in leaf.path)
     if watch.changed:
         watch.publish(ANY)
     watch.changed.clear()
-    if freed:
-        watch.publish(FREED)
     if over and watch.heard(OVER) and _any_over(state):
         watch.publish(OVER)
+
+
+def _nodes_with_more(freed: Iterable[Freed]) -> list[Freed]:
+    """Where more is free than when all were last looked at: what is taken again at once is no news."""
+    least: dict[NodeState, tuple[int, ...]] = {}
+    for node, before in freed:
+        known = least.get(node)
+        least[node] = before if known is None else tuple(map(min, before, known))
+    return [(node, before) for node, before in least.items() if any(map(gt, node.free, before))]
+
+
+def _helps(state: State, ask: Ask, node: NodeState, before: tuple[int, ...]) -> bool:
+    """Might what is free there be of use to a job that may stop others of its queue? Yes, if one of these runs there,
+    or if the node holds more of its tasks than before."""
+    cls, more = ask
+    shape = cls.shape
+    if more or shape.elastic or shape.rungs > 1 or len(shape.groups) > 1:
+        return True
+    if not state.space.reach(shape.selector) >> node.number & 1:
+        return False
+    if any(state.by_seq[seq].queue is cls.queue for seq in node.jobs):
+        return True
+    need = shape.groups[0].needs[0]
+    amount = need.on(node.memory)
+    now, then = (sum(left >= amount for left in free) // max(1, need.gpus) for free in (node.free, before))
+    return now > then
 
 
 def _any_takes_several(state: State) -> bool:

@@ -168,4 +168,6 @@ class Policy:
     """A job that failed to start so often in a row is held."""
     protect: float = 7200.0
     """Seconds that a job is protected after its first eviction, once it runs again; three times as long after each
-    further one. It is stopped then only where nobody else will do."""
+    further one. Each second of it that is left counts against a stop as two of work."""
+    patience: float = 0.0
+    """Seconds that a job waits before others are stopped for its queue's share; for its quota: at once."""

@@ -55,7 +55,7 @@ def _standing(queue: QueueState, charge: int) -> Rank:
     before = queue.allocated
     after = before + charge
     share = queue.share
-    tier = WITHIN_QUOTA if queue.quota is None or after <= queue.quota else WITHIN_SHARE if after <= share else ABOVE
+    tier = WITHIN_QUOTA if queue.within_quota(after) else WITHIN_SHARE if after <= share else ABOVE
     return tier, -queue.spec.priority, ratio(after, share), ratio(before, share), queue.served, queue.order
 
 
@@ -102,8 +102,7 @@ def next_class(leaf: QueueState, highest_tier: int = ABOVE) -> tuple[JobClass, b
 
 def _may_be_in_its_right(leaf: QueueState) -> bool:
     """Within quota or share with the cheapest of its jobs?"""
-    after = leaf.allocated + leaf.least
-    return leaf.quota is None or after <= leaf.quota or after <= leaf.share
+    return leaf.entitled_to(leaf.allocated + leaf.least)
 
 
 class Order:

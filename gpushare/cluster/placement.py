@@ -51,7 +51,7 @@ def forbidden(cls: JobClass, charge: int) -> tuple[Code, QueueState] | None:
     for queue in cls.queue.path:
         if queue.cap is not None and queue.allocated + charge > queue.cap:
             return Code.LIMIT, queue
-        if not cls.preemptible and queue.quota is not None and queue.fixed + charge > queue.quota:
+        if not cls.preemptible and not queue.within_quota(queue.fixed + charge):
             return Code.QUOTA, queue
     return None
 
@@ -72,20 +72,20 @@ def allowed_nodes(state: State, job: JobState, *, backfill: bool = False) -> int
     return mask
 
 
-def place_gang(state: State, job: JobState, rung: int, mask: int, spread: bool) -> list[Place] | None:
-    """Places for all tasks that must start together."""
+def place_gang(state: State, job: JobState, rung: int, masks: Sequence[int], spread: bool) -> list[Place] | None:
+    """Places for all tasks that must start together; each on the first of these sets of nodes that has room for it."""
     shape = job.cls.shape
-    need = shape.simple
-    if need is not None:
-        place = place_task(state, job, Want(0, 0, need), mask, spread)
-        return None if place is None else [place]
     mark = state.mark()
     places: list[Place] = []
-    for index in largest_first(shape, rung):
+    for index in hardest_first(shape, rung):
         group = shape.groups[index]
         for task in range(group.least):
-            place = place_task(state, job, Want(index, task, group.needs[rung]), mask, spread)
-            if place is None:
+            want = Want(index, task, group.needs[rung])
+            for mask in masks:
+                place = place_task(state, job, want, mask, spread)
+                if place is not None:
+                    break
+            else:
                 state.undo(mark)
                 return None
             places.append(place)
@@ -93,13 +93,16 @@ def place_gang(state: State, job: JobState, rung: int, mask: int, spread: bool) 
     return places
 
 
-def largest_first(shape: Shape, rung: int) -> list[int]:
-    """Groups in the order in which they are placed: large blocks are the hardest to find."""
+def hardest_first(shape: Shape, rung: int) -> list[int]:
+    """Groups in the order in which they are placed: those that need the largest GPUs, then large blocks."""
     if len(shape.groups) == 1:
         return [0]
-    return sorted(
-        range(len(shape.groups)), key=lambda i: (-shape.groups[i].needs[rung].gpus, -weight(shape.groups[i], rung), i)
-    )
+
+    def hardness(index: int) -> tuple[int, int, int, int]:
+        need = shape.groups[index].needs[rung]
+        return -need.amount * need.in_bytes, -need.gpus, -weight(shape.groups[index], rung), index
+
+    return sorted(range(len(shape.groups)), key=hardness)
 
 
 def weight(group: TaskShape, rung: int) -> int:
@@ -149,14 +152,19 @@ def by_price(state: State, shape: Shape, mask: int) -> list[int]:
 
 
 def place_within(state: State, job: JobState, rung: int, mask: int, spread: bool) -> list[Place] | None:
-    """The same, and paid for the queues allow it. Bytes may be too dear on small GPUs and not on larger ones."""
+    """The same on some of these nodes, if the queues may pay for it. Where bytes are too dear each task goes where it
+    costs least, on the largest GPUs that have room."""
     shape = job.cls.shape
+    if shape.simple is not None and not shape.by_bytes:
+        place = place_task(state, job, Want(0, 0, shape.simple), mask, spread)
+        return None if place is None else [place]
     if not shape.by_bytes:
-        return place_gang(state, job, rung, mask, spread)
+        return place_gang(state, job, rung, (mask,), spread)
     mark = state.mark()
     mask = affordable(state, job.cls, wants_of(job, rung, False), mask)
-    for some in by_price(state, shape, mask):
-        places = place_gang(state, job, rung, some, spread)
+    sets = by_price(state, shape, mask)
+    for masks in ((mask,), sets[::-1]):
+        places = place_gang(state, job, rung, masks, spread)
         if places is None:
             break
         if forbidden(job.cls, sum(place.charge for place in places)) is None:
@@ -240,7 +248,7 @@ def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
                 return [Want(index, task, group.needs[rung])]
         return []
     wants: list[Want] = []
-    for index in largest_first(shape, rung):
+    for index in hardest_first(shape, rung):
         group = shape.groups[index]
         lacking = group.least - job.count(index) if more else group.least
         free = (task for task in range(group.top) if (index, task) not in job.places)

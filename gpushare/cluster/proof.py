@@ -51,7 +51,7 @@ def holds(
 
 def _can_return(unit: Unit) -> bool:
     """Could its queue take back by right of quota what it loses?"""
-    return all(queue.quota is None or queue.allocated + unit.last <= queue.quota for queue in unit.job.queue.path)
+    return all(queue.within_quota(queue.allocated + unit.last) for queue in unit.job.queue.path)
 
 
 def gain(

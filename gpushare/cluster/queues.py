@@ -72,6 +72,14 @@ class QueueState:
         """The minimum run time of its jobs: its own, else its parent's."""
         self.adopt(spec)
 
+    def within_quota(self, amount: int) -> bool:
+        """May it hold so much (micro-GPU) by right of its quota?"""
+        return self.quota is None or amount <= self.quota
+
+    def entitled_to(self, amount: int) -> bool:
+        """By right of its quota or of its share?"""
+        return amount <= self.share or self.quota is None or amount <= self.quota
+
     def adopt(self, spec: Queue) -> None:
         self.spec = spec
         self.standing = None

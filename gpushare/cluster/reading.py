@@ -154,7 +154,7 @@ def policy(item: Item | None) -> Policy:
         return Policy()
     item.only(*(one.name for one in fields(Policy)))
     given: dict[str, Any] = {}
-    for name in ("grow_hold", "reserve_after", "retry_after", "back_off", "protect"):
+    for name in ("grow_hold", "reserve_after", "retry_after", "back_off", "protect", "patience"):
         if name in item.keys():  # noqa: SIM118  `in item` is false for null, which means never
             given[name] = item[name].seconds() if name in item else None
     for name, seconds in given.items():

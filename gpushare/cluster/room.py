@@ -9,7 +9,7 @@ from gpushare.cluster import ageing, elastic
 from gpushare.cluster.candidates import entitled
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code, Place
-from gpushare.cluster.moves import consolidate, could_consolidate
+from gpushare.cluster.moves import consolidate, could_consolidate, could_move
 from gpushare.cluster.news import settle
 from gpushare.cluster.order import ROOM, standing
 from gpushare.cluster.placement import (
@@ -22,10 +22,12 @@ from gpushare.cluster.placement import (
     place_task,
     wants_of,
 )
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
+from gpushare.cluster.rules import claims_share_from
 from gpushare.cluster.search import commit, give
 from gpushare.cluster.shapes import Shape
-from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place
+from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place, touches
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import preempt, reclaim
 from gpushare.cluster.watch import ANY, FREED, NEXT, OVER, About, Ask, Key
@@ -52,8 +54,10 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
     for ask in list(watch.woken):
         line_up(ask)
     heapify(heap)
-    success = False
+    success, free = False, _free(turn)
     while heap:
+        if _free(turn) > free:
+            break  # those who went have left more than was needed: what fits there starts first
         _, _, cls, more = heappop(heap)
         ask = (cls, more)
         if not _waits(turn, cls, more):
@@ -72,6 +76,10 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
                 if line_up((cls, True)):
                     heappush(heap, heap.pop())
     return success
+
+
+def _free(turn: Turn) -> int:
+    return turn.state.space.capacity - turn.state.root.allocated
 
 
 def _lacks_room(turn: Turn, cls: JobClass) -> bool:
@@ -102,8 +110,15 @@ def _sleep(turn: Turn, cls: JobClass, more: bool, *, again: bool = False) -> Non
     keys = [*keys_of_place(state, cls, gate), Key(About.QUEUE, cls.queue)]
     if _entitled(turn, cls, more):
         keys.append(OVER)
-    if (cls.shape.tasks > 1 or gate.code in BY_LIMIT) and _outranks(turn, cls, more):
-        keys.append(FREED)  # what is free elsewhere and what its own queue's jobs would leave may be enough together
+        due = claims_share_from(_first(turn, cls, more), state.policy)
+        if due > turn.now:
+            state.journal.put(state.patient, (cls, more), due)
+    if _may_preempt(cls):
+        broken = _limit_without_its_queue(turn, cls, more)
+        if broken is not None:
+            keys.append(Key(About.LIMIT, broken[1]))  # once that holds, jobs of its own queue may make way for it
+        elif cls.shape.tasks > 1 or gate.code in BY_LIMIT:
+            keys.append(FREED)  # what is free elsewhere and what these jobs would leave may be enough together
     if again:
         keys.append(NEXT)
     if turn.spent:
@@ -117,10 +132,12 @@ def _wake_for_moves(turn: Turn) -> None:
     if not watch.loose:
         return
     watch.loose = False
-    free = state.space.capacity - state.root.allocated
+    free = _free(turn)
     if free:
         for shape in sorted(watch.crowded, key=_by_cost):
-            if shape.stuck != state.version and (shape.elastic or shape.cheapest <= free) and _movable(turn, shape):
+            if shape.stuck == state.version or not (shape.elastic or shape.cheapest <= free):
+                continue
+            if could_move(state, shape) and _movable(turn, shape):
                 for cls in shape.classes:
                     watch.woken[cls, False] = watch.woken[cls, True] = None
 
@@ -148,7 +165,7 @@ def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
 def _has_means(turn: Turn, cls: JobClass) -> bool:
     """A quick look at make_room_for(): False only if none of its means can bring anything."""
     state = turn.state
-    if state.tall or state.space.capacity - state.root.allocated >= cls.charge:
+    if state.tall or _free(turn) >= cls.charge:
         return True
     return _entitled(turn, cls, False) or _outranks(turn, cls, False)
 
@@ -241,15 +258,18 @@ def mildly(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
 
 def stop_others(turn: Turn, cls: JobClass, job: JobState, more: bool, *, rightful: bool, outranks: bool) -> bool:
     """Start the job, or one more of its tasks, in place of others; or where idle GPUs are reserved, if it could stop
-    others and fits there: then nobody is stopped, and the reservation is made again."""
+    others and fits there: then nobody is stopped. Where it starts on reserved nodes the reservation is made again."""
     state = turn.state
     gang = gang_of(state, cls, job, more=more)
     places = _on_reserved(turn, gang)
-    found = (reclaim(turn, gang) if rightful else None) or (preempt(turn, gang) if outranks else None)
+    found = reclaim(turn, gang, reserved=places is None) if rightful else None
+    found = found or (preempt(turn, gang) if outranks else None)
     if found is None:
         return False
     if places is None:
         commit(turn, found)
+        if job is not state.reserver and touches(state, found.placed, state.space.reserved):
+            ageing.release(turn)
         return True
     state.undo(found.mark)
     for place in places:
@@ -275,7 +295,14 @@ def _on_reserved(turn: Turn, gang: Gang) -> list[Place] | None:
 
 def _outranks(turn: Turn, cls: JobClass, more: bool) -> bool:
     """Does something of lower priority run in its queue, and would its limits hold if all of the queue stopped?"""
+    return _may_preempt(cls) and _limit_without_its_queue(turn, cls, more) is None
+
+
+def _may_preempt(cls: JobClass) -> bool:
     queue = cls.queue
-    if not queue.mixed or not any(one.priority < cls.priority and one.running for one in queue.classes.values()):
-        return False
-    return forbidden(cls, next_charge(turn.state, cls, more) - queue.allocated) is None
+    return queue.mixed and any(one.priority < cls.priority and one.running for one in queue.classes.values())
+
+
+def _limit_without_its_queue(turn: Turn, cls: JobClass, more: bool) -> tuple[Code, QueueState] | None:
+    """What would still forbid the job if all jobs of its queue stopped."""
+    return forbidden(cls, next_charge(turn.state, cls, more) - cls.queue.allocated)

@@ -7,10 +7,9 @@
     GIVE_WAY      a backfilling job leaves reserved nodes
 
 All of them are forbidden to jobs that have not started yet, and all but SHRINK to jobs that are not preemptible, are
-within their minimum run time, or were given a place in this cycle. Searches, checks and explanations ask `barrier`. Of
-jobs that may be stopped those with the least `loss` go first, and those that are `protected` only where nobody else
-will do. How far a queue may be taken from is a question about several jobs at once, and so is whether all of them
-together may go: see Bounds in candidates.py.
+within their minimum run time, were given a place in this cycle, or are refused by their engine. Searches, checks and
+explanations ask `barrier`. Of jobs that may be stopped those that cost the least go first (`price`, `BANDS`). Rules
+about several victims together, such as how far a queue may be taken from, are in Bounds (candidates.py).
 """
 
 from __future__ import annotations
@@ -27,6 +26,15 @@ NO_CYCLE = -2
 
 GROWTH = 3
 """Each further eviction protects so many times as long."""
+
+SPARED = 2
+"""A second of protection counts against a stop as so many seconds of work."""
+
+
+HOUR = 3600.0
+BANDS = tuple([4**power * HOUR for power in range(7)])
+"""Seconds of work that are lost for each GPU that the taker gets. Jobs above one of these are stopped only where those
+below it are not enough, although fewer might do: ten that began minutes ago go before one that has run for days."""
 
 
 class How(IntEnum):
@@ -74,23 +82,26 @@ def guarded_until(job: JobState) -> float:
     return max(job.since + max(job.job.min_runtime, job.queue.granted), job.spared)
 
 
-def loss(job: JobState, now: float) -> tuple[float, int, int]:
-    """What a stop costs, in the order in which it counts: microseconds of a GPU's work since the job's start or last
-    checkpoint, how often it was evicted, and its age: of the newest the least."""
+def claims_share_from(job: JobState, policy: Policy) -> float:
+    """From when on others may be stopped so that the job's queue has its fair share. For its quota: at once."""
+    return job.since + policy.patience
+
+
+def price(job: JobState, policy: Policy, now: float) -> tuple[float, int, int]:
+    """What counts against a stop: microseconds of a GPU's work that are lost, how often the job was evicted, and its
+    age: of the newest the least.
+
+    Lost is the work since its start or its last checkpoint. If the job was evicted before and is still protected, the
+    rest of that time counts as well, SPARED times. It forbids nothing: else jobs that are evicted often could keep a
+    queue from its share."""
     worked = max(0.0, now - job.since)
     every = job.job.checkpoint_every
     if every is not None:
         worked = worked % every if every else 0.0
+    if job.evictions:
+        times: int = GROWTH ** (min(job.evictions, 20) - 1)
+        worked += SPARED * max(0.0, job.since + policy.protect * times - now)
     return worked * job.charge, job.evictions, -job.seq
-
-
-def protected(job: JobState, policy: Policy, now: float) -> bool:
-    """Was it evicted not long ago? That does not forbid a stop: else jobs that are evicted often could keep a queue
-    from its share."""
-    if not job.evictions:
-        return False
-    times: int = GROWTH ** (min(job.evictions, 20) - 1)
-    return job.since + policy.protect * times > now
 
 
 def may_backfill(preemptible: bool, backfill: bool, min_runtime: float) -> bool:

@@ -37,6 +37,7 @@ class Shape:
         "full_more",
         "groups",
         "key",
+        "movable",
         "possible",
         "rungs",
         "selector",
@@ -76,6 +77,8 @@ class Shape:
         """No room when last tried, and nothing that would help has been freed since."""
         self.full_more = False
         """The same for one further task of an elastic job."""
+        self.movable = False
+        """One of its jobs may be moved, or might."""
         self.stuck = -1
         """The version of the state for which moving others was found not to help."""
         self.classes: dict[JobClass, None] = {}

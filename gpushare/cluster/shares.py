@@ -15,7 +15,7 @@ rounding leaves over go to the largest remainders, then to the queues that came 
 A share never exceeds cap, the shares of a level never add up to more than there is, and a lower class gets nothing
 of the surplus while a higher one wants more. Demand counts what runs and what waits alike, so starting or stopping a
 job does not change any share: only arrivals, departures, new numbers and nodes do. That is what makes the potential
-argument of reclaim.py work.
+argument of proof.py work.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.rules import guarded_until
+from gpushare.cluster.rules import claims_share_from, guarded_until
 from gpushare.cluster.space import FOREVER, NodeState
 from gpushare.cluster.state import FEW_CLASSES, State
 
@@ -263,8 +263,8 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     if one.seen:
         job.seen = dict.fromkeys(one.seen)
     state.enter(job, one.demand)
-    cls.checkpoints = cls.checkpoints or one.job.checkpoint_every is not None
-    cls.movable = cls.movable or one.job.movable
+    cls.uneven = cls.uneven or one.job.checkpoint_every is not None or one.evictions > 0
+    cls.shape.movable = cls.shape.movable or one.job.movable
     if one.held or one.until is not None:
         job.until = FOREVER if one.until is None else one.until
         state.parked[one.seq] = None
@@ -272,6 +272,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
         return
     if not one.places:
         cls.pending.add(one.seq)
+        _note_patience(state, job, False, now)
         return
     cls.running.add(job.run)
     for place in one.places:
@@ -288,6 +289,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     shape = cls.shape
     if shape.elastic and len(job.places) < sum(group.top for group in shape.groups):
         cls.short.add(one.seq)
+        _note_patience(state, job, True, now)
     if one.rung < shape.rungs - 1:
         cls.tall.add(one.seq)
         state.tall[cls] = None
@@ -297,3 +299,10 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     ):
         if belongs:
             table[one.seq] = None
+
+
+def _note_patience(state: State, job: JobState, more: bool, now: float) -> None:
+    """Of the first of each class: the others wait behind it."""
+    due = claims_share_from(job, state.policy)
+    if due > now:
+        state.patient.setdefault((job.cls, more), due)

@@ -113,7 +113,7 @@ def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
             places = place_within(state, job, rung, mask, apart)
             if places is not None:
                 reserved = state.space.reserved
-                backfill = bool(reserved) and _touches(state, places, reserved) and job is not state.reserver
+                backfill = bool(reserved) and touches(state, places, reserved) and job is not state.reserver
                 turn.begin(job, places, rung, THERE_IS_ROOM, backfill)
                 return True
         if shape.by_bytes and _for_others(state, cls, job, mask):
@@ -128,12 +128,13 @@ def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
 def _for_others(state: State, cls: JobClass, job: JobState, mask: int) -> bool:
     """Is there room for others of the shape, whose queues may pay more for it?"""
     mark = state.mark()
-    found = place_gang(state, job, cls.shape.rungs - 1, mask, spread(cls.queue)) is not None
+    found = place_gang(state, job, cls.shape.rungs - 1, (mask,), spread(cls.queue)) is not None
     state.undo(mark)
     return found
 
 
-def _touches(state: State, places: Iterable[object], nodes: int) -> bool:
+def touches(state: State, places: Iterable[object], nodes: int) -> bool:
+    """Is one of the places on one of these nodes?"""
     return any(nodes >> state.space.by_name[place.node].number & 1 for place in places)  # type: ignore[attr-defined]
 
 

@@ -7,6 +7,7 @@ All changes go through the journalled operations of State, so each can be undone
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gpushare.cluster.jobs import NO_PLACES, JobClass, JobState
 from gpushare.cluster.journal import Journal
@@ -17,7 +18,10 @@ from gpushare.cluster.reasons import Reason
 from gpushare.cluster.rules import may_backfill
 from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import FOREVER, Space
-from gpushare.cluster.watch import Watch
+from gpushare.cluster.watch import Ask, Watch
+
+if TYPE_CHECKING:
+    from gpushare.cluster.holes import Holes
 
 FEW_CLASSES = 64
 """Fewer are never tidied up."""
@@ -44,6 +48,8 @@ class State:
         self.sequence = 0
         self.version = 0
         """Rises with everything that is taken or given back."""
+        self.holes: Holes | None = None
+        """As measured of the latest version that was asked about."""
         self.turn = 0
         self.leaving: dict[tuple[str, int], tuple[Place, ...]] = {}
         """Places that tasks told to stop still hold, by job and attempt."""
@@ -56,6 +62,8 @@ class State:
         self.watch = Watch(self.journal)
         self.guarded: dict[int, float] = {}
         """Until when running jobs cannot be stopped because of their minimum run time, if that is later than now."""
+        self.patient: dict[Ask, float] = {}
+        """From when on others may be stopped for the share of those who wait, if that is later than now."""
         self.parked: dict[int, None] = {}
         """Jobs that are held or rest. They are in no list of their class and ask for nothing."""
         self.resting: dict[int, None] = {}
@@ -79,9 +87,15 @@ class State:
 
     def undo(self, mark: tuple[int, int, int, int]) -> None:
         self.journal.undo(mark[0])
-        self.version = mark[3]
+        self.return_to(mark[3])
         del self.watch.freed[mark[1] :]
         del self.watch.dropped[mark[2] :]
+
+    def return_to(self, version: int) -> None:
+        """What comes from now on has numbers that others had."""
+        self.version = version
+        if self.holes is not None and self.holes.version > version:
+            self.holes = None
 
     # ---- raw operations: their own inverses ------------------------------------------------------------
 
@@ -187,9 +201,10 @@ class State:
         self.journal.entries.append((self._vacate, job, place))
 
     def vacate(self, job: JobState, place: Place) -> None:
+        node = self.space.by_name[place.node]
+        self.watch.freed.append((node, tuple(node.free)))
         self._vacate(job, place)
         self.journal.entries.append((self._occupy, job, place))
-        self.watch.freed.append(self.space.by_name[place.node])
 
     def claim(self, place: Place, times: int) -> None:
         """The place is promised to a task that has not started (1), or no longer so (-1)."""
@@ -297,6 +312,7 @@ class State:
         for ask in ((cls, False), (cls, True)):
             self.watch.forget(ask)
             self.watch.woken.pop(ask, None)
+            journal.drop(self.patient, ask)
         journal.drop(cls.queue.classes, cls.key)
         self.weigh(cls.queue)
         self.watch.classes.pop(cls, None)

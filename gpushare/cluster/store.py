@@ -13,8 +13,8 @@ Several processes may use one file: each row is appended by a writer who has see
 
 A log that has become long is compacted: the state after its last row is written beside it (snapshot.py), and the rows
 go, in one transaction, after the state that was written has been read back and found to be the same. It happens by
-itself when the log has more rows than the cluster has jobs, and FEW at least: opening takes as long as what there is,
-not as what there was, and an append pays for it once in as many. What happened before is forgotten then; what is, with
+itself when the log has more rows than the cluster has jobs, and FEW at least. So opening depends on the present state,
+not on history, and appends share the cost of compaction. What happened before is forgotten then; what is, with
 the reason of every job, is not.
 """
 

@@ -62,7 +62,8 @@ class Transactions:
         state = self.state
         state.journal.undo(0)
         state.watch.clear()
-        state.sequence, state.version = kept
+        state.sequence = kept[0]
+        state.return_to(kept[1])
 
     def _run(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
         """A turn makes no reference cycles, so the collector would go through a million jobs and find nothing."""

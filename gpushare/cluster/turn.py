@@ -103,6 +103,8 @@ class Turn:
         job.reason = reason
         job.given_in = self.number
         state.enlist(cls.running, job.run)
+        if job.evictions and not cls.uneven:
+            journal.set(cls, "uneven", True)
         shape = cls.shape
         if shape.elastic or shape.rungs > 1:
             self._note_elastic(job)

@@ -2,6 +2,7 @@
 
     candidates.py   who may be taken from, how far, in which order
     clearing.py     the cheapest way to make room for one task on one node
+    singles.py      one victim that is enough
     search.py       nodes for all tasks of the gang; what is not needed is put back; fewer, if the search is widened
     floors.py       what nobody can do with less than
     proof.py        the final set once more; why it ends
@@ -15,8 +16,9 @@ What is tried, each for all stages before the next:
        jobs before it in the order do not help.
     4. Stop any such jobs and move other jobs.
 
-Within a stage each task of the job gets the node with the fewest victims, then the least freed beyond the need, then
-queues most over their share, then the jobs that lose the least work. 2 and 4 are answers of the widened search alone.
+Within a stage jobs that cost little to stop are tried first, without dearer ones (BANDS in rules.py). Of those that
+may go each task of the job gets the node with the fewest victims, then the least freed beyond the need, then queues
+most over their share, then the jobs that cost the least. 2 and 4 are answers of the widened search alone.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Container, Generator, Iterator, Mapping
 from copy import copy
 from itertools import islice, tee
-from operator import itemgetter
+from typing import NamedTuple
 
 from gpushare.cluster import floors
 from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
+    Pick,
     Unit,
     alike,
     allows,
@@ -39,7 +42,6 @@ from gpushare.cluster.candidates import (
     units_of,
     within,
 )
-from gpushare.cluster.clearing import frees_enough
 from gpushare.cluster.holders import Holders
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code, Reason
@@ -48,8 +50,9 @@ from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
 from gpushare.cluster.proof import holds
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import How, protected
+from gpushare.cluster.rules import BANDS, How, claims_share_from, price
 from gpushare.cluster.search import Search, Way
+from gpushare.cluster.singles import singles
 from gpushare.cluster.turn import Turn
 from gpushare.cluster.widening import MOST, small_enough
 
@@ -60,6 +63,13 @@ DEARER = 3
 """After so many looks at some of them, one at all victims that does not ask for their order."""
 
 Stage = tuple[int, int]
+
+
+class Reach(NamedTuple):
+    """Who may go: victims up to a stage and a price."""
+
+    stage: Stage
+    most: float
 
 
 class Stopping(Search):
@@ -80,16 +90,16 @@ class Stopping(Search):
         self.candidates = candidates
         self.only = only
         """If said, none but these may be victims: backfilling jobs, which give way."""
-        self.stage = candidates[-1].stage if candidates else (0, 0)
-        """Victims up to this one may go."""
-        self.ordered: dict[Stage, tuple[Generator[JobState, None, None], Iterator[JobState]]] = {}
-        """By stage, as each begins from the same state: what looks at the victims, and those that it has seen."""
-        self.gathered: dict[Stage, Holders] = {}
+        self.reach = Reach(candidates[-1].stage if candidates else (0, 0), ENDLESS)
+        """Who may go for now."""
+        self.ordered: dict[Reach, tuple[Generator[JobState, None, None], Iterator[JobState]]] = {}
+        """As each begins from the same state: what looks at the victims, and those that it has seen."""
+        self.gathered: dict[Reach, Holders] = {}
         """The same by node."""
-        self.firm = False
-        """Jobs may go that are protected after an eviction: the others were not enough."""
-        self.passed_over = False
-        """There was one that is protected."""
+        self.late: dict[Reach, set[JobState]] = {}
+        """Who comes late in their order."""
+        self.dearer = False
+        """Somebody was passed over for the price."""
         self.missing = gang.charge - (self.state.space.capacity - self.state.root.allocated)
         """What the job needs beyond all that is free, wherever."""
 
@@ -101,17 +111,18 @@ class Stopping(Search):
 
     def victims(self) -> Iterator[JobState]:
         """Jobs that may be stopped, in order. Each is looked at once, however often they are gone through."""
-        known = self.ordered.get(self.stage)
+        known = self.ordered.get(self.reach)
         if known is None:
-            looks = self._look()
-            known = self.ordered[self.stage] = (looks, tee(looks, 1)[0])
+            looks = self.look()
+            known = self.ordered[self.reach] = (looks, tee(looks, 1)[0])
         return copy(known[1])
 
-    def _look(self, among: Container[QueueState] | None = None) -> Generator[JobState, None, None]:
+    def look(self, among: Container[QueueState] | None = None) -> Generator[JobState, None, None]:
         """Jobs of these leaves that may be stopped. Those are `late` that come when a queue is at its bound."""
         of, late = self.bounds.of, self.bounds.late
+        pick = Pick(self.turn, self._may_go, self._too_dear)
         gone: dict[QueueState, int] = {}
-        for job in in_order(self.candidates, self.stage, self.turn, self._may_go, among):
+        for job in in_order(self.candidates, self.reach.stage, pick, among):
             chain = of.get(job.queue, ())
             for queue, bound in chain:
                 if queue.allocated - gone.get(queue, 0) <= bound:
@@ -123,15 +134,19 @@ class Stopping(Search):
             yield job
 
     def _may_go(self, job: JobState) -> bool:
-        turn = self.turn
         if self.only is not None:
-            return job.seq in self.only and allows(turn, job, How.GIVE_WAY)
-        if not allows(turn, job, How.STOP):
-            return False
-        if not self.firm and job.evictions and protected(job, self.state.policy, turn.now):
-            self.passed_over = True
-            return False
-        return True
+            return job.seq in self.only and allows(self.turn, job, How.GIVE_WAY)
+        return allows(self.turn, job, How.STOP)
+
+    def _too_dear(self, job: JobState) -> bool:
+        """Would a stop lose more than the band allows, for each GPU of the job that is of use to the taker?"""
+        most = self.reach.most
+        if most < ENDLESS:
+            lost = price(job, self.state.policy, self.turn.now)[0]
+            if lost > most * max(1, min(job.charge, self.gang.charge)):
+                self.dearer = True
+                return True
+        return False
 
     def why_stopped(self, victim: JobState) -> Reason:
         mine, name = self.job.queue, self.job.job.id
@@ -155,16 +170,15 @@ class Stopping(Search):
         """Find victims: by the ways above, each stage by stage."""
         self.bounds.begin()
         stages = sorted({one.stage for one in self.candidates})
-        while not (found := self._evicting(stages) or self._moving(stages)):
-            if self.bounds.spared:
-                self.bounds.strict = self.bounds.spared = False
-            elif self.passed_over and not self.firm:
-                self.firm = True
-                self._forget()
-            else:
-                break
+        while not (found := self._evicting(stages) or self._moving(stages)) and self.bounds.spared:
+            self.bounds.strict = self.bounds.spared = False
         self._forget()
         return found
+
+    def _allow(self, stage: Stage, most: float) -> None:
+        """Who may go from now on."""
+        self.reach, self.dearer = Reach(stage, most), False
+        self.bounds.late = self.late.setdefault(self.reach, set())
 
     def _forget(self) -> None:
         """Who could go is not known any more."""
@@ -174,32 +188,55 @@ class Stopping(Search):
             looks.close()  # it holds this search, which holds it
         self.gathered.clear()
         self.ordered.clear()
+        self.late.clear()
 
     def _evicting(self, stages: list[Stage]) -> bool:
         """Stops alone make the room."""
-        self.stage = stages[-1]
+        self._allow(stages[-1], ENDLESS)
         if len(stages) > 1 and self._too_little():
             return False
         for index, stage in enumerate(stages):
             if index == 1:
-                self.stage = stages[-1]
+                self._allow(stages[-1], ENDLESS)
                 self.holders.gather()
                 if not self.holders.could_suffice(self.wants):
                     return False
-            self.stage = stage
-            if not self._surely() and self._too_little():
+            self._allow(stage, ENDLESS)
+            if (self._surely() or not self._too_little()) and self._evicting_cheaply(stage):
+                return True
+        return False
+
+    def _evicting_cheaply(self, stage: Stage) -> bool:
+        """Stop jobs of the lowest band that is enough. Most searches that fail do so in the first; whether there is an
+        answer at all is asked before the bands between are."""
+        mark, asked = self.state.mark(), False
+        for most in (*BANDS, ENDLESS):
+            self._allow(stage, most)
+            if next(self.victims(), None) is None and self.dearer:
                 continue
-            mark = self.state.mark()
-            for alone in self._answers():
-                if self.holds():
-                    return alone or self._improved(mark)
+            if self._answered(mark):
+                return True
+            if not self.dearer:
+                return False
+            if not asked:
+                self._allow(stage, ENDLESS)
+                asked = self._answered(mark)
+                if not asked:
+                    return False
                 self.give_up(mark)
+        return False
+
+    def _answered(self, mark: tuple[int, int, int, int]) -> bool:
+        for alone in self._answers():
+            if self.holds():
+                return alone or self._improved(mark)
             self.give_up(mark)
+        self.give_up(mark)
         return False
 
     def _answers(self) -> Iterator[bool]:
         """One answer after another, on the ledger; and whether it is one job with one task: nothing can be less."""
-        for job in islice(self._singles(), REFUSED + 1):
+        for job in islice(singles(self), REFUSED + 1):
             (place,) = job.places.values()
             unit = Unit(job, [place], place.node, 0)
             self.clear(self.wants[0], Way(self.state.space.by_name[place.node], [unit]))
@@ -218,10 +255,12 @@ class Stopping(Search):
         """Stops and moves make the room together."""
         if not self.may_move or not small_enough(self.state):
             return False
+        mark = self.state.mark()
         for stage in stages:
-            self.stage, mark = stage, self.state.mark()
-            if not self._too_little(moving=True) and self._has_steps() and self.widen(mark, None, MOST + 1):
-                return True
+            for most in (BANDS[0], ENDLESS):
+                self._allow(stage, most)
+                if not self._too_little(moving=True) and self._has_steps() and self.widen(mark, None, MOST + 1):
+                    return True
         return False
 
     def _has_steps(self) -> bool:
@@ -231,7 +270,7 @@ class Stopping(Search):
         return self.turn.steps > 0
 
     def _classes(self) -> list[JobClass]:
-        return [one.cls for one in self.candidates if one.stage <= self.stage]
+        return [one.cls for one in self.candidates if one.stage <= self.reach.stage]
 
     def _surely(self) -> bool:
         """One task, and all jobs that could go are alike and large enough: nearly always the first of them will do."""
@@ -255,7 +294,7 @@ class Stopping(Search):
         for one in self.candidates:
             if got >= needed:
                 return False
-            if one.stage <= self.stage:
+            if one.stage <= self.reach.stage:
                 cls = one.cls
                 charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first[2]].charge)
                 total, most, had = held.get(cls.queue, (0, 0, 0))
@@ -276,80 +315,12 @@ class Stopping(Search):
             return False  # each was permitted when it was taken; not all of them together
         return holds(self.job, charge, self.taken, self.before, self.bounds)
 
-    # ---- one victim is enough ------------------------------------------------------------------------
-
-    def _singles(self) -> Iterator[JobState]:
-        """Jobs that free enough alone: those with the least excess first, then in the order of victims. The ledger is
-        as it was whenever the next is asked for."""
-        if len(self.wants) > 1 or self.state.space.find(self.wants[0].need, self.mask) is not None:
-            return  # or there is room: then it is a limit that is in the way
-        if self.wants[0].need.gpus > 1 and not any(
-            one.stage == self.stage and self._could_do_alone(one.cls) for one in self.candidates
-        ):
-            return
-        least, cheap = self._least_excess()
-        # With many queues most hold nothing of the right size, and would be gone through before the one that does.
-        found: dict[JobState, None] = {}
-        for excess, job in self._able(cheap):
-            if excess <= least:
-                found[job] = None
-                yield job
-        others: list[tuple[int, JobState]] = []
-        for excess, job in self._able(None):
-            if excess > least:
-                others.append((excess, job))
-            elif job not in found:
-                yield job
-        for _, job in sorted(others, key=itemgetter(0)):
-            yield job
-
-    def _could_do_alone(self, cls: JobClass) -> bool:
-        """Could one job of the class free enough? By the numbers of its tasks and GPUs alone."""
-        need, shape = self.wants[0].need, cls.shape
-        if shape.tasks > 1:
-            return False
-        if not need.whole:
-            return True
-        gpus = max(group.needs[0].gpus for group in shape.groups)
-        return gpus + self.state.space.largest(self.mask) >= need.gpus
-
-    def _able(self, leaves: Container[QueueState] | None) -> Iterator[tuple[int, JobState]]:
-        """Jobs of these leaves that free enough alone, in the order of victims, each with the excess of its charge."""
-        need, charge, deficit = self.wants[0].need, self.charge, self.deficit()
-        for job in self.victims() if leaves is None else self._look(leaves):
-            if len(job.places) != 1 or job.charge < deficit or job.cls.priority != self.stage[1]:
-                continue
-            (place,) = job.places.values()
-            node = self.state.space.by_name[place.node]
-            enough = self.mask >> node.number & 1 and frees_enough(node, need, place)
-            if enough and self.bounds.permit([Unit(job, [place], place.node, 0)]):
-                yield max(0, job.charge - charge), job
-
-    def _least_excess(self) -> tuple[int, Container[QueueState]]:
-        """The least excess that a victim of the stage can have, and the leaves that may have such a victim."""
-        least, charge = ENDLESS, self.charge
-        alike: set[QueueState] = set()
-        """Where the jobs of a class cost the same, and so little."""
-        unlike: set[QueueState] = set()
-        for one in self.candidates:
-            if one.stage == self.stage:
-                shape, queue = one.cls.shape, one.cls.queue
-                sample = self.state.by_seq[one.cls.running.first[2]].charge
-                excess = sample - charge if sample > charge else 0
-                if excess < least:
-                    least, alike = excess, set()
-                if excess == least:
-                    alike.add(queue)
-                if shape.by_bytes or shape.elastic or shape.rungs > 1:
-                    unlike.add(queue)
-        return least, alike | unlike
-
     @property
     def holders(self) -> Holders:
         """Who could go at this stage, by node."""
-        found = self.gathered.get(self.stage)
+        found = self.gathered.get(self.reach)
         if found is None:
-            found = self.gathered[self.stage] = Holders(self.state, self.victims(), self.mask, self.bounds)
+            found = self.gathered[self.reach] = Holders(self.state, self.victims(), self.mask, self.bounds)
         return found
 
     # ---- several -------------------------------------------------------------------------------------
@@ -427,21 +398,27 @@ class Stopping(Search):
                 yield from units_of(job, self.state.space, rank)
 
 
-def reclaim(turn: Turn, gang: Gang) -> Search | None:
-    """Room for a job whose queue is within its quota or share, taken from queues above theirs."""
-    return _stop(turn, gang, *candidates_for_reclaim(gang.job.cls, gang.charge))
+def reclaim(turn: Turn, gang: Gang, *, reserved: bool) -> Search | None:
+    """Room for a job whose queue is within its quota or share, taken from queues above theirs. `reserved`: a claim
+    within quota may take it on nodes that are reserved for another job: who backfills there has just begun."""
+    state, job = turn.state, gang.job
+    patient = turn.now < claims_share_from(job, state.policy)
+    candidates, bounds = candidates_for_reclaim(job.cls, gang.charge, shares=not patient)
+    everywhere = reserved and all(in_quota for _, _, in_quota in bounds.ceilings)
+    nodes = state.space.mask(job.cls.shape.selector) if everywhere else allowed_nodes(state, job)
+    return _stop(turn, gang, nodes, candidates, bounds)
 
 
 def preempt(turn: Turn, gang: Gang) -> Search | None:
     """Room made by stopping jobs of lower priority in the same queue."""
-    return _stop(turn, gang, *candidates_for_preempt(gang.job.cls))
+    return _stop(turn, gang, allowed_nodes(turn.state, gang.job), *candidates_for_preempt(gang.job.cls))
 
 
-def _stop(turn: Turn, gang: Gang, candidates: list[Candidate], bounds: Bounds) -> Search | None:
+def _stop(turn: Turn, gang: Gang, nodes: int, candidates: list[Candidate], bounds: Bounds) -> Search | None:
     if not candidates or not gang.wants:
         return None
     state = turn.state
-    for mask in by_price(state, gang.job.cls.shape, allowed_nodes(state, gang.job)):
+    for mask in by_price(state, gang.job.cls.shape, nodes):
         search = Stopping(turn, gang, mask, candidates, bounds)
         if search.run():
             return search

@@ -8,6 +8,7 @@ from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import JobView, Loan, NodeView, Place, QueueView, Share
 from gpushare.cluster.quantity import MICRO, bytes_of_share, charge_of_bytes
 from gpushare.cluster.queues import QueueState, parts
+from gpushare.cluster.rules import claims_share_from
 from gpushare.cluster.space import BROKEN, FOREVER, NodeState
 from gpushare.cluster.state import State
 
@@ -142,6 +143,9 @@ def next_wake(state: State, now: float) -> float | None:
             if after is not None and state.reserver is None:
                 times.append(state.by_seq[cls.pending.first].since + after)
         waiting = waiting or bool(cls.short)
+        if state.policy.patience:
+            first = [state.by_seq[seqs.first] for seqs in (cls.pending, cls.short) if seqs]
+            times += [claims_share_from(job, state.policy) for job in first]
     if waiting:
         times += state.guarded.values()
     return min((time for time in times if time > now), default=None)

@@ -5,7 +5,7 @@ ask that cannot be met keeps the keys of what could change that:
 
     LIMIT queue    something is given back below the queue, or its limit or quota is another
     QUEUE leaf     jobs of its own queue start, stop or can be stopped from now on, or the share is another
-    FREED          something is given back, wherever
+    FREED          more is free on a node than when this was last asked, and it might be of use
     OVER           a queue above its quota changes, or one of its jobs can be stopped from now on
     ANY            anything: the search for it has spent its steps, so a state that is no better may be searched further
     NEXT           a turn passes: what was given a place in this one can go in the next
@@ -20,7 +20,7 @@ its listeners, and these are looked at again. A key may be published too often, 
 which would cost a job its start. Few keys are enough because some changes never help a job that waits: a start takes
 room and gives none, and a queue that comes nearer to its share gives no other queue a claim.
 
-Nothing in here is needed to decide: an allocator that knows only who runs where decides the same after a look at all.
+This is a cache: an allocator that knows only who runs where looks at all classes, and decides the same.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from gpushare.cluster.shapes import Shape
 
 Ask = tuple["JobClass", bool]
+
+Freed = tuple[NodeState, tuple[int, ...]]
+"""A node, and what was free of its GPUs."""
 
 
 class About(StrEnum):
@@ -95,8 +98,8 @@ class Watch:
         self.woken: dict[Ask, None] = {}
         """For these room may be made."""
         # News:
-        self.freed: list[NodeState] = []
-        """Nodes of which something was given back."""
+        self.freed: list[Freed] = []
+        """Nodes of which something was given back, and what was free on them before."""
         self.dropped: list[QueueState] = []
         """Leaves that hold less."""
         self.changed: dict[QueueState, None] = {}

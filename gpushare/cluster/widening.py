@@ -5,7 +5,7 @@ This looks for less: for one task to disturb, then two, and so on.
 
     Some tasks need a place: first those of the gang, then tasks that have had to leave theirs, the hardest first. Each
     goes where there is room; or it is stopped, if it may be; or it takes the place of other tasks, which then need one.
-    Only such sets of other tasks are tried of which none could stay. Tasks of one class on one node are alike: of them
+    Only sets in which every task must leave are tried. Tasks of one class on one node are alike: of them
     the best victims go.
 
 Where there is no first answer it is tried on small clusters only (FEW_NODES).

@@ -7,7 +7,7 @@ this machine, if there are any: for the user to read and type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpushare.doctor.compiled import check_glibc, check_installation, check_layout, check_shim_loads
@@ -15,7 +15,7 @@ from gpushare.doctor.daemon import check_daemon, check_escaped, check_health, ch
 from gpushare.doctor.driver import check_copies, check_driver, check_native_limits, check_suspend
 from gpushare.doctor.environment import check_container, check_interposers, check_variables
 from gpushare.doctor.finding import Check, Finding, Surroundings
-from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted
 
 __all__ = ["CHECKS", "Check", "Finding", "Surroundings", "examine"]
 
@@ -74,13 +74,15 @@ CHECKS = (
 )
 
 
-def examine(surroundings: Surroundings) -> Iterator[tuple[Check, Finding]]:
+def examine(surroundings: object, checks: Sequence[Check] = CHECKS) -> Iterator[tuple[Check, Finding]]:
     """Each check with its finding. An unexpected error in a check becomes its finding, and the others go on."""
-    for check in CHECKS:
+    for check in checks:
         try:
             finding = check.probe(surroundings)
         except DaemonUnreachable as error:
             finding = Finding("skip", error.message, "")
+        except NotPermitted as error:
+            finding = Finding("skip", error.message, error.hint or "")
         except GpushareError as error:
             finding = Finding("fail", error.message, error.hint)
         except Exception as error:

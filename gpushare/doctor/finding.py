@@ -33,7 +33,8 @@ class Finding:
 class Check:
     id: str
     title: str
-    probe: Callable[[Surroundings], Finding]
+    probe: Callable[[Any], Finding]
+    """Of what its list of checks looks at."""
     hint: str
 
 

@@ -10,4 +10,5 @@ devices (slices.py, publish.py). When the kubelet prepares a claim, it makes a p
     cgroups.py    where the claim's pods run         records.py   what has been prepared, on disk
     wire.py       the kubelet's messages             plugin.py    the sockets that the kubelet calls
     server.py     the API server                     sync.py      what is repeated until it is so
+    program.py    what its programs share            webhook/      annotations of pods as claims
 """

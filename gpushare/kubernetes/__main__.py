@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +16,14 @@ from types import FrameType
 
 import click
 
-import gpushare_installation
 from gpushare import locate
 from gpushare.client import Client
 from gpushare.config import load_settings
-from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
+from gpushare.errors import DaemonUnreachable, UsageError
 from gpushare.kubernetes.cdi import CDI, Inside
 from gpushare.kubernetes.cgroups import CGROUPS
 from gpushare.kubernetes.prepare import Folders
+from gpushare.kubernetes.program import needs_extra, run
 from gpushare.paths import library, software_driver_dir
 
 __all__ = ["main"]
@@ -54,29 +53,17 @@ def command(node: str, kubeconfig: Path | None, every: float, **folders: Path) -
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    try:
-        command(standalone_mode=True)
-    except GpushareError as error:
-        print(error.render(), file=sys.stderr)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        print(f"gpushare: {error}", file=sys.stderr)
-        sys.exit(1)
+    run(command)
 
 
 def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every: float) -> None:
-    try:
+    with needs_extra():
         from gpushare.kubernetes.plugin import Plugin
         from gpushare.kubernetes.prepare import Preparer
         from gpushare.kubernetes.publish import CLAIMS
         from gpushare.kubernetes.records import Records
         from gpushare.kubernetes.server import Access, Server
         from gpushare.kubernetes.sync import Sync
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{error.name} is not installed", hint=gpushare_installation.install_extra("kubernetes")
-        ) from None
     kubelet, state = folder["kubelet"], folder["state"]
     folders = Folders(folder["cdi"], (Path("/etc/cdi"), folder["cdi"]), folder["cgroups"])
     ended = threading.Event()

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from gpushare.errors import QuantityError
 
-__all__ = ["parse", "written"]
+__all__ = ["milli", "parse", "written"]
 
 BINARY = {unit: 2 ** (10 * power) for power, unit in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -16,11 +16,20 @@ AMOUNT = re.compile(r"\+?([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})([A-Za-z]{
 
 def parse(text: object) -> int:
     """Bytes, rounded up as Kubernetes does. Raises QuantityError."""
+    return -int(-_exact(text) // 1)
+
+
+def milli(text: object) -> int:
+    """Thousandths, as of CPUs, rounded up. Raises QuantityError."""
+    return -int(-_exact(text) * 1000 // 1)
+
+
+def _exact(text: object) -> Fraction:
     match = AMOUNT.fullmatch(str(text)) if isinstance(text, str | int) and not isinstance(text, bool) else None
     factor = None if match is None else _factor(match[2])
     if match is None or factor is None:
         raise QuantityError(f"cannot read {str(text)[:40]!r} as an amount of Kubernetes", hint="write 8Gi or 1536Mi")
-    return -int(-Fraction(match[1]) * factor // 1)
+    return Fraction(match[1]) * factor
 
 
 def _factor(unit: str) -> Fraction | None:

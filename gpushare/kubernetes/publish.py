@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.api import Gpu, Job
-from gpushare.errors import NoSuchJob
+from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.kubernetes import stored
 from gpushare.kubernetes.amounts import written
 from gpushare.kubernetes.names import API, DRIVER, device_of
-from gpushare.kubernetes.server import Server
+from gpushare.kubernetes.server import Answer, Server
 from gpushare.kubernetes.slices import resource_slice
 from gpushare.quantity import format_bytes
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 NODES = "/api/v1/nodes"
+ALLOCATION = "status.allocation"
+"""In the words of an API server that takes what it has stored itself for a change of it (stored.py)."""
 COARSE = 64 * 2**20
 """Bytes: what claims use is shown in multiples of this, so that small changes write nothing."""
 
@@ -74,10 +77,22 @@ class Publisher:
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": {"devices": said},
         }
-        answer = self._server.apply(f"{CLAIMS.format(meta['namespace'], meta['name'])}/status", status)
+        answer = self._write_status(CLAIMS.format(meta["namespace"], meta["name"]), status)
         if not _without_times(answer):
             log.warning("the API server keeps nothing about the use of devices (DRAResourceClaimDeviceStatus)")
             self._tells = False
+
+    def _write_status(self, path: str, status: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self._server.apply(f"{path}/status", status)
+        except Answer as error:
+            if ALLOCATION not in error.message:
+                raise
+        try:
+            data = stored.with_devices(self._server.stored(path), DRIVER, status["status"]["devices"])
+        except ValueError as error:
+            raise GpushareError(f"claim {path}: {error}") from None
+        return self._server.ask("PUT", f"{path}/status", data, stored.PROTOBUF)
 
 
 def use_of(claim: Mapping[str, Any], node: str, job: Job) -> list[dict[str, Any]]:

@@ -1,29 +1,29 @@
 """The API server of the cluster, by plain HTTPS (urllib3).
 
 `gpushare-dra` needs six requests, and the scheduler a dozen. The official client of Kubernetes for Python has all
-others, too, and takes more memory than the whole plugin may have; urllib3 is what that client stands on. In a pod the
-address, the authority and the token are those of its service account, whose token changes: it is read again for each
-request. Elsewhere they come from a kubeconfig, with a token or a client's certificate.
+others, too, and takes more memory than the whole plugin may have; urllib3 is what that client stands on. access.py says
+where the server is and who asks.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import urllib3
 
-from gpushare.errors import GpushareError, NoSuchJob, UsageError
+from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.kubernetes.access import Access
+from gpushare.kubernetes.stored import PROTOBUF
 
 __all__ = ["JSON", "MERGE", "STRATEGIC", "Access", "Answer", "Server", "Stream", "Unanswered"]
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT = 3.0
 """Seconds."""
 TIMEOUT = urllib3.Timeout(connect=CONNECT, read=10.0)
@@ -50,47 +50,6 @@ class Answer(GpushareError):
         """Seconds, where it says when to ask again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Where the API server is, and who asks."""
-
-    url: str
-    token: Callable[[], str | None] = lambda: None
-    tls: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of a pool of connections."""
-
-    @classmethod
-    def of_pod(cls, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Access:
-        """Raises UsageError outside of a pod."""
-        host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
-        if not host or not (account / "token").exists():
-            raise UsageError("this is no pod with a service account", hint="name a kubeconfig: --kubeconfig FILE")
-        url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-        return cls(url, lambda: (account / "token").read_text().strip(), {"ca_certs": str(account / "ca.crt")})
-
-    @classmethod
-    def of_kubeconfig(cls, path: Path) -> Access:
-        """Of its current context. Raises UsageError."""
-        import yaml
-
-        try:
-            content = yaml.safe_load(path.read_text())
-            context = _named(content, "contexts", content["current-context"])["context"]
-            cluster = _named(content, "clusters", context["cluster"])["cluster"]
-            user = _named(content, "users", context["user"]).get("user") or {}
-            tls: dict[str, Any] = {}
-            if cluster.get("insecure-skip-tls-verify"):
-                tls |= {"cert_reqs": "CERT_NONE", "assert_hostname": False}
-            else:
-                tls |= _file(cluster, "certificate-authority", "ca_certs", path)
-            tls |= _file(user, "client-certificate", "cert_file", path) | _file(user, "client-key", "key_file", path)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError) as error:
-            raise UsageError(f"cannot read {path} as a kubeconfig: {error}", code="bad_config") from None
-        if "exec" in user or "auth-provider" in user:
-            raise UsageError(f"{path}: its user runs a program to log in", hint="give it a token, or a certificate")
-        return cls(str(cluster["server"]).rstrip("/"), _token(user, path), tls)
-
-
 class Server:
     """Requests, each answered once or failed. May be used by several threads."""
 
@@ -100,13 +59,31 @@ class Server:
         self._agent = agent
         if access.tls.get("cert_reqs") == "CERT_NONE":
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        self._counting = threading.Lock()
+        self._answered: Counter[tuple[str, str]] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._pool = urllib3.PoolManager(maxsize=connections, timeout=TIMEOUT, retries=False, **dict(access.tls))
+        self.ahead = 0.0
+        """Seconds that the API server's clock is ahead of this machine's, by its last answer."""
 
     def close(self) -> None:
         self._pool.clear()
 
+    @property
+    def answered(self) -> dict[tuple[str, str], int]:
+        """Requests so far, by method and status; "none": it did not answer."""
+        with self._counting:
+            return dict(self._answered)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """That requests took, by method; of a watch, until it began."""
+        with self._counting:
+            return dict(self._seconds)
+
     def ask(self, method: str, path: str, body: object = None, kind: str = JSON) -> dict[str, Any]:
-        """The object that it answers. Raises Unanswered, Answer, and NoSuchJob for what is not there."""
+        """The object that it answers. `body`: bytes are sent as they are. Raises Unanswered, Answer, and NoSuchJob for
+        what is not there."""
         answer = self._request(method, path, body, kind)
         content = _object(answer.data)
         if answer.status >= 400:
@@ -114,6 +91,13 @@ class Server:
         if content is None:
             raise Unanswered(f"what answers at {self._access.url} is no API server")
         return content
+
+    def stored(self, path: str) -> bytes:
+        """The object as it is stored (stored.py). Raises as ask()."""
+        answer = self._request("GET", path, accept=PROTOBUF)
+        if answer.status >= 400:
+            raise _refusal("GET", path, answer, _object(answer.data))
+        return bytes(answer.data)
 
     def stream(self, path: str, silence: float) -> Stream:
         """An answer that goes on: a watch. It ends when nothing has come for `silence` seconds. Raises as ask()."""
@@ -130,18 +114,33 @@ class Server:
             answer.close()
         raise _refusal("GET", path, answer, _object(data))
 
-    def _request(self, method: str, path: str, body: object = None, kind: str = JSON, **how: Any) -> Any:
-        headers = {"Accept": JSON, "User-Agent": self._agent}
+    def _request(
+        self, method: str, path: str, body: object = None, kind: str = JSON, *, accept: str = JSON, **how: Any
+    ) -> Any:
+        headers = {"Accept": accept, "User-Agent": self._agent}
+        began, status = time.monotonic(), "none"
         try:
             token = self._access.token()
             if token:
                 headers["Authorization"] = f"Bearer {token}"
             if body is not None:
                 headers["Content-Type"] = kind
-            sent = None if body is None else json.dumps(body).encode()
-            return self._pool.request(method, self._access.url + path, body=sent, headers=headers, **how)
+            sent = body if body is None or isinstance(body, bytes) else _compact(body)
+            answer = self._pool.request(method, self._access.url + path, body=sent, headers=headers, **how)
+            status = str(answer.status)
         except (OSError, urllib3.exceptions.HTTPError) as error:
             raise self._silent(error) from None
+        else:
+            self._note_clock(answer.headers)
+            return answer
+        finally:
+            with self._counting:
+                self._answered[method, status] += 1
+                self._seconds[method] += time.monotonic() - began
+
+    def _note_clock(self, headers: Mapping[str, str]) -> None:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            self.ahead = parsedate_to_datetime(headers["Date"]).timestamp() - time.time()
 
     def _silent(self, error: Exception) -> Unanswered:
         return Unanswered(f"the API server at {self._access.url} does not answer: {error}")
@@ -178,6 +177,12 @@ class Stream:
             self._answer.shutdown()
 
 
+def _compact(body: object) -> bytes:
+    """Without white space and in the order of names: so what the API server stores as it was sent is as it writes it
+    itself, and everybody can patch the object (stored.py)."""
+    return json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
+
+
 def _refusal(method: str, path: str, answer: Any, content: Mapping[str, Any] | None) -> GpushareError:
     words = answer.data.decode(errors="replace") if content is None else content.get("message")
     message = str(words or f"status {answer.status}").strip()[:LONGEST_MESSAGE]
@@ -195,27 +200,3 @@ def _object(data: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _named(content: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    return next(one for one in content[kind] if one["name"] == name)
-
-
-def _token(user: Mapping[str, Any], path: Path) -> Callable[[], str | None]:
-    if user.get("tokenFile"):
-        return lambda: (path.parent / user["tokenFile"]).read_text().strip()
-    return lambda: user.get("token")
-
-
-def _file(said: Mapping[str, Any], name: str, argument: str, path: Path) -> dict[str, str]:
-    """A path as it is; data goes to a file of this process."""
-    if said.get(f"{name}-data"):
-        return {argument: _own_file(base64.b64decode(said[f"{name}-data"]))}
-    return {argument: str(path.parent / said[name])} if said.get(name) else {}
-
-
-def _own_file(data: bytes) -> str:
-    """For libraries that take only the names of files. It is there as long as this process."""
-    descriptor = os.memfd_create("gpushare-kubeconfig")
-    os.write(descriptor, data)
-    return f"/proc/self/fd/{descriptor}"

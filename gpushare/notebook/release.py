@@ -27,14 +27,28 @@ def release(gpu: str, wanted: Callable[[], int], seconds: float, reason: str) ->
     texts, and raises no exception of the program.
     """
     driver = loaded_driver()
-    index = None if driver is None or not is_initialised(driver) else _number(driver, gpu)
-    if driver is None or index is None:
+    if driver is None:
         return []
     problems: list[str] = []
-    with _primary_context(driver, index) as current:
-        if current:
-            trim_hook.empty_caches(wanted, problems)
-        return problems + pressure_hooks.run_hooks(wanted, gpu, index, seconds, reason, last=True)
+    with _apart_from_captures(driver):
+        index = _number(driver, gpu) if is_initialised(driver) else None
+        if index is None:
+            return []
+        with _primary_context(driver, index) as current:
+            if current:
+                trim_hook.empty_caches(wanted, problems)
+            return problems + pressure_hooks.run_hooks(wanted, gpu, index, seconds, reason, last=True)
+
+
+@contextlib.contextmanager
+def _apart_from_captures(driver: ctypes.CDLL) -> Iterator[None]:
+    """Which calls spoil a capture of another thread is NVIDIA's to say, so none of ours comes before or after."""
+    mode = ctypes.c_int(RELAXED)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def _number(driver: ctypes.CDLL, gpu: str) -> int | None:
@@ -43,8 +57,9 @@ def _number(driver: ctypes.CDLL, gpu: str) -> int | None:
     driver.cuDeviceGetCount(ctypes.byref(count))
     for index in range(count.value):
         device = ctypes.c_int()
-        found = driver.cuDeviceGet(ctypes.byref(device), index) == 0 and driver.cuDeviceGetUuid(name, device) == 0
-        if found and gpu.lower().endswith(str(uuid.UUID(bytes=bytes(name)))):
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        driver.cuDeviceGetUuid(name, device)
+        if gpu.lower().endswith(str(uuid.UUID(bytes=bytes(name)))):
             return index
     return None
 
@@ -53,17 +68,15 @@ def _number(driver: ctypes.CDLL, gpu: str) -> int | None:
 def _primary_context(driver: ctypes.CDLL, index: int) -> Iterator[bool]:
     """Make the GPU's primary context current on this thread if it is open; do not open one. Frameworks free in it."""
     device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
-    context, mode = ctypes.c_void_p(), ctypes.c_int(RELAXED)
+    context = ctypes.c_void_p()
     driver.cuDeviceGet(ctypes.byref(device), index)
     driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
     if not active.value or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0:
         yield False
         return
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     driver.cuCtxPushCurrent_v2(context)
     try:
         yield True
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         driver.cuDevicePrimaryCtxRelease_v2(device)

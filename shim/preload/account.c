@@ -190,8 +190,10 @@ bool gs_account_attach(struct gs_gpu *gpu) {
     if (!good)
         good = attach_at_daemon(gpu, &alone) || (alone && attach_alone(gpu));
     gs_mutex_unlock(&gpu->mutex);
-    if (good)
+    if (good) {
         notice_borrower(gpu);
+        GS_RUN(attached);
+    }
     return good;
 }
 

@@ -2,8 +2,8 @@
  *
  * Borrowed memory that a program only keeps, in pools and caches, can be given back without harm. But the program may
  * compute for hours without a call to us, so a thread must act. It sleeps on a word of the page (trim_asked) until the
- * daemon raises it. It exists only in processes whose job may borrow, or has to give back when it is idle, from the
- * first context on.
+ * daemon raises it. It exists only in processes whose job may borrow, has to give back when it is idle, or takes
+ * turns in computing (turn.c), from the first context on.
  *
  * A trim has two parts, as long as the daemon wants more: first it empties the driver's pools and graph memory, then,
  * if there is a Python interpreter, the caches of its frameworks (python.h). Nothing is done while a stream is
@@ -76,6 +76,7 @@ static void *serve(void *unused) {
     while (!gs_trim_is_stopped()) {
         long result = gs_futex_wait_shared(&page->trim_asked, seen, LOOK_MS);
         uint32_t asked = __atomic_load_n(&page->trim_asked, __ATOMIC_ACQUIRE);
+        GS_RUN(look); /* the daemon also wakes us without a trim */
         if (asked != seen)
             answer(page, asked);
         else if (result == -ETIMEDOUT && is_last())

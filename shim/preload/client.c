@@ -5,8 +5,9 @@
  * their slots. A reader that has its answer wakes the next. No lock is held while a thread sleeps.
  *
  * The daemon may die at any time. The process keeps its page and its credit, because the daemon finds the page again as
- * a file. The next request notices, connects again and presents the same page. Its caller waits for AWAY_PATIENCE_MS at
- * most; later callers do not wait while the daemon stays away.
+ * a file. The next request notices, connects again and presents the same page. A call within the job's request waits as
+ * long as a claim does (gs_client_patience). Any other waits for AWAY_PATIENCE_MS at most, and for AWAY_PAUSE_MS after
+ * that further ones do not wait while the daemon stays away.
  *
  * The host program may close our descriptors: daemonising programs close all that they do not know. So each is moved to
  * a high number, and before each use the file behind it is compared with the one that we opened. Another file there

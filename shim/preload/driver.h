@@ -1,4 +1,4 @@
-/* driver.h: the one way from us to the driver: its real functions, and whether we do anything beside calling them.
+/* driver.h: the table of the real driver functions, and whether our hooks are active.
  *
  * The functions follow from functions.def and nvml.def: a row with the rule HOOK is a field in gs_driver, and what the
  * hooks themselves ask the driver stands below. symbols.c finds them.
@@ -20,6 +20,12 @@
 #define GS_RULE_PASS_RECONCILED(base, symbol, since, stream)
 #define GS_RULE_PASS_PRIVATE(base, symbol, since, stream)
 #define GS_RULE_PASS_OTHER_PROCESS(base, symbol, since, stream)
+/* In the library for nodes on which jobs take turns; in the other one launches are not touched. */
+#if defined(GS_TURNS)
+#define GS_RULE_TURN(base, symbol, since, stream) GS_RULE_HOOK(base, symbol, since, stream)
+#else
+#define GS_RULE_TURN(base, symbol, since, stream)
+#endif
 #define GS_NVML_RULE_PASS(symbol)
 #define GS_NVML_BY_RULE(symbol, rule) GS_NVML_RULE_##rule(symbol)
 

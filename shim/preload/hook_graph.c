@@ -19,7 +19,7 @@
  */
 #include "hooks.h"
 #include "moments.h"
-#include "stream.h"
+#include "turn.h"
 
 #include <string.h>
 
@@ -430,10 +430,12 @@ static inline bool may_take(void) {
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    gs_turn_pass(gs_driver.cuStreamIsCapturing, stream);
     return may_take() ? launch(&legacy, exec, stream) : gs_driver.cuGraphLaunch(exec, stream);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    gs_turn_pass(gs_driver.cuStreamIsCapturing_ptsz, stream);
     return may_take() ? launch(&per_thread, exec, stream) : gs_driver.cuGraphLaunch_ptsz(exec, stream);
 }
 

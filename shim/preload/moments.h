@@ -8,7 +8,8 @@
 
 typedef void gs_function(void);
 
-/* GS_AT(fork) { ... }: runs in the child of a fork. The moments are fork (process.c) and borrow (account.c). */
+/* GS_AT(fork) { ... }: runs in the child of a fork. The moments are fork (process.c), borrow and
+ * attached (account.c), and look (borrower.c). */
 #define GS_AT(moment)                                                                                                  \
     static gs_function at_##moment;                                                                                    \
     static gs_function *const entry_##moment __attribute__((used, section("gs_at_" #moment))) = at_##moment;           \

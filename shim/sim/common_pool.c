@@ -67,7 +67,8 @@ struct pool_file {
     _Atomic uint64_t used[SIM_MAX_GPUS][POOL_SLOTS];
     _Atomic uint64_t shared[SIM_MAX_GPUS][POOL_SLOTS]; /* shown for a process, and charged to another */
     _Atomic uint64_t parked[SIM_MAX_GPUS]
-                           [POOL_SLOTS]; /* of a checkpointed process: charged again when it is restored */
+                           [POOL_SLOTS];  /* of a checkpointed process: charged again when it is restored */
+    _Atomic uint64_t clock[SIM_MAX_GPUS]; /* with kernels=clocked: when all work of the GPU is done */
 };
 
 static struct pool_file *pool;
@@ -397,12 +398,43 @@ static uint64_t busy(uint32_t gpu, uint32_t index) {
     return work > left ? work - left : 0;
 }
 
+static void sleep_until(uint64_t ns) {
+    struct timespec time = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
+    }
+}
+
+void pool_work_done(uint32_t gpu) {
+    if (my_slot < 0 || !SIM_IS(kernels, clocked)) {
+        return;
+    }
+    uint64_t until = atomic_load(&pool->slots[my_slot].until[gpu]);
+    if (until > now_ns()) {
+        sleep_until(until);
+    }
+}
+
+/* One kernel of the GPU after the other, in the order of the launches. Work of a process that dies is done all the
+ * same. */
+static void clocked_work(struct slot *slot, uint32_t gpu, uint64_t ns) {
+    uint64_t before = atomic_load(&pool->clock[gpu]), now = now_ns(), begin;
+    do {
+        begin = before > now ? before : now;
+    } while (!atomic_compare_exchange_weak(&pool->clock[gpu], &before, begin + ns));
+    atomic_store(&slot->until[gpu], begin + ns);
+    atomic_fetch_add(&slot->work[gpu], ns);
+}
+
 /* Work comes after what the process has given before, and is not waited for. */
 void pool_work(uint32_t gpu, uint64_t ns) {
     if (my_slot < 0) {
         return;
     }
     struct slot *slot = &pool->slots[my_slot];
+    if (SIM_IS(kernels, clocked)) {
+        clocked_work(slot, gpu, ns);
+        return;
+    }
     uint64_t now = now_ns(), before = atomic_load(&slot->until[gpu]), begin, after;
     do {
         begin = before > now ? before : now;

@@ -74,6 +74,8 @@ bool pool_unpark(int slot);
 
 /* This process gives the GPU work of so many ns. */
 void pool_work(uint32_t gpu, uint64_t ns);
+/* With kernels=clocked: waits until the GPU has done the work that this process has given it. */
+void pool_work_done(uint32_t gpu);
 
 /* What all processes use of a GPU now, without what the driver reserves. */
 uint64_t pool_used(uint32_t gpu);

@@ -8,9 +8,11 @@
 #define _GNU_SOURCE
 #include "cuda_stream.h"
 
+#include "common_pool.h"
 #include "cuda_api.h"
 #include "cuda_capture.h"
 #include "cuda_context.h"
+#include "cuda_device.h"
 #include "cuda_green.h"
 #include "cuda_handle.h"
 #include "cuda_mempool.h"
@@ -194,11 +196,20 @@ CUresult stream_enter(CUstream stream) {
     return result != CUDA_SUCCESS ? result : wait_for_calls(stream);
 }
 
+/* Of all streams: the clock of a GPU knows none. */
+static void wait_for_work(CUdevice ordinal) {
+    struct device *device = device_get(ordinal);
+    if (device != NULL) {
+        pool_work_done(device->gpu);
+    }
+}
+
 CUresult streams_synchronize(CUdevice device) {
     CUresult result = UNSAFE(wait_for_calls(NULL));
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    wait_for_work(device);
     mempools_trim_to_thresholds(device);
     return result;
 }
@@ -287,6 +298,7 @@ static CUresult synchronize(CUstream stream) {
         result = wait_for_calls(stream);
     }
     if (result == CUDA_SUCCESS) {
+        wait_for_work(context->device);
         mempools_trim_to_thresholds(context->device);
     }
     return result;

@@ -41,6 +41,7 @@ class Actor:
     stack: list[Span] = field(default_factory=list)
     """Its allocations in their order: it frees the last ones first."""
     caches: dict[int, list[Span]] = field(default_factory=dict)
+    stopped_at: float = 0.0
     pooled_at: dict[int, float] = field(default_factory=dict)
     """When its pool was last looked at."""
     pending: list[Ask] = field(default_factory=list)
@@ -274,13 +275,32 @@ class Cast:
             self.outside_changed = time.monotonic()
         self.ended.append((actor, ended))
 
+    def _stop(self, actor: Actor) -> None:
+        """It stops itself. A trim may reach it first, and nobody can ask it then what its caches hold."""
+        self.stage.order(actor.program, "stop")
+        actor.stopped, actor.stopped_at = True, time.monotonic()
+        for gpu, cache in actor.caches.items():
+            for span in cache:
+                span.down_from = actor.pooled_at.get(gpu, self.round_began)
+        self._note_stopped()
+
     def _go_on(self, actor: Actor) -> None:
         # Not before it has stopped: a SIGCONT that comes first is lost.
-        stat = Path(f"/proc/{actor.program.pid}/stat")
         with contextlib.suppress(OSError):
-            self._until(lambda: stat.read_text().rpartition(")")[2].split()[0] in "TZX", "it to stop")
-        actor.stopped = False
+            self._until(lambda: _state(actor) in "TZX" or self._was_woken(actor), "it to stop")
         self.stage.signal(actor.program, signal.SIGCONT)
+        self._acts_again(actor)
+
+    def _was_woken(self, actor: Actor) -> bool:
+        """By the daemon, which sends SIGCONT with SIGTERM."""
+        terms = (one for one in self.stage.records if one.event == "term" and one.job == actor.job)
+        return any(one.time >= actor.stopped_at for one in terms) and _state(actor) not in "TZX"
+
+    def _acts_again(self, actor: Actor) -> None:
+        actor.stopped = False
+        for cache in actor.caches.values():
+            for span in cache:
+                span.down_from = inf  # what has gone it will tell
         self._note_stopped()
 
     def _note_stopped(self) -> None:
@@ -313,3 +333,11 @@ class Cast:
             return any(one.event == "checkpointed" and one.job == MARKER for one in self.stage.records[before:])
 
         self._until(arrived, "the daemon's records")
+
+
+def _state(actor: Actor) -> str:
+    """Of its process: a letter, as in /proc/PID/stat; X if it is gone."""
+    try:
+        return Path(f"/proc/{actor.program.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"

@@ -53,6 +53,8 @@ class Checks(Cast):
     def _pools(self) -> None:
         """What the caches of those who can answer hold now."""
         for actor in list(self.actors.values()):
+            if actor.stopped and self._was_woken(actor):
+                self._acts_again(actor)
             if actor.stopped or actor.program.answers:
                 continue
             for gpu in sorted(actor.caches):

@@ -419,9 +419,7 @@ class Chaos(Checks):
         actor = self._pick(self._able())
         if actor is None:
             return "nobody to stop"
-        self.stage.order(actor.program, "stop")
-        actor.stopped = True
-        self._note_stopped()
+        self._stop(actor)
         self.counts["stopped"] += 1
         return f"{actor.job} stops itself"
 

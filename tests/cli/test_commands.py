@@ -68,7 +68,7 @@ def test_ps_is_not_cut_when_piped(gpushare, busy, monkeypatch):
 
 def test_ps_wide(gpushare, busy):
     row = columns(gpushare("ps", "-o", "wide")[1])[1]
-    assert row[10:16] == ["a1b2c3d4e5f60718", "0", "13.0 GiB", "-", UUID.format(0), "GPUSHARE_LIMIT=14Gi"]
+    assert row[10:17] == ["a1b2c3d4e5f60718", "0", "13.0 GiB", "-", "-", UUID.format(0), "GPUSHARE_LIMIT=14Gi"]
 
 
 def test_ps_json(gpushare, busy):
@@ -181,7 +181,7 @@ def test_what_is_wrong_with_a_gpu_is_said(gpushare, busy):
     assert [line.strip() for line in gpushare("explain")[1].splitlines()[1:3]] == [line.strip() for line in said]
     wide = gpushare("ps", "-o", "wide")[1]
     assert wide.splitlines()[0].split()[-3:-1] == ["GPU", "HEALTH"]
-    assert columns(wide)[1][16] == "ok", "as the job's own line says it"
+    assert columns(wide)[1][17] == "ok", "as the job's own line says it"
     checks = {check["id"]: check for check in json.loads(gpushare("doctor", "--json")[1])["checks"]}
     assert checks["GS13"]["state"] == "fail"
     assert checks["GS13"]["detail"] == "GPU 0 is sick: Xid 48, double-bit ECC error"

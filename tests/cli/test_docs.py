@@ -58,9 +58,10 @@ def test_the_beginning_of_a_topic_is_enough_if_it_is_no_others(gpushare):
     assert code == 2 and "topics: api, changes," in err and "reasons" in err
 
 
-def test_on_a_terminal_it_is_paged_and_fits(environ, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("columns", "longest"), [(60, 60), (300, 100)])
+def test_on_a_terminal_it_is_paged_and_fits_and_stays_readable(environ, monkeypatch, tmp_path, columns, longest):
     monkeypatch.setenv("PAGER", f"tee {tmp_path}/paged")
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     pid, terminal = pty.fork()
     if pid == 0:
@@ -74,7 +75,7 @@ def test_on_a_terminal_it_is_paged_and_fits(environ, monkeypatch, tmp_path):
     os.close(terminal)
     paged = (tmp_path / "paged").read_text()
     assert "## " not in paged and "The daemon is killed" in paged
-    assert max(map(len, paged.splitlines())) <= 100
+    assert max(map(len, paged.splitlines())) == longest
 
 
 # ---- explain ---------------------------------------------------------------------------------------

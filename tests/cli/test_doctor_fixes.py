@@ -45,6 +45,16 @@ def test_they_are_a_script_to_read(gpushare, fake, monkeypatch):
     assert "GS04" not in out, "what is well is not spoken of"
 
 
+def test_below_the_table_and_apart_from_it_is_what_to_do_about_each_finding(gpushare, fake, monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libvgpu.so")
+    fake.unmanaged = 2**30
+    table, between, hints = gpushare("doctor")[1].partition("\n\n")
+    assert between and table.split()[:4] == ["ID", "STATE", "CHECK", "FOUND"] and "hint:" not in table
+    told = [line.split(": ", 2) for line in hints.splitlines()]
+    assert {word for word, *_ in told} == {"hint"} and {"GS05", "GS08"} <= {id for _, id, _ in told}
+    assert all(words for *_, words in told)
+
+
 def test_the_exit_code_is_that_of_the_table(gpushare, fake, monkeypatch):
     monkeypatch.setenv("GPUSHARE_LIMIT", "4g")
     assert gpushare("doctor", "--fix-hints")[0] == gpushare("doctor")[0] == 1
@@ -117,7 +127,7 @@ def test_compiled_parts_that_are_missing_are_built_where_they_are(monkeypatch, t
     assert compiled.check_shim_loads(Surroundings(os.environ)).fix == ("as it was installed",)
 
 
-def test_a_check_that_fails_itself_is_a_finding_and_ends_no_other(monkeypatch):
+def test_a_check_that_fails_itself_is_a_finding_and_ends_no_other():
     def breaks(_: Surroundings) -> doctor.Finding:
         raise KeyError("libgpushare.so")
 
@@ -125,8 +135,7 @@ def test_a_check_that_fails_itself_is_a_finding_and_ends_no_other(monkeypatch):
         return doctor.Finding("ok", "well")
 
     checks = (doctor.Check("A", "a", breaks, "do this"), doctor.Check("B", "b", is_well, ""))
-    monkeypatch.setattr(doctor, "CHECKS", checks)
-    (_, first), (_, second) = doctor.examine(Surroundings({}))
+    (_, first), (_, second) = doctor.examine(Surroundings({}), checks)
     assert (first.state, first.hint) == ("fail", "do this")
     assert first.detail == "the check itself failed: KeyError: 'libgpushare.so'"
     assert second == doctor.Finding("ok", "well")

@@ -90,6 +90,8 @@ class Taste:
     stops fail, tasks are lost one by one, jobs are held."""
     tight: bool = False
     """Every queue has a quota of a few halves of a GPU, most have a limit that is as low, and jobs ask for bytes."""
+    patient: bool = False
+    """Jobs wait before others are stopped for their queues' shares."""
 
 
 class World:
@@ -101,6 +103,7 @@ class World:
             endings="reported" if taste.reported else "instant",
             grow_hold=20.0,
             reserve_after=100.0 if taste.reserve else None,
+            patience=30.0 if taste.patient else 0.0,
         )
         self.policy = policy
         self.allocator = Allocator(policy)

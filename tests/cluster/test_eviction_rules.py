@@ -6,7 +6,8 @@ import pytest
 from allocator_stage import Stage
 
 from gpushare.cluster.model import Policy, Selector
-from gpushare.cluster.rules import Barrier, How, barrier, guarded_until, loss, protected
+from gpushare.cluster.rules import Barrier, How, barrier, guarded_until, price
+from gpushare.cluster.snapshot import restore, take
 from gpushare.errors import UsageError
 
 HOUR = 3600.0
@@ -54,12 +55,13 @@ def test_what_is_lost_is_the_work_since_the_start_or_the_last_checkpoint() -> No
     _, plain = one_job()
     _, saves = one_job(checkpoint_every=60.0)
     _, always = one_job(checkpoint_every=0.0)
-    assert loss(plain, 130.0)[0] == 130.0 * 2_000_000
-    assert loss(saves, 130.0)[0] == 10.0 * 2_000_000
-    assert loss(always, 130.0)[0] == 0.0
-    assert loss(plain, -5.0)[0] == 0.0
+    policy = Policy()
+    assert price(plain, policy, 130.0)[0] == 130.0 * 2_000_000
+    assert price(saves, policy, 130.0)[0] == 10.0 * 2_000_000
+    assert price(always, policy, 130.0)[0] == 0.0
+    assert price(plain, policy, -5.0)[0] == 0.0
     plain.evictions = 2
-    assert loss(plain, 1.0)[1:] == (2, -plain.seq)
+    assert price(plain, policy, 1.0)[1:] == (2, -plain.seq)
 
 
 def test_the_table_says_why_something_is_forbidden() -> None:
@@ -75,21 +77,18 @@ def test_the_table_says_why_something_is_forbidden() -> None:
 def test_each_eviction_protects_three_times_as_long() -> None:
     _, job = one_job()
     policy = Policy(protect=100.0)
-    assert not protected(job, policy, 0.0)
-    for evictions, seconds in ((1, 100.0), (2, 300.0), (3, 900.0)):
+    each = job.charge
+    for evictions, seconds in ((0, 0.0), (1, 100.0), (2, 300.0), (3, 900.0)):
         job.evictions = evictions
-        assert protected(job, policy, seconds - 1)
-        assert not protected(job, policy, seconds)
+        assert price(job, policy, 0.0)[0] == 2 * seconds * each, "a second of it counts as two of work"
+        assert price(job, policy, seconds + 1)[0] == (seconds + 1) * each, "it is over"
 
 
-def test_four_evictions_in_a_day_need_jobs_that_nobody_else_can_replace() -> None:
-    job = one_job()[1]
-    at = 0.0
-    for evictions in (1, 2, 3):
-        job.evictions, job.since = evictions, at
-        while protected(job, Policy(), at):
-            at += 600.0
-    assert at > 24 * HOUR
+def test_three_evictions_count_for_more_than_a_day_of_work() -> None:
+    """So a fourth within a day needs jobs that nobody else can replace."""
+    job, other = one_job()[1], one_job()[1]
+    job.evictions, job.since, other.since = 3, 24 * HOUR, 0.0
+    assert price(job, Policy(), 24 * HOUR) > price(other, Policy(), 24 * HOUR)
 
 
 def borrowers(*, count: int = 2) -> Stage:
@@ -139,6 +138,44 @@ def test_a_protected_job_goes_only_where_nobody_else_will_do() -> None:
     assert stage.evicted == [new, old, new]
 
 
+def test_many_jobs_that_have_just_begun_go_before_one_that_has_run_for_days() -> None:
+    stage = Stage({"old": 4, "new": 4})
+    stage.queue("lent")
+    stage.queue("owner", 8)
+    long = stage.job("lent", 4, name="long")
+    stage.now = 2 * 24 * HOUR
+    young = [stage.job("lent") for _ in range(4)]
+    stage.now += 600.0
+    stage.job("owner", 4)
+    assert sorted(stage.evicted) == young
+    stage.job("owner", 4)
+    assert stage.evicted[4:] == [long], "it goes when nothing else is enough"
+
+
+def test_of_jobs_that_have_run_for_an_hour_at_most_the_fewest_go() -> None:
+    stage = Stage({"old": 4, "new": 4})
+    stage.queue("lent")
+    stage.queue("owner", 8)
+    one = stage.job("lent", 4, name="one")
+    stage.now = 800.0
+    for _ in range(4):
+        stage.job("lent")
+    stage.now = 900.0
+    stage.job("owner", 4)
+    assert stage.evicted == [one]
+
+
+def test_a_job_of_low_priority_goes_first_whatever_it_loses() -> None:
+    stage = Stage({"n": 2})
+    stage.queue("lent")
+    stage.queue("owner", 1)
+    low = stage.job("lent", priority=10)
+    stage.now = 100 * HOUR
+    stage.job("lent", priority=50)
+    stage.job("owner")
+    assert stage.evicted == [low]
+
+
 def reserved(**more) -> tuple[Stage, str]:
     """Two GPUs of n1 are idle and reserved, n2 is full of borrowers. `more` is about the job with a right to one."""
     stage = Stage({"n1": 4, "n2": 4}, Policy(reserve_after=60.0))
@@ -164,6 +201,80 @@ def test_nobody_is_stopped_for_a_job_that_fits_on_idle_reserved_gpus(more) -> No
     assert view.backfill == (not more)
 
 
+def test_a_claim_within_quota_stops_who_has_just_begun_on_reserved_nodes() -> None:
+    """Rather than a job elsewhere that would lose days."""
+    stage = Stage({"n1": 4, "n2": 4}, Policy(reserve_after=60.0))
+    for name, quota in (("a", 0), ("b", 2), ("c", 4), ("d", 2)):
+        stage.queue(name, quota)
+    n1, n2 = (Selector(nodes=(name,)) for name in ("n1", "n2"))
+    stage.job("d", 2, preemptible=False, movable=False, selector=n1)
+    old = [stage.job("a", movable=False, selector=n2) for _ in range(4)]
+    stage.now = 48 * HOUR
+    stage.job("c", 4, name="whole", selector=n1)
+    stage.wait(61.0)
+    young = [stage.job("a", movable=False) for _ in range(2)]
+    assert all(stage.allocator.jobs[name].backfill for name in young)
+    stage.wait(600.0)
+    claim = stage.job("b", movable=False)
+    assert stage.evicted == [young[1]] and set(old) <= set(stage.running())
+    assert claim in stage.running() and not stage.allocator.jobs[claim].backfill
+    stage.job("c", 1, name="small")  # the reservation is made again, and keeps nobody from what is his
+    assert "whole" not in stage.running()
+
+
+def lent(patience: float) -> tuple[Stage, list[str]]:
+    """Four GPUs, all lent to `a`; `b` has a quota of one and a share of two."""
+    stage = Stage({"n": 4}, Policy(reserve_after=None, patience=patience))
+    stage.queue("a", 1)
+    stage.queue("b", 1)
+    return stage, [stage.job("a") for _ in range(4)]
+
+
+def test_with_patience_a_share_is_waited_for_and_a_quota_is_not() -> None:
+    stage, jobs = lent(4 * HOUR)
+    stage.now = 100.0
+    stage.job("b")
+    assert stage.evicted == jobs[3:], "its quota: at once"
+    second = stage.job("b")
+    assert len(stage.evicted) == 1 and second in stage.waiting()
+    (line,) = [one for one in stage.allocator.explain(second).who if "it may take" in one]
+    assert line.endswith("it may take from those above theirs in 4h, if it still waits"), line
+    assert stage.allocator.next_wake == 100.0 + 4 * HOUR
+    stage.wait(4 * HOUR - 1)
+    assert second in stage.waiting()
+    stage.wait(1)
+    assert second in stage.running() and len(stage.evicted) == 2
+
+
+def test_patience_is_counted_from_the_beginning_of_the_wait_by_the_next_allocator_too() -> None:
+    stage, _ = lent(HOUR)
+    stage.job("b")
+    second = stage.job("b")
+    stage.now = HOUR / 2
+    stage.allocator = restore(stage.allocator.policy, take(stage.allocator))
+    assert stage.allocator.next_wake == HOUR
+    stage.wait(HOUR / 2)
+    assert second in stage.running()
+
+
+def test_who_is_evicted_waits_for_its_share_from_then_on() -> None:
+    stage, jobs = lent(HOUR)
+    stage.now = 2 * HOUR
+    stage.job("b")
+    stage.job("b")
+    stage.wait(HOUR)
+    assert stage.held("a", "b") == (2, 2)
+    stage.end(*stage.running("b"))
+    assert set(jobs) <= set(stage.running()), "what is free is anybody's at once"
+
+
+def test_without_patience_a_share_is_taken_at_once() -> None:
+    stage, _ = lent(0.0)
+    stage.job("b")
+    stage.job("b")
+    assert stage.held("a", "b") == (2, 2)
+
+
 def test_only_jobs_that_can_be_stopped_at_any_time_backfill() -> None:
     for more in ({"min_runtime": 50.0}, {"preemptible": False}, {"backfill": False}):
         job = one_job(**more)[1]
@@ -178,3 +289,5 @@ def test_numbers_of_the_rules_are_checked() -> None:
         stage.job("q", checkpoint_every=-1.0)
     with pytest.raises(UsageError, match="protect"):
         Stage({"n": 1}, Policy(protect=-1.0))
+    with pytest.raises(UsageError, match="patience"):
+        Stage({"n": 1}, Policy(patience=-1.0))

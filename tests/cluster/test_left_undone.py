@@ -16,6 +16,9 @@ from gpushare.cluster.model import (
     NodeLost,
     Place,
     Policy,
+    Queue,
+    QueueChanged,
+    Selector,
     Shrink,
     Start,
     Tasks,
@@ -131,3 +134,41 @@ def test_the_facts_of_an_allocator_make_an_equal_one() -> None:
     for events in facts(stage.allocator, {}):
         other.handle(events, stage.now)
     assert other.queues["q"].demand == stage.allocator.queues["q"].demand
+
+
+def test_when_a_queue_gives_up_its_minimum_run_time_its_jobs_move_for_others() -> None:
+    stage = Stage({"n1": 4, "n2": 2})
+    stage.queue("q", 8, min_runtime=600.0)
+    job = Job("small", "q", movable=True)
+    stage.send(JobRestored(job, (Place(0, 0, "n1", (3,), 0, 0),), since=0.0))
+    stage.job("q", 4, name="block")
+    stage.wait(1.0)
+    assert stage.waiting() == ["block"]
+    stage.send(QueueChanged(Queue("q", quota=gpus(8))))
+    assert "block" in stage.running()
+
+
+def two_sizes() -> Stage:
+    """One node of two GPUs of 40 GiB, one of two GPUs of 80 GiB."""
+    return Stage([Node("small", 2, 40 * GIB), Node("large", 2, 80 * GIB)])
+
+
+def test_a_gang_whose_bytes_are_too_dear_on_small_gpus_gets_some_tasks_on_large_ones() -> None:
+    """40 GiB cost one GPU there and half a GPU here: the limit allows 1.5. The large node has one GPU left."""
+    stage = two_sizes()
+    stage.queue("other", 1)
+    stage.job("other", 1, name="there", preemptible=False, selector=Selector(nodes=("large",)))
+    stage.queue("q", 1.5, limit=1.5)
+    tasks = (Tasks(1, memory=10 * GIB), Tasks(2, memory=40 * GIB))
+    stage.send(JobSubmitted(Job("gang", "q", tasks)))
+    assert "gang" in stage.running()
+    assert stage.held("q") == (1.25,)
+
+
+def test_tasks_that_only_large_gpus_can_hold_are_placed_before_others_take_these() -> None:
+    """Two whole GPUs fit on either node, 60 GiB on one of them alone."""
+    stage = two_sizes()
+    stage.send(NodeAdded(Node("third", 3, 40 * GIB)))
+    stage.queue("q", 8)
+    stage.send(JobSubmitted(Job("gang", "q", (Tasks(2, gpus=2), Tasks(2, memory=60 * GIB)))))
+    assert "gang" in stage.running()

@@ -35,6 +35,7 @@ TASTES = {
     "engine_reported": replace(ALL, engine=True, reported=True),
     "bytes": replace(ALL, ladders=False, elastic=False, min_runtime=False, losses=False, changes=False),
     "elastic": replace(ALL, bytes=False, fixed=False, selectors=False, losses=False),
+    "patient": replace(ALL, patient=True),
     "tight": replace(ALL, tight=True, ladders=False, elastic=False),
 }
 
@@ -113,3 +114,18 @@ def test_nothing_is_left_undone() -> None:
         assert judged.moments > judged.events / 10, "too few moments were judged"
         forgotten += [f"{name}: {what}" for what in judged.forgotten.values()]
     assert not forgotten, forgotten[:10]
+
+
+@pytest.mark.parametrize(
+    ("taste", "seed"),
+    [
+        ("tight", 41000005),  # only a limit further up kept a job from taking the place of others in its queue
+        ("tight", 21000017),  # bytes too dear on the GPUs that fit best
+        ("reserve", 21000054),  # tasks that only the largest GPUs hold
+        ("elastic", 21000036),  # a queue gives up its minimum run time
+    ],
+)
+def test_lives_in_which_a_job_was_once_forgotten(taste: str, seed: int) -> None:
+    judged = Judged()
+    live(seed, TASTES[taste], judged)
+    assert not judged.forgotten

@@ -24,6 +24,7 @@ TASTES = {
     "everything": Taste(),
     "reported": Taste(reported=True),
     "engine": Taste(engine=True),
+    "patient": Taste(patient=True),
     "engine_reported": Taste(engine=True, reported=True),
     "plain": Taste(ladders=False, bytes=False, losses=False, selectors=False, reserve=False, min_runtime=False),
     "plain_reported": Taste(reported=True, ladders=False, bytes=False, selectors=False, changes=False),

@@ -17,6 +17,7 @@ TASTES = {
     "everything": Taste(),
     "reported": Taste(reported=True),
     "engine": Taste(reported=True, engine=True),
+    "patient": Taste(patient=True),
     "plain": Taste(ladders=False, bytes=False),
 }
 

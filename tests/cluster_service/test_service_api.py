@@ -65,6 +65,7 @@ def test_a_job_runs_and_its_story_is_told(service: Process) -> None:
 
 def test_lists_come_whole_and_chosen(service: Process) -> None:
     client = service.client
+    before = {one["id"] for one in client.jobs(ended=True)}
     id = client.submit({"job": {"queue": "lab", "gpus": 2}, "array": 250})
     jobs = client.jobs(queue="lab")
     assert [job["id"] for job in jobs] == [f"{id}_{index}" for index in range(250)]
@@ -77,6 +78,10 @@ def test_lists_come_whole_and_chosen(service: Process) -> None:
     text = client.metrics()
     assert 'gpushare_cluster_jobs{queue="lab",state="waiting"} 248.0' in text
     assert 'gpushare_cluster_nodes{state="ready"} 2.0' in text and "gpushare_cluster_errors_total 0.0" in text
+    client.cancel(id, now=True)
+    until(lambda: not client.jobs())
+    after = [one["id"] for one in client.jobs(ended=True)]
+    assert sorted(after) == sorted({*before, *(f"{id}_{index}" for index in range(250))}), "each once, none left out"
 
 
 @pytest.mark.parametrize(

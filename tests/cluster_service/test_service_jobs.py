@@ -263,6 +263,21 @@ def test_an_evicted_job_waits_again_or_has_ended_as_it_was_said(stage: Stage) ->
     once.store.close()
 
 
+def test_a_job_that_ends_by_itself_before_its_eviction_begins_has_the_result_that_it_had(stage: Stage) -> None:
+    """It is not to wait again, so an eviction would be its end."""
+    stage.submit(array=2, gpus=2, requeue=False)
+    stage.rounds()
+    stage.submit(BOB, gpus=2)
+    while not (evicted := [id for id, job in stage.store.allocator.jobs.items() if job.evictions]):
+        stage.rounds(1)
+    (id,) = evicted
+    assert not stage.said("evict")
+    stage.runner.finish(id, 7)
+    stage.rounds()
+    (ended,) = stage.service.shown_ended()
+    assert (ended["id"], ended["result"]["how"], ended["result"]["exit"]) == (id, "failed", 7)
+
+
 def test_a_job_of_another_user_is_not_changed(stage: Stage) -> None:
     stage.submit(ALICE, hold=True)
     for change in (stage.service.cancel, stage.service.hold, stage.service.release):

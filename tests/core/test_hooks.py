@@ -244,6 +244,18 @@ def test_a_resume_hook_that_fails_is_called_again(world: World, how: str) -> Non
     assert told(world, a).count("not_awake") == 1
 
 
+def test_a_resume_hook_that_goes_on_failing_is_called_less_and_less_often(world: World) -> None:
+    a = server(world, "A", 12 * GIB, "ok", *["fails"] * 9)
+    b = owner(world)
+    world.wait(1.0)
+    world.exit(b)
+    world.wait(400.0)
+    texts = [one.text for one in job_of(world, a).story if one.event == "not_awake"]
+    pauses = [text.split(" again in ")[1].split(":")[0] for text in texts]
+    assert pauses == ["1 s", "2 s", "4 s", "8 s", "16 s", "32 s", "1m", "1m", "1m"]
+    assert state_of(world, a) == "awake"
+
+
 def test_what_is_kept_is_free_for_others_after_the_hook_has_ended(world: World) -> None:
     a, c = server(world, "A", 12 * GIB, "ok", "lies"), start(world, "C", "none", "15Gi")
     b = owner(world)

@@ -26,7 +26,7 @@ from gpushare.exit_message import Ending, exit_message
 from gpushare.quantity import Quantity
 from gpushare.reasons import Code, Reason
 from gpushared import config
-from gpushared.core import health_issues, rules, wait_report
+from gpushared.core import health_issues, rules, turns, wait_report
 from gpushared.core.events import (
     AttachAsked,
     BudgetChanged,
@@ -327,6 +327,16 @@ def _(tale: Tale) -> None:
     answer = access.admit(spec("train", "1Gi", "1Gi"), [4096] * 3)
     assert isinstance(answer, Reason)
     tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
+
+
+@story("turns in computing that cannot be had")
+def _(tale: Tale) -> None:
+    wishes: list[tuple[dict[str, object], bool]] = [({"compute": 0.5, "exclusive": 5.0}, False)]
+    wishes += [({"compute": 0.5, "gpus": 2}, True), ({"compute": 0.5, "observe": True}, True)]
+    for wish, on in [*wishes, ({"exclusive": 300.0}, True)]:
+        answer = turns.refusal(spec("train", "1Gi", "1Gi")._replace(**wish), on=on, longest=30.0)
+        assert isinstance(answer, Reason)
+        tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
 
 
 # ---- reservations ----------------------------------------------------------------------------------
@@ -1048,7 +1058,7 @@ def test_every_message_reads_as_it_did(heard: Heard) -> None:
 def test_every_code_is_told(heard: Heard) -> None:
     told = {reason.code for _, reason in heard.others}
     told |= {Code(one.facts["code"]) for one in heard.records if "code" in one.facts}
-    by_rules = {Code.POLICY}  # asked before the core is
+    by_rules = {Code.POLICY, Code.NO_TURNS}  # asked before the core is
     assert set(reasons.Code) - told == by_rules
 
 

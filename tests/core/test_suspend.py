@@ -363,14 +363,43 @@ def test_its_user_suspends_and_resumes_it(world: World) -> None:
     assert isinstance(answer(world, ResumeWanted(job)), SuspendRefused)
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_restart_forgets_no_wish_to_suspend(world: World, heard: bool) -> None:
+    """The daemon has said that it will be suspended, and ends before it is. Its suspender does it, or has not heard."""
+    a = borrow(world, "A", 2 * GIB)
+    job = job_of(world, a).id
+    world.send(SuspendWanted(job))
+    assert state_of(world, a) == SuspendState.SUSPENDING
+    if not heard:
+        world.work.clear()
+    world.restart()
+    world.wait(30.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED, "there is room, but its user holds it"
+    world.send(ResumeWanted(job))
+    world.wait(1.0)
+    assert state_of(world, a) == "running"
+
+
+def test_a_wish_to_suspend_can_be_taken_back_after_a_restart(world: World) -> None:
+    a = borrow(world, "A", 2 * GIB)
+    job = job_of(world, a).id
+    world.send(SuspendWanted(job))
+    world.restart()
+    assert isinstance(answer(world, ResumeWanted(job)), SuspendNoted)
+    world.wait(30.0)
+    assert state_of(world, a) == "running"
+
+
 def test_a_restart_forgets_no_suspension(world: World) -> None:
     a = borrow(world, "A", 12 * GIB)
     b = start(world, "B", "8Gi", "8Gi")
     world.allocate(b, "GPU-0", 7 * GIB)
     world.wait(1.0)
+    began = job_of(world, a).suspension.since
     world.restart()
     world.wait(2.0)
     assert state_of(world, a) == SuspendState.SUSPENDED
+    assert job_of(world, a).suspension.since == pytest.approx(began), "who waits longest is the first to go on"
     world.exit(b, lag=0.1)
     world.wait(4.0)
     assert state_of(world, a) == "running" and used(world, a) == 12 * GIB

@@ -208,6 +208,11 @@ def test_only_administrators_are_given_the_address(make_daemon):
     assert page.ask("POST", f"/v1/jobs/{NOBODYS}/stop", {}).code == "read_only"
 
 
+def test_the_server_names_what_it_was_not_told():
+    done = subprocess.run([sys.executable, "-m", "gpushare.dashboard"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "--port, --socket, --secret" in done.stderr
+
+
 # ---- the secret, and the settings --------------------------------------------------------------------
 
 

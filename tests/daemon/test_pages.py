@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpushare._layout import ffi, lib
-from gpushared.clients.pages import Page, Pages, cut, map_checked
+from gpushared.clients.pages import Page, Pages, cut, map_checked, units
 from gpushared.system.processes import Process, start_time
 
 GPU = "GPU-00000000-0000-0000-0000-00000000000a"
@@ -60,6 +60,17 @@ def test_a_new_page_says_whose_it_is(pages, me, directory):
     assert file.stat().st_size == lib.GS_PAGE_BYTES and file.stat().st_mode & 0o777 == 0o600
     page.close(remove=True)
     assert not file.exists()
+
+
+def test_times_and_sizes_that_a_page_has_no_bits_for_are_the_most_that_it_has(pages, me):
+    """Of 32 bits: 49 days in milliseconds, 2 TiB in units. Without that the job would not begin at all."""
+    most, year = 2**32 - 1, 365 * 86400 * 1000
+    page = pages.create(me, 1000, job="00000000000000ff", priority=0, grace_ms=year, name="train")
+    page.line_of(GPU)
+    page.ask_trim(GPU, 1, year)
+    assert (page._struct.grace_ms, page._struct.trim_ms) == (most, most)
+    assert units(2**50) == most
+    page.close(remove=True)
 
 
 def test_a_page_is_found_again_with_its_words(pages, me, directory):

@@ -7,13 +7,13 @@ goes into STANDS of test_engine_conformance.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.cluster.engines.loop import Loop
+from gpushare.cluster.engines.loop import Loop, start_each
 from gpushare.cluster.engines.reconcile import Settings
 from gpushare.cluster.engines.runner import Runner
 from gpushare.cluster.engines.seam import (
@@ -60,6 +60,8 @@ class Work:
     grace: float = 20.0
     script: str | None = None
     """This instead, for a shell."""
+    endless: bool = False
+    """The script does not end by itself."""
     env: Mapping[str, str] | None = None
 
 
@@ -86,6 +88,21 @@ class Between:
             return found
         return lambda *arguments: self._call(name, found, arguments)
 
+    def start_all(self, commands: Iterable[tuple[Start, Token]]) -> Iterator[tuple[Start, Answer | None]]:
+        """One by one, so that something may happen between any two."""
+
+        def start(command: Start, token: Token) -> Answer:
+            ((_, answer),) = start_each(self._thing, [(command, token)])
+            if answer is None:
+                raise Unanswered
+            return answer
+
+        for command, token in commands:
+            try:
+                yield command, self._call("start", start, (command, token))
+            except Unanswered:
+                yield command, None
+
 
 class Stand:
     """One engine with two nodes or one, two GPUs each, and queues `a` and `b` with a quota of half of them."""
@@ -94,6 +111,8 @@ class Stand:
     cannot: Mapping[str, str]
     ground: Callable[[Path, Any], Any] | None = None
     """Makes what all stands of one engine share, which is given to each and has stop()."""
+    about = ""
+    """With which servers, where there is a choice."""
     engine: Engine
     loop: Loop
     shift = 0.0

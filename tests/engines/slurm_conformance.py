@@ -31,11 +31,13 @@ CANNOT = {**engine.CANNOT, "budget": "no node daemon is here; test_slurm_budget.
 class Ground:
     """One cluster for one stand after the other. A job has the licence `never`, so who needs it never starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, nodes: int = 2, gpus: int = 2) -> None:
         self._folder = open_folder()
         root = self._folder.__enter__()
         more = ["Licenses=never:1"]
-        self.cluster: Cluster = with_plugins(root, more=more, partitions=PARTITIONS, node_timeout=300, kill_wait=3)
+        self.cluster: Cluster = with_plugins(
+            root, more=more, partitions=PARTITIONS, node_timeout=300, kill_wait=3, nodes=nodes, gpus=gpus
+        )
         self._holder = ""
         try:
             self.cluster.up()
@@ -92,8 +94,20 @@ class SlurmStand(Queued):
     # ---- jobs ------------------------------------------------------------------------------------------
 
     def submit(
-        self, work: Work = RUNS, *, queue="a", gpus=1, tasks=1, share=None, limit=None, priority=50, held=False
+        self,
+        work: Work = RUNS,
+        *,
+        queue="a",
+        gpus=1,
+        tasks=1,
+        share=None,
+        limit=None,
+        priority=50,
+        held=False,
+        preemptible=True,
     ) -> str:
+        if not preemptible:
+            queue = f"{queue},preemptible=no"
         return self._submit(work, queue, gpus, tasks, share, limit, priority, *(["--hold"] if held else []))
 
     def submit_array(self, count: int, work: Work = RUNS, *, queue: str = "a") -> list[str]:

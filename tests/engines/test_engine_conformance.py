@@ -17,6 +17,7 @@ import pytest
 from conformance_stand import COMMANDS, RUNS, SHORT, Killed, Stand, Work
 from cuda_program import OPENED
 from kubernetes_conformance import KubernetesStand
+from kubernetes_server_conformance import KubernetesServerStand
 from local_conformance import LocalStand
 from memory_stand import MemoryStand, PacedStand
 from slurm_conformance import SlurmStand
@@ -28,7 +29,7 @@ from gpushare.cluster.model import Queue, QueueChanged
 from gpushare.errors import NoSuchJob, UsageError
 
 STANDS: dict[str, type[Stand]] = {
-    one.name: one for one in (MemoryStand, PacedStand, LocalStand, KubernetesStand, SlurmStand)
+    one.name: one for one in (MemoryStand, PacedStand, LocalStand, KubernetesStand, KubernetesServerStand, SlurmStand)
 }
 PROVED: dict[str, Counter[str]] = {name: Counter() for name in STANDS}
 """Of each engine: behaviours that were seen, by the ability that they need ("" for the least)."""
@@ -285,7 +286,7 @@ def test_an_evicted_task_is_shown_until_nothing_of_it_runs(stand: Stand) -> None
 
 @needs("programs")
 def test_a_program_is_asked_to_stop_and_has_its_grace(stand: Stand) -> None:
-    uid = stand.running(Work(script="trap 'sleep 0.3; echo saved; exit 0' TERM; sleep 1000 & wait"))
+    uid = stand.running(Work(script="trap 'sleep 0.3; echo saved; exit 0' TERM; sleep 1000 & wait", endless=True))
     stand.evict(uid, grace=20.0)
     stand.until(lambda: not stand.holds(uid))
     assert "saved" in stand.output(uid)
@@ -301,6 +302,7 @@ def test_what_ignores_its_grace_is_killed(stand: Stand) -> None:
     assert not stand.alive(uid)
 
 
+@needs("hasten")
 def test_without_grace_it_is_killed_at_once_though_it_has_some(stand: Stand) -> None:
     uid = stand.running(Work(stubborn=True, grace=1000.0))
     stand.evict(uid, grace=1000.0)
@@ -354,6 +356,16 @@ def test_an_evicted_job_starts_again_in_a_later_attempt(stand: Stand) -> None:
 
 
 # ---- commands that are late ----------------------------------------------------------------------------
+
+
+def test_a_job_that_starts_again_elsewhere_leaves_its_first_gpu_to_others(stand: Stand) -> None:
+    uid, other = stand.running(RUNS, stand.place(0)), stand.submit()
+    stand.evict(uid)
+    stand.until(lambda: not stand.holds(uid), "it is gone")
+    stand.until(lambda: stand.start(uid, stand.place(1), attempt=2) == Accepted(), "it starts on another GPU")
+    stand.until(lambda: stand.phase(uid) == "running", "it runs there")
+    assert stand.start(other, stand.place(0)) == Accepted()
+    stand.until(lambda: stand.phase(other) == "running", "its first GPU is free")
 
 
 def test_a_start_that_comes_after_its_eviction_is_void(stand: Stand) -> None:
@@ -972,4 +984,5 @@ def test_what_an_engine_cannot_do_is_known_and_has_a_reason(record_property) -> 
         if found:
             left_out = "; ".join(f"{one}: {why}" for one, why in STANDS[name].cannot.items())
             words = f"{name}: {sum(found.values())} behaviours" + (f"; not asked: {left_out}" if left_out else "")
+            words += f"; {STANDS[name].about}" if STANDS[name].about else ""
             record_property("conformance", words)

@@ -206,6 +206,27 @@ def test_descendants_are_found_however_deep() -> None:
     assert keeper.process(2**22 + 1) is None
 
 
+def test_without_a_record_of_the_program_no_other_process_belongs_to_the_task(tmp_path, monkeypatch) -> None:
+    """Session 0 is that of processes whose session began outside of a container: all whom somebody else has started."""
+    monkeypatch.chdir(tmp_path)
+    me = os.getpid()
+    table = {
+        pid: keeper.Process(pid, 5, parent, session) for pid, parent, session in ((me, 1, 0), (7, 1, 0), (8, 1, 9))
+    }
+    table[9] = keeper.Process(9, 5, me, 0)
+    monkeypatch.setattr(keeper, "processes", lambda: table)
+    one = keeper.Keeper({"mark": "the task's"})
+    try:
+        assert [found.pid for found in one._processes()] == [9], "its own child"
+        one.main = keeper.Process(9, 5, me, 0)
+        assert [found.pid for found in one._processes()] == [8], "the session that the program began"
+        (tmp_path / "running.json").write_text('{"pid": 9, "start": 5, "since": 0}')
+        table |= {10: keeper.Process(10, 6, 1, 9), 11: keeper.Process(11, 4, 1, 9)}  # the second is older than it
+        assert [found.pid for found in one._processes()] == [8, 10], "as an earlier keeper has noted it"
+    finally:
+        os.close(one.wake_read), os.close(one.wake_write)
+
+
 def test_a_signal_is_never_for_a_later_process_with_the_same_number() -> None:
     pid = os.fork()
     if pid == 0:

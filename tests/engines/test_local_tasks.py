@@ -8,13 +8,16 @@ import os
 import resource
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from local_stage import GIB, NODE, Stage, alive
+from local_stage import GIB, NODE, Stage, alive, kill
 
+from gpushare.cluster.engines.local import force
 from gpushare.cluster.engines.local.spool import Folder, Key, boot_id
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Evict, Gone, Refused, Start, Unanswered
@@ -132,6 +135,23 @@ def test_the_time_limit_stops_it_and_says_so(stage) -> None:
     done = stage.over("1")
     assert (done.phase, done.exit, done.why) == ("done", -signal.SIGTERM, "stopped after its time limit of 1 s")
     assert "asked" in stage.output()
+
+
+@pytest.mark.parametrize(
+    ("killed", "requeue", "why"),
+    [
+        ("breach", True, "it used more than its limit"),
+        ("reclaim", False, "stopped to return borrowed memory"),
+        ("reclaim", True, None),
+    ],
+)
+def test_what_the_node_daemon_kills_is_told_why_or_waits_again(stage, killed, requeue, why) -> None:
+    """As the report of `gpushare run` has it. What broke its limit does not run again."""
+    report = json.dumps({"reclaimed": True, "child_signal": 9, "outcome": {"killed": {"code": killed}}})
+    script = f"printf '%s' '{report}' > '{stage.own()}/report'; kill -9 $$"
+    stage.start(stage.record("1", script, requeue=requeue))
+    done = stage.over("1")
+    assert (done and (done.phase, done.exit, done.why)) == (why and ("done", -9, why))
 
 
 def test_what_it_leaves_behind_is_stopped_when_it_ends(stage) -> None:
@@ -543,6 +563,22 @@ def test_two_services_never_run_one_directory(stage) -> None:
         type(stage.runner)(Context({}, time.time, stage.queue, (), False))
 
 
+def test_a_keeper_sleeps_while_its_program_runs(stage) -> None:
+    """Also after it was woken: each keeper is one more process on the node."""
+    stage.start(stage.record("1", f"(sleep 0.01 &); {UP}"))
+    stage.said("up")
+    os.kill(stage.keeper(), signal.SIGUSR1)
+    time.sleep(0.3)
+    before = _processor_seconds(stage.keeper())
+    time.sleep(1.5)
+    assert _processor_seconds(stage.keeper()) - before < 0.1
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # ---- waiting -----------------------------------------------------------------------------------------
 
 
@@ -559,6 +595,29 @@ def test_watch_ends_when_a_task_does_and_when_it_is_woken(stage) -> None:
     stage.runner.wake()
     stage.runner.watch(60.0)
     assert time.monotonic() - began < 45.0
+
+
+def test_a_service_that_ends_leaves_its_task_to_the_next_and_holds_it_no_longer(stage) -> None:
+    stage.start(stage.record("1", UP))
+    stage.said("up")
+    (stage.own() / "running").write_text("{}")
+    assert stage.task("1").phase == "running"
+    held, keeper = _held_processes(), stage.keeper()
+    assert keeper in held
+    stage.runner.close()
+    left = _held_processes()
+    stage.open()
+    assert alive(keeper)
+    assert left == [one for one in held if one != keeper]
+
+
+def _held_processes() -> list[int]:
+    """Of which this process has a descriptor (pidfd_open)."""
+    found = []
+    for path in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing
+            found += [int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("Pid:")]
+    return sorted(found)
 
 
 def test_a_grace_has_a_bound_for_all_but_root(stage) -> None:
@@ -595,6 +654,36 @@ def test_nobody_else_reads_what_is_kept_of_a_task_whatever_the_umask_of_the_serv
 # ---- as other users ----------------------------------------------------------------------------------
 
 NOBODY = 65534
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start programs as another user")
+def test_the_service_itself_kills_what_is_of_the_tasks_user_and_leaves_processes_of_others_alone() -> None:
+    """Below a keeper that does not act may be a program that runs as somebody else."""
+    text = f"""
+import subprocess, sys
+below = [subprocess.Popen(["sleep", "1000"], user=user) for user in ({os.getuid()}, {NOBODY})]
+print(*(one.pid for one in below), flush=True)
+sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    keeper = subprocess.Popen([sys.executable, "-c", text], stdin=pipe, stdout=pipe, text=True)
+    assert keeper.stdout is not None
+    ours, others = map(int, keeper.stdout.readline().split())
+    try:
+        said = force.noted(keeper.pid)
+        assert said is not None and not force.kill({**said, "start": said["start"] + 1}, os.getuid())
+        assert keeper.poll() is None, "that is another process, which has its number"
+        assert force.kill(said, os.getuid())
+        assert keeper.wait(30) == -signal.SIGKILL
+        deadline = time.monotonic() + 30.0
+        while alive(ours):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert alive(others)
+    finally:
+        for pid in (ours, others):
+            kill(pid)
+        keeper.communicate()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start programs as another user")

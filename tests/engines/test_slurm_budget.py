@@ -178,9 +178,7 @@ def test_a_gang_has_its_budget_on_each_node(stage, site) -> None:
     assert lines == {",".join(uuids(site, name)) for name in site.names}, site.output(id)
 
 
-def test_a_borrower_gives_way_on_one_gpu_while_both_run(stage, site) -> None:
-    """Request and limit, end to end."""
-    hungry = f"""{PYTHON} - <<'END'
+HUNGRY = f"""{PYTHON} - <<'END'
 import ctypes, time
 cuda = ctypes.CDLL("libcuda.so.1")
 context, device, pointer = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint64()
@@ -190,14 +188,47 @@ assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(%d << 20)) == 0
 print("has it", flush=True)
 time.sleep(%d)
 END"""
-    borrower = site.sbatch(hungry % (2500, 600), "--gpushare=request=25%,limit=100%", "-w", "n0")
+
+
+def stopped_borrower(stage, site, *options: str, after: str = "") -> str:
+    """On one GPU of n0 an owner has taken its memory back from it, while both ran."""
+    borrower = site.sbatch(HUNGRY % (2500, 600) + after, "--gpushare=request=25%,limit=100%", "-w", "n0", *options)
     stage.until(lambda: "has it" in site.output(borrower), "it borrows what is idle")
     filler = site.sbatch("sleep 600", "--gpushare=request=100%", "-w", "n0")
     stage.running(filler)
-    owner = site.sbatch(hungry % (2000, 0), "--gpushare=request=75%", "-w", "n0")
+    owner = site.sbatch(HUNGRY % (2000, 0), "--gpushare=request=75%", "-w", "n0")
     stage.until(lambda: "has it" in site.output(owner), f"the owner has its memory: {site.output(owner)}")
     assert stage.gpus(filler) != stage.gpus(borrower)
-    stage.until(lambda: site.state(borrower) != "RUNNING", "the borrower was stopped by the node")
+    return borrower
+
+
+def comment(site, id: str) -> str:
+    return site.run("squeue", "-h", "-t", "all", "-j", id, "-o", "%k").stdout
+
+
+def test_a_borrower_that_its_node_stops_waits_again_and_keeps_its_id(stage, site) -> None:
+    """Request and limit, end to end."""
+    id = stopped_borrower(stage, site)
+    after = site.sbatch("true", "--gpushare=request=1%", f"--dependency=afterany:{id}")
+    stage.until(lambda: site.show(id).get("Restarts") == "1", f"it waits again: {site.show(id)}")
+    site.until(lambda: "stopped on n0 to return" in comment(site, id), "it says why")
+    assert "of borrowed memory to slurm-" in comment(site, id)
+    stage.running(id)
+    assert (stage.engine._jobs[id].mark.evictions, stage.job(id)["attempt"]) == (1, 2)
+    site.until(lambda: "has it" in site.output(id), "its program has begun again")
+    assert site.state(after) == "PENDING"
+
+
+def test_a_borrower_that_is_not_to_be_requeued_ends_and_says_why(stage, site) -> None:
+    id = stopped_borrower(stage, site, "--no-requeue")
+    stage.until(lambda: site.state(id) == "FAILED", f"it ends: {site.show(id)}")
+    assert "gpushare: stopped on n0 to return" in site.output(id)
+    assert site.show(id)["Restarts"] == "0"
+
+
+def test_a_borrower_whose_script_ends_well_is_done(stage, site) -> None:
+    id = stopped_borrower(stage, site, after="\ntrue")
+    stage.until(lambda: site.state(id) == "COMPLETED", f"it ends: {site.show(id)}")
 
 
 def test_the_daemon_may_restart_under_a_job(stage, site) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.cluster.engines import slurm as package
-from gpushare.cluster.engines.slurm import listing, mark, request, seen
+from gpushare.cluster.engines.slurm import listing, mark, request, seen, stopped
 from gpushare.cluster.engines.slurm.engine import gres_of
 from gpushare.cluster.engines.slurm.lease import Lease, found
 from gpushare.cluster.engines.slurm.listing import Listed, hosts
@@ -54,6 +54,35 @@ def test_the_plug_in_for_submission_knows_the_same_words() -> None:
     text = (Path(package.__file__).parent / "gpushare_submit.lua").read_text()
     listed = re.search(r"M\.KEYS = \{(.*?)\}", text, re.DOTALL)
     assert listed is not None and re.findall(r'"(\w+)"', listed[1]) == list(request.KEYS)
+
+
+# ---- jobs that their node has stopped ----------------------------------------------------------------
+
+SHOWN = """JobId=17 ArrayJobId=17 ArrayTaskId=3 JobName=a b
+   UserId=games(5) GroupId=games(60) MCS_label=N/A
+   JobState=COMPLETING Reason=NonZeroExitCode Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=3:0
+   Comment=gpushare {"why": "a = b", "attempt": 2}
+   StdErr=/home/my files/17_3.out
+
+JobId=16 ArrayJobId=17 ArrayTaskId=2 JobName=c
+   JobState=RUNNING Reason=None Dependency=(null)
+"""
+
+
+def test_the_record_of_one_job_is_read() -> None:
+    one, other = stopped.record_of(SHOWN, "17"), stopped.record_of(SHOWN, "16")
+    assert (one["id"], one["Reason"], one["Requeue"], one["BatchFlag"]) == ("17_3", "NonZeroExitCode", "1", "1")
+    assert mark.read(one["Comment"]) == Mark(why="a = b", attempt=2) and one["StdErr"] == "/home/my files/17_3.out"
+    assert (other["id"], other["JobState"], other["Comment"]) == ("17_2", "RUNNING", "")
+    assert stopped.record_of(SHOWN, "3") == {}
+
+
+def test_a_job_that_was_stopped_says_for_whom() -> None:
+    killed = {"code": "reclaim", "loan": 2 * GIB, "owner": "train", "owner_user": "ada"}
+    words = "stopped on n0 to return 2.0 GiB of borrowed memory to train (ada)"
+    assert stopped.reason_of(killed, "n0") == words
+    assert "more memory than its limit" in stopped.reason_of({**killed, "code": "breach"}, "n0")
 
 
 # ---- marks -------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ BREAKS = {
     "pids": "pids",
 }
 """Switch -> the assumption that its other values break."""
+OF_TIME = {"kernels"}
+"""Switches about a GPU's time: no assumption about memory depends on them."""
 
 CHECKS = ("look-ups", "captures", "context-overhead", "granularity", "pool-growth", "reset", "sharing", "odds")
 PARTS = ("driver", "heap")
@@ -46,13 +48,13 @@ def options(chosen: dict[str, str], checks: tuple[str, ...]) -> list[str]:
 
 
 def test_each_switch_has_an_assumption_and_a_check():
-    assert set(values()) == set(BREAKS)
+    assert set(values()) == {*BREAKS, *OF_TIME}
 
 
 @pytest.mark.parametrize("which", [1, -1], ids=["other", "last"])
 def test_every_switch_the_other_way_is_found_out(tmp_path, which):
     """All but pids: without NVML's word about processes, nobody can say whom it charges for shared memory."""
-    chosen = {name: given[which] for name, given in values().items() if name != "pids"}
+    chosen = {name: given[which] for name, given in values().items() if name not in {"pids", *OF_TIME}}
     played = play(tmp_path, *options(chosen, CHECKS))
     assert played.status == 1
     assert {line["state"] for line in played.lines} == {"otherwise"}, played.said

@@ -121,10 +121,10 @@ class Node:
         wait_for(lambda: self.api("GET", "/v1/version").get("pid") == child.pid, "the daemon to answer")
         return child.pid
 
-    def start_daemon_of_user(self) -> int:
+    def start_daemon_of_user(self, settings: str = "") -> int:
         """The one that `gpushare run` starts by itself, with a history; it stays."""
         history = self.directory / "state" / "gpushare" / "history-sim" / os.uname().nodename
-        return self.start_daemon("[daemon]\nidle_exit = 3600\n", "--history", history)
+        return self.start_daemon(f"[daemon]\nidle_exit = 3600\n{settings}", "--history", history)
 
     def daemon_pid(self) -> int:
         return int(self.api("GET", "/v1/version")["pid"])

@@ -45,6 +45,7 @@ NOT_RUN = {
     "docs/slurm.md: ": "needs Slurm; tests/engines runs such jobs, plug-in, Prolog and Epilog included",
     "docs/kubernetes.md: ": "needs a cluster; tests/kubernetes reads the claim, and runs what a node does with it",
     "docs/hooks.md: ": "needs vLLM and a GPU; tests/integration/test_hooking.py has hooks asked by real jobs",
+    "docs/turns.md: ": "needs a node with turns; tests/integration/test_turn_taking.py has such jobs",
     "docs/concepts.md: ": "drawings",
     "docs/notebooks.md: job torch-8g": "a picture of what tests/notebook compares",
     "docs/running.md: gpushare run [--request": "the form of a command",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from integration.node import GIB, Node, gone, wait_for
+from integration.node import GIB, Node, Puppet, gone, wait_for
 
 
 def reclaimed(node: Node) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def reclaimed(node: Node) -> dict[str, Any]:
 
 def end_daemon(node: Node, how: signal.Signals) -> None:
     pid = node.daemon_pid()
-    wait_for(lambda: '"killed": {' in written(node, "jobs"), "the history")
+    wait_for(lambda: written(node, "jobs").count('"outcome": {') == 2, "the history")
     os.kill(pid, how)
     wait_for(lambda: gone(pid), "the end of the daemon")
 
@@ -103,6 +103,47 @@ def test_a_job_whose_end_nobody_saw(node: Node) -> None:
     assert "its end was not seen" in node.gpushare("explain", "night").stdout
     (row,) = [line for line in node.gpushare("ps", "-a").stdout.splitlines() if " night " in line]
     assert "not seen" in row
+
+
+def told_to_end(node: Node) -> tuple[Puppet, Puppet]:
+    """A borrower that has its grace, and does nothing with it; and who wants its memory."""
+    node.start_daemon_of_user("[reclaim]\ngrace = '20s'\n")
+    night = node.puppet("night", "--request", "none", "--limit", "14Gi")
+    night.alloc(13 * GIB)
+    night.do("term ignore")
+    day = node.puppet("day", "--request", "8Gi")
+    day.send(f"alloc {6 * GIB}")
+    wait_for(lambda: '"stop": {' in written(node, "jobs"), "the history")
+    return night, day
+
+
+def test_a_job_that_its_daemon_stopped_and_did_not_see_end(node: Node) -> None:
+    """It has its grace when the daemon is killed; nobody starts another one."""
+    night, day = told_to_end(node)
+    everybody = [node.daemon_pid(), *(pid for one in (day, night) for pid in (one.wrapper.pid, one.pid()))]
+    for pid in everybody:
+        os.kill(pid, signal.SIGKILL)
+    told = node.gpushare("explain", "night").stdout
+    assert "stopped to return borrowed memory: 6.0 GiB owed to day" in told and "its end was not seen" in told
+    node.start_daemon_of_user()
+    assert node.gpushare("explain", "night").stdout == told
+    (row,) = [line for line in node.gpushare("ps", "-a").stdout.splitlines() if " night " in line]
+    assert "not seen" in row and "6.0 GiB owed to day" in row
+
+
+def test_a_program_that_dies_of_an_earlier_daemons_signal_is_told_why(node: Node) -> None:
+    """It takes its time to end. By then nobody claims memory any more."""
+    night, day = told_to_end(node)
+    first = node.daemon_pid()
+    for pid in (day.wrapper.pid, day.pid(), first):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: node.api("GET", "/v1/version").get("pid", first) != first, "the next daemon to answer")
+    wait_for(lambda: node.job("night").get("state") == "borrowing", "the next daemon to know the job")
+    night.do("term default")
+    os.kill(night.pid(), signal.SIGTERM)
+    assert night.wait() == 128 + signal.SIGKILL
+    said = night.errors()
+    assert "was stopped to return borrowed memory" in said and "6.0 GiB to day" in said.split("was stopped")[1], said
 
 
 def test_a_home_that_is_full_or_closed_costs_the_history_only(node: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from integration.node import GIB, MIB, Node, Puppet, gone, wait_for
 
@@ -15,10 +16,12 @@ def test_a_stopped_program_is_continued_to_take_sigterm_and_is_told_why_it_ended
     a = node.puppet("A", "--request", "none", "--limit", "14Gi", "--grace", "300ms")
     a.alloc(6 * GIB)
     a.do(f"cache {512 * MIB} 12")
+    pid = a.pid()
     a.send("stop")
+    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "A to stand still")
     b = node.puppet("B", "--request", "8Gi")
     waited = b.alloc(6 * GIB)
-    assert 300 <= waited < 10_000, "half of the time for trims"
+    assert 300 <= waited < 10_000, f"half of the time for trims\n{node.log()}"
     assert a.wait() == 137
     assert "was stopped to return borrowed memory" in a.errors()
     assert b.end() == 0

@@ -23,8 +23,9 @@ MORE_FIELDS = {
     "shim/credit.h": [
         ("#define GS_PAGE_VERSION 1\n", "#define GS_PAGE_VERSION 2\n"),
         (
-            "    uint32_t reserved_process[1];\n",
-            "    uint16_t colour; /* [process] */\n    uint16_t mood; /* [daemon] */\n",
+            "    uint32_t turn;",
+            "    union {\n        uint32_t turn;\n"
+            "        struct {\n            uint16_t colour, mood;\n        };\n    };",
         ),
     ],
     "shim/wire.h": [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ class ApiDouble:
         """The status of all answers, if a test wants that."""
         self.drops: tuple[str, ...] = ()
         """Fields of devices that this server does not know."""
+        self.ahead = 0.0
+        """Seconds that its clock is ahead of this machine's."""
+        self.keeps_use = True
+        """It keeps what a claim's status says about devices; an early one does not."""
         self.plain = False
         """What it does not know is told in plain words, as an API server does of a group that it does not serve."""
         self._version = 0
@@ -65,6 +70,9 @@ class ApiDouble:
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string(time.time() + double.ahead)
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -96,6 +104,8 @@ class ApiDouble:
         for device in stored.get("spec", {}).get("devices", ()):
             for name in self.drops:
                 device.pop(name, None)
+        if not self.keeps_use:
+            stored.get("status", {}).pop("devices", None)
         return stored
 
     def watch(self, request: BaseHTTPRequestHandler) -> None:

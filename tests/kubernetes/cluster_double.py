@@ -22,6 +22,7 @@ from api_double import ApiDouble
 
 Object = dict[str, Any]
 NAMED = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)(/namespaces/[^/]+(?=/))?/([a-z]+)/([^/]+)(/[a-z]+)?")
+OF_NAMESPACE = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)/namespaces/[^/]+/[a-z]+")
 SUBRESOURCES = ("status", "binding", "eviction")
 
 
@@ -30,6 +31,11 @@ def collection(path: str) -> str:
     found = NAMED.fullmatch(path)
     assert found is not None, path
     return f"{found[1]}/{found[3]}"
+
+
+def is_collection(path: str) -> bool:
+    """Of the cluster, or of a namespace."""
+    return NAMED.fullmatch(path) is None or OF_NAMESPACE.fullmatch(path) is not None
 
 
 class ClusterDouble(ApiDouble):
@@ -117,8 +123,8 @@ class ClusterDouble(ApiDouble):
         if method == "PATCH" and "apply-patch" not in headers["Content-Type"]:
             return self._patch(asked.path, body)
         if method == "DELETE":
-            return self._sub("eviction", asked.path, {"deleteOptions": body or {}})
-        if method == "GET" and asked.path not in self.objects and NAMED.fullmatch(asked.path) is None:
+            return self._sub("", asked.path, {"deleteOptions": body or {}})
+        if method == "GET" and asked.path not in self.objects and is_collection(asked.path):
             return self._list(asked.path, parse_qs(asked.query))
         return super().handle(method, path, body, headers)
 
@@ -127,7 +133,11 @@ class ClusterDouble(ApiDouble):
             self.requests.append(("GET", path))
             if self.fails:
                 return self.fails, {"message": "as the test wants it"}
-            found = [one for where, one in sorted(self.objects.items()) if collection(where) == path]
+            found = [
+                one
+                for where, one in sorted(self.objects.items())
+                if path in (collection(where), where.rpartition("/")[0])
+            ]
             first, size = int(query.get("continue", ["0"])[0]), int(query.get("limit", ["500"])[0])
             meta: Object = {"resourceVersion": str(self._version)}
             if len(found) > first + size:
@@ -145,13 +155,13 @@ class ClusterDouble(ApiDouble):
             wanted = body.get("metadata", {}).get("resourceVersion")
             if wanted not in (None, known["metadata"]["resourceVersion"]):
                 return 409, {"message": "the object has been modified"}
-            parts = ("status",) if path.endswith("/status") else ("metadata", "spec")
+            parts = ("status",) if path.endswith("/status") else ("metadata", "spec", "data", "webhooks")
             merged = merge(known, {name: value for name, value in body.items() if name in parts})
             return 200, copy.deepcopy(self._store(where, merged))
 
     def _sub(self, what: str, path: str, body: Object) -> tuple[int, Object]:
         with self._lock:
-            self.requests.append(("POST", f"{path}/{what}"))
+            self.requests.append(("POST", f"{path}/{what}") if what else ("DELETE", path))
             pod = self.objects.get(path)
             if pod is None:
                 return 404, {"message": f"pods {path.rpartition('/')[2]!r} not found"}
@@ -173,8 +183,9 @@ class ClusterDouble(ApiDouble):
 
     def _evict(self, path: str, pod: Object, body: Object) -> tuple[int, Object]:
         options = body.get("deleteOptions") or {}
-        if options.get("preconditions", {}).get("uid") not in (None, pod["metadata"]["uid"]):
-            return 409, {"message": "the uid in the precondition is not that of the pod"}
+        for name, value in options.get("preconditions", {}).items():
+            if value != pod["metadata"][name]:
+                return 409, {"message": f"the {name} in the precondition is not that of the pod"}
         grace = options.get("gracePeriodSeconds", 30)
         if not pod["spec"].get("nodeName") or not grace:
             return 200, self._remove(path)

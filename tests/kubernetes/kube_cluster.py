@@ -114,7 +114,7 @@ class KubeCluster:
         program: Program,
         *,
         memory: str | None,
-        count: int = 1,
+        count: int | None = 1,
         queue: str = "",
         said: Any = None,
         annotations: Any = None,
@@ -124,7 +124,7 @@ class KubeCluster:
     ) -> str:
         self.count += 1
         claim = f"{pod}-gpu-{self.count}"
-        exactly: Object = {"deviceClassName": "gpushare.dev", "count": count}
+        exactly: Object = {"deviceClassName": "gpushare.dev"} | ({} if count is None else {"count": count})
         if memory is not None:
             exactly["capacity"] = {"requests": {"memory": memory}}
         config = [{key: value for key, value in budget(**said).items() if key != "source"}] if said else []

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,29 @@ from gpushare.kubernetes.server import Access, Answer, Server
 HERE = Path(__file__).parent
 DEPLOY = HERE.parents[1] / "deploy" / "kubernetes"
 PLUGIN = "system:serviceaccount:gpushare:gpushare-dra"
+WEBHOOK = "system:serviceaccount:gpushare:gpushare-webhook"
 SCHEDULER = "system:serviceaccount:gpushare:gpushare-scheduler"
 GROUPS = "system:serviceaccounts,system:serviceaccounts:gpushare,system:authenticated"
+ACCOUNTS = "/api/v1/namespaces/gpushare/serviceaccounts"
+WITH_NODES = {"enable-admission-plugins": "NodeRestriction", "enable-aggregator-routing": "true"}
+"""Webhooks are called at the addresses of their pods: nobody serves those of services."""
 WITHIN = 60.0
+HAS = "test/claim"
+"""Annotation of a pod: its claim (with_claims)."""
 KINDS = {
     "DeviceClass": "deviceclasses",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "PodDisruptionBudget": "poddisruptionbudgets",
 }
-NAMESPACED = ("serviceaccounts", "daemonsets", "deployments", "configmaps", "roles", "rolebindings")
+NAMESPACED = (
+    *("serviceaccounts", "daemonsets", "deployments", "configmaps", "roles", "rolebindings"),
+    *("secrets", "services", "poddisruptionbudgets"),
+)
+NEWER = ("admissionregistration.k8s.io", "policy")
+"""Groups of which an old server has less."""
+DROPS = "MutatingWebhookConfiguration"
+"""An old server drops its matchConditions when it is created, and refuses to apply it with them."""
 
 
 def binary(name: str) -> str | None:
@@ -50,14 +65,17 @@ def missing() -> str:
 
 class RealApiServer:
     """One server. `kubeconfig` is the administrator's, `plugins` is that of gpushare-dra and `schedulers` that of the
-    scheduler, with the rights that deploy/kubernetes gives them."""
+    scheduler, `webhooks` that of the webhook, with the rights that deploy/kubernetes gives them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[str] = ()) -> None:
+        """`nodes`: those that have kubelets. Then pods have service accounts, and controllers are expected."""
         self.folder = folder
         self.ports = free_ports(3)
+        self.nodes = nodes
         self.kubeconfig = folder / "admin"
         self.plugins = folder / "plugin"
         self.schedulers = folder / "scheduler"
+        self.webhooks = folder / "webhook"
         self.own = True
         """It serves resource.k8s.io/v1 itself."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -65,13 +83,18 @@ class RealApiServer:
         subprocess.run(["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True)
         tokens = ["admin,admin,admin,system:masters", f'plugin,{PLUGIN},plugin,"{GROUPS}"']
         tokens.append(f'scheduler,{SCHEDULER},scheduler,"{GROUPS}"')
+        tokens.append(f'webhook,{WEBHOOK},webhook,"{GROUPS}"')
+        tokens += [f'{name},system:node:{name},{name},"system:nodes,system:authenticated"' for name in nodes]
         (folder / "tokens").write_text("\n".join(tokens) + "\n")
         for path, token in (
             (self.kubeconfig, "admin"),
             (self.plugins, "plugin"),
             (self.schedulers, "scheduler"),
+            (self.webhooks, "webhook"),
         ):
             path.write_text(json.dumps(self._config(token)))
+        for name in nodes:
+            self.node(name).write_text(json.dumps(self._config(name)))
         self._start(
             "etcd",
             *("--data-dir", folder / "etcd", "--unsafe-no-fsync"),
@@ -89,6 +112,20 @@ class RealApiServer:
     def server(self) -> Server:
         return Server(Access.of_kubeconfig(self.kubeconfig))
 
+    def node(self, name: str) -> Path:
+        """The kubeconfig of its kubelet."""
+        return self.folder / f"node-{name}"
+
+    def plugin_of(self, name: str) -> Path:
+        """The kubeconfig of gpushare-dra as a service of that node: its token says which node it is on."""
+        found = self.server.ask("GET", f"/api/v1/nodes/{name}")["metadata"]
+        bound = {"kind": "Node", "apiVersion": "v1", "name": name, "uid": found["uid"]}
+        asked = {"spec": {"audiences": [], "expirationSeconds": 86400, "boundObjectRef": bound}}
+        token = self.server.ask("POST", f"{ACCOUNTS}/gpushare-dra/token", asked)["status"]["token"]
+        path = self.folder / f"plugin-{name}"
+        path.write_text(json.dumps(self._config(token)))
+        return path
+
     def start(self) -> None:
         said = {
             "etcd-servers": self._etcd(1),
@@ -97,13 +134,13 @@ class RealApiServer:
             "secure-port": self.ports[0],
             "cert-dir": self.folder / "certs",
             "token-auth-file": self.folder / "tokens",
-            "authorization-mode": "RBAC",
+            "authorization-mode": "Node,RBAC" if self.nodes else "RBAC",
             "service-account-key-file": self.folder / "sa.key",
             "service-account-signing-key-file": self.folder / "sa.key",
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-cluster-ip-range": "10.96.0.0/24",
-            "disable-admission-plugins": "ServiceAccount",
             "endpoint-reconciler-type": "none",
+            **(WITH_NODES if self.nodes else {"disable-admission-plugins": "ServiceAccount"}),
         }
         self._start("kube-apiserver", *(f"--{name}={value}" for name, value in said.items()))
         deadline = time.monotonic() + WITHIN
@@ -126,6 +163,13 @@ class RealApiServer:
     def log(self) -> str:
         return (self.folder / "kube-apiserver.log").read_text()[-3000:]
 
+    def cpu_seconds(self) -> float:
+        """That the API server and etcd have used."""
+        fields = [
+            Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split() for one in self._processes.values()
+        ]
+        return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+
     def version(self) -> str:
         return str(self.server.ask("GET", "/version")["gitVersion"])
 
@@ -140,17 +184,19 @@ class RealApiServer:
                 server.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", one)
             self._until(lambda: server.ask("GET", "/apis/resource.k8s.io/v1/resourceslices"))
 
-    def deploy(self, part: str = ".") -> None:
-        """What a folder of deploy/kubernetes has, as `kubectl apply -k` makes it of it. A server that is too old for
-        policies of admission does without."""
+    def deploy(self, part: str = ".", without: Sequence[str] = ()) -> None:
+        """What a folder of deploy/kubernetes has, as `kubectl apply -k` makes it of it, `without` these kinds. A server
+        that is too old for policies of admission does without these."""
         folder = DEPLOY / part
         (kustomization,) = yaml.safe_load_all((folder / "kustomization.yaml").read_text())
         for name in kustomization["resources"]:
             for one in yaml.safe_load_all((folder / name).read_text()):
+                if one["kind"] in without:
+                    continue
                 group, _, version = one["apiVersion"].rpartition("/")
                 base = f"/apis/{group}/{version}" if group else f"/api/{version}"
                 kind = KINDS.get(one["kind"], f"{one['kind'].lower()}s")
-                if group == "admissionregistration.k8s.io" and not self._serves(f"{base}/{kind}"):
+                if group in NEWER and not self._serves(f"{base}/{kind}"):
                     continue
                 inside = f"/namespaces/{kustomization['namespace']}" if kind in NAMESPACED else ""
                 self._until(lambda path=f"{base}{inside}/{kind}", one=one: self._put(path, one))
@@ -163,6 +209,8 @@ class RealApiServer:
         return True
 
     def _put(self, path: str, one: dict[str, Any]) -> dict[str, Any]:
+        if one["kind"] == DROPS:
+            return self.server.ask("POST", path, one)
         return self.server.apply(f"{path}/{one['metadata']['name']}", one)
 
     def _until(self, what: Any) -> Any:
@@ -198,6 +246,25 @@ class RealApiServer:
             "clusters": [{"name": "c", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
             "users": [{"name": "u", "user": {"token": token}}],
         }
+
+
+def with_claims(keeps: Callable[..., Any]) -> Callable[..., Any]:
+    """A server before 1.34 drops `resourceClaims` of pods: an annotation says which claim a pod has, and the scheduler
+    sees it where it would see the field. `keeps`: that of the engine's api.py."""
+
+    def made(path: str, scheduler: str) -> Any:
+        keep = keeps(path, scheduler)
+
+        def one(pod: dict[str, Any]) -> Any:
+            claim = (pod["metadata"].get("annotations") or {}).get(HAS)
+            if claim:
+                had = [{"name": "gpu", "resourceClaimName": claim}]
+                pod = {**pod, "spec": {**pod["spec"], "resourceClaims": had}}
+            return keep(pod)
+
+        return one
+
+    return made
 
 
 def free_ports(count: int) -> list[int]:

@@ -2,74 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
 import pytest
 from claims import budget
-from kube_stage import KubeNode, missing, node_in, until
+from enforced_stage import Program, enforced_node
+from kube_stage import until
 
 MIB = 2**20
-PROGRAM = """
-import ctypes, os, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context = ctypes.c_int(), ctypes.c_void_p()
-assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
-assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
-pointer, free, total = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()
-for line in sys.stdin:
-    if line.strip() == "total":
-        cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-        print(total.value >> 20, flush=True)
-    else:
-        print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(line) << 20)), flush=True)
-"""
 OUT_OF_MEMORY = 2
 
 
 @pytest.fixture
 def cluster():
     """The node, with cgroups that are real."""
-    if missing() or os.geteuid() != 0:
-        pytest.skip(missing() or "needs root: programs are put into cgroups and get mounts")
-    with tempfile.TemporaryDirectory(prefix="gs-k-") as folder, tempfile.TemporaryDirectory(prefix="gs-cg-") as top:
-        Path(folder).chmod(0o755)
-        if subprocess.run(["mount", "-t", "cgroup2", "none", top], capture_output=True).returncode:
-            pytest.skip("no cgroup v2 can be mounted here")
-        pods = Path(top) / f"gpushare-kubepods-{os.getpid()}"
-        try:
-            with node_in(Path(folder)) as node:
-                node.cgroups = Path(top)
-                node.pods = pods
-                node.refresh()
-                yield node
-        finally:
-            for pod in pods.glob("pod*"):
-                until(lambda pod=pod: not (pod / "cgroup.procs").read_text().strip(), "the programs to end")
-                pod.rmdir()
-            if pods.exists():
-                pods.rmdir()
-            subprocess.run(["umount", top], check=True)
-
-
-class Program:
-    def __init__(self, node: KubeNode, claim: str, *before: str, **environ: str) -> None:
-        self.process = node.container(claim, [*before, sys.executable, "-c", PROGRAM], **environ)
-
-    def do(self, order: object) -> int:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{order}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate()[1]
-        return int(line)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+    with enforced_node() as node:
+        node.refresh()
+        yield node
 
 
 @pytest.fixture

@@ -62,7 +62,8 @@ def test_the_plugin_may_do_what_it_does_and_nothing_else(node):
     asked = {(VERBS[method], resource(path)) for method, path in node.api.requests}
     role = next(one for one in objects("rbac.yaml") if one["kind"] == "ClusterRole")
     granted = {(verb, what) for rule in role["rules"] for what in rule["resources"] for verb in rule["verbs"]}
-    assert asked == {(verb, what) for verb, what in granted if what != "resourceclaims/driver"}
+    newer = {("update", "resourceclaims/status")}  # of a claim that no patch may touch: test_stored_claims.py
+    assert asked == {(verb, what) for verb, what in granted if what != "resourceclaims/driver"} - newer
 
 
 def resource(path: str) -> str:
@@ -73,7 +74,7 @@ def resource(path: str) -> str:
 
 def test_the_manifests_are_a_whole():
     (kustomization,) = objects("kustomization.yaml")
-    here = {path.name for path in DEPLOY.iterdir()} - {"kustomization.yaml", "Containerfile", "scheduler"}
+    here = {path.name for path in DEPLOY.iterdir()} - {"kustomization.yaml", "Containerfile", "scheduler", "webhook"}
     assert set(kustomization["resources"]) == here
     (role, binding) = (
         next(o for o in objects("rbac.yaml") if o["kind"] == k) for k in ("ClusterRole", "ClusterRoleBinding")

@@ -218,9 +218,8 @@ def test_a_placement_that_somebody_ended_is_made_again_while_the_pod_runs(node):
         lambda: len(node.placed()) == 2 and not ended.keys() & {one["id"] for one in node.placed()}, "other placements"
     )
     for placed in node.placed():
-        uid = placed["id"].split("/")[1]
-        edits = json.loads((node.cdi / f"gpushare.dev-claim_{uid}.json").read_text())["devices"][0]["containerEdits"]
-        assert f"GPUSHARE_JOB={placed['job']['id']}" in edits["env"]
+        file, job = node.cdi / f"gpushare.dev-claim_{placed['id'].split('/')[1]}.json", placed["job"]["id"]
+        until(lambda file=file, job=job: f"GPUSHARE_JOB={job}" in file.read_text(), "its file, which comes after it")
     assert node.kubelet.unprepare("c-1", "c-2") == {"c-1": "", "c-2": ""} and node.leftovers() == []
     node.passes(3)
     assert node.placed() == [], "what was unprepared is not made again"

@@ -12,7 +12,7 @@ from scheduler_stage import Scheduler
 
 from gpushare.cluster.engines.kubernetes import cache
 from gpushare.cluster.engines.kubernetes.names import QUEUES
-from gpushare.cluster.engines.kubernetes.queue_objects import COUNTS, FIELDS
+from gpushare.cluster.engines.kubernetes.queue_objects import COUNTS, KNOWN
 from gpushare.cluster.model import Policy, Queue, QueueAdded
 from gpushare.cluster.quantity import gpus
 from gpushare.cluster.service.driver import Options
@@ -173,6 +173,7 @@ def test_a_server_without_the_kind_has_queues_of_the_file(cluster, tmp_path, mon
     try:
         served.store.append([QueueAdded(Queue("file", quota=gpus(2)))], cluster.now)
         cluster.submit("train", memory=None, queue="file")
+        served.settle()
         served.work.round()
         cluster.tick()
         assert cluster.programs["train"].began == 1 and served.queue("file").quota == gpus(2)
@@ -190,7 +191,7 @@ def test_a_server_without_the_kind_has_queues_of_the_file(cluster, tmp_path, mon
 def test_the_page_has_a_row_for_each_field_and_its_queue_is_read(cluster, served):
     page = (DEPLOY.parents[2] / "docs" / "kubernetes.md").read_text().partition("**What a queue has**")[2]
     rows = re.findall(r"^\| `(\w+)` \|", page.partition("**Why a pod waits**")[0], re.MULTILINE)
-    assert set(rows) == set(FIELDS)
+    assert set(rows) == set(KNOWN)
     block = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     written = yaml.safe_load(block)
     put(cluster, "research")
@@ -203,7 +204,7 @@ def test_the_schema_has_the_fields_that_are_read():
     (kind,) = yaml.safe_load_all((DEPLOY / "queues.yaml").read_text())
     (version,) = kind["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]
-    assert set(schema["spec"]["properties"]) == set(FIELDS)
+    assert set(schema["spec"]["properties"]) == set(KNOWN)
     assert set(schema["status"]["properties"]) == {"held", "share", "waiting", "running", "conditions"}
     assert f"{kind['spec']['group']}/{version['name']}" in QUEUES and QUEUES.endswith(kind["spec"]["names"]["plural"])
     for column in version["additionalPrinterColumns"]:

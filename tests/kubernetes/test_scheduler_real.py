@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from claims import gpu
-from real_api_server import RealApiServer, missing
+from real_api_server import HAS, RealApiServer, missing, with_claims
 
 from gpushare.cluster.engines.kubernetes import api as engine_api
 from gpushare.cluster.engines.kubernetes.api import Api
@@ -29,8 +29,11 @@ from gpushare.cluster.quantity import gpus
 from gpushare.cluster.service.driver import Options
 from gpushare.cluster.service.of_queue import QueueRounds
 from gpushare.cluster.store import Store
+from gpushare.doctor import examine
+from gpushare.doctor.cluster import CHECKS, Cluster
 from gpushare.errors import NoSuchJob
 from gpushare.kubernetes import claim as claims
+from gpushare.kubernetes.reader import Reader
 from gpushare.kubernetes.server import Access, Answer, Server
 from gpushare.kubernetes.slices import resource_slice
 
@@ -42,7 +45,6 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 NODES = "/api/v1/nodes"
 WITHIN = 60.0
-HAS = "test/claim"
 
 
 @pytest.fixture(scope="module")
@@ -125,22 +127,6 @@ class Stage:
             meta = {**claim["metadata"], "finalizers": []}
             self.cluster.server.ask("PUT", f"{CLAIMS}/{name}-gpu", {**claim, "metadata": meta})
             self.cluster.server.ask("DELETE", f"{CLAIMS}/{name}-gpu")
-
-
-def with_claims(keeps: Callable[..., Any]) -> Callable[..., Any]:
-    def made(path: str, scheduler: str) -> Any:
-        keep = keeps(path, scheduler)
-
-        def one(pod: dict[str, Any]) -> Any:
-            claim = (pod["metadata"].get("annotations") or {}).get(HAS)
-            if claim:
-                had = [{"name": "gpu", "resourceClaimName": claim}]
-                pod = {**pod, "spec": {**pod["spec"], "resourceClaims": had}}
-            return keep(pod)
-
-        return one
-
-    return made
 
 
 @pytest.fixture
@@ -263,14 +249,19 @@ def test_queues_are_objects_with_a_schema_and_a_status(stage):
     server.ask("POST", path, {**head, "metadata": {"name": "research"}, "spec": {"quota": 3}})
     work = QueueRounds(stage.store, stage.engine, time.time, Options())
     deadline = time.monotonic() + WITHIN
-    while not (status := server.ask("GET", f"{path}/vision").get("status")):
+    while not (status := server.ask("GET", f"{path}/vision").get("status")) or is_refused(status):
         assert time.monotonic() < deadline and not work.trouble
         work.round()
         stage.engine.watch(0.2)
-    assert (status["held"], status["waiting"], status["conditions"][0]["status"]) == ("0", 0, "True")
+    assert (status["held"], status["waiting"]) == ("0", 0)
     assert stage.store.allocator.queues["vision"].queue.quota == gpus(2.5)
     for name in ("vision", "research"):
         server.ask("DELETE", f"{path}/{name}")
+
+
+def is_refused(status: dict[str, Any]) -> bool:
+    """As it is until its parent is seen, too."""
+    return bool(status["conditions"][0]["status"] != "True")
 
 
 def test_the_scheduler_has_no_other_rights(cluster):
@@ -289,3 +280,32 @@ def test_the_scheduler_has_no_other_rights(cluster):
         assert caught.value.status == 403
     with pytest.raises(NoSuchJob):
         scheduler.ask("GET", f"{PODS}/x")
+
+
+def test_doctor_finds_that_the_accounts_have_their_rights_and_which_are_missing(cluster):
+    reader = Reader(Access.of_kubeconfig(cluster.kubeconfig))
+    found = {check.id: one for check, one in examine(Cluster(reader), CHECKS)}
+    assert {found[id].state for id in ("GK02", "GK04", "GK13")} == {"ok"}, found
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    binding = cluster.server.ask("GET", f"{bindings}/gpushare-scheduler")
+    cluster.server.ask("DELETE", f"{bindings}/gpushare-scheduler")
+    try:
+        cluster._until(lambda: _is_refused(cluster))
+        denied = {check.id: one for check, one in examine(Cluster(reader), CHECKS)}["GK13"]
+    finally:
+        meta = {"name": binding["metadata"]["name"]}
+        cluster.server.ask("POST", bindings, {**binding, "metadata": meta})
+        reader.close()
+    assert denied.state == "fail" and denied.detail.startswith(
+        "gpushare-scheduler: list nodes; gpushare-scheduler: watch"
+    )
+    assert "gpushare-dra" not in denied.detail
+
+
+def _is_refused(cluster: RealApiServer) -> None:
+    """Raises as long as the scheduler may still list nodes."""
+    try:
+        Server(Access.of_kubeconfig(cluster.schedulers)).ask("GET", NODES)
+    except Answer:
+        return
+    raise NoSuchJob("it may")

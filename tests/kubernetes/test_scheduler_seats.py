@@ -7,6 +7,7 @@ from itertools import count, permutations
 
 import pytest
 
+from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import GROUP as GROUP_LABEL
 from gpushare.cluster.engines.kubernetes.names import SIZE
@@ -121,6 +122,14 @@ def test_a_mark_says_since_when_the_job_waits_or_it_is_since_its_pod_is_there(se
     first, other = pod("a", job="j"), pod("b", job="k")
     seats.look([first, replace(other, mark=Mark(job="k", since=3.5))], 0.0)
     assert (seats.taken["a"].since, seats.taken["b"].since) == (first.created, 3.5)
+
+
+def test_what_a_mark_leaves_out_means_nothing_to_every_version():
+    """The pod keeps it while the service is replaced by a later one."""
+    text = '{"job": "j", "attempt": 2, "node": "n1", "gpus": [0, 1], "amount": 1024, "token": [3, 9]}'
+    mark = marks.read(text)
+    assert mark == Mark("j", 0, 2, "n1", (0, 1), 1024, (3, 9), 0, False, "", False, 0, 0.0)
+    assert mark.text() == text
 
 
 @pytest.mark.parametrize("how", [{"leaves": True}, {"over": True}, {"leaves": True, "over": True}])

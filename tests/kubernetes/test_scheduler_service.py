@@ -21,6 +21,8 @@ from gpushare.errors import DaemonUnreachable, UsageError
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "scheduler"
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "WATCH": "watch"}
+NOT_ASKED = {("patch", "resourceclaims/binding"), ("create", "pods/eviction"), ("update", "resourceclaims")}
+"""By a newer server, for an eviction, and of a claim that no patch may touch (test_stored_claims.py)."""
 WITHIN = 30.0
 
 
@@ -129,7 +131,7 @@ def test_it_may_do_what_it_does_and_nothing_else(service):
     objects = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
     rules = [rule for role in objects if role["kind"] in ("ClusterRole", "Role") for rule in role["rules"]]
     granted = {(verb, what) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
-    assert granted - asked == {("patch", "resourceclaims/binding"), ("create", "pods/eviction")}
+    assert granted - asked == NOT_ASKED
     assert asked <= granted
 
 

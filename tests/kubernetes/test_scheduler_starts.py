@@ -68,6 +68,14 @@ def test_a_claim_of_several_gpus_and_a_whole_one(cluster, scheduler):
     assert cluster.pod("two")["status"]["phase"] == cluster.pod("whole")["status"]["phase"] == "Running"
 
 
+def test_a_claim_that_says_no_number_asks_for_one_gpu(cluster, scheduler):
+    uid = cluster.submit("train", count=None)
+    (tasks,) = scheduler.job(uid).job.tasks
+    assert tasks.gpus == 1
+    assert scheduler.start(uid) == Accepted()
+    assert cluster.pod("train")["spec"]["nodeName"] == "n1"
+
+
 def test_a_server_that_shares_no_devices_gives_whole_ones(cluster, scheduler):
     def unshared(one):
         for device in one["spec"]["devices"]:
@@ -320,6 +328,23 @@ def test_a_pod_without_an_owner_that_is_evicted_is_gone(cluster, ruled):
     ruled.go(lambda: cluster.programs["train"].began)
     ruled.evict(uid, 0.0)
     ruled.go(lambda: ruled.job(uid) is None and uid not in ruled.store.allocator.jobs)
+
+
+@pytest.mark.parametrize(("policy", "ends"), [("Always", False), ("OnFailure", True)])
+def test_a_pod_that_ends_well_when_it_is_evicted_is_done_only_if_it_was_to_end(cluster, scheduler, policy, ends):
+    """Its kubelet says how it ended before it is gone. A ReplicaSet makes another, a Job counts it as done."""
+    uid = cluster.submit("train", Program(requeue=True), spec={"restartPolicy": policy})
+    scheduler.start(uid)
+    cluster.tick()
+    scheduler.settle()
+    assert scheduler.evict(uid) == Accepted()
+    ((path, pod),) = cluster.pods_of("train")
+    (claim,) = [one for one in cluster.api.objects if "/resourceclaims/" in one]
+    cluster.api.change(path, lambda one: one["status"].update(phase="Succeeded"))
+    assert [task.phase for task in scheduler.job(uid).tasks] == ["stopping"]
+    cluster.api.change(claim, lambda one: one.pop("status"))
+    assert scheduler.job(uid).ended is ends
+    assert pod["metadata"]["uid"] == uid
 
 
 # ---- pod groups ----------------------------------------------------------------------------------------

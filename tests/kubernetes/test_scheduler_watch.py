@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
+
 import pytest
 from kube_cluster import PODS, Program
-from scheduler_stage import Scheduler
+from scheduler_stage import GIB, WITHIN, Scheduler
 
 from gpushare.cluster.engines.kubernetes import cache
-from gpushare.cluster.engines.seam import Deposed, Unanswered
+from gpushare.cluster.engines.seam import Accepted, Answer, Deposed, Start, Unanswered
+from gpushare.cluster.model import Place
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +105,75 @@ def test_what_was_answered_is_seen_at_once_and_not_undone_by_older_news(cluster,
     gone = {"metadata": {"namespace": "team-a", "name": "old", "uid": "x", "resourceVersion": "1"}, "spec": {}}
     pods.put(gone)
     assert pods.get(("team-a", "old")) is None, "what was deleted meanwhile stays so"
+
+
+def silence(scheduler: Scheduler, monkeypatch) -> None:
+    """Its watch of pods tells nothing more. That of claims does."""
+    scheduler.settle()
+    monkeypatch.setattr(scheduler.api.watched["/api/v1/pods"], "_note", lambda _: None)
+    scheduler.engine.snapshot()
+
+
+def test_what_was_written_counts_before_a_watch_tells_of_it(cluster, ruled, monkeypatch):
+    """Nothing is written twice, and what is being stopped is not taken for what runs."""
+    uids = [cluster.submit("train"), cluster.submit("other")]
+    silence(ruled, monkeypatch)
+    for uid in uids:
+        assert begin(ruled, uid) == Accepted()
+    before = changes(cluster)
+    assert read_again(ruled) == {uids[0]: ["starting"], uids[1]: ["starting"]}
+    assert changes(cluster) == before
+    assert ruled.evict(uids[0]) == Accepted()
+    before = changes(cluster)
+    assert read_again(ruled) == {uids[0]: ["stopping"], uids[1]: ["starting"]}
+    assert changes(cluster) == before
+
+
+def test_what_was_written_counts_although_the_next_write_was_not_answered(cluster, ruled, monkeypatch):
+    """After the mark of a start, and after an eviction. The watch is late, so nothing else tells of them."""
+    uid = cluster.submit("train")
+    silence(ruled, monkeypatch)
+    with unanswered(cluster, "/resourceclaims/"), pytest.raises(Unanswered):
+        begin(ruled, uid)
+    assert read_again(ruled) == {uid: ["starting"]}
+    assert cluster.pod("train")["spec"]["nodeName"] == "n1", "it goes on with its own start"
+    with unanswered(cluster, "/pods/train"), pytest.raises(Unanswered):
+        ruled.evict(uid)
+    assert read_again(ruled) == {uid: ["stopping"]}
+
+
+def begin(scheduler: Scheduler, uid: str) -> Answer:
+    return scheduler.engine.start(Start(uid, 1, (Place(0, 0, "n1", (0,), 8 * GIB, 0),), 0), scheduler.token())
+
+
+@contextlib.contextmanager
+def unanswered(cluster, path: str) -> Iterator[None]:
+    """No change of an object whose path has these words."""
+    cluster.api.refuses = lambda method, asked, _: (
+        (503, {"message": "away"}) if method == "PATCH" and path in asked else None
+    )
+    yield
+    cluster.api.refuses = lambda *_: None
+
+
+def changes(cluster) -> list[tuple[str, str]]:
+    return [one for one in cluster.api.requests if one[0] not in ("GET", "WATCH") and "/leases" not in one[1]]
+
+
+def touch(claim) -> None:
+    claim["metadata"]["labels"] = {"version": claim["metadata"]["resourceVersion"]}
+
+
+def read_again(scheduler: Scheduler) -> dict[str, list[str]]:
+    """Phases of the tasks by job, after a change of all claims."""
+    api, claims = scheduler.cluster.api, scheduler.api.watched["/apis/resource.k8s.io/v1/resourceclaims"]
+    for path in [path for path in api.objects if "/resourceclaims/" in path]:
+        api.change(path, touch)
+    deadline = time.monotonic() + WITHIN
+    while claims.seen < api.newest(claims.path):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return {one.job.id: [task.phase for task in one.tasks] for one in scheduler.engine.snapshot().jobs}
 
 
 def test_a_watch_ends_in_time_for_the_lease(cluster):

@@ -60,9 +60,9 @@ def test_a_server_that_knows_no_parts_of_devices_gets_whole_ones(node, server, c
     try:
         publisher.publish(gpus(node), "sim")
         publisher.publish(gpus(node), "sim")
+        (device, _) = node.api.objects[SLICE]["spec"]["devices"]
     finally:
-        node.api.drops = ()
-    (device, _) = node.api.objects[SLICE]["spec"]["devices"]
+        node.api.drops = ()  # from here the plugin itself may publish parts again
     assert "requestPolicy" not in device["capacity"]["memory"]
     assert caplog.text.count("takes no parts of devices") == 1
 
@@ -180,6 +180,20 @@ def test_what_the_claim_says_already_is_not_written_again(node, server):
     assert [written(usage) for usage in (100 * MIB, 101 * MIB, 900 * MIB, 900 * MIB)] == [True, False, True, False]
     del node.api.objects[path]["status"]["devices"]
     assert written(900 * MIB)
+
+
+def test_a_server_that_keeps_no_use_is_told_once_and_the_log_says_so_once(node, server, caplog):
+    node.claim("unprepared")  # of which the plugin itself tells nothing
+    path = CLAIMS.format("team-a", "claim-unprepared")
+    publisher = Publisher(server, NODE)
+    node.api.keeps_use = False
+    try:
+        for usage in (100 * MIB, 900 * MIB):
+            publisher.tell(node.api.objects[path], job("running", usage, 0, node.uuids[0]))
+    finally:
+        node.api.keeps_use = True
+    assert node.api.requests.count(("PATCH", f"{path}/status")) == 1
+    assert caplog.text.count("keeps nothing about the use of devices") == 1
 
 
 # ---- the API server ------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def main() -> int:
     try:
         for index, group in enumerate(groups):
             share = options.sample * (index + 1) // len(groups) - options.sample * index // len(groups)
-            records = record.of(group, directory, fresh=options.measure)
+            records = record.of(group, directory, fresh=options.measure, jobs=options.jobs)
             bad += Run(group, records, directory, options.seed, share, options.only).go(options.jobs)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

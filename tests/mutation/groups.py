@@ -12,6 +12,18 @@ CLUSTER_API = "daemon/gpushared/cluster/*.py"
 SANITIZERS = "tests/portability/test_sanitizers.py"
 """They see a lock that is missing, which other tests see only where threads meet by chance."""
 
+OF_COMMANDS = (
+    "tests/cluster/test_cluster_cli.py",
+    "tests/engines/test_queue_commands.py",
+    "tests/kubernetes/test_doctor_cluster.py",
+    "tests/reports/test_report_command.py",
+)
+"""Tests of commands that lie beside the tests of what the commands show."""
+
+
+OF_PAGES = ("tests/daemon/test_admin_dashboard.py",)
+"""Tests of a page that the daemon serves."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -45,11 +57,20 @@ GROUPS = (
     Group(
         "commandline",
         ("gpushare/*.py", "gpushare/cli/*.py", "gpushare/doctor/*.py", "gpushare/notebook/*.py"),
-        ("tests/cli", "tests/unit", "tests/integration", "tests/notebook"),
+        ("tests/cli", "tests/unit", "tests/integration", "tests/notebook", *OF_COMMANDS),
+    ),
+    Group(
+        "pages", ("gpushare/dashboard/*.py", "gpushare/report/*.py"), ("tests/dashboard", "tests/reports", *OF_PAGES)
     ),
     Group(
         "engines",
-        ("gpushare/cluster/engines/*/*.py", "gpushare/cluster/service/*.py", "gpushare/kubernetes/*.py", CLUSTER_API),
+        (
+            "gpushare/cluster/engines/*/*.py",
+            "gpushare/cluster/service/*.py",
+            "gpushare/kubernetes/*.py",
+            "gpushare/kubernetes/*/*.py",
+            CLUSTER_API,
+        ),
         ("tests/cluster_service", "tests/engines", "tests/kubernetes"),
         ("gpushare/cluster/engines/slurm/*.py",),
     ),

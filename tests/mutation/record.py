@@ -14,7 +14,8 @@ import os
 import subprocess
 import tempfile
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from mutation.groups import ROOT, Group
 from mutation.scratch import Scratch
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpushare-mutants"
+FORMAT = 2
+"""Of a record: what an earlier sampler has kept in another one is measured again."""
 PATIENCE = "600"
 """Seconds for one test: it is slower when it is measured, and other work may go on."""
 INI = "[run]\nparallel = true\ndata_file = {output}/data\nsource = {sources}\ndisable_warnings = no-data-collected\n"
@@ -68,15 +71,11 @@ class Records:
         return [test for some in ranked for test in some]
 
     def _covering(self, record: Record, path: str, lines: range) -> list[str]:
-        """Also those of which nothing is measured, as all of a pure group: they may run anything."""
+        """In a pure group all: nothing is measured, and they may run anything."""
         if path not in self._now:
             self._now[path] = (ROOT / path).read_text().splitlines()
         wanted = _earlier(record.sources.get(path, []), self._now[path], lines)
-        return [
-            test
-            for test in record.seconds
-            if not record.lines.get(test) or wanted & set(record.lines[test].get(path, ()))
-        ]
+        return [test for test in record.seconds if self.group.pure or wanted & set(record.lines[test].get(path, ()))]
 
 
 def _earlier(before: list[str], now: list[str], lines: range) -> set[int]:
@@ -89,18 +88,31 @@ def _earlier(before: list[str], now: list[str], lines: range) -> set[int]:
     return found
 
 
-def of(group: Group, directory: Path, *, fresh: bool = False) -> Records:
-    """Read what is kept, and measure the rest in a copy of the tree made in `directory`."""
+def of(group: Group, directory: Path, *, fresh: bool = False, jobs: int = 1) -> Records:
+    """Read what is kept, and measure the rest in copies of the tree made in `directory`: so many files at a time."""
     files = test_files(group)
     kept = {} if fresh else {path: _kept(group, path) for path in files}
     missing = [path for path in files if kept.get(path) is None]
     if missing:
         print(f"{group.name}: measuring {len(missing)} test files", flush=True)
-        scratch = Scratch.make(directory / f"{group.name[0]}m")
-        for path in missing:
-            kept[path] = _measure(group, scratch, path)
-            _write(_kept_at(group, path, scratch.root), kept[path])
-    return Records(group, [record for record in kept.values() if record is not None])
+        left = iter(missing)
+        with ThreadPoolExecutor(jobs) as pool:
+            workers = [
+                pool.submit(_measure_each, group, directory / f"{group.name[0]}m{number}", left, kept)
+                for number in range(min(jobs, len(missing)))
+            ]
+            for worker in workers:
+                worker.result()
+    return Records(group, [record for path in files if (record := kept[path]) is not None])
+
+
+def _measure_each(group: Group, copy: Path, left: Iterator[str], kept: dict[str, Record | None]) -> None:
+    """A worker: measures and keeps one file after another, until none is left."""
+    scratch = Scratch.make(copy)
+    for path in left:  # the workers share it: a list's iterator gives each path once
+        record = _measure(group, scratch, path)
+        _write(_kept_at(group, path, scratch.root), record)
+        kept[path] = record
 
 
 def test_files(group: Group) -> list[str]:
@@ -112,7 +124,8 @@ def test_files(group: Group) -> list[str]:
 
 def _kept_at(group: Group, path: str, root: Path = ROOT) -> Path:
     text = (root / path).read_bytes()
-    return CACHE / f"{group.name}-{Path(path).stem}-{hashlib.sha256(path.encode() + text).hexdigest()[:16]}.json.gz"
+    digest = hashlib.sha256(path.encode() + text).hexdigest()[:16]
+    return CACHE / f"{group.name}-{Path(path).stem}-{digest}-{FORMAT}.json.gz"
 
 
 def _kept(group: Group, path: str) -> Record | None:
@@ -178,7 +191,11 @@ def _read_coverage(scratch: Scratch, output: Path) -> dict[str, dict[str, set[in
     import coverage
 
     combined = coverage.Coverage(config_file=False, data_file=str(output / "all"))
-    combined.combine([str(output)])
+    # Named one by one: of a folder, coverage takes only files that are called like the combined one.
+    files = [str(path) for path in output.glob("data.*")]
+    if not files:  # all tests of the file are skipped
+        return {}
+    combined.combine(files, strict=True)
     data = combined.get_data()
     found: dict[str, dict[str, set[int]]] = {}
     for file in data.measured_files():

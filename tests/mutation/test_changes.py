@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +113,13 @@ def test_a_seed_draws_the_same_changes_and_another_seed_others() -> None:
 def test_no_source_is_in_two_groups() -> None:
     files = [path for group in GROUPS for path in group.files()]
     assert len(files) == len(set(files))
+
+
+def test_every_source_is_in_a_group_but_for_the_engine_of_slurm() -> None:
+    """Only real servers test that one."""
+    found = {str(path.relative_to(ROOT)) for top in ("gpushare", "daemon") for path in (ROOT / top).rglob("*.py")}
+    left_out = found - {path for group in GROUPS for path in group.files()}
+    assert {str(Path(path).parent) for path in left_out} == {"gpushare/cluster/engines/slurm"}
 
 
 def test_each_group_asks_every_test_below_its_folders() -> None:

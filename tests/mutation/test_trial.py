@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mutation import python_changes, record, trial
 from mutation.change import Change
 from mutation.groups import ROOT, Group
 from mutation.record import Record, Records
+from mutation.scratch import Scratch
 from mutation.trial import Bench
 
 PATH = "gpushare/quantity.py"
@@ -16,7 +19,9 @@ GROUP = Group("some", (PATH,), (FOLDER,))
 
 
 def bench(tmp_path, *tests: str) -> Bench:
-    return Bench(GROUP, Records(GROUP, [Record({f"{FOLDER}/{test}": 0.1 for test in tests})]), tmp_path / "copy")
+    names = [f"{FOLDER}/{test}" for test in tests]
+    record = Record(dict.fromkeys(names, 0.1), {name: {} for name in names})
+    return Bench(GROUP, Records(GROUP, [record]), tmp_path / "copy")
 
 
 @pytest.fixture
@@ -58,40 +63,82 @@ def written(tmp_path, text: str) -> Bench:
 )
 def test_what_hangs_or_dies_is_told_by_the_test_that_ran(tmp_path, monkeypatch, text) -> None:
     monkeypatch.setattr(trial, "PATIENCE_OF_A_TEST", 0.1)
-    monkeypatch.setattr(trial, "PATIENCE", 4.0)
-    one = written(tmp_path, text)
-    assert one._first_failure([f"{FOLDER}/test_written.py::test"]) == f"{FOLDER}/test_written.py::test"
+    one, test = written(tmp_path, text), f"{FOLDER}/test_written.py::test"
+    for seconds in (4.0, 12.0, 36.0):  # pytest has to reach the test within them, which takes long on a busy machine
+        monkeypatch.setattr(trial, "PATIENCE", seconds)
+        found = one._first_failure([test])
+        if found != trial.NOT_BEGUN:
+            break
+    assert found == test
 
 
 @pytest.mark.parametrize("fails", [{1}, {1, 2}, {1, 2, 3}], ids=["once", "without the change too", "each time"])
 def test_a_failure_that_does_not_come_and_go_with_the_change_is_not_counted(tmp_path, change, fails) -> None:
-    count = tmp_path / "count"
-    one = written(
-        tmp_path,
-        f"""
+    assert written(tmp_path, failing(tmp_path / "count", fails)).run(change).verdict == "survived"
+
+
+def failing(count: Path, fails: set[int]) -> str:
+    """A test that fails in these of its runs, counted from 1."""
+    return f"""
 def test():
     with open({str(count)!r}, "a+") as file:
         file.write("x")
         assert file.tell() not in {fails}
-""",
-    )
-    assert one.run(change).verdict == "survived"
+"""
+
+
+@pytest.mark.parametrize(
+    ("runs_it", "fails", "verdict"),
+    [(True, {1, 3}, "noticed"), (False, {1, 3}, "survived"), (False, {1, 3, 5, 7}, "noticed")],
+)
+def test_a_test_that_is_not_known_to_run_the_line_has_to_fail_more_often(
+    tmp_path, change, runs_it, fails, verdict
+) -> None:
+    one = written(tmp_path, failing(tmp_path / "count", fails))
+    source = (ROOT / PATH).read_bytes()
+    line = change.line_number(source) if runs_it else 1
+    test = f"{FOLDER}/test_written.py::test"
+    one.records = Records(GROUP, [Record({test: 0.1}, {test: {PATH: [line]}}, {PATH: source.decode().splitlines()})])
+    assert one.run(change).verdict == verdict
 
 
 def test_what_is_no_program_is_not_tried(tmp_path) -> None:
     assert bench(tmp_path).run(Change(PATH, 0, 0, b"(", "sign")).verdict == "no program"
 
 
+def test_what_a_test_runs_is_measured_in_it_and_in_the_processes_that_it_starts(tmp_path) -> None:
+    scratch = Scratch.make(tmp_path / "copy")
+    path = f"{FOLDER}/test_written.py"
+    parse = "from gpushare.quantity import Quantity; Quantity.parse('1Gi')"
+    (scratch.root / path).write_text(
+        f"""
+import subprocess, sys
+def test_here():
+    {parse}
+def test_there():
+    subprocess.run([sys.executable, "-c", {parse!r}], check=True)
+def test_elsewhere():
+    pass
+"""
+    )
+    found = record._measure(GROUP, scratch, path)
+    text = (ROOT / PATH).read_text().splitlines()
+    first = next(number for number, line in enumerate(text, 1) if line.startswith("    def parse("))
+    body = range(first + 1, first + 30)
+    ran = {test.rpartition("_")[2]: set(of.get(PATH, ())) & set(body) for test, of in found.lines.items()}
+    assert ran["here"] and ran["there"] >= ran["here"] and not ran["elsewhere"]
+
+
 def test_tests_that_run_the_line_come_first_and_the_fastest_file_of_them() -> None:
     lines = (ROOT / PATH).read_text().splitlines()
     one = Record(
-        {"a::slow": 3.0, "a::other": 0.1, "b::fast": 1.0, "c::unknown": 9.0},
-        {"a::slow": {PATH: [7, 8]}, "b::fast": {PATH: [8]}, "a::other": {PATH: [9]}},
+        {"a::slow": 3.0, "a::other": 0.1, "b::fast": 1.0, "c::elsewhere": 9.0},
+        {"a::slow": {PATH: [7, 8]}, "b::fast": {PATH: [8]}, "a::other": {PATH: [9]}, "c::elsewhere": {}},
         {PATH: lines},
     )
     assert Records(GROUP, [one]).order(PATH, range(8, 9)) == (
-        ["b::fast", "a::slow", "c::unknown"],
-        ["a::other"],
+        ["b::fast", "a::slow"],
+        ["a::other", "c::elsewhere"],
     )
 
 

@@ -32,8 +32,14 @@ PATIENCE = 60.0
 """Seconds on top of that, for the start of pytest and of the tests' own builds,"""
 PATIENCE_OF_A_TEST = 20.0
 """and for a test of no length."""
+TIMES = 3
+"""How often a failure has to come and go with the change, if the test is not known to run its line: a test that fails
+now and then fails so by chance."""
 ENOUGH_AGAIN = 5
 """How many failures may turn out to be chance, or the doing of the tests before, when the test is run by itself."""
+
+NOT_BEGUN = "(it hangs)"
+"""What is told of pytest if it has come to no test in the time."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ class Bench:
             failed = self._first_failure(tests)
             if failed is None:
                 return Outcome(change, "survived", tests=count)
-            if self._is_of_the_change(failed, tests, change, source):
+            times = 1 if failed in covering else TIMES
+            if all(self._is_of_the_change(failed, tests, change, source) for _ in range(times)):
                 return Outcome(change, "noticed", failed, count)
             tests = [test for test in tests if test != failed]
         return Outcome(change, "survived", tests=count)
@@ -146,7 +153,7 @@ class Bench:
             try:
                 code = process.wait(PATIENCE + SLOWER * sum(times.values()))
             except subprocess.TimeoutExpired:
-                return _last_started(started) or "(it hangs)"
+                return _last_started(started) or NOT_BEGUN
             finally:
                 _end(process)
             if code == pytest.ExitCode.NO_TESTS_COLLECTED:

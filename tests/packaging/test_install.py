@@ -12,7 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "daemon/deploy/README.md"]
-SOURCE_ONLY = ("shim/", "gpushare/", "daemon/gpushared", "tests/", "benchmarks/cost", "benchmarks/slurm")
+SOURCE_ONLY = (
+    "shim/",
+    "gpushare/",
+    "daemon/gpushared",
+    "tests/",
+    "benchmarks/cost",
+    "benchmarks/kubernetes",
+    "benchmarks/slurm",
+)
 """What only those who read the code need."""
 pytestmark = pytest.mark.timeout(600)  # a wheel is built first
 SHARED = "gpushare_cuda-0.1.0.data/data/share/gpushare/"

@@ -8,13 +8,16 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cluster_service.service_process import Process, until
 from gpushare.cli.report import command
+from gpushare.cluster.client import ClusterClient
 from gpushare.cluster.quantity import MICRO
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
 from gpushare.report import queue_picture, queues
@@ -89,6 +92,9 @@ def test_the_picture_is_drawn_where_the_numbers_are(report: queues.QueueReport) 
     pytest.importorskip("matplotlib")
     figure = queue_picture.draw(report)
     stack, lab = figure.axes
+    for place in (stack, lab):
+        drawn = [time for line in place.get_lines() for time in line.get_xdata()]
+        assert [min(drawn), max(drawn)] == [datetime.fromtimestamp(report[end]) for end in ("since", "until")]
     assert [text.get_text() for text in stack.get_legend().get_texts()] == ["lab", "all GPUs"]
     assert stack.get_lines()[0].get_ydata()[-1] == 4.0
     share, quota = (line.get_ydata() for line in lab.get_lines())
@@ -105,6 +111,37 @@ def test_a_report_that_ends_earlier_shows_what_was_so(service: Process) -> None:
     assert (lab["held"], lab["quota"], lab["demand"]) == (3 * MICRO, 2 * MICRO, 3 * MICRO)
     assert found["cluster"]["jobs"] == found["cluster"]["nodes"] == []
     assert "cancelled" not in {one["event"] for one in found["notices"]}
+
+
+class Told:
+    """A service that says what a test has put down."""
+
+    def __init__(self, series: dict[str, list[list[float]]]) -> None:
+        self.series = [{"queue": name, "points": points} for name, points in series.items()]
+
+    def overview(self) -> dict[str, Any]:
+        some = {"parent": None, "held": 9, "share": 9, "quota": 9, "demand": 9, "running": 9, "waiting": 9}
+        queues = [{"name": one["queue"], **some} for one in self.series]
+        return {"queues": queues, "jobs": [], "nodes": [{}], "loans": [{}]}
+
+    def history(self, since: float, until: float, step: float) -> dict[str, Any]:
+        return {"series": self.series, "kept": True, "cut": False, "step": step}
+
+    def events(self, begin: float) -> list[dict[str, Any]]:
+        return []
+
+
+def test_what_is_unknown_at_the_end_of_a_report_is_nothing_there() -> None:
+    """Points of one number are a time at which no service ran, or the queue was not there yet."""
+    known: list[float] = [4 * MICRO, 5 * MICRO, 3 * MICRO, 2 * MICRO, 6 * MICRO]
+    series = {"gone": [[10, *known], [20, *known], [30]], "new": [[10], [20], [30, *known]], "none": [[10], [20], [30]]}
+    found = queues.of_queues(cast(ClusterClient, Told(series)), None, Asked(0, 30, 10.0, 1000))
+    gone, new, none = found["cluster"]["queues"]
+    amounts = ("held", "share", "quota", "demand", "running", "waiting")
+    assert [new[one] for one in amounts] == [4 * MICRO, 3 * MICRO, 2 * MICRO, 6 * MICRO, 0, 0]
+    assert new["sum"] == "3"
+    assert [gone[one] for one in amounts] == [none[one] for one in amounts] == [0] * 6
+    assert found["cluster"]["nodes"] == found["cluster"]["loans"] == []
 
 
 def test_a_queue_that_is_not_there_is_named(service: Process, tmp_path: Path) -> None:

@@ -99,6 +99,16 @@ def test_two_hours_before_a_time_that_is_named(report: Command) -> None:
     assert embedded("x.html")["since"] == UNTIL - 3600 - 7200
 
 
+@pytest.mark.parametrize("what", [["--node"], [TRAIN], ["--queue", "a"]])
+@pytest.mark.parametrize("range", [["--since", "1h", "--until", "2h"], ["--since", "1h", "--until", "1h"]])
+def test_a_range_that_ends_before_it_begins_is_a_mistake_and_writes_nothing(
+    report: Command, what: list[str], range: list[str]
+) -> None:
+    err = report.fails(2, *what, *range, "-o", "x.html")
+    assert "the report would begin at " in err and "--since is the earlier time" in err
+    assert not Path("x.html").exists()
+
+
 def test_the_future_is_not_in_it(report: Command) -> None:
     later = datetime.fromtimestamp(UNTIL + 3600).isoformat()
     assert report("--until", later, "-o", "x.html")[0] == 0

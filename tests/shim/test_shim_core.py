@@ -221,8 +221,11 @@ def test_the_other_variables(options):
     assert found["name"] == "x" * 63 and found["sockets"] == ["/run/other/shim.sock", ""] and err == ""
     found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_GRACE="0s")
     assert found["grace"] == 1 and err == "", "no grace is not the daemon's own: that would be 0"
-    _, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY="high")
-    assert "GPUSHARE_PRIORITY" in err
+    for wrong in ("high", "7high", "7 7", "+", "2147483648"):
+        found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY=wrong)
+        assert found["priority"] == 0 and "GPUSHARE_PRIORITY: not a whole number" in err
+    found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY="+2147483647")
+    assert found["priority"] == 2**31 - 1 and err == ""
 
 
 def test_where_daemons_are_looked_for(options, tmp_path):

@@ -43,6 +43,8 @@ def test_over_the_limit_is_out_of_memory_and_one_line(host):
     lines = child.err.splitlines()
     assert "gpushare: cannot allocate 1.0 GiB on CUDA device 0: over this process's limit" in lines
     assert "  limit   4.0 GiB   from GPUSHARE_LIMIT=4Gi" in lines
+    assert "  in use  3.0 GiB" in lines
+    assert "hint: raise the limit, or free memory first" in lines
     assert sum("cannot allocate" in line for line in lines) == 1, "at most one a second"
 
 
@@ -318,6 +320,34 @@ def test_vmm_handles_live_until_last_release_and_last_unmap(host):
     assert too_large == 2
     assert used == 0, "host memory is free of charge"
     assert on_host in (0, 1, 101, 801)
+
+
+def test_unmapping_many_blocks_at_once_costs_the_program_no_memory(host):
+    """As allocators with growing segments do: what the library notes of a range's mappings goes after the call."""
+    before, after, used = host.python(
+        """
+        cuda, size, count = Cuda().start(), 2 * MiB, 40
+        blocks = []
+        for _ in range(count):
+            result, handle = cuda.create_block(size); check(result)
+            blocks.append(handle)
+        base = cuda.reserve(count * size).value
+        def rounds(number):
+            for _ in range(number):
+                for at, handle in enumerate(blocks):
+                    check(cuda.map(base + at * size, size, handle))
+                check(cuda.unmap(base, count * size))
+            kib = next(line for line in open("/proc/self/status") if line.startswith("VmSize"))
+            return int(kib.split()[1])
+        before, after = rounds(20), rounds(300)
+        for handle in blocks:
+            check(cuda.cuMemRelease(handle))
+        say([before, after, cuda.used()])
+        """,
+        **LIMIT,
+    ).said
+    assert after - before < 300, "KiB, of which every round could leave 4"
+    assert used == 0
 
 
 def test_a_part_of_a_device_is_memory_of_it(host):

@@ -218,5 +218,5 @@ def test_an_unknown_variant_of_a_known_function_is_noted_once(host, tmp_path, co
 
 
 def test_every_rule_is_known():
-    rules = set(re.findall(r"^ \*\s+(?:rule\s+)?(HOOK|PASS_\w+)\s", (SHIM / "functions.def").read_text(), re.M))
+    rules = set(re.findall(r"^ \*\s+(?:rule\s+)?(HOOK|TURN|PASS_\w+)\s", (SHIM / "functions.def").read_text(), re.M))
     assert {row[5] for row in rows()} <= rules

@@ -43,6 +43,7 @@ CLUSTER = [
     "explain",
     "floors",
     "holders",
+    "holes",
     "jobs",
     "journal",
     "lists",
@@ -64,6 +65,7 @@ CLUSTER = [
     "search",
     "shapes",
     "shares",
+    "singles",
     "space",
     "starting",
     "state",
@@ -237,11 +239,11 @@ PRELOAD_LAYERS = (
     {"account", "copies"},
     {"device"},  # GPUs and contexts
     {"stream", "pool", "block"},  # what is charged beside single pointers
-    {"charge"},
+    {"charge", "turn"},  # turn: launches wait for another job's turn
     {"hooks"},
     {path.stem for path in PRELOAD.glob("hook_*.c")} | {"entry"},  # what programs call
     {"trim"},
-    {"python"},
+    {"python", "turn_probe"},
     {"borrower"},
 )
 """The modules of the preload library (a .c file, a header, or both) bottom up. One includes only those below."""

@@ -65,7 +65,8 @@ def test_the_name_is_ours_everywhere():
     assert PROJECT["name"] == installation.NAME != installation.OTHER_PROJECT
     own = [word for extra in PROJECT["optional-dependencies"].values() for word in extra if word.startswith("gpushare")]
     assert own and all(re.split(r"\W(?!cuda)", word)[0] == installation.NAME for word in own)
-    assert list(PROJECT["scripts"]) == ["gpushare", "gpushared", "gpushare-dra"], "the commands keep their names"
+    commands = ["gpushare", "gpushared", "gpushare-dra", "gpushare-webhook", "kubectl-gpushare"]
+    assert list(PROJECT["scripts"]) == commands, "the commands keep their names"
     assert f"called `{installation.NAME}`" in " ".join((ROOT / "README.md").read_text().split())
 
 

@@ -44,7 +44,12 @@ def test_options_have_their_defaults_and_their_values():
     unset = Settings({}, {})
     said = Settings(
         {"GPUSHARE_PRIORITY": "-3", "GPUSHARE_GRACE": "1m", "GPUSHARE_ON_RECLAIM": "kill"},
-        {"GPUSHARE_MIN_RUN_TIME": "2s", "GPUSHARE_NAME": "train"},
+        {
+            "GPUSHARE_MIN_RUN_TIME": "2s",
+            "GPUSHARE_NAME": "train",
+            "GPUSHARE_COMPUTE": "25%",
+            "GPUSHARE_EXCLUSIVE": "3s",
+        },
     )
     found = {
         name: (unset.of_job(name), said.of_job(name)) for name, option in plain_options().items() if option.variable
@@ -54,8 +59,16 @@ def test_options_have_their_defaults_and_their_values():
         "grace": (None, 60.0),
         "on_reclaim": ("trim,term,kill", "kill"),
         "min_run_time": (0.0, 2.0),
+        "compute": (None, 0.25),
+        "exclusive": (None, 3.0),
     }
     assert (unset.of_job("name"), said.of_job("name")) == (None, "train")
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "-1", "nan", "half", "101%", ""])
+def test_a_part_of_the_time_is_above_0_and_at_most_1(text):
+    with pytest.raises(UsageError, match="no part of the time"):
+        Settings({"GPUSHARE_COMPUTE": text}, {}).of_job("compute")
 
 
 def test_a_view_is_read_again():

@@ -56,7 +56,8 @@ def options_of(command: click.Command) -> set[str]:
 
 
 def test_options_exist() -> None:
-    known = options_of(cli) | {"--check-config"}  # gpushared's
+    service = subprocess.run([sys.executable, "-m", "gpushared.cluster", "--help"], capture_output=True, text=True)
+    known = options_of(cli) | {"--check-config"} | set(re.findall(r"--[a-z-]+", service.stdout))  # gpushared's, serve's
     for option in set(re.findall(r"(?<![-|\w])(--[a-z][a-z-]*)", README)):
         assert option in known, option
 

@@ -262,6 +262,18 @@ METRICS: dict[str, tuple[Metric, ...]] = {
             JOB,
             _of_job("gpu_time"),
         ),
+        _counter(
+            "gpushare_job_turn_seconds_total",
+            "Time of the job's turns in computing, while others wanted to compute, too.",
+            JOB,
+            _of_job("turn_time"),
+        ),
+        _counter(
+            "gpushare_gpu_turns_total",
+            "Turns in computing, of all jobs, since one has asked for them.",
+            GPU,
+            lambda scrape: (Sample((gpu["uuid"],), scrape.shell.turns.count_of(gpu["uuid"])) for gpu in scrape.gpus),
+        ),
         _gauge("gpushare_jobs", "Jobs by state.", ("state",), _jobs_by_state),
     ),
     "Credit, claims and reclaims": (

@@ -32,6 +32,8 @@ from gpushared.limits.identities import user_name
 from gpushared.runtime.asks import INTERNAL
 from gpushared.system.processes import printable, start_time
 
+TURNS = ("compute", "exclusive")
+"""Options that a placement cannot have: engines preload the library in which launches have no hooks."""
 MOST_ATTEMPTS = 2**62
 MOST_UID = 2**32 - 2
 MOST_CGROUPS, MOST_PATH = 256, 4096
@@ -157,7 +159,7 @@ class PlacementRoutes(Routes):
             devices=self.devices(gpus),
             request_source=id,
             limit_source=id,
-            **{name: body.option(name) for name in plain_options()},
+            **{name: body.option(name) for name in plain_options() if name not in TURNS},
         )
         job = body.text("job", longest=16)
         cgroups = body.texts("cgroups", most=MOST_CGROUPS, longest=MOST_PATH) or ()

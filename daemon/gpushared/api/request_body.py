@@ -60,6 +60,15 @@ class RequestBody:
             raise _bad(f"{name} is not a number of seconds from 0 to {most:g}")
         return float(value)
 
+    def share(self, name: str) -> float | None:
+        value = self._left.pop(name, None)
+        if value is None:
+            return None
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value <= 1:
+            raise _bad(f"{name} is not a part of the whole, above 0 and at most 1")
+        return float(value)
+
     def flag(self, name: str, default: bool) -> bool:
         value = self._left.pop(name, None)
         if value is None:
@@ -77,6 +86,8 @@ class RequestBody:
                 value = self.integer(name, option.least, int(option.most))
             case "seconds":
                 value = self.seconds(name, option.most)
+            case "share":
+                value = self.share(name)
             case "flag":
                 value = self.flag(name, default)
             case "text":

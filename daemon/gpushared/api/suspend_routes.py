@@ -36,6 +36,7 @@ class SuspendRoutes(FollowerRoutes):
             answer = self.done(kind(record.id), do.SuspendNoted, self.viewer(request))
         finally:
             self.shell.commits.soon()
+        await self.shell.commits.done()
         shown = self.views.job(record, self.viewer(request))
         there = job is not None and job.suspender
         note = self.viewer(request).words(answer.note)

@@ -51,6 +51,7 @@ class Views:
             **job_spec.view(spec),  # type: ignore[typeddict-item]
             "state": self._state(record, job),
             "since": record.started,
+            "turns": self.shell.turns.on,
             "longest_grace": self.shell.core.policy.longest_grace,
             "gpus": [],
             "processes": [],
@@ -145,6 +146,8 @@ class Views:
             "context": core.context_cost(gpu, USUAL_CONTEXT),
             "suspended": sum(one.used + one.overhead for one in (share.parked for share in shares) if one is not None),
             "gpu_time": record.gpu_time.get(gpu.id, 0.0),
+            "turn": self.shell.turns.turn_of(job, gpu.id),
+            "turn_time": self.shell.turns.time_of(job.id, gpu.id),
             "computing": record.computing.get(gpu.id) if shares or gpu.id in job.observed else None,
             "health": str(health.condition_of(gpu)),
         }

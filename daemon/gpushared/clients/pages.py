@@ -197,6 +197,10 @@ class Page:
         page.trim_ms = min(within_ms, MAX_UNITS)
         lib.gs_ask_trim(page)
 
+    def wake_trimmer(self) -> None:
+        """Have the library's thread look at the words of the lines."""
+        lib.gs_wake_trimmer(self._struct)
+
     def may_be_asked_to_trim(self) -> None:
         """Although its job borrows nothing. To be said before the process opens a GPU."""
         self._struct.trim_ms = USUAL_TRIM_MS

@@ -29,6 +29,7 @@ from gpushare.paths import SOCKET_PATH_BYTES, make_private, own_dir
 from gpushared.cluster.notice_file import NoticeFile
 from gpushared.cluster.settings import Settings, load
 from gpushared.system import logs
+from gpushared.system.address import is_local, listen
 from gpushared.system.logs import facts, log
 from gpushared.system.runtime_dir import bind
 from gpushared.system.systemd import Notifier
@@ -119,6 +120,7 @@ async def _run(service: Common, settings: Settings, where: Path, *, system: bool
     from aiohttp import web
 
     from gpushared.api.http_listener import HttpListener, listener_options
+    from gpushared.api.metrics_port import serve_metrics
     from gpushared.cluster.history import QueueHistory
     from gpushared.cluster.routes import Api
     from gpushared.cluster.writer import Writer
@@ -152,6 +154,10 @@ async def _run(service: Common, settings: Settings, where: Path, *, system: bool
         stack.callback(usage.end_streams)
         sampling = asyncio.create_task(history.run())
         stack.callback(sampling.cancel)
+        if settings.metrics_listen:
+            if not is_local(settings.metrics_listen):
+                log.warning("metrics are open to other machines", extra=facts(address=settings.metrics_listen))
+            await serve_metrics(stack, api.metrics_application(), listen(settings.metrics_listen), limits)
         api.guard.listener = listener = HttpListener(runner.server, limits)
         listener.start(_bind(where, system=system))
         stack.callback(listener.close)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gpushare import __version__
+from gpushare.cluster.engines.seam import Measured
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.service.overview import state_of
 from gpushared.cluster.writer import Writer
@@ -47,11 +48,20 @@ class _Collector:
         for state, number in states.items():
             nodes.add_metric((state,), number)
         yield nodes
+        yield from self._engine()
         decided = CounterMetricFamily("gpushare_cluster_decisions", "Decisions about jobs.", labels=("kind",))
         counts = self._service.work.counts
         for kind in ("start", "wait", "preempt", "move", "shrink", "grow", "stop", "refuse"):
             decided.add_metric((kind,), counts[kind])
         yield decided
+        answers = CounterMetricFamily(
+            "gpushare_cluster_answers",
+            "Answers of the engine to commands; none: nobody knows whether it was done.",
+            labels=("command", "answer"),
+        )
+        for (command, answer), count in sorted(self._service.work.loop.answers.items()):
+            answers.add_metric((command, answer), count)
+        yield answers
         totals: tuple[tuple[str, str, float], ...] = (
             ("submitted", "Jobs that were submitted.", counts["submitted"]),
             ("rounds", "Rounds in which decisions were compared with what runs.", self._service.work.count),
@@ -60,3 +70,15 @@ class _Collector:
         )
         for name, text, total in totals:
             yield CounterMetricFamily(f"gpushare_cluster_{name}", text, value=total)
+
+    def _engine(self) -> Iterator[Metric]:
+        work = self._service.work
+        yield GaugeMetricFamily(
+            "gpushare_cluster_leads", "1 if this service decides, 0 if another.", work.leads is True
+        )
+        for one in work.engine.measures() if isinstance(work.engine, Measured) else ():
+            kind = CounterMetricFamily if one.name.endswith("_total") else GaugeMetricFamily
+            made = kind(f"gpushare_cluster_{one.name}", one.text, labels=one.labels)
+            for values, value in sorted(one.values.items()):
+                made.add_metric(values, value)
+            yield made

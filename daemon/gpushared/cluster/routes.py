@@ -68,6 +68,12 @@ class Api:
         app.add_routes(routes(self))
         return app
 
+    def metrics_application(self) -> web.Application:
+        """For a TCP port: /metrics and nothing else, because the caller's user is unknown there."""
+        app = web.Application()
+        app.add_routes([web.get("/metrics", self._metrics)])
+        return app
+
     def end_streams(self) -> None:
         """The service goes: followers should look for the next one."""
         for reader in list(self._readers):

@@ -2,7 +2,7 @@
 
 engine = "local"            admin_group = "gpu-admins"      grace = "30s"
 own_queues = true           queues_below = "users"          most_jobs = 20000
-max_grace = "10m"           max_min_run_time = "1h"
+max_grace = "10m"           max_min_run_time = "1h"         metrics_listen = "127.0.0.1:9837"
 
 [local]                     # the engine's own
 """
@@ -20,6 +20,7 @@ from gpushare.cluster.service.driver import Options
 from gpushare.errors import UsageError
 from gpushare.nearest import did_you_mean
 from gpushare.quantity import parse_duration
+from gpushared.system.address import address_setting
 
 __all__ = ["DEFAULT_FILE", "Settings", "load"]
 
@@ -34,6 +35,8 @@ class Settings:
     options: Options = field(default_factory=Options)
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The table of each engine that the file has one of."""
+    metrics_listen: str = ""
+    """host:port for /metrics over TCP beside the socket; empty: off."""
 
 
 def load(path: Path | None) -> Settings:
@@ -104,4 +107,5 @@ _KEYS: Mapping[str, Callable[[object], Any]] = {
     "most_jobs": _count,
     "max_grace": _seconds,
     "max_min_run_time": _seconds,
+    "metrics_listen": address_setting,
 }

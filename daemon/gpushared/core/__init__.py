@@ -1,1 +1,1 @@
-"""What is decided, and nothing else: a pure state machine, events in, instructions out. node.py is its door."""
+"""The decisions: a pure state machine, events in, instructions out. Call it through node.py."""

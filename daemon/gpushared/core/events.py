@@ -107,6 +107,8 @@ class JobRestored(Event):
     """It was suspended when the earlier daemon wrote its notes."""
     asleep: AsleepBefore | None = None
     """Its relief hook had been called, and its resume hook had not ended."""
+    hold: bool = False
+    """Its user wanted it suspended, and that was under way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ chosen it (`--on-reclaim`) and the settings allow it:
     hook   for a job without a resume hook: its program takes the memory again by itself. A program that has to be woken
            is left alone, because nobody tells the daemon that it is wanted again
 
-No job is stopped for being idle. What it frees of its request stays its own: others have it on loan until it asks. It
-is idle no longer as soon as it computes, allocates or frees.
+No job is stopped for being idle. Memory that it frees within its request stays guaranteed; others may borrow it. It is
+idle no longer as soon as it computes, allocates or frees.
 
 Nothing here waits for a claim. A claim prefers what idle jobs have borrowed: see spare_the_active().
 """

@@ -306,7 +306,6 @@ def idle_of_others(state: State, gpu: Gpu, job: Job) -> list[tuple[Share, int]]:
 def _deny(tx: Transaction, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
     state = tx.state
     job = state.jobs[ask.job]
-    job.refusals += 1
     state.counters.denials[reason.code.value] += 1
     tx.emit(Denied(ask.id, ask.process, gpu.id, reason))
     tx.record_reason("denied", reason, job=job, gpu=gpu.id)

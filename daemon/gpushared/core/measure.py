@@ -2,8 +2,8 @@
 
 The ledger knows what was allocated. Only NVML knows what contexts and modules cost, what programs outside gpushare
 hold, and when the memory of an ended process is free. A sample corrects the ledger, never the other way round. If it
-shows more than the ledger had, `excess` is what is promised beyond the GPU's size: nothing is granted until it is 0,
-and idle credit is taken back first.
+shows more than the ledger had, promises may exceed the GPU: `excess` is by how much. Grants wait until it is 0; idle
+credit is taken back first.
 """
 
 from __future__ import annotations

@@ -165,6 +165,8 @@ class Job:
     unhooked_told: dict[str, str] = field(default_factory=dict)
     """Processes without a page that it has been told of -> the GPU."""
     suspension: Suspension | None = None
+    hold: bool = False
+    """Its user wanted it suspended, and the daemon ended before that was done: its suspender says where it is."""
     suspender: bool = False
     """A process of its user is there that asks the driver to suspend it."""
     unsuspendable: str = ""
@@ -185,7 +187,6 @@ class Job:
     """It is idle for longer than its policy lets it."""
     restored_at: float = float("-inf")
     """When this daemon has taken it over from an earlier one."""
-    refusals: int = 0
     story: list[Record] = field(default_factory=list)
 
     @property

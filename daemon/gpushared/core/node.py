@@ -18,6 +18,8 @@ What an event changes is in a module for each noun (the table in `NodeState`). T
     budget_change.py   how a running job's budget changes
     health.py          what follows from a GPU's health
 
+Beside it, not part of its state: turns.py, which job of a GPU may compute now.
+
 `validate()` checks every invariant and runs after every event of every test; `story(job)` is what happened to a
 job, which `gpushare explain` prints.
 """
@@ -229,6 +231,7 @@ class NodeState:
                 now - job.saved_at if job.saved_at >= job.since else None,
                 persistence.suspended_before(job, now),
                 persistence.asleep_before(job, now),
+                persistence.hold_of(job),
             )
             for job in self.state.jobs.values()
         ]

@@ -2,7 +2,7 @@
 
 Credit and use are not written: they are in the credit pages. Times are by the core's clock, which means nothing to
 another process, so the time of writing is written, too. The text of a job's note is made once and kept until the job
-changes: otherwise each new job would cost the text of a thousand others.
+changes: otherwise each new job would write the text of all others again.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def take_job(job: Job) -> dict[str, Any]:
         "saved": job.saved_at if job.saved_at >= job.since else None,
         "suspended": _take_suspension(job),
         "asleep": _take_sleep(job),
+        "hold": hold_of(job),
     }
 
 
@@ -59,7 +60,7 @@ def key_of(job: Job) -> tuple[object, ...]:
     """Changes when its note does, and is made in less time."""
     return (
         *(job.spec, job.open, job.saved_at, tuple(job.bounds)),
-        *(suspended_before(job, 0.0), asleep_before(job, 0.0)),
+        *(suspended_before(job, 0.0), asleep_before(job, 0.0), hold_of(job)),
     )
 
 
@@ -69,6 +70,12 @@ def suspended_before(job: Job, now: float) -> SuspendedBefore | None:
     if one is None or one.state is SuspendState.SUSPENDING:
         return None
     return SuspendedBefore(one.gpu, now - one.since, one.held)
+
+
+def hold_of(job: Job) -> bool:
+    """Its user wants it suspended, and that is under way."""
+    one = job.suspension
+    return job.hold or (one is not None and one.state is SuspendState.SUSPENDING and one.held)
 
 
 def _take_suspension(job: Job) -> dict[str, Any] | None:
@@ -153,6 +160,7 @@ def restore(notes: Mapping[str, Any], odd: Odd = refuse) -> list[JobRestored]:
             None if saved is None else max(0.0, now - number(saved)),
             _suspended_before(one.get("suspended"), now),
             _asleep_before(one.get("asleep"), now),
+            flag(one.get("hold", False)),
         )
 
     return _each(_list(notes, "jobs"), "job", read, odd)
@@ -243,6 +251,8 @@ def _value(name: str, option: Option, value: object) -> Any:
             return texts(value)
         case "seconds":
             return seconds(value)
+        case "share":
+            return share(value)
         case "flag":
             return flag(value)
         case "amount":
@@ -267,6 +277,13 @@ def seconds(value: object) -> float:
     found = number(value)
     if found < 0:
         raise OddNote(f"{found} is below zero")
+    return found
+
+
+def share(value: object) -> float:
+    found = number(value)
+    if not 0 < found <= 1:
+        raise OddNote(f"{found} is no part of a whole")
     return found
 
 

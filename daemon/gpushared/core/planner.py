@@ -6,13 +6,18 @@ cover it, the plan is the first in this order:
     1. By class, from the highest down: the set with the fewest victims of the highest class comes first; of these the
        one with the fewest victims of the next class; and so on. So no class higher than needed is touched, and any
        number of lower victims is taken before one of a higher class.
-    2. Sets with the same number of victims in each class: the dearest borrower that only one of them takes decides;
-       the set that spares it comes first.
+    2. Of two sets with the same number of victims in each class: compare the dearest borrower that is in only one of
+       them. The other set comes first.
 
 A job's class is its priority. Jobs above their own limit, because it was lowered, are below all other jobs.
-Of two borrowers the dearer is, by the first of these that differs: the one of the higher class, the one that its hook
-has put to sleep, the one that has been idle for fewer whole minutes, the one that loses more work (its bytes times the
-seconds since it started or saved), the one with the larger loan, the one with the larger id.
+Of two borrowers the dearer is, by the first of these that differs,
+
+    1. the one of the higher class
+    2. the one that its hook has put to sleep
+    3. the one that has been idle for fewer whole minutes
+    4. the one that loses more work: its bytes times the seconds since it started or saved
+    5. the one with the larger loan
+    6. the one with the larger id
 
 Rule 2 compares single borrowers, not sums. To find the least sum of lost work that covers a shortfall is the knapsack
 problem, which takes exponential time; here exchanging one victim for another at a time is exact. The plan is the

@@ -11,22 +11,23 @@ Idle credit is revoked before anything here runs (lending.py). The other reclaim
 A job has to choose hook and suspend. It may exclude trim or term (`--on-reclaim`), never kill: otherwise its loan
 could never be taken back.
 
-The rules. Each holds at the moment of action, on words read at that moment:
+The rules. Each is checked on freshly read page words just before the action:
 
 * There is a shortfall, and borrowers' loans can cover it. Otherwise no job is touched.
 * Only borrowers are asked, never the claimant's own job. No job is stopped within its minimum run time.
 * planner.py chooses which jobs to trim, to stop and to kill, each time. A step is for a whole job.
 * Jobs that have stepped aside, because they are idle, are the first that are trimmed, called by their hooks or
-  suspended (idle.py). Who is stopped does not depend on it.
+  suspended (idle.py). Who is stopped depends on how long a job has been idle, not on whether it has stepped aside.
 * A gentler step comes before a lower priority: a job of high priority is asked for its caches before a job of low
   priority is stopped.
 * Jobs that have been told to stop count first, at any priority: to tell others as well would harm both.
 * No job is stopped while a trim may still be enough. No claim waits for trims longer than the trim time.
 * No job is suspended or stopped while a hook may still be enough. No claim waits for hooks so long that there is no
   grace left.
-* No job is stopped for what jobs that can be suspended would give back. Memory that is just leaving counts as covered.
-* No job is stopped for what jobs that are left alone for a while yet (they have just started, or resumed) would give
-  back after that, by their hooks or suspended, if that is in time for the claim.
+* Jobs that can be suspended are suspended first; jobs are stopped only for the rest. Memory that is just leaving counts
+  as covered.
+* If a job that is protected for a while yet (it has just started, or resumed) can give memory by its hook or by being
+  suspended in time for the claim, no job is stopped for that amount.
 * No job is stopped on an old sample: memory outside gpushare may have come back, or exceed all loans.
 * A victim that has given back, or is no longer needed, is not stopped.
 * Memory on its way back counts as covered; it counts as free only when NVML shows it free.

@@ -5,7 +5,7 @@
     [policy.groups.NAME]     the members of a Unix group
     [policy]                 everybody
 
-For each key, the first table in this order counts that covers the user and sets the key. Of several projects (or
+For each key, use the first table in this order that covers the user and sets the key. Of several projects (or
 groups) of one user, the first in the file counts. So a rule for one user is never changed by the user's groups.
 `request` and `limit` are the budget of a job that sets neither. They go together: the first table that sets one of
 them gives both.

@@ -21,7 +21,7 @@ def answered(tx: Transaction, event: SuspenderAnswered) -> None:
         job.suspender, job.unsuspendable = True, event.problem
     suspension = job.suspension
     if suspension is None:
-        _found_suspended(tx, job, event)
+        _found(tx, job, event)
     elif event.number in (0, suspension.number):
         _moved(tx, job, suspension, event)
     for gpu in tx.state.gpus.values():
@@ -52,14 +52,21 @@ def _moved(tx: Transaction, job: Job, suspension: Suspension, event: SuspenderAn
             return
 
 
-def _found_suspended(tx: Transaction, job: Job, event: SuspenderAnswered) -> None:
-    """Its suspension was not in the notes of an earlier daemon, or somebody has suspended it by hand."""
+def _found(tx: Transaction, job: Job, event: SuspenderAnswered) -> None:
+    """A job that is suspended though the notes of an earlier daemon do not say so: that was under way, or somebody has
+    done it by hand. Or one that runs, and whose user was promised by an earlier daemon that it would be suspended."""
     gpu = suspend.gpu_of(tx.state, job)
-    if event.where != "suspended" or gpu is None:
+    if event.where not in ("suspended", "running") or gpu is None:
         return
-    usage = tx.state.usage(job, gpu)
-    tx.state.set_suspension(job, Suspension(gpu, SuspendState.SUSPENDING, tx.now, event.number, usage))
-    suspend_steps.suspended(tx, job, 0.0)
+    held, job.hold = job.hold, False
+    if event.where == "suspended":
+        usage = tx.state.usage(job, gpu)
+        suspension = Suspension(gpu, SuspendState.SUSPENDING, tx.now, event.number, usage, held=held)
+        tx.state.set_suspension(job, suspension)
+        suspend_steps.suspended(tx, job, 0.0)
+    elif held:
+        suspend_wanted(tx, SuspendWanted(job.id))
+        tx.emit(Persist())
 
 
 def gone(tx: Transaction, event: SuspenderGone) -> None:
@@ -95,6 +102,11 @@ def suspend_wanted(tx: Transaction, event: SuspendWanted) -> None:
 
 def resume_wanted(tx: Transaction, event: ResumeWanted) -> None:
     job = tx.state.jobs.get(event.job)
+    if job is not None and job.suspension is None and job.hold:
+        job.hold = False
+        tx.emit(Persist())
+        tx.emit(SuspendNoted(job.id, "it is not suspended then"))
+        return
     if job is None or job.suspension is None:
         _refuse(tx, event.job, Reason(Code.NOT_SUSPENDED, "this job is not suspended", hint="see `gpushare ps`"))
         return

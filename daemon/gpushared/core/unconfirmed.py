@@ -1,7 +1,7 @@
 """Amounts that a job is charged but may not use: contexts that are not measured yet, or are closed by now, memory of
 ending processes, and memory that one process freed and another took while their words were read.
 
-An ask that is above the request or the limit only by such amounts may be within it. It is refused on newer facts only:
+An ask that only these amounts push above the request or the limit may still fit. It is refused on newer facts only:
 the words are read again, the job's other processes are checked for life, and NVML is asked. Until then it waits, at
 most as long as a claim.
 """

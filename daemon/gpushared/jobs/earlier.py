@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpushare import api, job_spec
-from gpushare.history import History
+from gpushare.history import History, Stop
 from gpushare.quantity import MAX, NOTHING
 from gpushared.core.instructions import Record
 from gpushared.core.transaction import STORY_LINES
@@ -29,25 +29,34 @@ class Before(NamedTuple):
 
     jobs: list[dict[str, Any]]
     records: list[dict[str, Any]]
+    stops: Mapping[str, Stop] = {}
 
 
 async def read(historian: Historian) -> Before:
     """Read the history before this daemon writes any. Empty if that takes too long."""
 
     def look(history: History) -> Before:
-        return Before(history.jobs()[-ENDED_KEPT:], history.records(most=STORY_LINES).records)
+        last = history.last_lines()
+        stops = {one.job["id"]: one.stop for one in last if one.stop is not None}
+        records = history.records(most=STORY_LINES).records
+        return Before([one.ended() for one in last[-ENDED_KEPT:]], records, stops)
 
     return await historian.ask(0, look, START_WITHIN) or Before([], [])
 
 
 def take_up(registry: JobRegistry, before: Before) -> list[Record]:
     """Add the ended jobs to the registry, which has those that live already. Returns the earlier records."""
-    jobs, records = before
+    jobs, records, stops = before
     taken = [_record_of(job) for job in jobs if registry.get(job["id"]) is None]
     for record in taken:
         registry.take_up(record)
     for living in registry.live():
         living.of_earlier_daemon = True
+        stop = stops.get(living.id)
+        if stop is not None and stop.last:
+            living.reclaim = stop.killed
+        elif stop is not None:
+            living.relieved = stop.killed  # the claim begins again; the job may be about to end all the same
     offset = time.monotonic() - time.time()
     if taken:
         log.info("the history was read", extra=facts(ended_jobs=len(taken)))

@@ -102,13 +102,14 @@ class Historian:
             text = _line({**line, "facts": {}})
         self._put(record.uid, EVENTS, text)
 
-    def job(self, uid: int, job: Mapping[str, object], now: float) -> None:
-        """As api.Job; its outcome may have mentions."""
+    def job(self, uid: int, job: Mapping[str, object], now: float, stop: Mapping[str, object] | None = None) -> None:
+        """As api.Job; its outcome may have mentions. `stop`: of a job that lives (gpushare/history.py, Stop)."""
         if self._files is None:
             return
-        text = _line({"time": now, "job": written(job)})
+        more = {} if stop is None else {"stop": written(stop)}
+        text = _line({"time": now, "job": written(job), **more})
         if len(text) > LINE_BYTES:
-            text = _line({"time": now, "job": {**job, "outcome": written(job["outcome"]), "command": []}})
+            text = _line({"time": now, "job": {**job, "outcome": written(job["outcome"]), "command": []}, **more})
         self._put(uid, JOBS, text)
 
     def _put(self, uid: int | None, kind: str, line: bytes) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from gpushare import api
+from gpushare.history import Stop
 from gpushare.reasons import Code, Reason
 from gpushared.core import instructions as do
 from gpushared.core.events import Event, JobEnded, JobWithdrawn
@@ -63,6 +64,7 @@ class JobLifecycle:
             return
         if wish.kind == "relieved":
             record.relieve()
+            self._note_in_history(record)
         self.tell(record, wish.kind, wish.reason)
 
     def end(self, record: JobRecord) -> None:
@@ -76,6 +78,11 @@ class JobLifecycle:
         picture = self.picture_of(record)
         if picture is not None and picture["gpus"]:
             record.last_seen = {"gpus": picture["gpus"]}
+
+    def told_to_end(self, record: JobRecord, stop: Stop | None) -> None:
+        """By a reclaim, or no longer. That is in the history from now on: this daemon may end before the job does."""
+        record.reclaim = None if stop is None else stop.killed
+        self._note_in_history(record, stop)
 
     def placed(self, pid: int) -> str | None:
         """The job of the placement that a process runs in."""
@@ -110,7 +117,8 @@ class JobLifecycle:
             # The wrapper was killed and its program goes on. The job keeps its request while no process has a page.
             self.registry.set_wrapper(record, program)
 
-    def _note_in_history(self, record: JobRecord) -> None:
+    def _note_in_history(self, record: JobRecord, stop: Stop | None = None) -> None:
         picture = self.picture_of(record)
         if picture is not None:
-            self._historian.job(record.spec.uid, picture, time.time())
+            told = None if stop is None else stop._asdict()
+            self._historian.job(record.spec.uid, picture, time.time(), told)

@@ -14,7 +14,7 @@ from gpushare.job_spec import JobSpec
 from gpushare.quantity import Budget, Quantity
 from gpushare.reasons import Code, Reason
 from gpushared.config import Config
-from gpushared.core import rules
+from gpushared.core import rules, turns
 from gpushared.core.events import BudgetChanged
 from gpushared.core.node import NodeState
 from gpushared.core.visibility import Viewer
@@ -88,6 +88,9 @@ class Access:
 
     def admit(self, spec: JobSpec, own: Sequence[int]) -> JobSpec | Reason:
         """A new job as it is allowed. `own`: bytes of the daemon's memory for each live job of its user."""
+        no_turns = turns.refusal(spec, on=self._config().turns, longest=self._config().longest_turn)
+        if no_turns is not None:
+            return no_turns
         who = self._identities.known(spec.uid)
         full = self._is_full(spec, own)
         if full:

@@ -1,6 +1,6 @@
 """Processes of the jobs' users that follow the daemon's commands: one for each job, of the job's own user.
 
-What the daemon must not do itself they do: ask the driver to suspend a job (suspenders.py), call its hooks
+They do what the daemon must not do itself: ask the driver to suspend a job (suspenders.py), call its hooks
 (hook_runners.py). Each reads a stream of commands, one JSON object a line, and answers each. What it says is believed
 only as far as its own job goes.
 """

@@ -15,6 +15,7 @@ from pathlib import Path
 from gpushared.clients.clients import Client, Clients
 from gpushared.clients.credit import CreditPages
 from gpushared.clients.pages import Pages
+from gpushared.clients.turn_words import TurnWords
 from gpushared.core import instructions as do
 from gpushared.core.events import Event, JobSubmitted, ReservationAsked
 from gpushared.core.node import NodeState
@@ -37,6 +38,7 @@ from gpushared.runtime.record_effects import RecordEffects
 from gpushared.runtime.recovery import recover
 from gpushared.runtime.stopping import Stopper
 from gpushared.runtime.suspenders import Suspenders
+from gpushared.runtime.turn_keeper import TurnKeeper
 from gpushared.system.epoll import Epoll
 
 
@@ -80,6 +82,7 @@ class Shell:
         self._credit_effects = CreditEffects(self.core_loop, self.credit, self.clients)
         self._suspenders = Suspenders(self.core_loop, self.credit, self.clients, self.epoll)
         self._credit_effects.host_available = self._suspenders.host_available
+        self._turns = TurnKeeper(lambda: self.core, TurnWords(self.credit), self.clients)
         self.stopper = Stopper(self.jobs, self.clients)
         self.records = RecordEffects(self.historian)
         self._hook_runners = HookRunners(self.core_loop, self.epoll, self.commits.now)
@@ -120,6 +123,11 @@ class Shell:
     @property
     def outside(self) -> Outside:
         return self._outside
+
+    @property
+    def turns(self) -> TurnKeeper:
+        """In computing."""
+        return self._turns
 
     def read_words(self, gpus: Iterable[str]) -> None:
         """Tell the core what the words of these GPUs' processes say now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from gpushare.history import Stop
 from gpushared.clients.clients import Clients
 from gpushared.core import instructions as do
 from gpushared.core.events import Event, LeftAlone
@@ -33,7 +34,7 @@ class Stopper:
         record = self._jobs.registry.get(wish.job)
         if record is None:
             return None
-        record.reclaim = killed_facts(wish.reason)
+        self._jobs.told_to_end(record, Stop(killed_facts(wish.reason), last=number is signal.SIGKILL))
         self._jobs.tell(record, kind, wish.reason, with_facts=True)
         clients = [client for client in map(self._clients.get, wish.processes) if client is not None]
         found = (open_unhooked(-id, record.id, self._jobs.placed) for id in wish.processes if id < 0)
@@ -49,7 +50,7 @@ class Stopper:
         if not spared:
             return None
         if not reached:
-            record.reclaim = None  # its end is not a reclaim's then
+            self._jobs.told_to_end(record, None)  # its end is not a reclaim's then
         return LeftAlone(wish.job, {process.pid: ids.get(process) for process in spared})
 
     def stop_job(self, record: JobRecord, by: str, *, now: bool) -> tuple[int, int]:

@@ -12,6 +12,7 @@ ABILITIES = {
     "programs": "its tasks are programs, which are asked to stop and have a grace",
     "exit": "it knows how a program ended: its exit status, or the signal",
     "budget": "a program has its GPUs and its limit, whatever its environment says",
+    "hasten": "a grace that has begun is cut short",
     "resize": "a task that runs gets another amount",
     "parts": "tasks of a job are started and stopped one by one",
     "foreign": "it sees what programs of others take of a GPU",

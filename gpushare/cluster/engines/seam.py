@@ -18,7 +18,7 @@ What an engine promises:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -33,6 +33,8 @@ __all__ = [
     "Evict",
     "Gone",
     "KeepsQueues",
+    "Measure",
+    "Measured",
     "Observed",
     "QueueEngine",
     "QueueTold",
@@ -41,6 +43,7 @@ __all__ = [
     "SeenNode",
     "SeenTask",
     "Start",
+    "StartsMany",
     "Token",
     "Unanswered",
 ]
@@ -205,6 +208,34 @@ class Engine(Protocol):
 
     def annotate(self, uid: str, text: str, token: Token) -> None:
         """Show the user why the job waits."""
+        ...
+
+
+class Measure(NamedTuple):
+    """A metric of an engine, beside those that all have."""
+
+    name: str
+    """After the prefix that all of the service have. Of what only grows it ends in _total."""
+    text: str
+    labels: tuple[str, ...]
+    values: Mapping[tuple[str, ...], float]
+    """By the labels' values."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An engine with metrics of its own."""
+
+    def measures(self) -> Iterable[Measure]: ...
+
+
+@runtime_checkable
+class StartsMany(Protocol):
+    """An engine whose starts overlap. It promises of each what start() does."""
+
+    def start_all(self, commands: Iterable[tuple[Start, Token]]) -> Iterator[tuple[Start, Answer | None]]:
+        """Each command with its answer; None: nobody knows. It takes the next command when it can begin with it. May
+        raise Deposed."""
         ...
 
 

@@ -54,6 +54,8 @@ class Driver(ABC):
     """Of one store, which is open for writing and to which nobody else writes."""
 
     loop: Loop
+    leads: bool | None = True
+    """Whether this service acts; None: nobody knows yet."""
 
     def __init__(self, store: Store, engine: Watched, clock: Callable[[], float]) -> None:
         self.store = store

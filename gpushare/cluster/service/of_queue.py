@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpushare.cluster.engines.loop import Loop
+from gpushare.cluster.engines.loop import Loop, start_each
 from gpushare.cluster.engines.reconcile import Settings
 from gpushare.cluster.engines.seam import (
     Answer,
@@ -74,6 +74,9 @@ class WithQueues:
     def start(self, command: Start, token: Token) -> Answer:
         return self._engine.start(command, token)
 
+    def start_all(self, commands: Iterable[tuple[Start, Token]]) -> Iterator[tuple[Start, Answer | None]]:
+        return start_each(self._engine, commands)
+
     def evict(self, command: Evict, token: Token) -> Answer:
         return self._engine.evict(command, token)
 
@@ -105,8 +108,7 @@ class QueueRounds(Driver):
         self.source: QueueSource | None = None
         if isinstance(engine, KeepsQueues):
             self.source = QueueSource(engine, store, lambda name: options.own_queue(name).queue)
-        self.leads: bool | None = None
-        """Whether this service acts; None: nobody knows yet."""
+        self.leads = None
 
     def round(self) -> None:
         self.wanted, trouble = False, ""

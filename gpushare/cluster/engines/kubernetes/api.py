@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.board import Listed
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.lease import Leadership
 from gpushare.cluster.engines.kubernetes.names import CLAIMS, CLASSES, NODES, PODS, QUEUES, SLICES, Key, Thing
 from gpushare.cluster.engines.kubernetes.settings import Settings
-from gpushare.cluster.engines.kubernetes.writes import LONGEST, Conflict, Gone, Refusal, Writer
-from gpushare.cluster.engines.seam import Unanswered
+from gpushare.cluster.engines.kubernetes.starts import FAILURES, Starter
+from gpushare.cluster.engines.kubernetes.writes import LONGEST, Gone, Refusal, Writer
+from gpushare.cluster.engines.seam import Measure, Unanswered
 from gpushare.kubernetes.server import Access, Server
 
 __all__ = ["Api"]
 
 FIRST = 15.0
 """Seconds that the first lists may take."""
+AT_ONCE = 8
+"""Starts that overlap."""
 PATHS = (PODS, CLAIMS, CLASSES, NODES, SLICES)
 """As the fields of Listed."""
 OF_NODES = ("metadata", "spec", "status")
 
 
 class Api:
-    FAILURES = (Conflict, Gone, Refusal)
+    FAILURES = FAILURES
     GONE = Gone
     REFUSAL = Refusal
     LONGEST = LONGEST
+    MOST_BEGUN = 2 * AT_ONCE
+    """Starts that may wait for a thread, or have one."""
 
     def __init__(self, settings: Settings, changed: Callable[[], None]) -> None:
         """Raises UsageError where there is no way to the API server."""
         self._settings = settings
         access = Access.of_kubeconfig(Path(settings.kubeconfig)) if settings.kubeconfig else Access.of_pod()
-        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 3)
+        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 3 + AT_ONCE)
         self._kept = {path: _keeps(path, settings.scheduler) for path in PATHS}
         self.watched = {path: Watched(self.server, path, changed, keep=self._kept[path]) for path in PATHS}
         self.watched[QUEUES] = Watched(self.server, QUEUES, changed, optional=True)
         self.write = Writer(self.server, self.watched[PODS], self.watched[CLAIMS])
+        self.starter = Starter(self.write)
+        self.threads = ThreadPoolExecutor(AT_ONCE, "start")
 
     def leadership(self, clock: Callable[[], float]) -> Leadership:
         return Leadership(self.server, self._settings.namespace, self._settings.lease, clock)
@@ -61,7 +70,26 @@ class Api:
             raise Unanswered(trouble)
         return None if self.watched[QUEUES].absent else objects
 
+    def measures(self) -> Iterator[Measure]:
+        answered: Mapping[tuple[str, ...], float] = {
+            (method.lower(), code): count for (method, code), count in self.server.answered.items()
+        }
+        text = "Requests to the API server, by the status of the answer; none: there was none."
+        yield Measure("kubernetes_requests_total", text, ("method", "code"), answered)
+        took: Mapping[tuple[str, ...], float] = {
+            (method.lower(),): seconds for method, seconds in self.server.seconds.items()
+        }
+        yield Measure("kubernetes_request_seconds_total", "Time that these took.", ("method",), took)
+        watched = {path.rpartition("/")[2]: one for path, one in self.watched.items()}
+        for name, text, value in (
+            ("kubernetes_watches_total", "Watches that began.", lambda one: one.watches),
+            ("kubernetes_lists_total", "How often a collection was listed whole.", lambda one: one.lists),
+            ("kubernetes_stale", "1 while what is known of a collection may be old.", lambda one: bool(one.trouble)),
+        ):
+            yield Measure(name, text, ("resource",), {(kind,): float(value(one)) for kind, one in watched.items()})
+
     def close(self) -> None:
+        self.threads.shutdown()
         for one in self.watched.values():
             one.close()
         self.server.close()
@@ -76,4 +104,5 @@ def _keeps(path: str, scheduler: str) -> Callable[[dict[str, Any]], Thing]:
 
 def _small(pod: dict[str, Any]) -> Thing:
     meta = {name: pod["metadata"].get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
-    return {"metadata": meta, "spec": {"schedulerName": pod["spec"].get("schedulerName")}, "status": {}}
+    spec = {**{name: pod["spec"].get(name) for name in ("schedulerName", "nodeName")}, "needs": needs.of_pod(pod)}
+    return {"metadata": meta, "spec": spec, "status": {"phase": (pod.get("status") or {}).get("phase")}}

@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 
 from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes import request, seen
-from gpushare.cluster.engines.kubernetes.allocation import for_pod, parts
+from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing, key_of, of_pod
+from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
 from gpushare.cluster.engines.kubernetes.seats import Line, Seat, Seats, Sitter, group_size, lineage
-from gpushare.cluster.engines.kubernetes.seen import Kept, Phase, is_over, phase_of, seconds
+from gpushare.cluster.engines.kubernetes.seen import Kept, Phase, is_over, is_replaced, phase_of, seconds
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
 from gpushare.cluster.model import Job, Tasks
 from gpushare.errors import UsageError
 
-__all__ = ["Board", "Listed", "Member"]
+__all__ = ["Board", "Due", "Listed", "Member"]
 
 HOLD = "gpushare.dev/hold"
 """Annotation: "true" while its user does not want it to start. Scheduling gates say the same."""
@@ -64,7 +65,7 @@ class Member:
         phase = (self.pod.get("status") or {}).get("phase")
         if phase == "Failed" and self.line is not None and self.line[0] == "group":
             return True
-        if self.ended or phase == "Succeeded":
+        if (self.ended or phase == "Succeeded") and not is_replaced(self.pod):
             return False
         return self.lost or bool(self.pod["metadata"].get("deletionTimestamp"))
 
@@ -116,6 +117,16 @@ class Member:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A pod that is to start, or whose start is to be finished."""
+
+    member: Member
+    mark: Mark
+    devices: Sequence[Device] | None
+    """Of the mark; None: they are gone."""
+
+
 @dataclass(slots=True)
 class KnownJob:
     seat: Seat
@@ -138,6 +149,8 @@ class Board:
         self._read: dict[str, tuple[tuple[object, ...], Member]] = {}
         self._made: dict[str, Job] = {}
         """The last job of each id, for those whose pods are gone."""
+        self._taken: dict[str, Needs] = {}
+        """CPUs and memory of each node that pods of others have."""
         self.seats = Seats()
         self.members: dict[str, Member] = {}
         """By uid: those that have a seat, wait for one, or are wrong."""
@@ -170,11 +183,18 @@ class Board:
         self._count(listed)
         self._made = {id: made for id, made in self._made.items() if id in self.jobs}
 
+    def _count_other(self, pod: Thing, taken: dict[str, Needs]) -> None:
+        node = pod["spec"].get("nodeName")
+        if node and not is_over(pod):
+            taken[node] = taken.get(node, NONE).plus(Needs(*pod["spec"].get("needs") or NONE))
+
     def _look_at_pods(self, listed: Listed) -> None:
+        taken: dict[str, Needs] = {}
         found: dict[str, Member] = {}
         kinds = {name: one for (_, name), one in listed.classes.items()}
         for pod in listed.pods.values():
             if pod["spec"].get("schedulerName") != self._scheduler:
+                self._count_other(pod, taken)
                 continue
             marked = bool(of_pod(pod, "annotations", MARK))
             if not marked and (pod["spec"].get("nodeName") or is_over(pod)):
@@ -182,7 +202,7 @@ class Board:
             member = self._member(pod, listed.claims, kinds)
             found[member.uid] = member
             self.newest = max(self.newest, member.mark.token[0])
-        self.members = found
+        self.members, self._taken = found, taken
         self._read = {uid: one for uid, one in self._read.items() if uid in found}
 
     def _member(self, pod: Thing, claims: Mapping[Key, Thing], classes: Mapping[str, Thing]) -> Member:
@@ -209,7 +229,7 @@ class Board:
         devices = seen.gpus_of(listed.slices.values())
         self.nodes = {}
         for (_, name), node in listed.nodes.items():
-            kept = seen.node_of(node, devices[name], wanted) if name in devices else None
+            kept = seen.node_of(node, devices[name], wanted, self._taken.get(name, NONE)) if name in devices else None
             if kept is not None:
                 self.nodes[name] = kept
 
@@ -281,6 +301,11 @@ class Board:
         )
         self._made[id] = made
         return made
+
+    def due(self, member: Member, mark: Mark) -> Due:
+        kept = self.nodes.get(mark.node)
+        there = kept is not None and all(gpu in kept.devices for gpu in mark.gpus)
+        return Due(member, mark, [kept.devices[gpu] for gpu in mark.gpus] if kept is not None and there else None)
 
     def task_of(self, member: Member) -> SeenTask | None:
         """What exists of it. What was bound to a node that is lost does not run."""

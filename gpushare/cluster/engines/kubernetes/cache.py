@@ -63,6 +63,10 @@ class Watched:
         self._version = ""
         """Up to which everything was seen; "": list it."""
         self._trouble = "it was not listed yet"
+        self.lists = 0
+        """How often it was listed whole."""
+        self.watches = 0
+        """How often a watch of it began."""
         self._over = threading.Event()
         self._stream: Stream | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {path.rpartition('/')[2]}", daemon=True)
@@ -78,6 +82,12 @@ class Watched:
     def seen(self) -> int:
         """The version up to which everything was seen."""
         return int(self._version or 0)
+
+    @property
+    def trouble(self) -> str:
+        """Why what it shows may not be as it is; "": it is."""
+        with self._lock:
+            return self._trouble
 
     def objects(self, within: float) -> tuple[dict[Key, Thing], str]:
         """All, and what is wrong with that ("": nothing). Waits so many seconds for the first list."""
@@ -150,6 +160,7 @@ class Watched:
             more = f"&continue={token}"
         listed = int(answer["metadata"]["resourceVersion"])
         with self._lock:
+            self.lists += 1
             fresh = {key: one for key, one in self._objects.items() if version(one) > listed}
             self._objects = found | fresh
             self._version = str(listed)
@@ -167,6 +178,7 @@ class Watched:
             raise
         with self._lock:
             self._stream, self._trouble = stream, ""
+            self.watches += 1
             if self._over.is_set():
                 stream.end()
         try:

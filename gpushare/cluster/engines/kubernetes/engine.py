@@ -14,12 +14,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import gpushare_installation
-from gpushare.cluster.engines.kubernetes.board import Board, Listed, Member
+from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed, Member
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.kubernetes.queue_keeper import QueueKeeper
@@ -32,6 +34,7 @@ from gpushare.cluster.engines.seam import (
     Deposed,
     Evict,
     Gone,
+    Measure,
     Observed,
     Refused,
     Start,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["CANNOT", "Kubernetes", "make"]
 
 CANNOT = {
+    "hasten": "a kubelet that stops a pod does not hear of a shorter grace",
     "resize": "Kubernetes cannot change what a claim has",
 }
 
@@ -103,6 +107,9 @@ class Kubernetes(QueueKeeper):
         self._leadership.release()
         self._api.close()
 
+    def measures(self) -> Iterator[Measure]:
+        return self._api.measures()
+
     # ---- the leader ------------------------------------------------------------------------------------
 
     def lead(self, holder: str, seconds: float) -> int | None:
@@ -158,9 +165,9 @@ class Kubernetes(QueueKeeper):
             log.warning("pod %s: %s", member.title, error or type(error).__name__)
 
     def _go_on(self, member: Member) -> None:
-        refused = self._finish(member)
-        if refused is not None:
-            self._fail(member, refused)
+        mark = member.mark
+        if self._api.starter.finish(self._board.due(member, mark), self._classes) is not None:
+            self._board.used.subtract({(mark.node, gpu): mark.amount for gpu in mark.gpus})
 
     def _incomplete(self, member: Member) -> str:
         there, size = self._board.seats.short[member.uid]
@@ -169,9 +176,44 @@ class Kubernetes(QueueKeeper):
     # ---- start -----------------------------------------------------------------------------------------
 
     def start(self, command: Start, token: Token) -> Answer:
-        self._check_term(token)
         if command.uid not in self._board.jobs:
             self._look()  # it may be new
+        found = self._prepare(command, token)
+        if not isinstance(found, list):
+            return found
+        answer = self._api.starter.start(found, self._classes)
+        self._give_back(found, answer)
+        return answer
+
+    def start_all(self, commands: Iterable[tuple[Start, Token]]) -> Iterator[tuple[Start, Answer | None]]:
+        """What is known and what is taken changes in this thread alone; the others only write."""
+        begun: deque[tuple[Start, list[Due], Future[Answer]]] = deque()
+        try:
+            for command, token in commands:
+                found = self._prepare(command, token)
+                if not isinstance(found, list):
+                    yield command, found
+                    continue
+                if len(begun) == self._api.MOST_BEGUN:
+                    yield self._end(*begun.popleft())
+                begun.append((command, found, self._api.threads.submit(self._api.starter.start, found, self._classes)))
+            while begun:
+                yield self._end(*begun.popleft())
+        finally:
+            wait([future for _, _, future in begun])
+
+    def _end(self, command: Start, due: Sequence[Due], future: Future[Answer]) -> tuple[Start, Answer | None]:
+        try:
+            answer = future.result()
+        except Unanswered as error:
+            log.warning("no answer to the start of %s: %s", command.uid, error)
+            return command, None
+        self._give_back(due, answer)
+        return command, answer
+
+    def _prepare(self, command: Start, token: Token) -> Answer | list[Due]:
+        """The pods that are due, whose room is taken; else the answer."""
+        self._check_term(token)
         if command.uid not in self._board.jobs:
             return Gone()
         due: list[tuple[Member, Place]] = []
@@ -182,7 +224,17 @@ class Kubernetes(QueueKeeper):
         refusal = self._unfit(due)
         if refusal is not None:
             return refusal
-        return self._start(command, token, due) if due else Accepted()
+        for _, place in due:
+            self._board.used.update({(place.node, gpu): place.amount for gpu in place.gpus})
+        return [
+            self._board.due(member, self._mark(member, place, command, token)) for member, place in due
+        ] or Accepted()
+
+    def _give_back(self, due: Sequence[Due], answer: Answer) -> None:
+        """The room of those that did not start after all."""
+        for one in due if not isinstance(answer, Accepted) else ():
+            if not one.member.bound:
+                self._board.used.subtract({(one.mark.node, gpu): one.mark.amount for gpu in one.mark.gpus})
 
     def _startable(self, command: Start, place: Place, token: Token, due: list[tuple[Member, Place]]) -> Answer | None:
         """None: its pod is in `due`, or nothing is to be done about it."""
@@ -221,84 +273,32 @@ class Kubernetes(QueueKeeper):
 
     def _unfit(self, due: Sequence[tuple[Member, Place]]) -> Refused | None:
         board = self._board
-        more = board.used + board.foreign
+        more: Counter[tuple[str, int]] = Counter()
         for _, place in due:
             kept = board.nodes.get(place.node)
             if kept is None or kept.state == "lost" or any(gpu not in kept.devices for gpu in place.gpus):
                 return Refused(f"there is no GPU {place.gpus} on {place.node}", place.node)
             for gpu in place.gpus:
-                more[place.node, gpu] += place.amount
-                if more[place.node, gpu] > kept.node.memory:
+                which = place.node, gpu
+                more[which] += place.amount
+                if board.used[which] + board.foreign[which] + more[which] > kept.node.memory:
                     return Refused("it does not fit beside what runs there", place.node)
         return None
 
-    def _start(self, command: Start, token: Token, due: Sequence[tuple[Member, Place]]) -> Answer:
-        """All marks, then all claims, then all bindings: what a pod of a group lacks is known before one is bound."""
-        members: list[Member] = []
-        for member, place in due:
-            seat = self._board.seats.taken[member.uid]
-            mark = Mark(
-                job=command.uid,
-                task=place.task,
-                attempt=command.attempt,
-                node=place.node,
-                gpus=place.gpus,
-                amount=place.amount,
-                token=token,
-                rung=command.rung,
-                evictions=seat.evictions,
-                since=seat.since,
-            )
-            try:
-                self._api.write.mark(member, mark)
-            except self._api.GONE:
-                return self._undo(members, Gone())
-            except self._api.REFUSAL as error:
-                return self._undo(members, Refused(str(error)))
-            members.append(member)
-            self._board.used.update({(place.node, gpu): place.amount for gpu in place.gpus})
-        for step in (self._allocate, self._bind):
-            for member in members:
-                refused = step(member)
-                if refused is not None:
-                    return self._undo(members, refused)
-        return Accepted()
-
-    def _undo(self, members: Sequence[Member], answer: Answer) -> Answer:
-        """What is bound stays, and is evicted by the loop."""
-        why = answer if isinstance(answer, Refused) else Refused("a pod of it is gone")
-        for member in members:
-            if not member.bound:
-                with contextlib.suppress(*self._api.FAILURES):
-                    self._fail(member, why)
-        return answer
-
-    def _fail(self, member: Member, why: Refused) -> None:
-        self._api.write.mark(member, replace(member.mark, failed=why.why, blame=why.node is not None))
-        self._api.write.free(member)
-        self._board.used.subtract({(member.mark.node, gpu): member.mark.amount for gpu in member.mark.gpus})
-
-    def _finish(self, member: Member) -> Refused | None:
-        return self._allocate(member) or self._bind(member)
-
-    def _allocate(self, member: Member) -> Refused | None:
-        kept = self._board.nodes.get(member.mark.node)
-        if kept is None or any(gpu not in kept.devices for gpu in member.mark.gpus):
-            return Refused(f"there is no GPU {member.mark.gpus} on {member.mark.node}", member.mark.node)
-        if member.asked is None:
-            return Refused("one of its claims is gone")
-        try:
-            self._api.write.allocate(member, self._classes, [kept.devices[gpu] for gpu in member.mark.gpus])
-        except self._api.FAILURES as error:
-            return Refused(str(error) or "one of its claims is gone")
-        return None
-
-    def _bind(self, member: Member) -> Refused | None:
-        try:
-            self._api.write.bind(member)
-        except self._api.FAILURES as error:
-            return Refused(str(error) or "it is gone")
-        return None
+    def _mark(self, member: Member, place: Place, command: Start, token: Token) -> Mark:
+        seat = self._board.seats.taken[member.uid]
+        return Mark(
+            job=command.uid,
+            task=place.task,
+            attempt=command.attempt,
+            node=place.node,
+            gpus=place.gpus,
+            amount=place.amount,
+            token=token,
+            rung=command.rung,
+            evictions=seat.evictions,
+            since=seat.since,
+        )
 
     # ---- stop ------------------------------------------------------------------------------------------
 

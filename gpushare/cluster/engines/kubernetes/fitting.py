@@ -1,4 +1,4 @@
-"""Which nodes a pod may run on, by its node affinity and by taints. Pure.
+"""Which nodes a pod may run on, by its node affinity, by taints, and by CPUs and memory. Pure.
 
 The allocator knows labels of nodes, and that a job needs some. So what a pod says is one more label, made of its words,
 and the nodes that it fits have that label. It follows when a node changes.
@@ -10,9 +10,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.kubernetes.needs import PLENTY, Needs
 
 __all__ = ["LOST", "Wants", "fits", "of"]
 
@@ -39,13 +42,23 @@ class Wants:
     @property
     def terms(self) -> Sequence[Mapping[str, Any]] | None:
         """None: it has no affinity."""
-        said: Sequence[Mapping[str, Any]] | None = json.loads(self.text)[0]
+        said: Sequence[Mapping[str, Any]] | None = _read(self.text)[0]
         return said
 
     @property
+    def needs(self) -> Needs:
+        return Needs(*_read(self.text)[2])
+
+    @property
     def tolerations(self) -> Sequence[Mapping[str, Any]]:
-        said: Sequence[Mapping[str, Any]] = json.loads(self.text)[1]
+        said: Sequence[Mapping[str, Any]] = _read(self.text)[1]
         return said
+
+
+@lru_cache(1024)
+def _read(text: str) -> Any:
+    """Asked of each node."""
+    return json.loads(text)
 
 
 def of(pod: Thing) -> Wants:
@@ -53,10 +66,13 @@ def of(pod: Thing) -> Wants:
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
     terms = None if not required else required.get("nodeSelectorTerms") or []
     tolerations = [one for one in spec.get("tolerations") or () if not str(one.get("key", "")).startswith(OF_STATE)]
-    return Wants(json.dumps([terms, tolerations], sort_keys=True))
+    return Wants(json.dumps([terms, tolerations, needs.of_pod(pod)], sort_keys=True))
 
 
-def fits(node: Thing, wants: Wants) -> bool:
+def fits(node: Thing, wants: Wants, left: Needs = PLENTY) -> bool:
+    """`left`: what others leave of its CPUs and memory; these count only where it is said."""
+    if any(wanted > there for wanted, there in zip(wants.needs, left, strict=True) if wanted):
+        return False
     taints = (node.get("spec") or {}).get("taints") or ()
     for taint in taints:
         if taint.get("effect") not in KEEPS_OUT or str(taint.get("key", "")).startswith(OF_STATE):

@@ -13,8 +13,9 @@ from gpushare.cluster.engines.seam import QueueTold
 from gpushare.cluster.model import Queue
 from gpushare.cluster.quantity import format_gpus
 from gpushare.errors import UsageError
+from gpushare.kubernetes.webhook import limits
 
-__all__ = ["ACCEPTED", "COUNTS", "read", "status"]
+__all__ = ["ACCEPTED", "COUNTS", "KNOWN", "read", "status"]
 
 FIELDS = {
     "parent": "parent",
@@ -23,8 +24,12 @@ FIELDS = {
     "weight": "weight",
     "priority": "priority",
     "minRunTime": "min_runtime",
+    "defaultLimit": "default_limit",
+    "maxLimit": "max_limit",
 }
 """Of `spec`, and how reading.py calls them."""
+KNOWN = tuple(dict.fromkeys((*FIELDS, *limits.FIELDS)))
+"""All fields of `spec`. `interactiveLimit` is for the webhook alone."""
 ACCEPTED = "Accepted"
 COUNTS = "what it says counts"
 
@@ -34,10 +39,11 @@ def read(thing: Thing) -> Queue | str:
     name = thing["metadata"]["name"]
     try:
         spec = dict(thing.get("spec") or {})
-        unknown = sorted(set(spec) - set(FIELDS))
+        unknown = sorted(set(spec) - set(KNOWN))
         if unknown:
-            return f"spec has no field {unknown[0]!r}: there are {', '.join(FIELDS)}"
-        said = {FIELDS[key]: value for key, value in spec.items()}
+            return f"spec has no field {unknown[0]!r}: there are {', '.join(KNOWN)}"
+        limits.read(spec, name)
+        said = {FIELDS[key]: value for key, value in spec.items() if key in FIELDS}
         ((queue, _),) = reading.said_of_queues(parse_line(json.dumps({"name": name, **said}), f"queue {name}", 0))
     except UsageError as error:
         return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.allocation import Device, Part
 from gpushare.cluster.engines.kubernetes.fitting import LOST, Wants, fits
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.seam import SeenNode
 from gpushare.cluster.model import Node
 from gpushare.cluster.nouns import MOST_GPUS_OF_NODE
@@ -19,7 +21,7 @@ from gpushare.errors import UsageError
 from gpushare.kubernetes.amounts import parse
 from gpushare.kubernetes.names import DRIVER, MEMORY
 
-__all__ = ["Kept", "Phase", "gpus_of", "is_over", "node_of", "phase_of", "seconds", "used"]
+__all__ = ["Kept", "Phase", "gpus_of", "is_over", "is_replaced", "node_of", "phase_of", "seconds", "used"]
 
 Phase = Literal["starting", "running", "stopping", "done", "failed"]
 OVER = ("Succeeded", "Failed")
@@ -70,8 +72,9 @@ def gpus_of(slices: Iterable[Thing]) -> dict[str, list[Thing]]:
     return found
 
 
-def node_of(node: Thing, devices: Sequence[Thing], wanted: Collection[Wants]) -> Kept | None:
-    """`wanted`: what pods say about nodes. None: it has no GPU of this driver."""
+def node_of(node: Thing, devices: Sequence[Thing], wanted: Collection[Wants], taken: Needs = NONE) -> Kept | None:
+    """`wanted`: what pods say about nodes. `taken`: what pods of others have of its CPUs and memory. None: it has no
+    GPU of this driver."""
     there = _by_index(devices)
     if not there:
         return None
@@ -80,7 +83,8 @@ def node_of(node: Thing, devices: Sequence[Thing], wanted: Collection[Wants]) ->
     count = max(there) + 1
     sick = {index for index, one in there.items() if one.get("taints")}
     labels = dict(meta.get("labels") or {})
-    fitting = tuple(one.label for one in wanted if fits(node, one))
+    left = needs.left(node, taken)
+    fitting = tuple(one.label for one in wanted if fits(node, one, left))
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
     lost = any(taint.get("key") == LOST for taint in spec.get("taints") or ())
     made = Node(
@@ -130,13 +134,18 @@ def is_over(pod: Thing) -> bool:
     return (pod.get("status") or {}).get("phase") in OVER
 
 
+def is_replaced(pod: Thing) -> bool:
+    """A pod that restarts always is being deleted: its controller makes another one, however its programs ended."""
+    return pod["spec"].get("restartPolicy") == "Always" and bool(pod["metadata"].get("deletionTimestamp"))
+
+
 def phase_of(pod: Thing, mark: Mark, *, holds: bool) -> Phase | None:
     """Of the task that the mark is about. None: nothing of it exists, or will. `holds`: its claims have devices."""
     if not mark.node:
         return None
     if pod["spec"].get("nodeName"):
         if is_over(pod):
-            return "stopping" if holds else "done"
+            return "stopping" if holds else None if is_replaced(pod) else "done"
         if pod["metadata"].get("deletionTimestamp"):
             return "stopping"
         return "running" if (pod.get("status") or {}).get("phase") == "Running" else "starting"

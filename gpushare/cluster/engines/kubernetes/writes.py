@@ -20,6 +20,7 @@ from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import CLAIM, EVENTS, MARK, POD, Thing, key_of, of_pod
 from gpushare.cluster.engines.seam import Deposed, Unanswered
 from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.kubernetes import stored
 from gpushare.kubernetes.server import JSON, MERGE, STRATEGIC, Answer, Server
 
 __all__ = ["LONGEST", "Conflict", "Gone", "Refusal", "Writer"]
@@ -30,6 +31,7 @@ AGAIN = 10.0
 """Seconds until an eviction that was refused is asked for again, where the API server does not say when."""
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """With it a claim that is allocated is not deleted while its pod is there."""
+IMMUTABLE = "field is immutable"
 LONGEST = 1024
 """Characters of a message."""
 SOURCE = "gpushare"
@@ -162,9 +164,25 @@ class Writer:
         there = list(claim["metadata"].get("finalizers") or ())
         if FINALIZER not in there:
             said = {"resourceVersion": claim["metadata"]["resourceVersion"], "finalizers": [*there, FINALIZER]}
-            found = self._ask("PATCH", CLAIM.format(*key_of(claim)), {"metadata": said}, MERGE)
+            path = CLAIM.format(*key_of(claim))
+            try:
+                found = self._ask("PATCH", path, {"metadata": said}, MERGE)
+            except Refusal as error:
+                if IMMUTABLE not in str(error):
+                    raise
+                found = self._protect_stored(path)
             self._keep(member, place, found)
         return member.claims[place]
+
+    def _protect_stored(self, path: str) -> dict[str, Any]:
+        """Of a claim that no patch may touch, because its writer has put white space into the driver's block."""
+        try:
+            data = stored.with_finalizer(self.server.stored(path), FINALIZER)
+        except ValueError as error:
+            raise Refusal(f"claim {path.rpartition('/')[2]}: {error}") from None
+        except GpushareError as error:
+            raise Unanswered(str(error)) from None
+        return self._ask("PUT", path, data, stored.PROTOBUF)
 
     def free(self, member: Member) -> None:
         """Claims that were allocated for a pod that was not bound are as before."""

@@ -377,9 +377,9 @@ class Keeper:
         known = read_json("running.json") or {}
         session = known.get("pid", first)
         found = below({me, first} - {0}, everything)
-        found |= {
-            one.pid for one in everything.values() if one.session == session and one.start >= known.get("start", 0)
-        }
+        if session:  # 0 is that of all whose session began outside of our container, and no program's
+            began = known.get("start", 0)
+            found |= {one.pid for one in everything.values() if one.session == session and one.start >= began}
         if self.adopted:
             found |= {pid for pid in everything if has_mark(pid, mark)}
         return [everything[pid] for pid in sorted(found - {me, first}) if pid in everything]

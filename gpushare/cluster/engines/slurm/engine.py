@@ -261,7 +261,7 @@ class Slurm:
             held=mark.held or waits(listed, self._clock()),
             tasks=tuple(tasks_of(listed, mark)) if not is_over(listed) else (),
             ended=is_over(listed) or by_hand,
-            note=mark.why,
+            note=mark.why or mark.stopped,
             user=listed.user,
             account=listed.account,
             started=listed.started if listed.state in RUNS else None,
@@ -349,6 +349,7 @@ class Slurm:
             rung=command.rung,
             restarts=known.listed.restarts,
             stop=False,
+            stopped="",
             failed="",
             blame="",
             token=token,
@@ -357,7 +358,7 @@ class Slurm:
         return self._release(known, started)
 
     def _release(self, known: Known, mark: Mark) -> Answer:
-        """In two steps: between them the job is held and has a place, so a later start() goes on from there."""
+        """In steps: between them the job is held, and in the end has a place, so a later start() goes on from there."""
         id = known.listed.id
         hosts = list(dict.fromkeys(spot.node for spot in mark.place))
         counters = gres_of(mark.place)
@@ -370,6 +371,8 @@ class Slurm:
         if known.listed.restarts:
             changes.append(("StartTime", AGAIN))
         try:
+            if gres_of(known.mark.place) not in ("", counters):
+                self._commands.update(id, [("TresPerNode", "")])  # else Slurm keeps the counters of both for it
             self._commands.update(id, changes)
             known.mark = mark
             self._commands.run("scontrol", "release", id)
@@ -473,7 +476,7 @@ def gres_of(place: tuple[Spot, ...]) -> str:
     hosts: dict[str, dict[int, int]] = {}
     for spot in place:
         hosts.setdefault(spot.node, {}).update({gpu: max(1, spot.request // MIB) for gpu in spot.gpus})
-    first, *others = hosts.values()
+    first, *others = hosts.values() or ({},)
     if any(other != first for other in others):
         return ""
     return ",".join(f"{COUNTER}:g{gpu}:{count}" for gpu, count in sorted(first.items()))

@@ -45,6 +45,8 @@ class Mark:
     """How often Slurm had started the job when this was decided. A larger number: this start is over."""
     stop: bool = False
     """It was told to stop."""
+    stopped: str = ""
+    """Why its node has stopped it."""
     failed: str = ""
     """Why it did not start there."""
     blame: str = ""
@@ -58,7 +60,7 @@ class Mark:
     """What the user's own comment was."""
 
     def text(self) -> str:
-        said = {"why": "", **{name: getattr(self, name) for name in KEPT}}  # people read the first words
+        said = {"why": "", "stopped": "", **{name: getattr(self, name) for name in KEPT}}  # people read the first words
         said["why"] = self.why[:LONGEST_WHY]
         kept = {name: value for name, value in said.items() if value != _DEFAULTS[name]}
         return FIRST + (HELD if self.held else "") + json.dumps(kept)

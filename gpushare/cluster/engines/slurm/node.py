@@ -3,7 +3,8 @@
 The Prolog finds in SLURM_JOB_COMMENT which GPUs the job has here and how much of them, places it at the node daemon
 (docs/placements.md), and writes two files for the SPANK plug-in: the variables of the job's tasks, and the request with
 which each step tells the daemon that its processes belong to the job. It fails where the daemon does not answer or
-refuses. Then Slurm holds the job and drains the node. The Epilog ends what the Prolog has begun.
+refuses. Then Slurm holds the job and drains the node. The Epilog ends what the Prolog has begun. A job that the daemon
+has stopped for an owner waits again (stopped.py).
 
 Both run as root, for jobs of all users. The GPUs of the node daemon in their order are GPU 0, 1, ... of the allocator.
 """
@@ -20,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import locate
-from gpushare.api import Placement
-from gpushare.client import MAY_PASS
+from gpushare.api import Killed, Placement
+from gpushare.client import MAY_PASS, Client
+from gpushare.cluster.engines.seam import Unanswered
 from gpushare.cluster.engines.slurm import mark as marks
+from gpushare.cluster.engines.slurm import stopped
+from gpushare.cluster.engines.slurm.commands import Commands, Refusal
 from gpushare.cluster.engines.slurm.mark import Mark, Spot
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, UsageError
@@ -31,6 +35,9 @@ from gpushare.paths import library, software_driver_dir
 __all__ = ["DIRECTORY", "epilog", "main", "prolog"]
 
 DIRECTORY = Path("/run/gpushare-slurm")
+COMMAND_WITHIN = 10.0
+WAIT_FOR_END = 5.0
+"""Seconds until the daemon has seen that all programs of a job have ended."""
 WAIT_FOR_ROOM = 20.0
 """Seconds that a job waits for memory that another one is just giving back."""
 AGAIN = 0.2
@@ -102,14 +109,53 @@ def epilog(environ: Mapping[str, str], directory: Path) -> None:
     Epilog: an Epilog that fails would close the node."""
     files = Files(environ, directory)
     files.variables.unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        files.place.replace(files.place.with_suffix(OVER))
-    for path in directory.glob(f"*.{files.node}{OVER}"):
-        with contextlib.suppress(DaemonUnreachable):
-            _, id, body = path.read_text().splitlines()
-            with contextlib.suppress(NoSuchJob):
-                locate.find(load_settings({}, environ)).client().displace(id, json.loads(body + "}")["attempt"])
-            path.unlink()
+    waiting = [path for path in directory.glob(f"*.{files.node}{OVER}*") if not _is_at_work(path)]
+    for path in [files.place, *waiting]:
+        over = path.with_suffix("" if path.suffix[1:].isdecimal() else OVER)
+        taken = over.with_name(f"{over.name}.{os.getpid()}")
+        with contextlib.suppress(FileNotFoundError):  # an Epilog beside this one has it
+            path.replace(taken)
+            if not _end(environ, taken):
+                taken.replace(over)
+
+
+def _is_at_work(path: Path) -> bool:
+    """Another Epilog has taken this file, and lives."""
+    return path.suffix != OVER and Path("/proc", path.suffix[1:]).exists()
+
+
+def _end(environ: Mapping[str, str], path: Path) -> bool:
+    """False: the daemon is away."""
+    _, id, body = path.read_text().splitlines()
+    attempt = json.loads(body + "}")["attempt"]
+    try:
+        killed = displace(locate.find(load_settings({}, environ)).client(), id, attempt)
+    except DaemonUnreachable:
+        return False
+    path.unlink()
+    if killed is not None:
+        requeue(environ, path.name.partition(".")[0], attempt, killed)
+    return True
+
+
+def displace(client: Client, id: str, attempt: int) -> Killed | None:
+    """The placement is over. Why the daemon has stopped it; None: it has not."""
+    with contextlib.suppress(NoSuchJob):
+        job, deadline = client.displace(id, attempt)["job"], time.monotonic() + WAIT_FOR_END
+        while job["outcome"] is None and time.monotonic() < deadline:
+            time.sleep(AGAIN)
+            job = client.job(job["id"])
+        return None if job["outcome"] is None else job["outcome"]["killed"]
+    return None
+
+
+def requeue(environ: Mapping[str, str], number: str, attempt: int, killed: Killed) -> None:
+    """What Slurm does not do is no reason to close the node."""
+    commands = Commands(environ.get("SLURM_CONF"), COMMAND_WITHIN)
+    try:
+        stopped.requeue(commands, number, attempt, killed, environ.get("SLURMD_NODENAME", ""))
+    except (Unanswered, Refusal) as error:
+        print(f"gpushare: job {number} was stopped for an owner, and is not requeued: {error}", file=sys.stderr)
 
 
 def gpus_of(node: locate.Node, spots: Sequence[Spot]) -> list[str]:

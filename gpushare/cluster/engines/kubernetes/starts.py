@@ -1,0 +1,84 @@
+"""What a start writes, in which order, and what is undone where a part of it is refused. Starts of different jobs may
+overlap, each in a thread of its own: none touches what another does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpushare.cluster.engines.kubernetes import writes
+from gpushare.cluster.engines.kubernetes.board import Due
+from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.seam import Accepted, Answer, Gone, Refused
+
+__all__ = ["FAILURES", "Starter"]
+
+FAILURES = (writes.Conflict, writes.Gone, writes.Refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Each method may raise Unanswered and Deposed."""
+
+    write: writes.Writer
+
+    def start(self, due: Sequence[Due], classes: Mapping[str, Thing]) -> Answer:
+        """All marks, then all claims, then all bindings: what a pod of a group lacks is known before one is bound.
+        Unless it is Accepted, those that are not bound hold nothing."""
+        marked: list[Due] = []
+        for one in due:
+            try:
+                self.write.mark(one.member, one.mark)
+            except writes.Gone:
+                return self._undo(marked, Gone())
+            except writes.Refusal as error:
+                return self._undo(marked, Refused(str(error)))
+            marked.append(one)
+        for one in due:
+            refused = self._allocate(one, classes)
+            if refused is not None:
+                return self._undo(marked, refused)
+        for one in due:
+            refused = self._bind(one)
+            if refused is not None:
+                return self._undo(marked, refused)
+        return Accepted()
+
+    def finish(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
+        """What is left of a start of which the mark is there. Where that is refused, it holds nothing."""
+        refused = self._allocate(one, classes) or self._bind(one)
+        if refused is not None:
+            self._fail(one, refused)
+        return refused
+
+    def _undo(self, marked: Sequence[Due], answer: Answer) -> Answer:
+        """What is bound stays, and is evicted by the loop."""
+        why = answer if isinstance(answer, Refused) else Refused("a pod of it is gone")
+        for one in marked:
+            if not one.member.bound:
+                with contextlib.suppress(*FAILURES):
+                    self._fail(one, why)
+        return answer
+
+    def _fail(self, one: Due, why: Refused) -> None:
+        self.write.mark(one.member, replace(one.member.mark, failed=why.why, blame=why.node is not None))
+        self.write.free(one.member)
+
+    def _allocate(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
+        if one.devices is None:
+            return Refused(f"there is no GPU {one.mark.gpus} on {one.mark.node}", one.mark.node)
+        if one.member.asked is None:
+            return Refused("one of its claims is gone")
+        try:
+            self.write.allocate(one.member, classes, one.devices)
+        except FAILURES as error:
+            return Refused(str(error) or "one of its claims is gone")
+        return None
+
+    def _bind(self, one: Due) -> Refused | None:
+        try:
+            self.write.bind(one.member)
+        except FAILURES as error:
+            return Refused(str(error) or "it is gone")
+        return None

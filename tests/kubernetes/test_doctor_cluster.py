@@ -1,0 +1,280 @@
+"""`gpushare doctor --cluster`: what it finds (doctor.txt), of what is there, of what is wrong, and of odd objects."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import random
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from claims import gpu
+from click.testing import CliRunner
+from kube_cluster import CLASSES, NODES, SLICES, KubeCluster
+from real_api_server import free_ports
+from scheduler_stage import GIB
+from test_kubectl_plugin import odd, written
+
+from gpushare.cli import cli
+from gpushare.doctor import examine
+from gpushare.doctor.cluster import CHECKS, PLUGIN, RIGHTS, SCHEDULER, Cluster
+from gpushare.kubernetes.access import Access
+from gpushare.kubernetes.reader import Reader
+from gpushare.kubernetes.slices import resource_slice
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = Path(__file__).with_name("doctor.txt")
+LABEL = {"gpushare.dev/node": "true"}
+CLASS = f"{CLASSES}/gpushare.dev"
+OURS = "/api/v1/namespaces/gpushare/pods"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpushare/leases/gpushare-scheduler"
+QUEUES = "/apis/gpushare.dev/v1/queues"
+EVENTS = "/api/v1/namespaces/team-a/events"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic{}/gpushare-marks"
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+KINDS = ("resourceclaims", "resourceslices", "deviceclasses")
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Installed:
+    """All that deploy/kubernetes has, on two nodes; a test takes something away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = KubeCluster(folder)
+        self.api = self.cluster.api
+        self.version = "v1.34.1"
+        self.kinds = list(KINDS)
+        self.denied: set[tuple[str, str]] = set()
+        self.closed: set[str] = set()
+        self.queues = True
+        self.api.refuses = self.answers
+        for name in ("n1", "n2"):
+            self.api.change(
+                f"{NODES}/{name}", lambda one: one["metadata"]["labels"].update({"gpushare.dev/node": "true"})
+            )
+            self.pod(f"dra-{name}", "gpushare-dra", name)
+        self.pod("scheduler", "gpushare-scheduler", "n1")
+        spec = {"holderIdentity": "scheduler-x:/var/lib", "leaseDurationSeconds": 23, "renewTime": ago(7)}
+        self.api.put(LEASE, {"metadata": {"name": "gpushare-scheduler", "namespace": "gpushare"}, "spec": spec})
+        self.queue("vision", "True", "what it says counts")
+        for kind in ("ies", "ybindings"):
+            self.api.put(POLICIES.format(kind), {"metadata": {"name": "gpushare-marks"}})
+
+    def pod(self, name: str, app: str, node: str) -> None:
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        meta = {"name": name, "namespace": "gpushare", "labels": {"app": app}}
+        self.api.put(f"{OURS}/{name}", {"metadata": meta, "spec": {"nodeName": node}, "status": ready})
+
+    def queue(self, name: str, accepted: str, message: str) -> None:
+        condition = {"type": "Accepted", "status": accepted, "message": message}
+        self.api.put(f"{QUEUES}/{name}", {"metadata": {"name": name}, "status": {"conditions": [condition]}})
+
+    def event(self, name: str, message: str, age: float) -> None:
+        body = {"type": "Warning", "message": message, "lastTimestamp": ago(age)}
+        meta = {"name": f"e-{name}", "namespace": "team-a"}
+        self.api.put(
+            f"{EVENTS}/e-{name}", {"metadata": meta, "involvedObject": {"namespace": "team-a", "name": name}, **body}
+        )
+
+    def answers(self, method, path, body):
+        if any(f"/{kind}" in path for kind in self.closed):
+            return 403, {"message": "forbidden"}
+        if path == "/version":
+            return 200, {"gitVersion": self.version}
+        if path == "/apis/resource.k8s.io/v1":
+            return (
+                (200, {"resources": [{"name": one} for one in self.kinds]}) if self.kinds else (404, {"message": "no"})
+            )
+        if path == REVIEWS:
+            asked = body["spec"]["resourceAttributes"]
+            account = body["spec"]["user"].rpartition(":")[2]
+            what = "/".join(filter(None, (asked["group"], asked["resource"], asked.get("subresource"))))
+            return 201, {"status": {"allowed": (account, f"{asked['verb']} {what}") not in self.denied}}
+        if path == QUEUES and not self.queues:
+            return 404, {"message": "404 page not found"}
+        return None
+
+    def found(self) -> dict[str, tuple[str, str]]:
+        reader = Reader(Access.of_kubeconfig(self.api.kubeconfig))
+        try:
+            return {check.id: (one.state, one.detail) for check, one in examine(Cluster(reader), CHECKS)}
+        finally:
+            reader.close()
+
+    def told(self, *words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(
+            cli, ["doctor", "--cluster", "--kubeconfig", str(self.api.kubeconfig), *words], standalone_mode=False
+        )
+        assert result.exception is None, result.exception
+        return result.return_value, result.output
+
+
+@pytest.fixture
+def installed(tmp_path):
+    made = Installed(tmp_path)
+    yield made
+    made.cluster.close()
+
+
+def as_it_should_be(one: Installed) -> None:
+    """Nothing is changed."""
+
+
+def break_all(one: Installed) -> None:
+    one.version = "v1.33.0"
+    one.api.remove(f"{CLASSES}/gpushare.dev")
+    one.cluster.set_ready("n2", ready=False)
+    for name in ("dra-n1", "dra-n2"):
+        one.api.remove(f"{OURS}/{name}")
+    one.api.remove(f"{SLICES}/n2-gpushare.dev")
+    sick = [gpu("GPU-n1-0", 0, capacity=80 * GIB, total=81 * GIB, health="sick"), one.cluster.gpus["n1"][1]]
+    one.api.put(f"{SLICES}/n1-gpushare.dev", resource_slice("n1", sick, "sim", shared=False))
+    one.api.change(LEASE, lambda lease: lease["spec"].update(renewTime=ago(3600)))
+    one.queue("speech", "False", "queue speech: quota: 'many' is no number of GPUs")
+    one.api.remove(POLICIES.format("ybindings"))
+    claim = (
+        "gpushare.dev: claim team-a/train: Budget.limit 4Gi is below the request 8Gi; raise the limit, or leave it out"
+    )
+    one.event("train", f"Failed to prepare dynamic resources: {claim}", 60)
+    one.event("old", f"Failed to prepare dynamic resources: {claim}", 5000)
+    one.denied |= {(SCHEDULER, "patch resource.k8s.io/resourceclaims/status"), (PLUGIN, "get nodes")}
+
+
+def empty(one: Installed) -> None:
+    """A cluster to which nothing was applied."""
+    one.api.objects.clear()
+    one.queues, one.kinds = False, []
+
+
+def of_a_user(one: Installed) -> None:
+    one.closed |= {"nodes", "pods", "resourceslices", "leases", "queues", "events", "subjectaccessreviews"}
+
+
+def test_what_it_finds_is_as_before(tmp_path):
+    told = ""
+    for number, change in enumerate((as_it_should_be, break_all, empty, of_a_user)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        one = Installed(folder)
+        try:
+            change(one)
+            for words in ((), ("--fix-hints",)):
+                code, text = one.told(*words)
+                name = (
+                    getattr(change, "__name__", "").strip("<>").replace("lambda", "as it should be").replace("_", " ")
+                )
+                text = re.sub(r"\b\d+ s ago", "7 s ago", text)
+                told += f"{name}: gpushare doctor {' '.join(('--cluster', *words))}\n{text}(exit status {code})\n\n"
+        finally:
+            one.cluster.close()
+    if os.environ.get("GPUSHARE_TEST_UPDATE"):
+        GOLDEN.write_text(told)
+    changes = difflib.unified_diff(GOLDEN.read_text().splitlines(), told.splitlines(), "doctor.txt", "now", lineterm="")
+    assert not list(changes)
+
+
+def test_all_is_well(installed):
+    assert {state for state, _ in installed.found().values()} == {"ok"}
+    assert installed.told()[0] == 0
+    checks = json.loads(installed.told("-o", "json")[1])["checks"]
+    assert [one["id"] for one in checks] == [f"GK{number:02}" for number in range(1, 14)]
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "state", "words"),
+    [
+        (lambda one: setattr(one, "version", "v1.20.2"), "GK01", "warn", "1.20.2"),
+        (lambda one: setattr(one, "version", "soon"), "GK01", "warn", "'soon'"),
+        (lambda one: one.kinds.remove("resourceclaims"), "GK02", "fail", "lacks resourceclaims"),
+        (
+            lambda one: one.api.change(f"{CLASSES}/gpushare.dev", lambda o: o["spec"].clear()),
+            "GK04",
+            "warn",
+            "all devices",
+        ),
+        (lambda one: one.api.remove(f"{OURS}/dra-n2"), "GK06", "ok", "as a service"),
+        (lambda one: one.api.remove(f"{SLICES}/n2-gpushare.dev"), "GK07", "fail", "no GPU is published by n2"),
+        (lambda one: one.api.change(LEASE, lambda o: o["spec"].update(holderIdentity="")), "GK09", "fail", "leads"),
+        (lambda one: one.api.change(LEASE, lambda o: o["spec"].update(renewTime="soon")), "GK09", "fail", "leads"),
+        (lambda one: one.api.remove(LEASE), "GK09", "fail", "none has led yet"),
+        (lambda one: setattr(one, "queues", False), "GK10", "warn", "not served"),
+        (lambda one: one.api.put(f"{QUEUES}/new", {"metadata": {"name": "new"}}), "GK10", "warn", "not read it yet"),
+        (lambda one: one.api.remove(POLICIES.format("ies")), "GK11", "warn", "users may write"),
+        (
+            lambda one: one.event("x", "gpushare.dev: no such GPU", 10),
+            "GK12",
+            "warn",
+            "such as team-a/x",
+        ),
+        (lambda one: one.event("x", "another driver", 10), "GK12", "ok", ""),
+        (lambda one: one.denied.add((SCHEDULER, "create pods/binding")), "GK13", "fail", "create pods/binding"),
+    ],
+)
+def test_what_is_wrong_is_found(installed, change, check, state, words):
+    change(installed)
+    found = installed.found()
+    assert found[check][0] == state and words in found[check][1], found[check]
+
+
+def test_a_server_that_does_not_answer_is_asked_once(tmp_path):
+    (port,) = free_ports(1)
+    one = Installed(tmp_path)
+    one.cluster.close()
+    config = json.loads(one.api.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{port}"
+    written(one.api.kubeconfig, **config)
+    found = one.found()
+    assert found.pop("GK01")[0] == "fail" and {state for state, _ in found.values()} == {"skip"}
+
+
+def test_the_rights_are_those_that_deploy_gives():
+    for account, path in ((PLUGIN, "rbac.yaml"), (SCHEDULER, "scheduler/rbac.yaml")):
+        objects = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / path).read_text())
+        rules = next(one for one in objects if one["kind"] == "ClusterRole")["rules"]
+        granted = {
+            (verb, f"{group}/{what}" if group else what)
+            for rule in rules
+            for group in rule["apiGroups"]
+            for what in rule["resources"]
+            for verb in rule["verbs"]
+            if not what.endswith(("/driver", "/binding")) or not group  # of Kubernetes 1.36
+        }
+        assert granted == {(verb, what) for what, verbs in RIGHTS[account].items() for verb in verbs.split()}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_object_is_too_odd(installed, seed):
+    chance = random.Random(seed)
+    break_all(installed)
+    answers = installed.api.refuses
+
+    def refuses(method, path, body):
+        told = answers(method, path, body)
+        return told if told is None else (told[0], odd(told[1], chance))
+
+    installed.api.refuses = refuses
+    for path, one in list(installed.api.objects.items()):
+        changed = odd(one, chance)
+        installed.api.objects[path] = changed if isinstance(changed, dict) else {"a": changed}
+    installed.api.handle = without_names(installed.api.handle)
+    failed = {id: text for id, (_, text) in installed.found().items() if "check itself failed" in text}
+    assert not failed
+
+
+def without_names(handle):
+    """The stand-in itself may not be able to answer with odd objects: then it is an error of the server."""
+
+    def handled(*arguments):
+        try:
+            return handle(*arguments)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return 500, {"message": "odd"}
+
+    return handled
