@@ -91,7 +91,7 @@ struct gs_page {
     uint32_t grace_ms;   /* [daemon] likewise */
     char job_name[48];   /* [daemon] likewise; ends with a zero byte */
     uint32_t trim_asked; /* [daemon] futex: the number of the last trim asked for; the lines say how much */
-    uint32_t trim_ready; /* [process] 1: a thread waits for that and will act */
+    uint32_t trim_ready; /* [process] 1: a thread waits for that, or is being started, and will act */
     uint32_t trim_begun; /* [process] the last trim that it has begun, */
     uint32_t trim_done;  /* [process] and ended */
     uint32_t trim_ms;    /* [daemon] how long it waits for that; 0: 2000. Not 0 at first: asked without loan, too */

@@ -71,8 +71,7 @@ static void *serve(void *unused) {
     struct gs_page *page = gs_client_page();
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gs_driver.cuThreadExchangeStreamCaptureMode(&mode); /* so that no call of ours spoils a capture that begins */
-    uint32_t seen = __atomic_load_n(&page->trim_asked, __ATOMIC_ACQUIRE);
-    __atomic_store_n(&page->trim_ready, 1, __ATOMIC_RELEASE);
+    uint32_t seen = __atomic_load_n(&page->trim_done, __ATOMIC_RELAXED); /* what was asked since it was ready counts */
     while (!gs_trim_is_stopped()) {
         long result = gs_futex_wait_shared(&page->trim_asked, seen, LOOK_MS);
         uint32_t asked = __atomic_load_n(&page->trim_asked, __ATOMIC_ACQUIRE);
@@ -107,8 +106,14 @@ GS_AT(borrow) {
         return;
     if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
         atexit(at_exit);
-    if (!gs_thread_start(serve, STACK_BYTES) && !gs_thread_start(serve, 0))
-        __atomic_store_n(&state, FAILED, __ATOMIC_RELAXED); /* the daemon sees that this process cannot trim */
+    /* Said before the thread first runs, which may take long on a busy machine. Otherwise the daemon would stop a
+     * program that can trim. */
+    struct gs_page *page = gs_client_page();
+    __atomic_store_n(&page->trim_ready, 1, __ATOMIC_RELEASE);
+    if (!gs_thread_start(serve, STACK_BYTES) && !gs_thread_start(serve, 0)) {
+        __atomic_store_n(&page->trim_ready, 0, __ATOMIC_RELEASE); /* the daemon sees that this process cannot trim */
+        __atomic_store_n(&state, FAILED, __ATOMIC_RELAXED);
+    }
 }
 
 GS_AT(fork) {

@@ -99,6 +99,18 @@ def test_a_wake_up_that_is_lost_costs_a_delay_only(keeper, daemon):
     assert daemon.page.trimmed() == GIB
 
 
+def test_what_is_asked_before_the_thread_first_runs_is_answered(host, daemon):
+    """On a busy machine it may take long to run. A daemon that saw no listener meanwhile would stop the program."""
+    driver = host.environment()["GPUSHARE_SIM"] + ",latency=cuThreadExchangeStreamCaptureMode:1s"
+    child = host.start(POOLS + "keep(GiB); say(1); hear()", **BORROWS, GPUSHARE_SIM=driver)
+    heard(child)
+    assert daemon.page.trim_ready == 1
+    assert daemon.page.trim(GIB) > 0.1, "the thread had not begun"
+    assert daemon.page.trimmed() == GIB
+    tell(child)
+    finish(child)
+
+
 def test_without_a_daemon_the_page_is_answered_and_nobody_is_told(keeper, daemon):
     daemon.stop()
     daemon.page.trim(GIB)
