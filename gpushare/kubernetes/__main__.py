@@ -34,6 +34,8 @@ FIRST = 30.0
 """Seconds that the node daemon may take to answer at the start."""
 WHOLE = 5
 """Of so many looks one asks the API server about all."""
+POD_EVERY = 0.2
+"""Seconds between two looks for pods that have come. A container of one comes later than that after its cgroup."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -93,7 +95,10 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
     while not ended.is_set():
         sync.once(whole=looks % WHOLE == 0)
         looks += 1
-        ended.wait(every)
+        rest = every
+        while rest > 0 and not ended.wait(min(rest, POD_EVERY)):
+            rest -= POD_EVERY
+            sync.follow_new_pods()
     plugin.stop()
     os.close(lock)
 

@@ -11,11 +11,15 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["CGROUPS", "of_pods"]
+__all__ = ["CGROUPS", "below", "of_pods", "tops"]
 
 CGROUPS = Path("/sys/fs/cgroup")
 DEEPEST = 8
 """Folders below the top that are looked through."""
+KUBELET = "kubepods"
+"""How the name of the kubelet's own cgroup ends, without `.slice`."""
+CLASSES = 2
+"""Below it there are pods, and classes of service with pods."""
 
 
 def of_pods(pods: Iterable[str], top: Path = CGROUPS) -> dict[str, str]:
@@ -30,6 +34,28 @@ def of_pods(pods: Iterable[str], top: Path = CGROUPS) -> dict[str, str]:
             if len(found) == len(wanted) // 2:
                 return found
     return found
+
+
+def tops(paths: Iterable[str]) -> set[str]:
+    """The kubelet's own cgroup, from those of pods."""
+    found = set()
+    for path in paths:
+        parts = path.split("/")
+        place = next((place for place, part in enumerate(parts) if part.removesuffix(".slice").endswith(KUBELET)), None)
+        if place is not None:
+            found.add("/".join(parts[: place + 1]))
+    return found
+
+
+def below(kubelets: Iterable[str], top: Path = CGROUPS) -> set[str]:
+    """Names of the cgroups of all pods there. Cheap enough for several times a second."""
+    roots = _hierarchies(top)
+    there = [[path for root in roots if (path := Path(f"{root}{name}")).is_dir()] for name in kubelets]
+    return {one.name for paths in there for path in paths[:1] for one in _folders(path, CLASSES) if _is_pod(one.name)}
+
+
+def _is_pod(name: str) -> bool:
+    return name.startswith("pod") or "-pod" in name
 
 
 def _hierarchies(top: Path) -> list[Path]:
@@ -47,5 +73,5 @@ def _folders(folder: Path, deeper: int) -> Iterator[Path]:
     yield from inside
     if deeper > 1:
         for one in inside:
-            if not one.name.startswith("pod") and "-pod" not in one.name:
+            if not _is_pod(one.name):
                 yield from _folders(one, deeper - 1)

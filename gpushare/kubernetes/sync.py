@@ -2,7 +2,8 @@
 
 * the ResourceSlice has the GPUs and their health as the node daemon sees them;
 * each prepared claim has its placement and its CDI file, also after the daemon has lost its notes or somebody ended it;
-* a claim that several pods share has the cgroups of all of them: the kubelet prepares it only for the first;
+* a claim that several pods share has the cgroups of all of them: the kubelet prepares it only for the first. So when a
+  pod's cgroup appears on this node, claims are asked about at once: its containers come right after it;
 * what belongs to no claim any more is gone: placements and CDI files without a record, and records of claims that the
   API server no longer has, once their pods are gone. The kubelet forgets claims if its folder is emptied;
 * `status.devices` says how claims use their GPUs.
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 from gpushare.api import Placement
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
-from gpushare.kubernetes import cdi, claim
+from gpushare.kubernetes import cdi, cgroups, claim
 from gpushare.kubernetes.names import placement_of
 from gpushare.kubernetes.prepare import Folders, Preparer
 from gpushare.kubernetes.publish import CLAIMS, Publisher
@@ -46,6 +48,9 @@ class Sync:
         self._failed: set[str] = set()
         self._whole = True
         self._published: object = None
+        self._kubelets: set[str] = set()
+        """Its cgroups, once a claim's pod has shown where they are."""
+        self._pods: set[str] = set()
 
     def once(self, *, whole: bool = True) -> None:
         """`whole`: ask the API server about all. Else only what this node can see by itself is looked at."""
@@ -62,6 +67,14 @@ class Sync:
             log.info("all is well again")
         self._failed = failed
 
+    def follow_new_pods(self) -> None:
+        """Ask about claims if a pod has come to this node. What fails is left to the next pass."""
+        pods = cgroups.below(self._kubelets, self._folders.cgroups)
+        came, self._pods = not pods <= self._pods, pods
+        if came:
+            with contextlib.suppress(GpushareError, OSError):
+                self._follow_all()
+
     def _publish(self) -> None:
         client = self._daemon()
         gpus = client.status()["gpus"]
@@ -75,7 +88,10 @@ class Sync:
     def _restore(self) -> None:
         placed = {one["id"] for one in self._daemon().placements()}
         described = set(cdi.claims_with_files(self._folders.cdi))
-        lacking = [one for one in self._preparer.records if one.placement not in placed or one.uid not in described]
+        records = list(self._preparer.records)
+        for one in records:
+            self._kubelets |= cgroups.tops(one.body["cgroups"])
+        lacking = [one for one in records if one.placement not in placed or one.uid not in described]
         self._each(lacking, lambda record: self._preparer.restore(record.uid))
 
     def _sweep(self) -> None:
@@ -88,8 +104,10 @@ class Sync:
     # ---- claims ------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        if not self._whole:
-            return
+        if self._whole:
+            self._follow_all()
+
+    def _follow_all(self) -> None:
         placements = {one["id"]: one for one in self._daemon().placements()}
         self._each(self._preparer.records, lambda record: self._follow_one(record, placements.get(record.placement)))
 

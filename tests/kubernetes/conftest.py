@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kube_cluster import KubeCluster
 from kube_stage import KubeNode, missing, node_in
-from scheduler_stage import Ruled
+from scheduler_stage import Ruled, Scheduler
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,14 @@ def cluster(tmp_path: Path) -> Iterator[KubeCluster]:
     yield made
     made.close()
     assert not made.unread, "the node's plugin reads what the scheduler writes"
+
+
+@pytest.fixture
+def scheduler(cluster: KubeCluster) -> Iterator[Scheduler]:
+    """The cluster with an engine that does what a test commands."""
+    made = Scheduler(cluster)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,16 +122,19 @@ class KubeCluster:
         labels: Any = None,
         spec: Any = None,
         gates: Any = (),
+        shared: str = "",
     ) -> str:
+        """`shared`: the claim of that name, which stays when its pods go; else one of its own."""
         self.count += 1
-        claim = f"{pod}-gpu-{self.count}"
+        claim = shared or f"{pod}-gpu-{self.count}"
         exactly: Object = {"deviceClassName": "gpushare.dev"} | ({} if count is None else {"count": count})
         if memory is not None:
             exactly["capacity"] = {"requests": {"memory": memory}}
         config = [{key: value for key, value in budget(**said).items() if key != "source"}] if said else []
         devices = {"requests": [{"name": "gpu", "exactly": exactly}], "config": config}
-        meta: Object = {"name": claim, "namespace": NAMESPACE, "annotations": {"owner": pod}}
-        self.api.put(f"{CLAIMS}/{claim}", {"metadata": meta, "spec": {"devices": devices}})
+        meta: Object = {"name": claim, "namespace": NAMESPACE, "annotations": {} if shared else {"owner": pod}}
+        if f"{CLAIMS}/{claim}" not in self.api.objects:
+            self.api.put(f"{CLAIMS}/{claim}", {"metadata": meta, "spec": {"devices": devices}})
         owners = [{"kind": "Job", "name": owner, "uid": f"owner-{owner}", "controller": True}]
         hours, minutes, seconds = self.count // 3600, self.count // 60 % 60, self.count % 60
         body = {
@@ -231,7 +235,7 @@ class KubeCluster:
             reserved = claim.get("status", {}).get("reservedFor") or []
             live = [one for one in reserved if one["uid"] in pods and not is_over(pods[one["uid"]])]
             if live != reserved:
-                self.api.change(path, lambda one: one.pop("status"))
+                self.api.change(path, partial(_keep_for, pods=live))
             if claim["metadata"].get("annotations", {}).get("owner") and not any(
                 pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"] == claim["metadata"]["name"]
                 for pod in pods.values()
@@ -242,6 +246,13 @@ class KubeCluster:
             for _ in range(program.pods - owned[owner] if program.requeue else 0):
                 self.count += 1
                 program.make(f"{owner}-{self.count}")
+
+
+def _keep_for(claim: Object, pods: list[Object]) -> None:
+    if pods:
+        claim["status"]["reservedFor"] = pods
+    else:
+        claim.pop("status")
 
 
 def is_over(pod: Object) -> bool:

@@ -118,10 +118,10 @@ class KubeNode:
         self.daemon = self._start("daemon", *line)
         until(self._answers, "the daemon to answer")
 
-    def start_plugin(self, kubeconfig: Path | None = None) -> None:
+    def start_plugin(self, kubeconfig: Path | None = None, every: float = 0.2) -> None:
         said = {"--kubelet": self.kubelet.folder, "--state": self.state, "--cdi": self.cdi, "--cgroups": self.cgroups}
         said |= {"--kubeconfig": kubeconfig or self.api.kubeconfig, "--node": Path(NODE)}
-        said["--every"] = Path("0.2")
+        said["--every"] = Path(str(every))
         words = [str(word) for pair in said.items() for word in pair]
         self.plugin = self._start("plugin", "-m", "gpushare.kubernetes", *words)
 

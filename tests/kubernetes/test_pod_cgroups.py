@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.kubernetes.cgroups import of_pods
+from gpushare.kubernetes.cgroups import below, of_pods, tops
 
 UID = "1f2e3d4c-0000-4000-8000-000000000001"
 SYSTEMD = UID.replace("-", "_")
@@ -29,6 +29,20 @@ def test_a_pods_cgroup_is_found(tmp_path, path, version):
         (tmp_path / "cgroup.controllers").touch()
     (top / "kubepods" / "burstable" / "pod1f2e3d4c").mkdir(parents=True)
     assert of_pods([UID], tmp_path) == {UID: f"/{path}"}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("kubelet", ["kubepods", "kubelet/kubepods", "kubelet.slice/kubelet-kubepods.slice"])
+def test_all_pods_of_a_kubelet_are_found_from_one(tmp_path, version, kubelet):
+    top = tmp_path if version == 2 else tmp_path / "pids"
+    for pod in (f"pod{UID}", "burstable/pod2", "besteffort/kubelet-kubepods-besteffort-pod3.slice"):
+        (top / kubelet / pod / "container").mkdir(parents=True)
+    if version == 2:
+        (tmp_path / "cgroup.controllers").touch()
+    found = tops([f"/{kubelet}/burstable/pod2"])
+    assert found == {f"/{kubelet}"}
+    assert below(found, tmp_path) == {f"pod{UID}", "pod2", "kubelet-kubepods-besteffort-pod3.slice"}
+    assert below({"/kubepods/gone"}, tmp_path) == below(tops(["/system.slice/podx"]), tmp_path) == set()
 
 
 def test_what_is_inside_of_a_pod_is_no_pod(tmp_path):

@@ -11,13 +11,6 @@ from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Gone, Refused
 from gpushare.cluster.model import Place
 
 
-@pytest.fixture
-def scheduler(cluster):
-    made = Scheduler(cluster)
-    yield made
-    made.close()
-
-
 def writes(cluster, what: str = "") -> list[tuple[str, str]]:
     return [(method, path) for method, path in cluster.api.requests if method not in ("GET", "WATCH") and what in path]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 
 import pytest
 from claims import NODE
@@ -107,6 +108,22 @@ def test_pods_that_share_a_claim_come_to_its_placement(node):
     node.start_plugin()
     node.kubelet.prepare("c-1")
     assert len(cgroups(node)) == 2, "also after a restart"
+
+
+def test_a_pod_that_comes_to_a_claim_later_is_known_before_its_containers_start(node):
+    """Long before the next pass. The claim's first pod has shown where the kubelet makes cgroups."""
+    node.claim("c-1", pods=("p-1",))
+    node.kubelet.prepare("c-1")
+    node.kill(node.plugin)
+    asked = len(node.api.requests)
+    node.start_plugin(every=60.0)
+    try:
+        until(lambda: any("claim-c-1" in path for _, path in node.api.requests[asked:]), "its first pass")
+        time.sleep(1.0)
+        node.claim("c-1", pods=("p-1", "p-2"))
+        until(lambda: len(cgroups(node)) == 2, "both pods")
+    finally:
+        node.kill(node.plugin)
 
 
 def test_a_claim_that_nobody_unprepares_goes_when_it_is_gone_and_its_pods_are(node):

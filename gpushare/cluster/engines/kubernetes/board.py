@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.cluster.engines.kubernetes import mark as marks
-from gpushare.cluster.engines.kubernetes import request, seen
+from gpushare.cluster.engines.kubernetes import request, seen, sharing
 from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
 from gpushare.cluster.engines.kubernetes.mark import Mark
@@ -24,6 +24,9 @@ __all__ = ["Board", "Due", "Listed", "Member"]
 
 HOLD = "gpushare.dev/hold"
 """Annotation: "true" while its user does not want it to start. Scheduling gates say the same."""
+
+RANK: Mapping[str, int] = {"done": 0, "failed": 1, "stopping": 2, "starting": 3, "running": 4}
+"""Of phases of a task's pods, which one is the task's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,28 @@ class Member:
     """Its node is."""
     ended: bool = False
     """It was seen to have ended by itself."""
+    follows: Member | None = field(default=None, init=False)
+    """Of pods that share its claim, the one that starts first (sharing.py)."""
+    waits: str = field(default="", init=False)
+    """Why it does not join that one yet."""
+    taken: str = field(default="", init=False)
+    """Why it cannot have its claims."""
+    joins: bool = field(default=False, init=False)
+    """Its start is one of a claim that another pod has already."""
+    keys: tuple[Key, ...] = field(init=False)
+    """Of its claims."""
     line: Line | None = field(init=False)
     created: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.keys = tuple(map(key_of, self.claims))
         self.line = lineage(self.pod)
         self.created = seconds(self.pod["metadata"].get("creationTimestamp")) or 0.0
+
+    @property
+    def troubled(self) -> str:
+        """Why it cannot start as things are; "": it can."""
+        return self.wrong or self.taken
 
     @property
     def leaves(self) -> bool:
@@ -172,11 +191,15 @@ class Board:
         for one in self.members.values():
             one.lost = bool(one.bound) and self._is_lost(one.bound) and not is_over(one.pod)
             one.ended = one.ended or one.over
-        self.seats.look((one.sitter for one in self.members.values() if not one.wrong), now)
-        self.jobs = {}
+        sharing.tie(self.members.values(), self.nodes)
         for one in self.members.values():
+            one.taken = "" if one.mark.node or one.follows else _taken(one.claims)
+        seated = [one for one in self.members.values() if not one.troubled and one.follows is None]
+        self.seats.look((one.sitter for one in seated), now)
+        self.jobs = {}
+        for one in seated:
             seat = self.seats.taken.get(one.uid)
-            if seat is not None and not one.wrong:
+            if seat is not None:
                 self.jobs.setdefault(seat.job, KnownJob(seat)).members.append(one)
         for seat in self.seats.free:
             self.jobs.setdefault(seat.job, KnownJob(seat)).free = True
@@ -216,8 +239,6 @@ class Board:
         asked, wrong, size = None, "", 1
         try:
             asked, size = request.read(pod, claims, classes), group_size(pod)
-            if not mark.node:
-                _check_free(theirs)
         except UsageError as error:
             wrong = f"{error.message} ({error.hint})" if error.hint else error.message
         ended = known is not None and known[1].ended
@@ -240,10 +261,14 @@ class Board:
         """What our tasks hold, and what claims have that are not theirs."""
         self.used = Counter()
         ours: set[Key] = set()
+        counted: set[tuple[str, int, int]] = set()
         for one in self.members.values():
             if self.task_of(one) is not None and one.phase in ("starting", "running", "stopping"):
-                self.used.update({(one.mark.node, gpu): one.mark.amount for gpu in one.mark.gpus})
-                ours |= {key_of(claim) for claim in one.claims}
+                which = one.mark.job, one.mark.task, one.mark.attempt
+                if which not in counted:  # pods that share a claim are one task
+                    self.used.update({(one.mark.node, gpu): one.mark.amount for gpu in one.mark.gpus})
+                counted.add(which)
+                ours.update(one.keys)
         theirs = [part for key, claim in listed.claims.items() if key not in ours for part in parts(claim)]
         self.foreign = seen.used(theirs, self.nodes)
 
@@ -257,9 +282,11 @@ class Board:
 
     def _seen(self, job: Job, known: KnownJob) -> SeenJob:
         members = known.members
-        tasks = tuple(task for one in members if (task := self.task_of(one)) is not None)
-        over = [one for one in members if one.over]
-        ended = bool(members) and len({self.seats.taken[one.uid].task for one in over}) >= known.seat.size
+        tasks = tuple(_together(task for one in members if (task := self.task_of(one)) is not None))
+        at = {one.uid: self.seats.taken[one.uid].task for one in members}
+        going = {at[one.uid] for one in members if not one.over and not one.leaves}
+        over = {at[one.uid] for one in members if one.over} - going
+        ended = bool(members) and len(over) >= known.seat.size
         starts = [time for one in members if (time := seconds((one.pod.get("status") or {}).get("startTime")))]
         waiting = [one for one in members if one.phase is None and not one.leaves]
         namespace = job.name.partition("/")[0]
@@ -329,6 +356,16 @@ class Board:
         )
 
 
+def _together(tasks: Iterable[SeenTask]) -> Iterable[SeenTask]:
+    """Of pods that share a claim one: it runs while one of them does."""
+    found: dict[tuple[int, int], SeenTask] = {}
+    for one in tasks:
+        known = found.setdefault((one.task, one.attempt), one)
+        if (RANK[one.phase], abs(one.exit or 0)) > (RANK[known.phase], abs(known.exit or 0)):
+            found[one.task, one.attempt] = one
+    return found.values()
+
+
 def exit_of(pod: Thing) -> int | None:
     """The worst exit status of its containers; a signal as a negative number."""
     found = []
@@ -339,15 +376,13 @@ def exit_of(pod: Thing) -> int | None:
     return max(found, key=abs, default=None)
 
 
-def _check_free(claims: Sequence[Thing]) -> None:
-    """Raises UsageError where a claim is in use already."""
+def _taken(claims: Sequence[Thing]) -> str:
+    """Why they cannot be had; "": they can."""
     for one in claims:
         if (one.get("status") or {}).get("allocation"):
-            title = "/".join(key_of(one))
-            raise UsageError(
-                f"claim {title} is allocated already, for another pod",
-                hint="give each pod a claim of its own, by a ResourceClaimTemplate",
-            )
+            hint = "give each pod a claim of its own, by a ResourceClaimTemplate"
+            return f"claim {'/'.join(key_of(one))} is allocated already, for another pod ({hint})"
+    return ""
 
 
 def _is(one: object, other: object) -> bool:

@@ -155,8 +155,11 @@ class Kubernetes(QueueKeeper):
         """Finish what was begun: a start of which only the mark is there, and the end of one that was not bound."""
         phase = member.phase
         try:
-            if member.wrong or member.uid in self._board.seats.short:
-                self._tell(member, member.wrong or self._incomplete(member))
+            why = member.troubled or member.waits
+            if why or member.uid in self._board.seats.short:
+                self._tell(member, why or self._incomplete(member))
+            elif member.follows is not None and not member.held:
+                self._join(member, member.follows)
             elif phase == "starting" and not member.bound:
                 self._go_on(member)
             elif phase == "stopping" and not member.bound:
@@ -166,8 +169,14 @@ class Kubernetes(QueueKeeper):
 
     def _go_on(self, member: Member) -> None:
         mark = member.mark
-        if self._api.starter.finish(self._board.due(member, mark), self._classes) is not None:
+        if self._api.starter.finish(self._board.due(member, mark), self._classes) is not None and not member.joins:
             self._board.used.subtract({(mark.node, gpu): mark.amount for gpu in mark.gpus})
+
+    def _join(self, member: Member, first: Member) -> None:
+        """Start it beside the pod that has its claim, as a part of the same task."""
+        self._api.write.mark(member, replace(first.mark, failed="", blame=False))
+        member.joins = True
+        self._go_on(member)
 
     def _incomplete(self, member: Member) -> str:
         there, size = self._board.seats.short[member.uid]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpushare.cluster.engines.kubernetes import writes
 from gpushare.cluster.engines.kubernetes.board import Due
+from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.seam import Accepted, Answer, Gone, Refused
 
@@ -48,7 +49,10 @@ class Starter:
     def finish(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
         """What is left of a start of which the mark is there. Where that is refused, it holds nothing."""
         refused = self._allocate(one, classes) or self._bind(one)
-        if refused is not None:
+        if refused is not None and one.member.joins:
+            self.write.mark(one.member, Mark(token=one.mark.token))  # the task goes on without it
+            self.write.free(one.member)
+        elif refused is not None:
             self._fail(one, refused)
         return refused
 

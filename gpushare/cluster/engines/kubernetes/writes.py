@@ -139,18 +139,25 @@ class Writer:
             self._allocate(member, place, classes, mine)
 
     def _allocate(self, member: Member, place: int, classes: Mapping[str, Thing], devices: Sequence[Device]) -> None:
-        names = [device.name for device in devices]
+        wanted = [(member.mark.node, device.name) for device in devices]
         for _ in range(TRIES):
             claim = member.claims[place]
             title = "/".join(key_of(claim))
-            if (claim.get("status") or {}).get("allocation"):
-                if for_pod(claim, member.uid) and [one["device"] for one in results(claim)] == names:
-                    return
+            there = bool((claim.get("status") or {}).get("allocation"))
+            same = [(one["pool"], one["device"]) for one in results(claim)] == wanted
+            if there and same and for_pod(claim, member.uid):
+                return
+            if there and not (same and member.joins):
                 raise Refusal(f"claim {title} was allocated for another pod meanwhile")
+            if member.joins and not there:
+                raise Refusal(f"claim {title} was given back meanwhile")
+            pod = {"resource": "pods", "name": member.key[1], "uid": member.uid}
             try:
+                if member.joins:
+                    self._claim_status(member, place, {"reservedFor": [*reserved(claim), pod]})
+                    return
                 claim = self._protect(member, place)
                 made = allocation(claim, classes, member.mark.node, devices, member.mark.amount)
-                pod = {"resource": "pods", "name": member.key[1], "uid": member.uid}
                 self._claim_status(member, place, {"allocation": made, "reservedFor": [pod]})
             except Conflict:
                 found = self._ask("GET", CLAIM.format(*key_of(claim)))
@@ -189,10 +196,12 @@ class Writer:
         for place in range(len(member.claims)):
             for _ in range(TRIES):
                 claim = member.claims[place]
-                if not for_pod(claim, member.uid) or len(reserved(claim)) > 1:
+                if not for_pod(claim, member.uid):
                     break
+                others = [one for one in reserved(claim) if one.get("uid") != member.uid]
+                freed = {"reservedFor": others} if others else {"allocation": None, "reservedFor": None}
                 try:
-                    self._claim_status(member, place, {"allocation": None, "reservedFor": None})
+                    self._claim_status(member, place, freed)
                 except Conflict:
                     self._keep(member, place, self._ask("GET", CLAIM.format(*key_of(claim))))
 
