@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from kube_cluster import KubeCluster, Program
+from test_scheduler_volumes import WITH_DISK, made, put_wish
 
 from gpushare.cluster.client import ClusterClient
 from gpushare.cluster.engines.kubernetes.names import QUEUES
@@ -121,7 +122,9 @@ def test_it_may_do_what_it_does_and_nothing_else(service):
 
     cluster.api.refuses = refuses
     cluster.api.put(f"{QUEUES}/team-a", {"metadata": {"name": "team-a"}, "spec": {"quota": 4}})
-    cluster.submit("runs", Program(), memory=None, count=2)
+    put_wish(cluster)
+    cluster.submit("runs", Program(), memory=None, count=2, spec=WITH_DISK)
+    service.until(lambda: made(cluster))
     service.until(lambda: cluster.programs["runs"].began)
     cluster.submit("never", memory=None, count=3)
     service.until(lambda: cluster.api.of("events") and cluster.api.objects[f"{QUEUES}/team-a"].get("status"))

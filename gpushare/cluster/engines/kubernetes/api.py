@@ -12,9 +12,22 @@ from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.board import Listed
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.lease import Leadership
-from gpushare.cluster.engines.kubernetes.names import CLAIMS, CLASSES, NODES, PODS, QUEUES, SLICES, Key, Thing
+from gpushare.cluster.engines.kubernetes.names import (
+    CLAIMS,
+    CLASSES,
+    DISK_CLAIMS,
+    DISK_CLASSES,
+    DISKS,
+    NODES,
+    PODS,
+    QUEUES,
+    SLICES,
+    Key,
+    Thing,
+)
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.kubernetes.starts import FAILURES, Starter
+from gpushare.cluster.engines.kubernetes.volumes import Storage
 from gpushare.cluster.engines.kubernetes.writes import LONGEST, Gone, Refusal, Writer
 from gpushare.cluster.engines.seam import Measure, Unanswered
 from gpushare.kubernetes.server import Access, Server
@@ -25,8 +38,11 @@ FIRST = 15.0
 """Seconds that the first lists may take."""
 AT_ONCE = 8
 """Starts that overlap."""
-PATHS = (PODS, CLAIMS, CLASSES, NODES, SLICES)
+OF_PODS = (PODS, CLAIMS, CLASSES, NODES, SLICES)
 """As the fields of Listed."""
+OF_STORAGE = (DISK_CLAIMS, DISKS, DISK_CLASSES)
+"""As those of Storage."""
+PATHS = (*OF_PODS, *OF_STORAGE)
 OF_NODES = ("metadata", "spec", "status")
 
 
@@ -46,7 +62,7 @@ class Api:
         self._kept = {path: _keeps(path, settings.scheduler) for path in PATHS}
         self.watched = {path: Watched(self.server, path, changed, keep=self._kept[path]) for path in PATHS}
         self.watched[QUEUES] = Watched(self.server, QUEUES, changed, optional=True)
-        self.write = Writer(self.server, self.watched[PODS], self.watched[CLAIMS])
+        self.write = Writer(self.server, self.watched[PODS], self.watched[CLAIMS], self.watched[DISK_CLAIMS])
         self.starter = Starter(self.write)
         self.threads = ThreadPoolExecutor(AT_ONCE, "start")
 
@@ -55,13 +71,14 @@ class Api:
 
     def listed(self) -> Listed:
         """Raises Unanswered where one of the collections may not be as it is."""
-        deadline, found = time.monotonic() + FIRST, []
+        deadline, found = time.monotonic() + FIRST, {}
         for path in PATHS:
             objects, trouble = self.watched[path].objects(max(0.0, deadline - time.monotonic()))
             if trouble:
                 raise Unanswered(trouble)
-            found.append(objects)
-        return Listed(*found)
+            found[path] = objects
+        storage = Storage(*(found[path] for path in OF_STORAGE))
+        return Listed(*(found[path] for path in OF_PODS), storage=storage)
 
     def listed_queues(self) -> dict[Key, Thing] | None:
         """None: the API server does not know the kind. Raises Unanswered."""
@@ -96,9 +113,11 @@ class Api:
 
 
 def _keeps(path: str, scheduler: str) -> Callable[[dict[str, Any]], Thing]:
-    """Of pods that others start, and of nodes, little is worth its memory."""
+    """Of pods that others start, of nodes and volumes, little is worth its memory."""
     if path == PODS:
         return lambda pod: pod if pod["spec"].get("schedulerName") == scheduler else _small(pod)
+    if path == DISKS:
+        return _disk
     return lambda thing: {name: value for name, value in thing.items() if name in OF_NODES} if path == NODES else thing
 
 
@@ -106,3 +125,8 @@ def _small(pod: dict[str, Any]) -> Thing:
     meta = {name: pod["metadata"].get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
     spec = {**{name: pod["spec"].get(name) for name in ("schedulerName", "nodeName")}, "needs": needs.of_pod(pod)}
     return {"metadata": meta, "spec": spec, "status": {"phase": (pod.get("status") or {}).get("phase")}}
+
+
+def _disk(volume: dict[str, Any]) -> Thing:
+    meta = {name: volume["metadata"].get(name) for name in ("name", "resourceVersion")}
+    return {"metadata": meta, "spec": {"nodeAffinity": (volume.get("spec") or {}).get("nodeAffinity")}}

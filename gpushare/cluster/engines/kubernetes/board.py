@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.cluster.engines.kubernetes import mark as marks
-from gpushare.cluster.engines.kubernetes import request, seen, sharing
+from gpushare.cluster.engines.kubernetes import request, seen, sharing, volumes
 from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
 from gpushare.cluster.engines.kubernetes.mark import Mark
@@ -16,6 +16,7 @@ from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
 from gpushare.cluster.engines.kubernetes.seats import Line, Seat, Seats, Sitter, group_size, lineage
 from gpushare.cluster.engines.kubernetes.seen import Kept, Phase, is_over, is_replaced, phase_of, seconds
+from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
 from gpushare.cluster.model import Job, Tasks
 from gpushare.errors import UsageError
@@ -38,6 +39,7 @@ class Listed:
     classes: Mapping[Key, Thing]
     nodes: Mapping[Key, Thing]
     slices: Mapping[Key, Thing]
+    storage: Storage = field(default=NOTHING, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -144,6 +146,13 @@ class Due:
     mark: Mark
     devices: Sequence[Device] | None
     """Of the mark; None: they are gone."""
+    fits: bool = True
+    """Its volumes are there, or may be made there."""
+
+    @property
+    def unmade(self) -> Sequence[Thing]:
+        """Claims of its volumes that are made only there."""
+        return self.member.asked.unmade if self.member.asked is not None else ()
 
 
 @dataclass(slots=True)
@@ -222,23 +231,23 @@ class Board:
             marked = bool(of_pod(pod, "annotations", MARK))
             if not marked and (pod["spec"].get("nodeName") or is_over(pod)):
                 continue  # somebody else has started it, or nobody will
-            member = self._member(pod, listed.claims, kinds)
+            member = self._member(pod, listed, kinds)
             found[member.uid] = member
             self.newest = max(self.newest, member.mark.token[0])
         self.members, self._taken = found, taken
         self._read = {uid: one for uid, one in self._read.items() if uid in found}
 
-    def _member(self, pod: Thing, claims: Mapping[Key, Thing], classes: Mapping[str, Thing]) -> Member:
-        uid = pod["metadata"]["uid"]
+    def _member(self, pod: Thing, listed: Listed, classes: Mapping[str, Thing]) -> Member:
+        uid, claims = pod["metadata"]["uid"], listed.claims
         theirs = tuple(claims[key] for key in claims_of(pod) or () if key in claims)
-        seen_by = (pod, *theirs, *classes.values())
+        seen_by = (pod, *theirs, *classes.values(), *volumes.objects(pod, listed.storage))
         known = self._read.get(uid)
         if known is not None and len(known[0]) == len(seen_by) and all(map(_is, known[0], seen_by)):
             return known[1]
         mark = marks.read(of_pod(pod, "annotations", MARK))
         asked, wrong, size = None, "", 1
         try:
-            asked, size = request.read(pod, claims, classes), group_size(pod)
+            asked, size = request.read(pod, claims, classes, listed.storage), group_size(pod)
         except UsageError as error:
             wrong = f"{error.message} ({error.hint})" if error.hint else error.message
         ended = known is not None and known[1].ended
@@ -331,8 +340,10 @@ class Board:
 
     def due(self, member: Member, mark: Mark) -> Due:
         kept = self.nodes.get(mark.node)
-        there = kept is not None and all(gpu in kept.devices for gpu in mark.gpus)
-        return Due(member, mark, [kept.devices[gpu] for gpu in mark.gpus] if kept is not None and there else None)
+        if kept is None or any(gpu not in kept.devices for gpu in mark.gpus):
+            return Due(member, mark, None)
+        fits = member.asked is None or member.asked.wants.matches(kept.node.name, dict(kept.node.labels))
+        return Due(member, mark, [kept.devices[gpu] for gpu in mark.gpus], fits)
 
     def task_of(self, member: Member) -> SeenTask | None:
         """What exists of it. What was bound to a node that is lost does not run."""

@@ -1,4 +1,4 @@
-"""Which nodes a pod may run on, by its node affinity, by taints, and by CPUs and memory. Pure.
+"""Which nodes a pod may run on, by its node affinity, by its volumes, by taints, and by CPUs and memory. Pure.
 
 The allocator knows labels of nodes, and that a job needs some. So what a pod says is one more label, made of its words,
 and the nodes that it fits have that label. It follows when a node changes.
@@ -40,10 +40,14 @@ class Wants:
         return f"{LABEL} {hashlib.sha256(self.text.encode()).hexdigest()[:8]}", ""
 
     @property
-    def terms(self) -> Sequence[Mapping[str, Any]] | None:
-        """None: it has no affinity."""
-        said: Sequence[Mapping[str, Any]] | None = _read(self.text)[0]
+    def terms(self) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """One of each matches: those of its affinity, those of its volumes."""
+        said: Sequence[Sequence[Mapping[str, Any]]] = _read(self.text)[0]
         return said
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """A node with that name and these labels, whatever its taints are."""
+        return all(any(_matches(name, labels, term) for term in terms) for terms in self.terms)
 
     @property
     def needs(self) -> Needs:
@@ -61,12 +65,13 @@ def _read(text: str) -> Any:
     return json.loads(text)
 
 
-def of(pod: Thing) -> Wants:
+def of(pod: Thing, volumes: Sequence[Sequence[Thing]] = ()) -> Wants:
+    """`volumes`: what these say of nodes (volumes.py)."""
     spec = pod["spec"]
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
-    terms = None if not required else required.get("nodeSelectorTerms") or []
+    terms = [required.get("nodeSelectorTerms") or []] if required else []
     tolerations = [one for one in spec.get("tolerations") or () if not str(one.get("key", "")).startswith(OF_STATE)]
-    return Wants(json.dumps([terms, tolerations, needs.of_pod(pod)], sort_keys=True))
+    return Wants(json.dumps([[*terms, *volumes], tolerations, needs.of_pod(pod)], sort_keys=True))
 
 
 def fits(node: Thing, wants: Wants, left: Needs = PLENTY) -> bool:
@@ -79,8 +84,7 @@ def fits(node: Thing, wants: Wants, left: Needs = PLENTY) -> bool:
             continue
         if not any(_tolerates(one, taint) for one in wants.tolerations):
             return False
-    terms = wants.terms
-    return terms is None or any(_matches(node, term) for term in terms)
+    return wants.matches(node["metadata"]["name"], node["metadata"].get("labels") or {})
 
 
 def _tolerates(toleration: Thing, taint: Thing) -> bool:
@@ -91,10 +95,9 @@ def _tolerates(toleration: Thing, taint: Thing) -> bool:
     return toleration.get("key") == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
-def _matches(node: Thing, term: Thing) -> bool:
+def _matches(name: str, labels: Mapping[str, str], term: Thing) -> bool:
     """A term without a word matches nothing."""
-    labels: Mapping[str, str] = node["metadata"].get("labels") or {}
-    fields = {"metadata.name": node["metadata"]["name"]}
+    fields = {"metadata.name": name}
     said = [(one, labels) for one in term.get("matchExpressions") or ()]
     said += [(one, fields) for one in term.get("matchFields") or ()]
     return bool(said) and all(_holds(one, values) for one, values in said)

@@ -10,6 +10,10 @@ __all__ = [
     "CLAIM",
     "CLAIMS",
     "CLASSES",
+    "DISKS",
+    "DISK_CLAIM",
+    "DISK_CLAIMS",
+    "DISK_CLASSES",
     "EVENTS",
     "GROUP",
     "LEASES",
@@ -42,6 +46,10 @@ CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+DISK_CLAIM = "/api/v1/namespaces/{}/persistentvolumeclaims/{}"
+DISK_CLAIMS = "/api/v1/persistentvolumeclaims"
+DISKS = "/api/v1/persistentvolumes"
+DISK_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 QUEUES = "/apis/gpushare.dev/v1/queues"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from gpushare import quantity
 from gpushare.cluster.engines.kubernetes import fitting
+from gpushare.cluster.engines.kubernetes import volumes as of_volumes
 from gpushare.cluster.engines.kubernetes.allocation import Device, allocation
 from gpushare.cluster.engines.kubernetes.names import CHECKPOINT, PREEMPTIBLE, Key, Thing, of_pod
+from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
 from gpushare.cluster.model import Selector, Tasks
 from gpushare.errors import QuantityError, UsageError
 from gpushare.kubernetes import claim as claims
@@ -49,6 +51,8 @@ class Asked:
     wants: fitting.Wants
     labels: tuple[tuple[str, str], ...]
     """That a node must have."""
+    unmade: tuple[Thing, ...] = ()
+    """Claims of volumes that are made where it runs."""
 
     @property
     def selector(self) -> Selector:
@@ -72,15 +76,17 @@ def claims_of(pod: Thing) -> list[Key] | None:
     return found
 
 
-def read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing]) -> Asked | None:
+def read(
+    pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing], storage: Storage = NOTHING
+) -> Asked | None:
     """None: its claims are not there yet. Raises UsageError, which says what is wrong."""
     try:
-        return _read(pod, found, classes)
+        return _read(pod, found, classes, storage)
     except claims.MALFORMED as error:
         raise UsageError(f"its claims cannot be read: {type(error).__name__} {error}") from None
 
 
-def _read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing]) -> Asked | None:
+def _read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing], storage: Storage) -> Asked | None:
     keys = claims_of(pod)
     if keys is None or any(key not in found for key in keys):
         return None
@@ -89,6 +95,9 @@ def _read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing]) 
             f"it claims no GPU of {DRIVER}", hint="leave schedulerName out: another scheduler starts such pods"
         )
     _check_pod(pod)
+    volumes = of_volumes.read(pod, storage)
+    if not volumes.listed:
+        return None
     memory: set[int | None] = set()
     counts, read = [], []
     for key in keys:
@@ -112,8 +121,9 @@ def _read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing]) 
         grace=min(graces, default=None),
         preemptible=of_pod(pod, "annotations", PREEMPTIBLE) != "false",
         checkpoint_every=_checkpoints(of_pod(pod, "annotations", CHECKPOINT)),
-        wants=fitting.of(pod),
+        wants=fitting.of(pod, volumes.terms),
         labels=tuple((pod["spec"].get("nodeSelector") or {}).items()),
+        unmade=volumes.unmade,
     )
 
 

@@ -4,13 +4,15 @@ overlap, each in a thread of its own: none touches what another does."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpushare.cluster.engines.kubernetes import writes
 from gpushare.cluster.engines.kubernetes.board import Due
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.kubernetes.volumes import told_node
 from gpushare.cluster.engines.seam import Accepted, Answer, Gone, Refused
 
 __all__ = ["FAILURES", "Starter"]
@@ -18,11 +20,18 @@ __all__ = ["FAILURES", "Starter"]
 FAILURES = (writes.Conflict, writes.Gone, writes.Refusal)
 
 
+MADE_WITHIN = 600.0
+"""Seconds that its volumes may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Starter:
     """Each method may raise Unanswered and Deposed."""
 
     write: writes.Writer
+    clock: Callable[[], float] = time.monotonic
+    told: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When who makes volumes was told the node of a pod's attempt."""
 
     def start(self, due: Sequence[Due], classes: Mapping[str, Thing]) -> Answer:
         """All marks, then all claims, then all bindings: what a pod of a group lacks is known before one is bound.
@@ -41,14 +50,14 @@ class Starter:
             if refused is not None:
                 return self._undo(marked, refused)
         for one in due:
-            refused = self._bind(one)
+            refused = self._make_volumes(one) or self._bind(one)
             if refused is not None:
                 return self._undo(marked, refused)
         return Accepted()
 
     def finish(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
         """What is left of a start of which the mark is there. Where that is refused, it holds nothing."""
-        refused = self._allocate(one, classes) or self._bind(one)
+        refused = self._allocate(one, classes) or self._make_volumes(one) or self._bind(one)
         if refused is not None and one.member.joins:
             self.write.mark(one.member, Mark(token=one.mark.token))  # the task goes on without it
             self.write.free(one.member)
@@ -66,6 +75,7 @@ class Starter:
         return answer
 
     def _fail(self, one: Due, why: Refused) -> None:
+        self.told.pop((one.member.uid, one.mark.attempt), None)
         self.write.mark(one.member, replace(one.member.mark, failed=why.why, blame=why.node is not None))
         self.write.free(one.member)
 
@@ -80,7 +90,30 @@ class Starter:
             return Refused(str(error) or "one of its claims is gone")
         return None
 
+    def _make_volumes(self, one: Due) -> Refused | None:
+        """Told once for a start. Who makes volumes takes that back when it cannot: then it is another node's turn."""
+        which, now = (one.member.uid, one.mark.attempt), self.clock()
+        if not one.fits:
+            return Refused(f"its volumes are not where {one.mark.node} is")
+        if not one.unmade:
+            self.told.pop(which, None)
+            return None
+        here = all(told_node(claim) == one.mark.node for claim in one.unmade)
+        if which in self.told and (not here or now > self.told[which] + MADE_WITHIN):
+            return Refused("its volumes cannot be made there", one.mark.node)
+        self.told.setdefault(which, now)
+        if here:
+            return None
+        try:
+            self.write.make_volumes(one.member)
+        except FAILURES as error:
+            return Refused(str(error) or "a claim of its volumes is gone")
+        return None
+
     def _bind(self, one: Due) -> Refused | None:
+        """It waits for volumes that are being made."""
+        if one.unmade:
+            return None
         try:
             self.write.bind(one.member)
         except FAILURES as error:

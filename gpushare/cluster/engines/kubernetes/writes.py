@@ -17,7 +17,8 @@ from gpushare.cluster.engines.kubernetes.allocation import Device, allocation, f
 from gpushare.cluster.engines.kubernetes.board import Member
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.mark import Mark
-from gpushare.cluster.engines.kubernetes.names import CLAIM, EVENTS, MARK, POD, Thing, key_of, of_pod
+from gpushare.cluster.engines.kubernetes.names import CLAIM, DISK_CLAIM, EVENTS, MARK, POD, Thing, key_of, of_pod
+from gpushare.cluster.engines.kubernetes.volumes import NODE
 from gpushare.cluster.engines.seam import Deposed, Unanswered
 from gpushare.errors import GpushareError, NoSuchJob
 from gpushare.kubernetes import stored
@@ -60,6 +61,7 @@ class Writer:
     server: Server
     pods: Watched
     claims: Watched
+    disk_claims: Watched
 
     # ---- pods ------------------------------------------------------------------------------------------
 
@@ -215,6 +217,14 @@ class Writer:
             raise Refusal(f"claim {'/'.join(key_of(found))} is another one now")
         member.claims = (*member.claims[:place], found, *member.claims[place + 1 :])
         self.claims.put(found)
+
+    # ---- volumes ---------------------------------------------------------------------------------------
+
+    def make_volumes(self, member: Member) -> None:
+        """Its volumes that are made where it runs are to be made on the node of its mark."""
+        for claim in member.asked.unmade if member.asked is not None else ():
+            said = {"metadata": {"annotations": {NODE: member.mark.node}}}
+            self.disk_claims.put(self._ask("PATCH", DISK_CLAIM.format(*key_of(claim)), said, MERGE))
 
     # ---- words -----------------------------------------------------------------------------------------
 
