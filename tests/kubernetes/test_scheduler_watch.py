@@ -11,6 +11,7 @@ from kube_cluster import PODS, Program
 from scheduler_stage import GIB, WITHIN, Scheduler
 
 from gpushare.cluster.engines.kubernetes import cache
+from gpushare.cluster.engines.kubernetes.names import QUEUES
 from gpushare.cluster.engines.seam import Accepted, Answer, Deposed, Start, Unanswered
 from gpushare.cluster.model import Place
 
@@ -54,6 +55,26 @@ def test_a_version_that_is_forgotten_is_listed_again(cluster, ruled):
     seen = {one.job.id for one in ruled.engine.snapshot().jobs}
     assert kept in seen and later in seen and gone not in seen
     assert listed(cluster) >= 2
+
+
+def test_a_collection_whose_version_is_forgotten_is_not_taken_for_one_that_is_not_served(cluster, ruled, monkeypatch):
+    """Queues: while they are listed again, the cluster still keeps them."""
+    cluster.api.put(f"{QUEUES}/a", {"metadata": {"name": "a"}, "spec": {}})
+    ruled.settle()
+    queues = ruled.api.watched[QUEUES]
+    seen = []
+    own = queues._list
+
+    def slow():
+        seen.append((queues.absent, ruled.api.listed_queues()))
+        own()
+
+    monkeypatch.setattr(queues, "_list", slow)
+    cluster.submit("another")
+    cluster.api.forget()
+    cluster.api.put(f"{QUEUES}/a", {"metadata": {"name": "a"}, "spec": {"quota": 1}})
+    ruled.settle()
+    assert seen and not any(absent or listed is None for absent, listed in seen)
 
 
 def test_watches_that_end_go_on_where_they_were(cluster, ruled):

@@ -63,6 +63,8 @@ class Watched:
         self._version = ""
         """Up to which everything was seen; "": list it."""
         self._trouble = "it was not listed yet"
+        self._unknown = False
+        """The API server does not know the collection."""
         self.lists = 0
         """How often it was listed whole."""
         self.watches = 0
@@ -76,7 +78,7 @@ class Watched:
     def absent(self) -> bool:
         """The API server does not know the collection."""
         with self._lock:
-            return not self._version and not self._trouble
+            return self._unknown
 
     @property
     def seen(self) -> int:
@@ -144,7 +146,7 @@ class Watched:
             self._say(f"{self.path}: {error}")
             return MOST
         with self._lock:
-            self._objects, self._version, self._trouble = {}, "", ""
+            self._objects, self._version, self._trouble, self._unknown = {}, "", "", True
             self._lock.notify_all()
         return ABSENT
 
@@ -164,7 +166,7 @@ class Watched:
             fresh = {key: one for key, one in self._objects.items() if version(one) > listed}
             self._objects = found | fresh
             self._version = str(listed)
-            self._trouble = ""
+            self._trouble, self._unknown = "", False
             self._lock.notify_all()
         self._changed()
 
