@@ -106,10 +106,11 @@ test-browser: $(VENV)/installed-test ## the dashboard's page in a headless Chrom
 	cd web && npm ci --ignore-scripts --no-progress
 	$(BIN)/pytest tests/browser -q
 
-man: $(VENV)/installed-test ## write the man pages, docs/metrics.md and docs/api.md again, from what they describe
+man: $(VENV)/installed-test ## write again what is made from the code: man pages, docs/metrics.md, docs/api.md, names of variables
 	$(BIN)/python docs/man/generate.py
 	$(BIN)/python docs/man/generate_metrics.py
 	$(BIN)/python docs/man/generate_api.py
+	$(BIN)/python docs/man/generate_names.py
 
 docs: $(VENV)/bin/python ## the documents as a site, links checked: build/site/index.html (network: mkdocs-material)
 	$(BIN)/pip install -q 'mkdocs-material>=9.7,<10'

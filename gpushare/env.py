@@ -5,8 +5,8 @@ aliases in order, the user's file, the system's file, the default. Each value ke
 name it.
 
 Aliases are variables of other products (Run:ai, NVIDIA, HAMi), each in the dialect of its product, so that jobs written
-for them run unchanged. If two set variables disagree, the first counts and there is one warning. shim/preload has the
-same table in C; a test compares them.
+for them run unchanged. If two set variables disagree, the first counts and there is one warning. The preload library
+has the aliases in C; a test compares them. `make man` gives it the names of all variables.
 """
 
 from __future__ import annotations
@@ -79,8 +79,6 @@ def _of_job(name: str, option: Option) -> Variable:
     )
 
 
-LATER = ("compute", "exclusive")
-"""Options of jobs that an older daemon does not know."""
 HOOKS = (
     ("relief", "cmd", "a command that has the program give memory back; for the reclaim step hook"),
     ("relief", "url", "the same as a URL to POST to, or an engine's: vllm+http://localhost:8000"),
@@ -290,11 +288,11 @@ class Settings:
         return self.text(variable)
 
     def options_of_job(self) -> dict[str, object]:
-        """The options that have a variable, as the API takes them. Those that an older daemon does not know are left
-        out if they are not set."""
+        """The options that have a variable, as the API takes them. One that is not set and has no default is left
+        out: an older daemon may not know it."""
         named = (name for name, option in plain_options().items() if option.variable)
         found = {name: self.of_job(name) for name in named}
-        return {name: value for name, value in found.items() if value is not None or name not in LATER}
+        return {name: value for name, value in found.items() if value is not None}
 
     def budget(self) -> tuple[Budget, Setting | None, Setting | None]:
         """The job's budget, and the settings it came from."""

@@ -1,8 +1,8 @@
 /* options.c: the environment variables of gpushare, read once, when the program first needs the driver.
  *
- * The table, the aliases and the order are those of gpushare/env.py. Mistakes are handled differently: the command line
- * refuses to start a program; here the program runs already, so a value that cannot be read is reported once and the
- * next source counts.
+ * The aliases and the order are those of gpushare/env.py; known_names.def is made from its table. Mistakes are handled
+ * differently: the command line refuses to start a program; here the program runs already, so a value that cannot be
+ * read is reported once and the next source counts.
  *
  * The environment is walked here and not asked with getenv: some programs (shells) have a getenv of their own.
  */
@@ -34,37 +34,11 @@ static const struct source limit_sources[] = {
     {"NVIDIA_GPU_MEMORY_LIMIT", GS_MIB, false},
     {"CUDA_DEVICE_MEMORY_LIMIT", GS_HAMI, true},
 };
-static const char *const known_names[] = {"GPUSHARE_REQUEST",
-                                          "GPUSHARE_LIMIT",
-                                          "GPUSHARE_NAME",
-                                          "GPUSHARE_PRIORITY",
-                                          "GPUSHARE_GRACE",
-                                          "GPUSHARE_ON_RECLAIM",
-                                          "GPUSHARE_MIN_RUN_TIME",
-                                          "GPUSHARE_COMPUTE",
-                                          "GPUSHARE_EXCLUSIVE",
-                                          "GPUSHARE_VISIBLE",
-                                          "GPUSHARE_DRIVER",
-                                          "GPUSHARE_SOCKET",
-                                          "GPUSHARE_CLUSTER_SOCKET",
-                                          "GPUSHARE_LOG",
-                                          "GPUSHARE_SIM",
-                                          "GPUSHARE_CONFIG",
-                                          "GPUSHARE_JOB",
-                                          "GPUSHARE_MODE",
-                                          "GPUSHARE_REQUIRE_DAEMON",
-                                          "GPUSHARE_PROFILE",
-                                          "GPUSHARE_QUEUE_JOB",
-                                          "GPUSHARE_ARRAY_INDEX",
-                                          "GPUSHARE_RELIEF_CMD",
-                                          "GPUSHARE_RELIEF_URL",
-                                          "GPUSHARE_RESUME_CMD",
-                                          "GPUSHARE_RESUME_URL",
-                                          "GPUSHARE_HOOK",
-                                          "GPUSHARE_HOOK_BYTES",
-                                          "GPUSHARE_HOOK_GPU",
-                                          "GPUSHARE_HOOK_SECONDS",
-                                          "GPUSHARE_FOR"};
+static const char *const known_names[] = {
+#define GS_NAME(name) #name,
+#include "known_names.def"
+#undef GS_NAME
+};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -246,7 +246,7 @@ def make_job(identity: str, body: dict, gpus: int = 1) -> dict:
         "since": time.time() - 75,
         "priority": body["priority"],
         "lend": body["lend"],
-        "grace": body["grace"],
+        "grace": body.get("grace"),
         "on_reclaim": ["trim", "term", "kill"],
         "request_source": body["request_source"],
         "limit_source": body["limit_source"],

@@ -55,7 +55,7 @@ def registered(fake, files, gpushare, monkeypatch):
 def test_the_command_line_then_the_profile_then_the_environment(registered, files, monkeypatch):
     user, _ = files
     body = registered("--profile", "small")
-    assert (body["request"], body["limit"], body["priority"], body["grace"]) == ("1Gi", "2Gi", 3, None)
+    assert (body["request"], body["limit"], body["priority"], body.get("grace")) == ("1Gi", "2Gi", 3, None)
     assert body["limit_source"] == f"{user}: profiles.small.limit"
     body = registered("--profile", "small", "--limit", "3Gi")
     assert (body["request"], body["limit"], body["limit_source"]) == ("1Gi", "3Gi", "--limit")
