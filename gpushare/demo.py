@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,20 @@ def examples() -> Path:
         if (place / "borrower.py").is_file():
             return place
     raise GpushareError("the examples are not installed", hint="run the demo from the source tree: make demo")
+
+
+def has_binding() -> bool:
+    """Whether the scripts find a Python binding of the CUDA driver."""
+    return any(importlib.util.find_spec(name) for name in ("cuda", "cupy"))
+
+
+def typed() -> str:
+    """What the user types for `gpushare`: a path if it is not on the PATH."""
+    command = Path(sys.executable).with_name("gpushare")
+    if shutil.which("gpushare") or not command.exists():
+        return "gpushare"
+    below = command.is_relative_to(Path.cwd())
+    return str(command.relative_to(Path.cwd()) if below else command)
 
 
 class Stage:
@@ -101,9 +116,8 @@ class Stage:
         ended = ended or late.ends()
         self.say(f"stubborn was stopped with exit status {killed}; late never saw an error.")
         good = ended == 0 and killed == 137
-        self.say(
-            "Now your own: gpushare run --request 4Gi --limit 14Gi python train.py" if good else "That went wrong."
-        )
+        own = f"Now your own: {typed()} run --request 4Gi --limit 14Gi {Path(sys.executable).name} train.py"
+        self.say(own if good else "That went wrong.")
         return 0 if good else 1
 
     # ---- programs ------------------------------------------------------------------------------
@@ -137,8 +151,7 @@ class Stage:
             raise GpushareError(f"the demo wants all of a GPU: {said}", hint=None if self.driver == "sim" else hint)
         if done.returncode:
             print(done.stderr, end="", file=sys.stderr)
-            binding = any(importlib.util.find_spec(name) for name in ("cuda", "cupy"))
-            hint = "see `gpushare doctor`" if binding else gpushare_installation.install_extra("demo")
+            hint = "see `gpushare doctor`" if has_binding() else gpushare_installation.install_extra("demo")
             raise GpushareError("the demo cannot use a GPU, nor the software driver", hint=hint)
         return int(done.stdout) / GIB
 

@@ -21,7 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare.demo import examples
+import gpushare_installation
+from gpushare.demo import examples, has_binding, typed
 from gpushare.errors import GpushareError
 
 WITHIN = 60.0
@@ -31,6 +32,11 @@ QUEUES = "queues: [{name: ada, weight: 1}, {name: ben, weight: 1}]\n"
 
 
 def main() -> int:
+    if not has_binding():
+        raise GpushareError(
+            "the demo's programs need a Python binding of the CUDA driver",
+            hint=gpushare_installation.install_extra("demo"),
+        )
     with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as directory:
         stage = Stage(Path(directory))
         try:
@@ -90,7 +96,7 @@ class Stage:
         self.say("That is all; ada's runs would go on.")
         self.show("cancel", *self.jobs())
         good = lost_nothing(self.ask("logs", stopped))
-        self.say("Now your own: gpushare cluster serve --engine local" if good else "That went wrong.")
+        self.say(f"Now your own: {typed()} cluster serve --engine local" if good else "That went wrong.")
         return 0 if good else 1
 
     def stopped(self) -> str:

@@ -41,10 +41,11 @@ Play = Callable[[Path], tuple[views.Played, Recording]]
 )
 @click.option(
     "--most",
+    metavar="N",
     type=click.IntRange(0),
     default=200,
     show_default=True,
-    help="At most this many decisions of a trace.",
+    help="Show at most N decisions of a trace.",
 )
 @_output.option("text", "json")
 def command(

@@ -71,7 +71,10 @@ async def _serve(port: int, *, opens: bool, read_only: bool) -> None:
     try:
         url = server.url(port)
         _output.echo(url)
-        _output.note(f"who has this address acts as you; from another machine: {_forward(port)}; Ctrl-C ends it")
+        _output.note(
+            f"keep this address to yourself: its page acts with your rights; from another machine: {_forward(port)};"
+            " Ctrl-C ends it"
+        )
         with _opened(url, wanted=opens):
             await stop.wait()
     finally:

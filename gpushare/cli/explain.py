@@ -122,7 +122,7 @@ def _print_found(found: Found) -> None:
 
 
 def _print_meaning(meaning: Meaning) -> None:
-    _output.echo(meaning.code)
+    _output.echo(f"{meaning.code}: messages with these words")
     for message in meaning.messages:
         _output.echo(f"  …{message}" if message.startswith(":") else f"  {message}")  # … for the differing beginning
     _output.echo()

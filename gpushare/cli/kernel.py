@@ -50,7 +50,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(short_help="Install a kernel with its part of a GPU.")
 @click.option("--name", default="gpushare", show_default=True, metavar="NAME", help="Name of the kernel and its jobs.")
 @click.option("--display-name", metavar="TEXT", help="Name in notebooks.  [default: the base's, with the budget]")
 @click.option(
@@ -134,7 +134,7 @@ def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel, *, cannot_tell: bool
     if plan.base.name == "ipykernel" and importlib.util.find_spec("ipykernel") is None:
         note = render(
             f"ipykernel is not installed in {sys.prefix}: the kernel cannot start before it is",
-            hint="pip install ipykernel there, or wrap another kernel with --base",
+            hint=f"{sys.executable} -m pip install ipykernel, or wrap another kernel with --base",
         )
         _output.echo(note, err=True)
     if cannot_tell:
@@ -148,7 +148,7 @@ def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel, *, cannot_tell: bool
         _output.echo(render(f"another kernel of that name comes first: {first.directory}"), err=True)
 
 
-@command.command("list")
+@command.command("list", short_help="List gpushare's kernels.")
 @prefix_option
 @sys_prefix_option
 @_output.option("table", "json")
@@ -180,7 +180,7 @@ def _as_json(kernel: kernelspec.Kernel) -> dict[str, object]:
     }
 
 
-@command.command("remove")
+@command.command("remove", short_help="Remove one of gpushare's kernels.")
 @click.argument("name", shell_complete=complete.kernels)
 @prefix_option
 @sys_prefix_option

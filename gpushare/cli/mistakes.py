@@ -387,6 +387,8 @@ def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
         return f"{option} takes one word: " + (
             f"write {option} {value} {option} {name}" if option == "--gpu" else f"write {option} '{value} {name}'"
         )
+    if "/" not in name and shutil.which(f"{name}3"):  # Debian has python3, and no python
+        return instead(f"{name}3")
     close = nearest(name, _programs(), alike=CLEAR) if "/" not in name else []
     return instead(close[0]) if close else None
 
@@ -395,16 +397,23 @@ def _script_meant(message: str, arguments: Sequence[str]) -> str | None:
     """The hint for a script that is not executable: start it with its interpreter."""
     for at, word in enumerate(arguments):
         path = Path(word)
-        if path.suffix in INTERPRETERS and path.is_file() and message.startswith(f"cannot execute {path}:"):
-            return _line(["gpushare", *arguments[:at], INTERPRETERS[path.suffix], *arguments[at:]])
+        interpreter = _interpreter(path)
+        if interpreter and path.is_file() and message.startswith(f"cannot execute {path}:"):
+            return _line(["gpushare", *arguments[:at], interpreter, *arguments[at:]])
     return None
+
+
+def _interpreter(script: Path) -> str | None:
+    """The program of this machine that runs such scripts."""
+    name = INTERPRETERS.get(script.suffix)
+    return f"{name}3" if name and not shutil.which(name) and shutil.which(f"{name}3") else name
 
 
 def _runnable(word: str) -> list[str] | None:
     """The words that start an existing program or script."""
     path = Path(word)
     if path.is_file() and not (os.access(path, os.X_OK) and "/" in word):
-        interpreter = INTERPRETERS.get(path.suffix)
+        interpreter = _interpreter(path)
         if interpreter:
             return [interpreter, word]
         return [f"./{word}"] if os.access(path, os.X_OK) else None

@@ -155,7 +155,7 @@ def _check_found(report: Report, what: str, kind: str) -> None:
         return
     raise GpushareError(
         f"nothing is known of the memory of {what}, {_span(report)}",
-        hint="the history goes back 30 days, and has nothing of the time while no daemon ran",
+        hint="the history has a value each second, for 30 days: none of a shorter job, nor of times without a daemon",
     )
 
 

@@ -129,7 +129,7 @@ def test_nothing_to_explain_is_a_failure(nowhere, text):
 def test_a_code_is_explained_without_a_daemon(gpushare, nowhere):
     code, out, err = gpushare("explain", "not_free")
     assert (code, err) == (0, "")
-    assert out.startswith("not_free\n  …: it is above this job's request, and only … free\n")
+    assert out.startswith("not_free: messages with these words\n  …: it is above this job's request, and only … free\n")
     assert "What to do: raise `--request`" in out
     found = json.loads(gpushare("explain", "not_free", "-o", "json")[1])
     assert (found["schema"], found["code"]) == ("gpushare.meaning/1", "not_free")

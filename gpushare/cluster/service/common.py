@@ -146,9 +146,10 @@ class Common(ABC):
                 raise UsageError("nodes are cordoned by themselves", hint="`gpushare cluster cordon NODE`")
             if not isinstance(event, QueueAdded | QueueChanged | QueueRemoved | JobChanged):
                 raise UsageError(
-                    f"{type(event).__name__}: the engine {self.engine} says which nodes there are and how jobs end",
+                    f"nodes and the ends of jobs come from the engine {self.engine}: {type(event).__name__} is refused",
                     code="engine_knows",
-                    hint="change queues and priorities here; cancel a job with `gpushare cluster cancel`",
+                    hint="change queues and priorities here; cancel a job with `gpushare cluster cancel`; plan with "
+                    "other nodes in another file: --store FILE",
                 )
         if dry_run:
             return {"would": self._would(events)}
