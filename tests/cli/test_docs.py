@@ -136,7 +136,7 @@ def test_a_code_is_explained_without_a_daemon(gpushare, nowhere):
 
 
 def test_a_job_comes_before_a_code(gpushare, fake):
-    assert gpushare("explain", "policy")[1].startswith("policy\n")
+    assert gpushare("explain", "policy")[1].startswith("policy: messages with these words\n")
     body = {"gpus": 1, "priority": 0, "lend": True, "grace": None, "request_source": "", "limit_source": ""}
     body |= {"name": "policy", "command": ["x"], "request": "1Gi", "limit": "1Gi"}
     fake.handle("POST", "/v1/jobs", body)

@@ -21,7 +21,6 @@ BLOCKS = list(blocks())
 IN_ANOTHER_TEST = {
     "README.md: gpushare run --name train": "tests/integration/test_readme_runs.py",
     "README.md: gpushare kernel install": "tests/integration/test_readme_runs.py",
-    "README.md: gpushare cluster apply": "tests/integration/test_readme_runs.py",
     "README.md: make demo": "tests/integration/test_demo.py",
     "daemon/deploy/README.md: ": "tests/packaging/test_node.py",
     "docs/notebooks.md: gpushare kernel install": "tests/integration/test_readme_runs.py",

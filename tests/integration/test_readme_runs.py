@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -96,12 +97,16 @@ def test_the_story(at_home: Node, tmp_path: Path) -> None:
     assert not missing, f"{missing}\nwas said:\n" + "\n".join(heard)
 
 
-def test_the_cluster(at_home: Node) -> None:
-    (block,) = [one for one in BLOCKS if "gpushare cluster apply" in one]
-    lines = commands(block)
-    assert len(lines) == 5
+def test_the_cluster(at_home: Node, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "trace.csv").write_text("at,name,queue,gpus,duration\n0s,j,vision,1,1h\n")
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    lines = commands(re.findall(r"```\n(gpushare cluster apply.*?)```", page, re.DOTALL)[0])
+    assert len(lines) == 9
+    if importlib.util.find_spec("matplotlib") is None:
+        lines = [line for line in lines if "--plot" not in line]
     for line in lines:
-        done = run(at_home, line, ROOT)
+        done = run(at_home, line, tmp_path)
         assert done.returncode == 0, (line, done.stderr)
         assert done.stdout
 
