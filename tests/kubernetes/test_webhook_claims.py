@@ -16,8 +16,8 @@ from gpushare.errors import UsageError
 from gpushare.kubernetes import claim as claims
 from gpushare.kubernetes.webhook import limits
 from gpushare.kubernetes.webhook.asked import ANNOTATIONS
-from gpushare.kubernetes.webhook.limits import FIELDS, Limits
-from gpushare.kubernetes.webhook.review import Rules, answer, claimed
+from gpushare.kubernetes.webhook.limits import FIELDS, Limits, Rules
+from gpushare.kubernetes.webhook.review import answer, claimed
 
 GIB = 2**30
 CLASSES = {

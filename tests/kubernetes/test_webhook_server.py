@@ -25,8 +25,9 @@ from webhook_stage import (
 
 from gpushare.kubernetes.server import Access, Answer, Server
 from gpushare.kubernetes.webhook.asked import ANNOTATIONS
+from gpushare.kubernetes.webhook.limits import Rules
 from gpushare.kubernetes.webhook.makers import Templates
-from gpushare.kubernetes.webhook.review import Rules, claimed
+from gpushare.kubernetes.webhook.review import claimed
 from gpushare.kubernetes.webhook.template import USED
 
 VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete", "WATCH": "watch"}

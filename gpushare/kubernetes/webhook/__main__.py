@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpushare.kubernetes.program import needs_extra, run
-from gpushare.kubernetes.webhook.limits import NONE, read
-from gpushare.kubernetes.webhook.review import INTERACTIVE, Rules
+from gpushare.kubernetes.webhook.limits import INTERACTIVE, NONE, OPTIONS, Rules, read
 
 if TYPE_CHECKING:
     from gpushare.kubernetes.webhook.serve import Webhook
@@ -22,8 +21,6 @@ __all__ = ["main"]
 
 FILE = click.Path(path_type=Path)
 EVERY = click.FloatRange(0.05, 3600)
-LIMITS = {"defaultLimit": "default_limit", "interactiveLimit": "interactive_limit", "maxLimit": "max_limit"}
-"""Field of a queue, and the option that says it for the cluster."""
 PART = "A part of a GPU, as in 0.5."
 
 
@@ -48,7 +45,7 @@ def command(
 
     The API server asks it as a MutatingWebhookConfiguration says: deploy/kubernetes/webhook.
     """
-    limits = read({name: said[option] for name, option in LIMITS.items()}, NONE.whose, "option for ")
+    limits = read({name: said[option] for name, option in OPTIONS.items()}, NONE.whose, "option for ")
     rules = Rules(limits, said["interactive"])
     own = f"{said['service']}.{said['namespace']}.svc"
     with started(kubeconfig, said, (own, *names), rules) as webhook:

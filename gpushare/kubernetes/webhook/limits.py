@@ -10,7 +10,7 @@ maxima counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,18 @@ from gpushare.cluster.engines.kubernetes.names import QUEUE
 from gpushare.errors import QuantityError, UsageError
 from gpushare.quantity import Kind, Quantity
 
-__all__ = ["FIELDS", "NONE", "Limits", "read", "together"]
+__all__ = ["FIELDS", "INTERACTIVE", "NONE", "OPTIONS", "USUAL_RULES", "Limits", "Rules", "read", "together"]
 
 FIELDS: Mapping[str, str] = {"defaultLimit": "usual", "interactiveLimit": "interactive", "maxLimit": "most"}
 """Of a queue's `spec`, and of Limits."""
+OPTIONS: Mapping[str, str] = {
+    "defaultLimit": "default_limit",
+    "interactiveLimit": "interactive_limit",
+    "maxLimit": "max_limit",
+}
+"""Field of a queue, and the option or setting that says it for the cluster."""
+INTERACTIVE = ("build", "build-preemptible", "interactive-preemptible")
+"""Priority classes of interactive pods in KAI and Run:ai."""
 DEEPEST = 100
 """Queues above one another. More is a circle."""
 
@@ -36,8 +44,28 @@ class Limits:
     whose: str = "this cluster"
     """Whose maximum that is."""
 
+    def usual_for(self, *, interactive: bool) -> int | None:
+        return self.interactive if interactive and self.interactive is not None else self.usual
+
 
 NONE = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the administrator says for the whole cluster."""
+
+    limits: Limits = NONE
+    interactive: Collection[str] = INTERACTIVE
+    """Priority classes."""
+
+    def is_interactive(self, pod: Mapping[str, Any]) -> bool:
+        """KAI takes the class from a label, too."""
+        label = (pod["metadata"].get("labels") or {}).get("priorityClassName")
+        return str(label or pod["spec"].get("priorityClassName") or "") in self.interactive
+
+
+USUAL_RULES = Rules()
 
 
 def read(spec: Mapping[str, Any], whose: str, at: str = "spec.") -> Limits:

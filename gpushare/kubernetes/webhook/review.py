@@ -13,16 +13,13 @@ from gpushare.kubernetes.claim import MALFORMED
 from gpushare.kubernetes.webhook import asked as of_pod
 from gpushare.kubernetes.webhook import limits as of_queues
 from gpushare.kubernetes.webhook import share, sizes
-from gpushare.kubernetes.webhook.limits import NONE as NO_LIMITS
-from gpushare.kubernetes.webhook.limits import Limits
+from gpushare.kubernetes.webhook.limits import Rules
 from gpushare.kubernetes.webhook.template import patch, template
 
-__all__ = ["INTERACTIVE", "Cluster", "Rules", "answer", "claimed"]
+__all__ = ["Cluster", "answer", "claimed"]
 
 Thing = Mapping[str, Any]
 API = "admission.k8s.io/v1"
-INTERACTIVE = ("build", "build-preemptible", "interactive-preemptible")
-"""Priority classes of interactive pods in KAI and Run:ai."""
 REFUSED, UNREADABLE, LATER = 403, 400, 503
 """Codes of refusals: 503 for what may be otherwise when the same is asked again."""
 
@@ -37,15 +34,6 @@ class Cluster:
     """None: the API server does not know the kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the administrator says for the whole cluster."""
-
-    limits: Limits = NO_LIMITS
-    interactive: Collection[str] = INTERACTIVE
-    """Priority classes."""
-
-
 def claimed(
     pod: Thing, namespace: str, cluster: Cluster, rules: Rules
 ) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
@@ -58,7 +46,7 @@ def claimed(
         said = share.of(
             asked,
             limits,
-            interactive=_class_of(pod) in rules.interactive,
+            interactive=rules.is_interactive(pod),
             gpu=lambda: sizes.smallest(pod, cluster.slices, cluster.nodes),
         )
         made = template(said, namespace)
@@ -112,9 +100,3 @@ def _refused(uid: str, code: int, message: str) -> dict[str, Any]:
 
 def _sentence(error: GpushareError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
-
-
-def _class_of(pod: Thing) -> str:
-    """KAI takes it from a label, too."""
-    label = (pod["metadata"].get("labels") or {}).get("priorityClassName")
-    return str(label or pod["spec"].get("priorityClassName") or "")

@@ -17,8 +17,9 @@ from gpushare.cluster.engines.kubernetes.names import NODES, QUEUES, SLICES
 from gpushare.errors import GpushareError, UsageError
 from gpushare.kubernetes.server import Server, Unanswered
 from gpushare.kubernetes.webhook.keeper import Keeper, load
+from gpushare.kubernetes.webhook.limits import Rules
 from gpushare.kubernetes.webhook.makers import Templates, clean_quietly
-from gpushare.kubernetes.webhook.review import Cluster, Rules, answer
+from gpushare.kubernetes.webhook.review import Cluster, answer
 
 __all__ = ["Known", "Webhook"]
 

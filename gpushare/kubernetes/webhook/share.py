@@ -30,7 +30,7 @@ def of(asked: Asked, limits: Limits, *, interactive: bool, gpu: Callable[[], int
     """`gpu`: bytes of a GPU, asked only where that matters; it may raise UsageError. Raises UsageError."""
     if asked.whole:
         return Share(asked.count, None, None)
-    usual = limits.interactive if interactive and limits.interactive is not None else limits.usual
+    usual = limits.usual_for(interactive=interactive)
     if asked.request.kind is Kind.BYTES:
         memory = -(-asked.request.value // STEP) * STEP
         limit = _limit(asked, limits, usual, gpu)

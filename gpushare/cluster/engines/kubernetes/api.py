@@ -78,7 +78,9 @@ class Api:
                 raise Unanswered(trouble)
             found[path] = objects
         storage = Storage(*(found[path] for path in OF_STORAGE))
-        return Listed(*(found[path] for path in OF_PODS), storage=storage)
+        queues = self.listed_queues()
+        named = None if queues is None else {name: one for (_, name), one in queues.items()}
+        return Listed(*(found[path] for path in OF_PODS), storage=storage, queues=named)
 
     def listed_queues(self) -> dict[Key, Thing] | None:
         """None: the API server does not know the kind. Raises Unanswered."""

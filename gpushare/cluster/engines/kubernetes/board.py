@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.cluster.engines.kubernetes import bounds, request, seen, sharing, volumes
 from gpushare.cluster.engines.kubernetes import mark as marks
-from gpushare.cluster.engines.kubernetes import request, seen, sharing, volumes
 from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
 from gpushare.cluster.engines.kubernetes.mark import Mark
@@ -20,6 +20,7 @@ from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
 from gpushare.cluster.model import Job, Tasks
 from gpushare.errors import UsageError
+from gpushare.kubernetes.webhook.limits import USUAL_RULES, Rules, together
 
 __all__ = ["Board", "Due", "Listed", "Member"]
 
@@ -40,6 +41,8 @@ class Listed:
     nodes: Mapping[Key, Thing]
     slices: Mapping[Key, Thing]
     storage: Storage = field(default=NOTHING, kw_only=True)
+    queues: Mapping[str, Thing] | None = field(default=None, kw_only=True)
+    """By name; None: it keeps none."""
 
 
 @dataclass(slots=True)
@@ -148,6 +151,8 @@ class Due:
     """Of the mark; None: they are gone."""
     fits: bool = True
     """Its volumes are there, or may be made there."""
+    blocks: Sequence[Sequence[Thing]] = ()
+    """Of each of its claims, what its queue adds to the allocation."""
 
     @property
     def unmade(self) -> Sequence[Thing]:
@@ -172,8 +177,10 @@ class KnownJob:
 class Board:
     """Kept from look to look, so that what has not changed is not read again."""
 
-    def __init__(self, scheduler: str) -> None:
+    def __init__(self, scheduler: str, rules: Rules = USUAL_RULES) -> None:
         self._scheduler = scheduler
+        self._rules = rules
+        self._queues: Mapping[str, Thing] | None = None
         self._read: dict[str, tuple[tuple[object, ...], Member]] = {}
         self._made: dict[str, Job] = {}
         """The last job of each id, for those whose pods are gone."""
@@ -194,6 +201,7 @@ class Board:
 
     def look(self, listed: Listed, now: float) -> None:
         """`now`: seconds that only go forward."""
+        self._queues = listed.queues
         self._look_at_pods(listed)
         wanted = {one.asked.wants for one in self.members.values() if one.asked is not None}
         self._look_at_nodes(listed, wanted)
@@ -343,7 +351,22 @@ class Board:
         if kept is None or any(gpu not in kept.devices for gpu in mark.gpus):
             return Due(member, mark, None)
         fits = member.asked is None or member.asked.wants.matches(kept.node.name, dict(kept.node.labels))
-        return Due(member, mark, [kept.devices[gpu] for gpu in mark.gpus], fits)
+        devices = [kept.devices[gpu] for gpu in mark.gpus]
+        return Due(member, mark, devices, fits, self._blocks(member, devices))
+
+    def _blocks(self, member: Member, devices: Sequence[Device]) -> Sequence[Sequence[Thing]]:
+        """A whole GPU has no such limit, as with annotations."""
+        asked = member.asked
+        if asked is None or asked.tasks.memory is None:
+            return ()
+        try:
+            limits = together(member.pod, member.key[0], self._queues, self._rules.limits)
+        except UsageError:
+            return ()  # its queue is not there, or makes no sense: that is told elsewhere
+        usual = limits.usual_for(interactive=self._rules.is_interactive(member.pod))
+        memory = min(one.memory for one in devices)
+        found = [bounds.bounded(own, asked.tasks.memory, memory, usual, limits) for own in asked.limits]
+        return [() if one is None else (bounds.block(one),) for one in found]
 
     def task_of(self, member: Member) -> SeenTask | None:
         """What exists of it. What was bound to a node that is lost does not run."""

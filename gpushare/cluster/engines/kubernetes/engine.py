@@ -96,7 +96,7 @@ class Kubernetes(QueueKeeper):
         self._api = api
         self._woken = woken
         self._clock = clock
-        self._board = Board(settings.scheduler)
+        self._board = Board(settings.scheduler, settings.rules)
         self._classes: Mapping[str, Thing] = {}
         self._notes = 0
         self._leadership = api.leadership(clock)

@@ -29,7 +29,7 @@ FIELDS = {
 }
 """Of `spec`, and how reading.py calls them."""
 KNOWN = tuple(dict.fromkeys((*FIELDS, *limits.FIELDS)))
-"""All fields of `spec`. `interactiveLimit` is for the webhook alone."""
+"""All fields of `spec`. The allocator does not know `interactiveLimit`."""
 ACCEPTED = "Accepted"
 COUNTS = "what it says counts"
 

@@ -51,6 +51,8 @@ class Asked:
     wants: fitting.Wants
     labels: tuple[tuple[str, str], ...]
     """That a node must have."""
+    limits: tuple[Quantity | None, ...] = ()
+    """Of each of its claims, as it says itself."""
     unmade: tuple[Thing, ...] = ()
     """Claims of volumes that are made where it runs."""
 
@@ -123,6 +125,7 @@ def _read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing], 
         checkpoint_every=_checkpoints(of_pod(pod, "annotations", CHECKPOINT)),
         wants=fitting.of(pod, volumes.terms),
         labels=tuple((pod["spec"].get("nodeSelector") or {}).items()),
+        limits=tuple(one.budget.limit for one in read),
         unmade=volumes.unmade,
     )
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import UsageError
+from gpushare.kubernetes.webhook import limits
+from gpushare.kubernetes.webhook.limits import INTERACTIVE, Rules
 
 __all__ = ["Settings"]
 
@@ -21,6 +23,19 @@ class Settings:
     lease: str = "gpushare-scheduler"
     scheduler: str = "gpushare"
     """`schedulerName` of the pods that are started."""
+    default_limit: str = ""
+    """For the whole cluster, as a queue says it: a part of a GPU. "": nothing is said."""
+    interactive_limit: str = ""
+    max_limit: str = ""
+    interactive: str = ",".join(INTERACTIVE)
+    """Priority classes of interactive pods."""
+
+    @property
+    def rules(self) -> Rules:
+        """Raises UsageError."""
+        said = {name: getattr(self, option) or None for name, option in limits.OPTIONS.items()}
+        classes = tuple(one.strip() for one in self.interactive.split(","))
+        return Rules(limits.read(said, limits.NONE.whose, "[kubernetes]: "), classes)
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> Settings:
@@ -29,9 +44,10 @@ class Settings:
         for name, value in said.items():
             if name not in known:
                 raise UsageError(f"[kubernetes]: there is no {name!r}", hint=f"known are {', '.join(known)}")
-            if not isinstance(value, str) or (not value and name != "kubeconfig"):
+            if not isinstance(value, str) or (not value and getattr(cls(), name)):
                 raise UsageError(f"[kubernetes]: {name} must be a text")
         made = cls(**said)
         if made.kubeconfig and not Path(made.kubeconfig).is_absolute():
             raise UsageError("[kubernetes]: kubeconfig must be the absolute path of a file")
+        made.rules  # noqa: B018  raises for limits that make no sense
         return made

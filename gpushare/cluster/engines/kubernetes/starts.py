@@ -85,7 +85,7 @@ class Starter:
         if one.member.asked is None:
             return Refused("one of its claims is gone")
         try:
-            self.write.allocate(one.member, classes, one.devices)
+            self.write.allocate(one.member, classes, one.devices, one.blocks)
         except FAILURES as error:
             return Refused(str(error) or "one of its claims is gone")
         return None

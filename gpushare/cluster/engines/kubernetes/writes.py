@@ -132,15 +132,29 @@ class Writer:
 
     # ---- claims ----------------------------------------------------------------------------------------
 
-    def allocate(self, member: Member, classes: Mapping[str, Thing], devices: Sequence[Device]) -> None:
-        """Its claims get these GPUs, in their order. Nothing where they have them already."""
+    def allocate(
+        self,
+        member: Member,
+        classes: Mapping[str, Thing],
+        devices: Sequence[Device],
+        blocks: Sequence[Sequence[Thing]] = (),
+    ) -> None:
+        """Its claims get these GPUs, in their order. Nothing where they have them already. `blocks`: of each, what is
+        added to its config."""
         assert member.asked is not None
         left = list(devices)
         for place, (_, count) in enumerate(member.asked.claims):
             mine, left = left[:count], left[count:]
-            self._allocate(member, place, classes, mine)
+            self._allocate(member, place, classes, mine, blocks[place] if blocks else ())
 
-    def _allocate(self, member: Member, place: int, classes: Mapping[str, Thing], devices: Sequence[Device]) -> None:
+    def _allocate(
+        self,
+        member: Member,
+        place: int,
+        classes: Mapping[str, Thing],
+        devices: Sequence[Device],
+        more: Sequence[Thing],
+    ) -> None:
         wanted = [(member.mark.node, device.name) for device in devices]
         for _ in range(TRIES):
             claim = member.claims[place]
@@ -160,6 +174,7 @@ class Writer:
                     return
                 claim = self._protect(member, place)
                 made = allocation(claim, classes, member.mark.node, devices, member.mark.amount)
+                made["devices"]["config"] += more
                 self._claim_status(member, place, {"allocation": made, "reservedFor": [pod]})
             except Conflict:
                 found = self._ask("GET", CLAIM.format(*key_of(claim)))
