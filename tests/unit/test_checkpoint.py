@@ -1,0 +1,112 @@
+"""Several processes are suspended and resumed together, whatever the driver refuses in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from gpushare import checkpoint
+from gpushare.checkpoint import DriverError
+from hypothesis import given
+from hypothesis import strategies as st
+
+LIVING = (os.getpid(), os.getppid())
+STEPS = ("lock", "checkpoint", "restore", "unlock")
+
+
+class Driver:
+    """Follows the states of the CUDA driver API, and refuses chosen calls: the n-th call of a step, counted from 0."""
+
+    def __init__(self, refused: set[tuple[str, int]] | frozenset[tuple[str, int]] = frozenset()) -> None:
+        self.states = dict.fromkeys(LIVING, "running")
+        self.refused = refused
+        self.counts = dict.fromkeys(STEPS, 0)
+        self.ran_between: list[tuple[str, ...]] = []
+        """The states of all processes after each call."""
+
+    def state(self, pid: int) -> str:
+        return self.states[pid]
+
+    def lock(self, pid: int, milliseconds: int) -> None:
+        assert milliseconds > 0
+        self._go("lock", pid, "running", "locked")
+
+    def checkpoint(self, pid: int) -> None:
+        self._go("checkpoint", pid, "locked", "suspended")
+
+    def restore(self, pid: int) -> None:
+        self._go("restore", pid, "suspended", "locked")
+
+    def unlock(self, pid: int) -> None:
+        self._go("unlock", pid, "locked", "running")
+
+    def _go(self, step: str, pid: int, before: str, after: str) -> None:
+        count = self.counts[step]
+        self.counts[step] += 1
+        if (step, count) in self.refused or self.states[pid] != before:
+            raise DriverError(step)
+        self.states[pid] = after
+        self.ran_between.append(tuple(self.states.values()))
+
+
+REFUSALS = st.sets(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=5)
+
+
+def test_all_are_suspended_and_resumed() -> None:
+    driver = Driver()
+    assert checkpoint.suspend(driver, LIVING, 1.0) == checkpoint.Result("suspended")
+    assert driver.ran_between[1] == ("locked", "locked"), "memory of one went while the other still ran"
+    assert checkpoint.resume(driver, LIVING) == checkpoint.Result("running")
+    assert set(driver.states.values()) == {"running"}
+
+
+@pytest.mark.parametrize("refused", [("lock", 0), ("lock", 1), ("checkpoint", 0), ("checkpoint", 1)])
+def test_all_run_on_if_one_cannot_be_suspended(refused: tuple[str, int]) -> None:
+    driver = Driver({refused})
+    assert checkpoint.suspend(driver, LIVING, 1.0) == checkpoint.Result("running", refused[0])
+    assert set(driver.states.values()) == {"running"}
+
+
+@pytest.mark.parametrize("refused", [("restore", 0), ("restore", 1)])
+def test_all_stay_suspended_if_one_cannot_be_restored(refused: tuple[str, int]) -> None:
+    driver = Driver()
+    checkpoint.suspend(driver, LIVING, 1.0)
+    driver.refused = {refused}
+    assert checkpoint.resume(driver, LIVING) == checkpoint.Result("suspended", "restore")
+    assert set(driver.states.values()) == {"suspended"}
+
+
+def test_a_process_that_has_ended_is_not_waited_for() -> None:
+    gone = 2**22 + 1  # above the kernel's largest pid
+    assert checkpoint.whereabouts(_without(Driver(), gone), [*LIVING, gone]) == "running"
+
+
+@pytest.mark.parametrize("step", [checkpoint.suspend, checkpoint.resume])
+@given(refused=REFUSALS)
+def test_what_is_answered_is_so(step: Callable[..., checkpoint.Result], refused: set[tuple[str, int]]) -> None:
+    """running and suspended are true of all processes, and no process stays locked that the driver would unlock."""
+    driver = Driver()
+    if step is checkpoint.resume:
+        checkpoint.suspend(driver, LIVING, 1.0)
+        driver.counts = dict.fromkeys(STEPS, 0)
+    driver.refused = refused
+    answer = checkpoint.suspend(driver, LIVING, 1.0) if step is checkpoint.suspend else checkpoint.resume(driver, LIVING)
+    found = set(driver.states.values())
+    if answer.where in ("running", "suspended"):
+        assert found == {answer.where}
+    else:
+        assert answer.where == "failed"
+        assert len(found) > 1 or found == {"locked"}
+    if not any(name == "unlock" for name, _ in refused):
+        assert "locked" not in found
+
+
+def _without(driver: Driver, gone: int) -> Driver:
+    def state(pid: int) -> str:
+        if pid == gone:
+            raise DriverError("GetState")
+        return driver.states[pid]
+
+    driver.state = state  # type: ignore[method-assign]
+    return driver
