@@ -181,6 +181,7 @@ def test_a_port_that_is_taken_costs_the_page_alone(directory, monkeypatch):
             node.client.dashboard()
         assert node.client.register(JOB)["id"]
         until(lambda: "Address already in use" in node.log.read_text(), 30.0)
+        assert "the dashboard is served" not in node.log.read_text()
         assert node.stop() == 0
 
 

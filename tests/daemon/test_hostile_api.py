@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from daemon_harness import until
@@ -14,6 +15,7 @@ from hostile import BOUND, attack, connect, lingering, slowest
 from other_user import ALICE, BOB, CAROL, as_user, needs_root
 
 from gpushare.errors import DaemonUnreachable, Refused
+from gpushared.api import http_listener
 from gpushared.limits import backlog as backlogs
 from gpushared.limits.user_limits import UserLimits
 
@@ -143,6 +145,22 @@ def test_floods_of_requests_back_to_back(shared):
 
     with attack(CAROL, nasty):
         assert slowest(shared, 5) < BOUND
+
+
+def test_more_requests_at_once_than_are_kept_are_all_answered(shared):
+    """Who sends faster than its share of the loop allows has to wait until there is room; nothing is lost for it."""
+    count, padding = 400, b"x" * 3000
+    request = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nX-Padding: " + padding + b"\r\n\r\n"
+    assert count * len(request) > 4 * http_listener.MOST_UNPARSED
+    with api(shared) as sock, ThreadPoolExecutor(1) as pool:
+        sock.settimeout(60.0)
+        sent = pool.submit(sock.sendall, count * request)
+        said = b""
+        while said.count(b"HTTP/1.1 200 OK") < count:
+            more = sock.recv(65536)
+            assert more, f"closed after {said.count(b'HTTP/1.1 200 OK')} answers"
+            said += more
+        sent.result(10.0)
 
 
 def test_answers_that_nobody_reads(shared, monkeypatch):

@@ -235,7 +235,11 @@ def test_a_real_daemon_survives_it(node, program):
         assert vandal.call("hello", request=GIB, limit=2 * GIB)["status"] == lib.GS_OK
         vandal.call("attach", GPU)
     assert node.process.poll() is None
-    assert "cut its credit page short" in node.log.read_text()
+    for one in (victim, vandal):
+        one.close()
+    until(lambda: node.client.jobs() == [])
+    # A file that ends within the page's first 4 KiB is mapped whole, so of the three only the empty one is noticed.
+    assert node.log.read_text().count("cut its credit page short") == 1
 
 
 @pytest.mark.parametrize("word", [0, 0xFFFFFFFF, 0xFFFFFFFF_FFFFFFFF, 0xFFFFFFFF_00000000, 1 << 63])

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable
 
 import pytest
-from gpushare import checkpoint
-from gpushare.checkpoint import DriverError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from gpushare import checkpoint
+from gpushare.checkpoint import DriverError
 
 LIVING = (os.getpid(), os.getppid())
 STEPS = ("lock", "checkpoint", "restore", "unlock")
@@ -91,7 +92,7 @@ def test_what_is_answered_is_so(step: Callable[..., checkpoint.Result], refused:
         checkpoint.suspend(driver, LIVING, 1.0)
         driver.counts = dict.fromkeys(STEPS, 0)
     driver.refused = refused
-    answer = checkpoint.suspend(driver, LIVING, 1.0) if step is checkpoint.suspend else checkpoint.resume(driver, LIVING)
+    answer = step(driver, LIVING, *([1.0] if step is checkpoint.suspend else []))
     found = set(driver.states.values())
     if answer.where in ("running", "suspended"):
         assert found == {answer.where}
