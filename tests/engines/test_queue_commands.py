@@ -158,6 +158,21 @@ def test_hold_release_and_cancel(queue) -> None:
     assert queue("release", "nothing").returncode != 0
 
 
+def test_a_node_is_closed_emptied_and_opened_while_the_service_runs(queue) -> None:
+    (node,) = (one["node"]["name"] for one in json.loads(queue("cluster", "nodes", "--json").stdout)["nodes"])
+    runs = queue.submit("--requeue", "--", "sleep", "60")
+    queue.until(runs, "running")
+    assert queue("cluster", "cordon", node).returncode == 0
+    waits = queue.submit("--", "sleep", "60")
+    assert queue.job(runs)["state"] == "running" and queue.job(waits)["state"] == "pending"
+    assert queue("cluster", "drain", node).returncode == 0
+    queue.until(runs, "pending")
+    assert queue("cluster", "uncordon", node).returncode == 0
+    for id in (runs, waits):
+        queue.until(id, "running")
+        queue("cancel", "--now", id)
+
+
 def test_the_service_is_killed_and_the_job_does_not_notice(queue) -> None:
     id = queue.submit("--", "sh", "-c", "echo up; while [ ! -e go ]; do sleep 0.05; done; echo end; exit 4")
     queue.until(id, "running")

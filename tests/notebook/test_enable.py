@@ -188,9 +188,9 @@ gpushare.enable(request="1Gi", limit="12Gi", name="late")
 {BINDINGS.partition("assert driver.cuMemGetInfo")[0]}
 assert driver.cuMemAlloc({10 * 1024 * MIB})[0].name == "CUDA_SUCCESS"
 job = gpushare.status()["jobs"][0]
-print(job["name"], job["state"], job["gpus"][0]["loan"] > 9 * 2**30)
+print(job["name"], job["state"], job["gpus"][0]["loan"] > 9 * 2**30, job["lend"])
 """
-    assert succeeds(node, program).split() == ["late", "borrowing", "True"]
+    assert succeeds(node, program).split() == ["late", "borrowing", "True", "True"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.errors import DaemonUnreachable
 from gpushare.notebook.sigterm import Handler
 from gpushare.notebook.watch import Watch
 from integration.node import GIB
@@ -68,6 +69,29 @@ def test_what_is_left_is_told_with_the_time_that_is_left() -> None:
     assert first.endswith(f", at {when}")
     assert said[1].startswith("gpushare: this kernel still has 3.0 GiB on loan: it is stopped in 1m")
     assert "stopped in 0 s" in said[2]
+
+
+def test_its_thread_ends_soon_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it has no job to listen to, and would look for one again after a while only."""
+    looked, ended = threading.Event(), threading.Event()
+
+    class Followed(Watch):
+        def _follow(self) -> None:
+            super()._follow()
+            ended.set()
+
+    def no_job() -> Any:
+        looked.set()
+        raise DaemonUnreachable("no daemon")
+
+    monkeypatch.setattr("gpushare.notebook.watch._find", no_job)
+    monkeypatch.setattr("gpushare.notebook.watch.RETRY_FIRST", 600.0)
+    monkeypatch.setattr("gpushare.notebook.watch.RETRY_LAST", 600.0)
+    watch = Followed(print)
+    watch.start()
+    assert looked.wait(10.0) and not ended.wait(0.1)
+    watch.stop()
+    assert ended.wait(10.0)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import checkpoint
@@ -84,6 +84,7 @@ def test_a_process_that_has_ended_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("step", [checkpoint.suspend, checkpoint.resume])
+@settings(deadline=None)
 @given(refused=REFUSALS)
 def test_what_is_answered_is_so(step: Callable[..., checkpoint.Result], refused: set[tuple[str, int]]) -> None:
     """running and suspended are true of all processes, and no process stays locked that the driver would unlock."""
