@@ -37,10 +37,10 @@ def of_queues(client: ClusterClient, queue: str | None, asked: Asked) -> QueueRe
     if queue is not None and queue not in names:
         near = did_you_mean(queue, names)
         raise UsageError(f"no queue {queue[:60]!r}", hint=near or f"there are: {', '.join(names[:8])}")
+    jobs = {job["id"] for job in overview["jobs"] if queue in (None, job["queue"])}
     history = _history(client, asked)
     if not asked.ends_now:
         overview = _then(overview, history)
-    jobs = {job["id"] for job in overview["jobs"] if queue in (None, job["queue"])}
     notices = [
         one
         for one in client.events(begin=asked.since)

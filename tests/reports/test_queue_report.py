@@ -110,14 +110,16 @@ def test_a_report_that_ends_earlier_shows_what_was_so(service: Process) -> None:
     (lab,) = found["cluster"]["queues"]
     assert (lab["held"], lab["quota"], lab["demand"]) == (3 * MICRO, 2 * MICRO, 3 * MICRO)
     assert found["cluster"]["jobs"] == found["cluster"]["nodes"] == []
-    assert "cancelled" not in {one["event"] for one in found["notices"]}
+    told = {one["event"] for one in found["notices"]}
+    assert "start" in told and "cancelled" not in told
 
 
 class Told:
     """A service that says what a test has put down."""
 
-    def __init__(self, series: dict[str, list[list[float]]]) -> None:
+    def __init__(self, series: dict[str, list[list[float]]], *, kept: bool = True) -> None:
         self.series = [{"queue": name, "points": points} for name, points in series.items()]
+        self.kept = kept
 
     def overview(self) -> dict[str, Any]:
         some = {"parent": None, "held": 9, "share": 9, "quota": 9, "demand": 9, "running": 9, "waiting": 9}
@@ -125,7 +127,7 @@ class Told:
         return {"queues": queues, "jobs": [], "nodes": [{}], "loans": [{}]}
 
     def history(self, since: float, until: float, step: float) -> dict[str, Any]:
-        return {"series": self.series, "kept": True, "cut": False, "step": step}
+        return {"series": self.series, "kept": self.kept, "cut": False, "step": step}
 
     def events(self, begin: float) -> list[dict[str, Any]]:
         return []
@@ -142,6 +144,12 @@ def test_what_is_unknown_at_the_end_of_a_report_is_nothing_there() -> None:
     assert new["sum"] == "3"
     assert [gone[one] for one in amounts] == [none[one] for one in amounts] == [0] * 6
     assert found["cluster"]["nodes"] == found["cluster"]["loans"] == []
+
+
+def test_a_service_that_keeps_no_history_says_so_and_no_report_is_made() -> None:
+    told = Told({"lab": [[10]]}, kept=False)
+    with pytest.raises(GpushareError, match="no history of its queues"):
+        queues.of_queues(cast(ClusterClient, told), None, Asked(0, 30, 10.0, 1000))
 
 
 def test_a_queue_that_is_not_there_is_named(service: Process, tmp_path: Path) -> None:
