@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from gpushare import __version__
+from gpushare import __version__, api, api_bodies
 from gpushare.cluster.reasons import Reason
 from gpushare.cluster.service import api as cluster_api
+from gpushare.job_spec import OPTIONS
 from gpushared.api.application import NOUNS
 from gpushared.api.calls import PARAMETERS, Call, calls_of
 from gpushared.cluster.routes import Api as ClusterApi
@@ -30,6 +31,8 @@ SERVERS: Mapping[str, tuple[str, str, Sequence[type]]] = {
     "cluster": ("The service behind `gpushare cluster serve`", "/run/gpushare-cluster/api.sock", (ClusterApi,)),
 }
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
+SHOWN: Mapping[str, Any] = {**api_bodies.KINDS, "seconds": float | None, "share": float | None, "steps": list[str]}
+"""The type of each kind of a job's options in an answer."""
 Schema = dict[str, Any]
 
 INTRODUCTION = """\
@@ -106,6 +109,10 @@ class Schemas:
                 if name in said:
                     properties[name] = {**properties[name], "description": said[name]}
             required |= set(getattr(kind, "__required_keys__", hints))
+            if kind is api.Job:  # it shows every such option, also one that no reader of ours needs a type for
+                for name, option in OPTIONS.items():
+                    if option.shown and name not in properties:
+                        properties[name] = {**self.of(SHOWN[option.kind]), "description": option.help}
         found: Schema = {"type": "object", "properties": properties}
         if required:
             found["required"] = sorted(required)
