@@ -19,7 +19,7 @@ from gpushare.errors import UsageError
 def command(*, job: str, follow: bool, lines: int | None) -> None:
     """Show what JOB (its id or its name) has written, as it is: with its own control characters.
 
-    The last 64 MiB are kept.
+    Of long output the last 32 to 64 MiB are kept.
     """
     show(job, follow=follow, last=lines)
 
