@@ -14,6 +14,7 @@ import click
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.client import ClusterClient, find
 from gpushare.cluster.codec import decode, encode_events, read_action
+from gpushare.cluster.document import FileError
 from gpushare.cluster.model import (
     Action,
     Event,
@@ -31,7 +32,7 @@ from gpushare.cluster.snapshot import restore
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import UsageError
 
-__all__ = ["Cluster", "Served", "opened", "stored"]
+__all__ = ["Cluster", "Served", "opened", "said_in", "stored"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -127,3 +128,12 @@ def opened(store: Path | None, *, read_only: bool = True) -> Iterator[Store | Se
     with writing(path), Store.open(path) as cluster:
         cluster.pass_time(time.time())
         yield cluster
+
+
+@contextmanager
+def said_in(file: Path) -> Iterator[None]:
+    """Name this file in the allocator's errors."""
+    try:
+        yield
+    except UsageError as error:
+        raise FileError(f"{file}: {error.message}", hint=error.hint, code=error.code) from None

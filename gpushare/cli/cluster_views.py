@@ -412,3 +412,8 @@ def _says_blocks() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def print_actions(actions: Sequence[Action]) -> None:
+    for line in action_lines(actions):
+        _output.echo(line)

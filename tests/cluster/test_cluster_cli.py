@@ -328,7 +328,7 @@ def test_a_policy_is_for_ever(cluster) -> None:
 
 def test_a_name_that_nobody_chose_is_never_taken(cluster, monkeypatch) -> None:
     """Another gpushare may have submitted under it in between."""
-    from gpushare.cli import cluster as commands
+    from gpushare.cli import cluster_submit as commands
 
     cluster("submit -q a --name a-1")
     names = iter(["a-1", "a-1", "a-9"])

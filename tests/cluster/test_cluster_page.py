@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.cli import main
-from gpushare.cluster import reading, scenario
+from gpushare.cluster import reading, scenario, scenario_checks
 from gpushare.cluster.model import Policy
 from gpushare.cluster.reasons import Code
 
@@ -35,7 +35,7 @@ def table(heading: str) -> set[str]:
         ("`policy:`", [field.name for field in dataclasses.fields(Policy)]),
         ("key", (*reading.JOB_KEYS, *reading.SERIES_KEYS)),
         ("action", scenario.ACTIONS),
-        ("check", scenario.CHECKS),
+        ("check", scenario_checks.CHECKS),
         ("code", WAITS),
     ],
 )

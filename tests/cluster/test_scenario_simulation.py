@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.cluster import reading, scenario
+from gpushare.cluster import reading, scenario, scenario_checks
 from gpushare.cluster.amounts import capacity
 from gpushare.cluster.document import FileError, parse
 from gpushare.cluster.model import (
@@ -239,7 +239,7 @@ def test_a_check_of_every_kind_can_fail(tmp_path) -> None:
         "retry_after": "{n: 9s}",
         "ran": "[w]",
     }
-    assert set(wrong) == set(scenario.CHECKS)
+    assert set(wrong) == set(scenario_checks.CHECKS)
     then = "\n".join(f"      {name}: {value}" for name, value in wrong.items())
     path.write_text(
         f"""
