@@ -275,24 +275,11 @@ static CUresult copy_operands(const struct operand *target, const struct operand
     return result != CUDA_SUCCESS ? result : copy_box(&box, target_place, source_place, stream);
 }
 
-#define OPERAND_2D(copy, side)                                                                                         \
-    {.type = (copy)->side##MemoryType,                                                                                 \
-     .host = (copy)->side##Host,                                                                                       \
-     .device = (copy)->side##Device,                                                                                   \
-     .array = (copy)->side##Array,                                                                                     \
-     .x = (copy)->side##XInBytes,                                                                                      \
-     .y = (copy)->side##Y,                                                                                             \
-     .pitch = (copy)->side##Pitch}
-#define OPERAND_3D(copy, side)                                                                                         \
-    {.type = (copy)->side##MemoryType,                                                                                 \
-     .host = (copy)->side##Host,                                                                                       \
-     .device = (copy)->side##Device,                                                                                   \
-     .array = (copy)->side##Array,                                                                                     \
-     .x = (copy)->side##XInBytes,                                                                                      \
-     .y = (copy)->side##Y,                                                                                             \
-     .z = (copy)->side##Z,                                                                                             \
-     .pitch = (copy)->side##Pitch,                                                                                     \
-     .height = (copy)->side##Height}
+#define OPERAND(copy, side)                                                                                            \
+    .type = (copy)->side##MemoryType, .host = (copy)->side##Host, .device = (copy)->side##Device,                      \
+    .array = (copy)->side##Array, .x = (copy)->side##XInBytes, .y = (copy)->side##Y, .pitch = (copy)->side##Pitch
+#define OPERAND_2D(copy, side) {OPERAND(copy, side)}
+#define OPERAND_3D(copy, side) {OPERAND(copy, side), .z = (copy)->side##Z, .height = (copy)->side##Height}
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream) {
     if (copy == NULL) {

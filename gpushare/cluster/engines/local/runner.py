@@ -18,15 +18,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpushare.cluster.engines.local import force, submission
 from gpushare.cluster.engines.local.gpus import Daemon
 from gpushare.cluster.engines.local.placing import Placing
-from gpushare.cluster.engines.local.spool import Folder, Key, Spool, boot_id
+from gpushare.cluster.engines.local.spool import Key, Spool, boot_id
 from gpushare.cluster.engines.local.start_file import Site, start_of
+from gpushare.cluster.engines.local.task_state import Task, seen, without_env
 from gpushare.cluster.engines.runner import Context, Record
 from gpushare.cluster.engines.seam import (
     Accepted,
@@ -64,29 +65,6 @@ LOOK_AGAIN = 0.25
 """Seconds between two looks while something starts or stops."""
 KEEPER_TRIES = 5
 LONGEST_PAUSE = 60.0
-
-
-@dataclass(slots=True)
-class Task:
-    folder: Folder
-    start: Mapping[str, Any]
-    """start.json without the environment, which may be large."""
-    keeper: subprocess.Popen[bytes] | None = None
-    """If this service has started it."""
-    pidfd: int | None = None
-    kept_since: float = 0.0
-    """When this service has started the latest."""
-    tries: int = 0
-    next_try: float = 0.0
-    end: Mapping[str, Any] | None = None
-    stop: float | None = None
-    """When it is killed at the latest, if it was told to stop."""
-    begun: float | None = None
-    """When its program was first seen to run."""
-
-    @property
-    def amount(self) -> int:
-        return int(self.start["amount"])
 
 
 @dataclass(slots=True)
@@ -149,7 +127,7 @@ class Local:
                 folder.remove()  # the machine was started again: nothing of it runs
                 continue
             told = folder.told_to_stop()
-            self._tasks[key] = Task(folder, _without_env(start), stop=told["kill_at"] if told else None)
+            self._tasks[key] = Task(folder, without_env(start), stop=told["kill_at"] if told else None)
             self._obeyed(key, (int(start["token"][0]), int(start["token"][1])))
 
     def _lock_directory(self) -> int:
@@ -204,7 +182,7 @@ class Local:
         for key, task in list(self._tasks.items()):
             self._look_at(key, task)
             if key in self._tasks:
-                found.setdefault(key.job, []).append(_seen(key, task))
+                found.setdefault(key.job, []).append(seen(key, task))
         return found
 
     def _look_at(self, key: Key, task: Task) -> None:
@@ -347,7 +325,7 @@ class Local:
         except OSError as error:
             self.placing.over(start)
             return Refused(f"cannot write to {self._directory}: {error.strerror}", place.node)
-        task = self._tasks[key] = Task(folder, _without_env(start))
+        task = self._tasks[key] = Task(folder, without_env(start))
         lock = folder.lock()
         if lock is not None:
             try:
@@ -503,32 +481,6 @@ class Local:
         self._close(task)
         task.folder.remove()
         self._tasks.pop(key, None)
-
-
-def _seen(key: Key, task: Task) -> SeenTask:
-    start, end = task.start, task.end
-    shown = SeenTask(
-        attempt=key.attempt,
-        group=key.group,
-        task=key.task,
-        node=start["node"],
-        gpus=tuple(start["gpus"]),
-        amount=task.amount,
-        phase="stopping" if task.stop is not None else "starting" if task.begun is None else "running",
-    )
-    if end is None:
-        return shown
-    why = str(end.get("why") or "")
-    if end["kind"] == "failed":
-        return replace(shown, phase="failed", why=why, node_to_blame=bool(end.get("node")))
-    if why == "time":
-        why = f"stopped after its time limit of {format_duration(start['time'])}"
-    code = end.get("exit")
-    return replace(shown, phase="done", why=why, exit=code if isinstance(code, int) else -int(signal.SIGKILL))
-
-
-def _without_env(start: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in start.items() if name not in ("env", "argv")}
 
 
 def _raise_limits(pid: int, wanted: Mapping[str, Sequence[int]]) -> None:

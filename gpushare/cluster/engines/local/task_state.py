@@ -1,0 +1,64 @@
+"""What the runner knows of a task on this machine, and how it shows it to the service."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpushare.cluster.engines.local.spool import Folder, Key
+from gpushare.cluster.engines.seam import SeenTask
+from gpushare.quantity import format_duration
+
+__all__ = ["Task", "seen", "without_env"]
+
+
+@dataclass(slots=True)
+class Task:
+    folder: Folder
+    start: Mapping[str, Any]
+    """start.json without the environment, which may be large."""
+    keeper: subprocess.Popen[bytes] | None = None
+    """If this service has started it."""
+    pidfd: int | None = None
+    kept_since: float = 0.0
+    """When this service has started the latest."""
+    tries: int = 0
+    next_try: float = 0.0
+    end: Mapping[str, Any] | None = None
+    stop: float | None = None
+    """When it is killed at the latest, if it was told to stop."""
+    begun: float | None = None
+    """When its program was first seen to run."""
+
+    @property
+    def amount(self) -> int:
+        return int(self.start["amount"])
+
+
+def seen(key: Key, task: Task) -> SeenTask:
+    start, end = task.start, task.end
+    shown = SeenTask(
+        attempt=key.attempt,
+        group=key.group,
+        task=key.task,
+        node=start["node"],
+        gpus=tuple(start["gpus"]),
+        amount=task.amount,
+        phase="stopping" if task.stop is not None else "starting" if task.begun is None else "running",
+    )
+    if end is None:
+        return shown
+    why = str(end.get("why") or "")
+    if end["kind"] == "failed":
+        return replace(shown, phase="failed", why=why, node_to_blame=bool(end.get("node")))
+    if why == "time":
+        why = f"stopped after its time limit of {format_duration(start['time'])}"
+    code = end.get("exit")
+    return replace(shown, phase="done", why=why, exit=code if isinstance(code, int) else -int(signal.SIGKILL))
+
+
+def without_env(start: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in start.items() if name not in ("env", "argv")}
