@@ -89,7 +89,7 @@ class Submission:
 
 
 def series(item: Item) -> Iterator[tuple[int, str]]:
-    """(how manyth, name) for an entry with a name and perhaps a count."""
+    """(number, name) of each job of an entry, which has a name and perhaps a count."""
     name = item["name"].name()
     if "count" not in item:
         yield 0, name.replace("{}", "1")
@@ -119,7 +119,7 @@ def queues(item: Item) -> Iterator[Queue]:
 
 
 def said_of_queues(item: Item, parent: str | None = None) -> Iterator[tuple[Queue, list[str]]]:
-    """Each queue, and which of its numbers an entry gives it: of a known one the others stay."""
+    """Each queue, with the names of the numbers that its entry gives. The other numbers of a known queue stay."""
     for entry in item.entries():
         entry.only(*QUEUE_KEYS)
         given: dict[str, Any] = {}

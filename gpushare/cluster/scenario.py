@@ -221,7 +221,7 @@ def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Eve
 
 
 def _queue_events(entry: Item, queues: Mapping[str, Any]) -> Iterator[Event]:
-    """A new queue, or a known one with other numbers: what is not said of it stays."""
+    """A new queue, or a known one with other numbers; numbers that are not given stay."""
     for queue, said in reading.said_of_queues(entry):
         view = queues.get(queue.name)
         if view is None:
@@ -296,7 +296,7 @@ def run(
 
 @contextlib.contextmanager
 def _said_at(item: Item) -> Iterator[None]:
-    """What the allocator refuses is said here."""
+    """Name this place of the file in what the allocator refuses."""
     try:
         yield
     except FileError:
@@ -308,7 +308,7 @@ def _said_at(item: Item) -> Iterator[None]:
 
 
 def _check(course: Course, then: Item) -> Iterator[tuple[str, str]]:
-    """Where something is expected, and what is so instead."""
+    """Each check that fails: the place in the file, and a message."""
     for name, item in then.pairs():
         with _said_at(item):
             messages = list(CHECKS[name](course, item))

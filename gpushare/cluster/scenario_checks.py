@@ -1,4 +1,4 @@
-"""The checks of a scenario: what may stand under `then`, each with its name.
+"""The checks of a scenario: what `then` may name.
 
 A check compares what the file expects with what is so, and gives a message for each difference.
 """

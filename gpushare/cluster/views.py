@@ -233,8 +233,8 @@ def _validate_index(state: State) -> None:
 
 
 def _worth(state: State, node: NodeState) -> int:
-    """What a node adds to what is divided: each GPU that works, but where nothing starts what our jobs hold, and beside
-    programs of others what they leave."""
+    """What a node adds to the capacity that is divided: each GPU that works. Where nothing may start, only what our
+    jobs hold; beside other programs, only what they leave."""
     held: dict[int, int] = {}
     for one in state.jobs.values():
         for place in one.places.values():

@@ -128,12 +128,12 @@ class Book:
     # ---- reading -------------------------------------------------------------------------------------
 
     def number(self) -> int:
-        """The next job's."""
+        """The number of the next job."""
         found = self._store.read("SELECT value FROM meta WHERE key = 'last_job'")
         return 1 + int(found[0][0]) if found else 1
 
     def next_term(self) -> int:
-        """A number that no service of this file has had."""
+        """A term (engines/seam.py) that no service of this file has had."""
 
         def grow(connection: sqlite3.Connection) -> None:
             term = 1 + int((connection.execute("SELECT value FROM meta WHERE key = 'term'").fetchone() or [0])[0])
@@ -143,7 +143,7 @@ class Book:
         return int(self._store.read("SELECT value FROM meta WHERE key = 'term'")[0][0])
 
     def job(self, id: str) -> Job:
-        """Of a job that is not over. The allocator has the same object, as long as it has the job."""
+        """The job with this id that is not over: the same object that the allocator has."""
         view = self._store.allocator.jobs.get(id)
         if view is not None:
             return view.job
@@ -151,7 +151,7 @@ class Book:
         return decode(text, Job)
 
     def record(self, id: str) -> Record | None:
-        """All of a job, whether it is over or not. None: there is none."""
+        """All that is known of a job, over or not. None: there is no such job."""
         found = self._store.read(
             "SELECT id, job, uid, gid, user, submitted, requeue, place, job.number, run"
             " FROM job LEFT JOIN run ON run.number = job.number WHERE id = ?",
@@ -184,18 +184,18 @@ class Book:
         return _ended(found[0]).id if found else None
 
     def ended_of(self, name: str) -> list[Ended]:
-        """Those jobs of the array with this number that are over. None, where the name is no number of a job."""
+        """Jobs of the array with this number that are over. None: the name is not the number of a job."""
         if not name.isdecimal() or len(name) > MOST_DIGITS:
             return []
         return [_ended(row) for row in self._store.read(f"{ENDED} AND number = ?", int(name))]
 
     def last_ended(self, most: int) -> list[Ended]:
-        """The latest come last."""
+        """Jobs that are over, the latest last."""
         rows = self._store.read(f"{ENDED} ORDER BY ended DESC, number DESC, place DESC LIMIT ?", most)
         return [_ended(row) for row in reversed(rows)]
 
     def of(self, name: str) -> list[Entry]:
-        """The job that has this id, or those of the array that has this number."""
+        """The job with this id, or all jobs of the array with this number."""
         entry = self.entries.get(name)
         if entry is not None:
             return [entry]
@@ -246,7 +246,7 @@ class Book:
 
     @staticmethod
     def set_cordon(connection: sqlite3.Connection, node: str, draining: bool | None) -> None:
-        """None: jobs may start there again."""
+        """Note that a node is closed; None: jobs may start there again."""
         connection.execute("DELETE FROM cordon WHERE node = ?", (node,))
         if draining is not None:
             connection.execute("INSERT INTO cordon VALUES (?, ?)", (node, draining))
@@ -254,7 +254,7 @@ class Book:
     # ---- changes by themselves -----------------------------------------------------------------------
 
     def close(self, entries: Sequence[Entry], now: float) -> None:
-        """They are over."""
+        """Note that jobs are over."""
         count = self._ended + len(entries)
         surplus = count - KEPT if count > KEPT + SPARE else 0
 

@@ -1,4 +1,4 @@
-"""What a service answers whatever its engine is: queues, nodes, the state; and what each kind answers by itself."""
+"""What every service answers, whatever its engine: queues, nodes, the state. Subclasses answer the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OVERVIEW_FOR = 10.0
 
 
 class Caller(NamedTuple):
-    """Who asks, as the kernel says."""
+    """The user who asks, as the kernel names it."""
 
     uid: int
     gid: int
@@ -48,7 +48,7 @@ class Caller(NamedTuple):
 
 
 def ambiguous(name: str, ids: Sequence[str]) -> UsageError:
-    """Of a name that several jobs have."""
+    """The error for a name that several jobs have."""
     return UsageError(f"{name!r} is {len(ids)} jobs", code="ambiguous_job", hint=f"name one of: {', '.join(ids[:8])}")
 
 
@@ -76,28 +76,28 @@ class Common(ABC):
 
     @abstractmethod
     def cancel(self, name: str, caller: Caller, *, now: bool = False, dry_run: bool = False) -> dict[str, Any]:
-        """A job, or all of an array. It is over when nothing of it runs any more; `now`: without grace. `dry_run`:
-        nothing happens, and {"would"} says what would follow."""
+        """Take back a job, or all jobs of an array. A job is over when none of its tasks runs. `now`: without grace.
+        `dry_run`: nothing happens, and {"would"} says what would follow."""
 
     @abstractmethod
     def hold(self, name: str, caller: Caller) -> dict[str, Any]:
-        """Jobs that wait are not started before release(). UsageError if one of them runs."""
+        """Keep waiting jobs from starting until release(). UsageError if one of them runs."""
 
     @abstractmethod
     def release(self, name: str, caller: Caller) -> dict[str, Any]:
-        """They may start, whatever held them back: hold(), or starts that have failed; not what they follow."""
+        """Let jobs start that hold() or failed starts keep back. Jobs that they follow keep them back as before."""
 
     @abstractmethod
     def ids(self, *, queue: str | None = None, user: str | None = None) -> list[str]:
-        """Of jobs that are not over, in the order in which they came."""
+        """Ids of the jobs that are not over, in the order in which they came."""
 
     @abstractmethod
     def shown(self, ids: Iterable[str]) -> list[Shown]:
-        """Those of these jobs that are not over."""
+        """What is shown of each of these jobs that is not over."""
 
     @abstractmethod
     def shown_ended(self, *, queue: str | None = None, user: str | None = None) -> list[Shown]:
-        """The latest of those that are over."""
+        """What is shown of the latest jobs that are over."""
 
     @abstractmethod
     def show(self, name: str, caller: Caller) -> Shown:
@@ -105,7 +105,7 @@ class Common(ABC):
 
     @abstractmethod
     def explain(self, name: str) -> dict[str, Any]:
-        """Why it waits or runs, and the smallest change that would start it."""
+        """Why a job waits or runs, and the smallest change that would start it."""
 
     def _check_queue_name(self, queue: str | None) -> None:
         queues = self.store.allocator.queues
@@ -123,7 +123,7 @@ class Common(ABC):
 
     @abstractmethod
     def cordon(self, node: str, draining: bool | None, caller: Caller) -> dict[str, Any]:
-        """Nothing starts on the node any more; `draining`: what runs there is stopped. None: jobs may start again."""
+        """Start nothing more on the node; `draining`: also stop what runs there. None: jobs may start there again."""
 
     @abstractmethod
     def entries(self) -> Mapping[str, Entry]:

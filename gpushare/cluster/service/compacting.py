@@ -26,7 +26,7 @@ NICE = 19
 
 
 class Compacting:
-    """Of one store, which from now on does not compact itself."""
+    """Compacts one store, which no longer compacts itself."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Compacting:
                 self._process = subprocess.Popen(line, stdin=nothing, stdout=nothing, stderr=nothing, cwd="/")
 
     def close(self) -> None:
-        """What it has begun is given up: nothing is lost by that."""
+        """Give up what has begun. Nothing is lost by that."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

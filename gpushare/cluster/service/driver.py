@@ -36,12 +36,12 @@ class Options(NamedTuple):
     """Likewise."""
 
     def own_queue(self, user: str) -> QueueAdded:
-        """It has no quota: own queues share, equally, what others leave."""
+        """A user's own queue. It has no quota: such queues share equally what others leave."""
         return QueueAdded(Queue(user, self.queues_below or None, quota=0, weight=MICRO))
 
 
 class Watched(Protocol):
-    """Of an engine, what the service waits for and ends."""
+    """The part of an engine that the service waits for and closes."""
 
     def watch(self, seconds: float) -> None: ...
 
@@ -51,7 +51,7 @@ class Watched(Protocol):
 
 
 class Driver(ABC):
-    """Of one store, which is open for writing and to which nobody else writes."""
+    """Drives the service of one store. The store is open for writing, and nobody else writes to it."""
 
     loop: Loop
     leads: bool | None = True

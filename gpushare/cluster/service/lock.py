@@ -1,4 +1,4 @@
-"""Who writes to a cluster's file: one service, or commands, one after the other.
+"""One writer at a time for a cluster's file: a service, or commands one after the other.
 
 Beside the file is a lock. A service holds it alone as long as it runs, and writes into it where it listens. A command
 that writes to the file itself holds it together with other commands; SQLite orders these.
@@ -25,7 +25,7 @@ def _path(store: Path) -> Path:
 
 
 class Lock:
-    """A service's."""
+    """The lock of a service on its file."""
 
     def __init__(self, store: Path, socket: Path) -> None:
         """StoreError if a service or a command has the file."""

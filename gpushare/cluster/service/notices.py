@@ -27,7 +27,7 @@ class Notices:
         """Of the last one."""
 
     def recall(self, earlier: Iterable[Notice]) -> None:
-        """Have what an earlier service has said, oldest first. Before the first add()."""
+        """Take over the notices of an earlier service, oldest first, before the first add()."""
         with self._lock:
             self._kept.extend(earlier)
             if self._kept:
@@ -42,12 +42,12 @@ class Notices:
                 put(notice)
 
     def since(self, seq: int, wanted: Callable[[Notice], bool] = lambda _: True) -> list[Notice]:
-        """Those after this number that are still kept."""
+        """Notices after this number that are still kept."""
         with self._lock:
             return [one for one in self._kept if one["seq"] > seq and wanted(one)]
 
     def follow(self, seq: int, put: Callable[[Notice], None]) -> list[Notice]:
-        """The same, and `put` is called with each that comes later."""
+        """The same as since(), and `put` is called with each later notice."""
         with self._lock:
             self._followers.append(put)
             return [one for one in self._kept if one["seq"] > seq]

@@ -96,7 +96,7 @@ class WithQueues:
 
 
 class QueueRounds(Driver):
-    """Of an engine with a queue of its own."""
+    """The rounds of an engine with a queue of its own."""
 
     def __init__(self, store: Store, engine: QueueEngine, clock: Callable[[], float], options: Options) -> None:
         super().__init__(store, engine, clock)
@@ -149,7 +149,7 @@ class QueueRounds(Driver):
 
 
 class QueueService(Common):
-    """What may be asked of it. What changes jobs and nodes is the engine's, and refused with the engine's command."""
+    """Answers questions. Changes of jobs and nodes belong to the engine: they are refused with the engine's command."""
 
     def __init__(
         self,

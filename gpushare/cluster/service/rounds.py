@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Rounds(Driver):
-    """Of a runner, whose jobs are in the service's records."""
+    """The rounds of a runner; its jobs are in the service's records."""
 
     def __init__(self, store: Store, runner: Runner, clock: Callable[[], float], options: Options) -> None:
         super().__init__(store, runner, clock)
@@ -115,7 +115,7 @@ class Rounds(Driver):
                 self.notices.add("running", id, f"job {id} runs")
 
     def _close(self) -> None:
-        """Jobs of which nothing is left: they are over."""
+        """Close jobs of which nothing is left."""
         allocator = self.store.allocator
         leaving = {id for id, _ in allocator.leaving}
         self._ending &= self.book.entries.keys()
@@ -147,7 +147,7 @@ class Rounds(Driver):
     # ---- ends ----------------------------------------------------------------------------------------
 
     def end(self, results: Mapping[str, Result]) -> None:
-        """These jobs are to end so: written with what the allocator makes of it."""
+        """End jobs in this way: written together with what the allocator decides then."""
         if not results:
             return
         events: list[Event] = [JobWithdrawn(id) for id in results if id in self.store.allocator.jobs]
@@ -166,7 +166,7 @@ class Rounds(Driver):
             self._followers.setdefault(other, set()).add(entry.id)
 
     def _go_on_after(self, ended: Sequence[Entry]) -> None:
-        """These are over: those that follow them start, or never will."""
+        """Jobs are over: let those that follow them start, or cancel them."""
         names = {name for entry in ended for name in (entry.id, entry.array) if name is not None}
         followers = {id for name in names for id in self._followers.get(name, ())}
         if followers:
@@ -198,7 +198,7 @@ class Rounds(Driver):
         self.end(hopeless)
 
     def holds(self, entry: Entry, after: Sequence[str], *, held: bool | None = None) -> Iterable[Event]:
-        """It is held back by what still holds it, and by nothing else. `held`: by its user; None: as it is."""
+        """Hold a job back for what still holds it, and for nothing else. `held`: by its user; None: as it is."""
         yield JobReleased(entry.id)
         if entry.held if held is None else held:
             yield JobHeld(entry.id, BY_ITS_USER)
@@ -206,7 +206,7 @@ class Rounds(Driver):
             yield JobHeld(entry.id, waits_for(after))
 
     def succeeded(self, name: str) -> bool:
-        """A job that is over, or an array of which all are."""
+        """Whether a job, or each job of an array, is over and has succeeded."""
         one = self.book.ended(name)
         over = [one] if one is not None else self.book.ended_of(name)
         return bool(over) and all(ended.result.how == "done" for ended in over)

@@ -150,7 +150,7 @@ class Service(Common):
             )
 
     def _after(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of them that are not over. A job that has failed is never followed."""
+        """Jobs to follow that are not over. NoSuchJob; UsageError for one that has failed: nothing follows it."""
         left = []
         for name in names:
             if self.book.of(name):
@@ -164,8 +164,8 @@ class Service(Common):
     # ---- jobs ----------------------------------------------------------------------------------------
 
     def cancel(self, name: str, caller: Caller, *, now: bool = False, dry_run: bool = False) -> dict[str, Any]:
-        """A job, or all of an array. It is over when nothing of it runs any more; `now`: without grace. `dry_run`:
-        nothing happens, and {"would"} says what would follow."""
+        """Take back a job, or all jobs of an array. A job is over when none of its tasks runs. `now`: without grace.
+        `dry_run`: nothing happens, and {"would"} says what would follow."""
         entries = self._own(name, caller)
         if dry_run:
             known = [entry.id for entry in entries if entry.id in self.store.allocator.jobs]
@@ -182,7 +182,7 @@ class Service(Common):
         return {"jobs": [entry.id for entry in entries]}
 
     def hold(self, name: str, caller: Caller) -> dict[str, Any]:
-        """Jobs that wait are not started before release(). UsageError if one of them runs."""
+        """Keep waiting jobs from starting until release(). UsageError if one of them runs."""
         entries = [entry for entry in self._own(name, caller) if entry.result is None]
         for entry in entries:
             view = self.store.allocator.jobs.get(entry.id)
@@ -193,7 +193,7 @@ class Service(Common):
         return self._set_held([entry for entry in entries if not entry.held], entries, held=True)
 
     def release(self, name: str, caller: Caller) -> dict[str, Any]:
-        """They may start, whatever held them back: hold(), or starts that have failed; not what they follow."""
+        """Let jobs start that hold() or failed starts keep back. Jobs that they follow keep them back as before."""
         entries = [entry for entry in self._own(name, caller) if entry.result is None]
         return self._set_held(entries, entries, held=False)
 
@@ -209,7 +209,7 @@ class Service(Common):
         return {"jobs": [entry.id for entry in named]}
 
     def ids(self, *, queue: str | None = None, user: str | None = None) -> list[str]:
-        """Of jobs that are not over, in the order in which they came."""
+        """Ids of the jobs that are not over, in the order in which they came."""
         self._check_queue_name(queue)
         return [
             id
@@ -218,7 +218,7 @@ class Service(Common):
         ]
 
     def shown(self, ids: Iterable[str]) -> list[Shown]:
-        """Those of these jobs that are not over."""
+        """What is shown of each of these jobs that is not over."""
         jobs = self.store.allocator.jobs
         found = []
         for id in ids:
@@ -230,7 +230,7 @@ class Service(Common):
         return found
 
     def shown_ended(self, *, queue: str | None = None, user: str | None = None) -> list[Shown]:
-        """The latest of those that are over."""
+        """What is shown of the latest jobs that are over."""
         return [
             ended_job(one)
             for one in self.book.last_ended(SHOWN_ENDED)
@@ -252,7 +252,7 @@ class Service(Common):
         return shown
 
     def explain(self, name: str) -> dict[str, Any]:
-        """Why it waits or runs, and the smallest change that would start it."""
+        """Why a job waits or runs, and the smallest change that would start it."""
         found = self.find(name)
         allocator = self.store.allocator
         if not isinstance(found, Entry) or found.id not in allocator.jobs:
@@ -309,7 +309,7 @@ class Service(Common):
         return self.book.entries
 
     def cordon(self, node: str, draining: bool | None, caller: Caller) -> dict[str, Any]:
-        """Nothing starts on the node any more; `draining`: what runs there is stopped. None: jobs may start again."""
+        """Start nothing more on the node; `draining`: also stop what runs there. None: jobs may start there again."""
         self._administrator(caller, "nodes")
         nodes = self.store.allocator.nodes
         if node not in nodes:

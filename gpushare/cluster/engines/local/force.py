@@ -39,7 +39,7 @@ def kill(keeper: Mapping[str, int], uid: int) -> bool:
 
 
 def noted(pid: int) -> dict[str, Any] | None:
-    """What identifies a process until the machine is started again; None: there is none."""
+    """What identifies a process until the machine starts again; None: there is no such process."""
     one: Process | None = process(pid)
     return None if one is None else {"pid": one.pid, "start": one.start}
 

@@ -86,7 +86,7 @@ class Daemon:
         self._last: list[Node] = []
 
     def nodes(self, ours: Collection[str]) -> list[SeenNode]:
-        """As they are. Of unknown state while the daemon does not answer; Unanswered if it never has."""
+        """The nodes as they are; in state unknown while the daemon does not answer. Unanswered if it never has."""
         try:
             look = self._look()
         except GpushareError as error:

@@ -25,7 +25,7 @@ WAIT_FOR_ROOM = 30.0
 
 
 class Placing:
-    """Of one service, whose directory this is."""
+    """The placements of one service, in its directory."""
 
     def __init__(self, daemon: Daemon, directory: Path, *, system: bool) -> None:
         self._daemon = daemon
@@ -37,7 +37,7 @@ class Placing:
         """The daemon takes placements from this service."""
 
     def name(self, job: str, group: int, task: int) -> str:
-        """Of a task's placement, in all its attempts."""
+        """The name of a task's placement, the same in all attempts."""
         return f"{self._name}/{job}.{group}.{task}"
 
     def cgroup(self, mark: str) -> str:
@@ -45,7 +45,7 @@ class Placing:
         return "" if self._cgroups is None else f"{self._cgroups[1]}/{mark}"
 
     def place(self, start: Mapping[str, Any]) -> Busy | Refused | None:
-        """None: it may start. Raises Unanswered."""
+        """Place a task. None: it may start. Raises Unanswered."""
         if not self.able:
             return None
         which = str(start["placement"]), int(start["attempt"])
@@ -101,7 +101,7 @@ class Placing:
             self.put(start, program)
 
     def over(self, start: Mapping[str, Any]) -> None:
-        """Nothing of it is to run any more. If the daemon cannot be told, tidy() does it later."""
+        """End a placement. If the daemon cannot be told, tidy() does it later."""
         if start.get("placement") is None:
             return
         with contextlib.suppress(GpushareError):
@@ -139,7 +139,7 @@ class Placing:
 
 
 def _name_of(directory: Path) -> str:
-    """This service's, which no other has, and which stays."""
+    """The name of this service: no other has it, and it stays."""
     path = directory / "name"
     with contextlib.suppress(OSError):
         if name := path.read_text().strip():

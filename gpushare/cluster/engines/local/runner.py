@@ -186,7 +186,7 @@ class Local:
         return found
 
     def _look_at(self, key: Key, task: Task) -> None:
-        """Its end, if it has one; another keeper, if it needs one."""
+        """Note the end of a task; start another keeper if it needs one."""
         if task.end is not None:
             return
         if task.keeper is not None:
@@ -217,7 +217,7 @@ class Local:
             self._drop(key, task)
 
     def _enforce(self, task: Task) -> None:
-        """Its deadlines, should its keeper not."""
+        """Hold a task to its deadlines if its keeper does not."""
         now, limit = time.monotonic(), task.start["time"]
         if task.stop is None and limit is not None and task.begun is not None:
             over = task.begun + limit + float(task.start["grace"])
@@ -349,7 +349,7 @@ class Local:
         return all(amount <= memory for amount in held.values())
 
     def _resize(self, task: Task, place: Place) -> Refused | None:
-        """Another amount for a task that exists."""
+        """Give a task that exists another amount."""
         if (task.start["node"], tuple(task.start["gpus"])) != (place.node, place.gpus):
             return Refused("it runs elsewhere")
         if task.amount == place.amount or task.end is not None:

@@ -52,7 +52,7 @@ class Key(NamedTuple):
 
 
 def boot_id() -> str:
-    """Another one after each start of the machine."""
+    """The id of this start of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -78,7 +78,7 @@ class Folder:
         return value if isinstance(value, dict) else None
 
     def tell_to_stop(self, kill_at: float, kind: str) -> None:
-        """At the latest then, in seconds of time.monotonic(), nothing of it is to run any more. `kind` as in end()."""
+        """Tell the keeper that nothing may run after `kill_at`, in seconds of time.monotonic(). `kind` as in end()."""
         _write(self.path / "stop.json", {"kill_at": kill_at, "kind": kind}, 0o644)
 
     def keeper(self) -> dict[str, int] | None:
@@ -89,7 +89,7 @@ class Folder:
         _write(self.path / "keeper.json", keeper, 0o600)
 
     def end(self) -> dict[str, Any] | None:
-        """How it ended, once it has."""
+        """How the task ended; None: it has not."""
         value = _read(self.own / "end.json", MOST_READ)
         sound = isinstance(value, dict) and isinstance(value.get("kind"), str)
         return value if sound else None
@@ -104,7 +104,7 @@ class Folder:
         return os.path.lexists(self.own / name)
 
     def lock(self) -> int | None:
-        """Its lock, held; None: a keeper has it."""
+        """Take the lock. None: a keeper has it."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

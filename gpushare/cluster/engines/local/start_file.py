@@ -35,7 +35,7 @@ OF_ELSEWHERE = ("GPUSHARE_JOB", "GPUSHARE_PROFILE", "CUDA_VISIBLE_DEVICES")
 
 
 class Site(NamedTuple):
-    """Where it is started."""
+    """Where a task is started."""
 
     daemon: locate.Node
     memory: int
