@@ -145,7 +145,7 @@ def queue(namespace: str | None, everywhere: bool, queue: str | None, output: st
 
 
 def _pods(reader: Reader, namespace: str | None) -> Iterator[Pod]:
-    """None: of all namespaces."""
+    """Pods of a namespace; None: of all namespaces."""
     from gpushare.cluster.engines.kubernetes import names, views
     from gpushare.kubernetes import fields
 
@@ -159,7 +159,7 @@ def _pods(reader: Reader, namespace: str | None) -> Iterator[Pod]:
 
 
 def _within(path: str, namespace: str | None) -> str:
-    """Of a collection's path."""
+    """The path of a collection in this namespace."""
     start, _, kind = path.rpartition("/")
     return path if namespace is None else f"{start}/namespaces/{namespace}/{kind}"
 

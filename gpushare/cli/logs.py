@@ -25,7 +25,7 @@ def command(*, job: str, follow: bool, lines: int | None) -> None:
 
 
 def show(name: str, *, follow: bool, last: int | None) -> dict[str, Any]:
-    """The job as it is at the end."""
+    """Show the output. Returns the job as it is at the end."""
     from gpushare.cli import queued
 
     client = queued.service()
@@ -59,7 +59,7 @@ def show(name: str, *, follow: bool, last: int | None) -> dict[str, Any]:
 
 
 def _write(data: bytes) -> None:
-    """As it is: it is the user's own output."""
+    """Write the output as it is: it is the user's own."""
     if data:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

@@ -48,7 +48,7 @@ def _options() -> argparse.Namespace:
 
 
 def give_up_capabilities() -> None:
-    """All of them. OSError if the kernel refuses."""
+    """Give up all capabilities. OSError if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
     if libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:

@@ -60,7 +60,7 @@ class Sessions:
         """Another name for each secret: two dashboards on localhost share one set of cookies."""
 
     def _made_of(self, *words: str) -> str:
-        """A text that only who knows the secret can make; 256 bits."""
+        """A text of 256 bits that cannot be made without the secret."""
         made = hmac.digest(self._secret, "\0".join(words).encode("utf-8", "surrogateescape"), "sha256")
         return base64.urlsafe_b64encode(made).decode().rstrip("=")
 

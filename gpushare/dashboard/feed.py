@@ -111,7 +111,7 @@ def difference(before: State, after: State, feed: Feed = NODE) -> State | None:
 
 
 def lost(before: State, after: State, feed: Feed) -> bool:
-    """Whether something other than a job is no longer there: then the page is told the whole state."""
+    """Whether something other than a job is gone: then the page is told the whole state."""
     return any(_missing(before[name], after[name], key) for name, key in feed.lists.items() if name != "jobs")
 
 

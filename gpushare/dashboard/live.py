@@ -62,7 +62,7 @@ class Page:
         self._more.set()
 
     async def take(self, patience: float) -> bytes:
-        """All that waits; nothing if nothing comes in time."""
+        """All events that wait; none if none comes in time."""
         try:
             async with asyncio.timeout(patience):
                 await self._more.wait()
@@ -136,7 +136,7 @@ class Live:
             await asyncio.sleep(AGAIN_AFTER)
 
     async def _follow_daemon(self) -> None:
-        """Until it is away. One that restarts ends its stream of records, whatever it answers afterwards."""
+        """Follow the daemon until it is away. A daemon that restarts ends its stream of records."""
         self._note(None)
         tasks = [asyncio.create_task(one) for one in (self._read_records(), self._read_changes(), self._read_state())]
         try:
@@ -158,7 +158,7 @@ class Live:
             self._note(jobs_of(line))
 
     def _note(self, jobs: set[str] | None) -> None:
-        """Something has changed, of these jobs or of all."""
+        """Note that these jobs, or all, have changed."""
         if self._changed is not None:
             self._changed = None if jobs is None else self._changed | jobs
         self._stale.set()

@@ -72,7 +72,7 @@ CLUSTER_CALLS = (
 def allowed(
     method: str, path: str, query: Mapping[str, str], *, read_only: bool, calls: tuple[Call, ...] = CALLS
 ) -> Call:
-    """The line of the list that this request fits. Refusal where there is none, or where it writes and may not."""
+    """The entry of the list that this request fits. Refusal if there is none, or if it writes and may not."""
     for call in calls:
         if call.method != method or not re.fullmatch(call.path, path, re.ASCII):
             continue
@@ -86,7 +86,7 @@ def allowed(
 
 
 def body_for(call: Call, text: bytes) -> bytes | None:
-    """The body as it is passed on: known fields of the right type, written again by us. Refusal for all else."""
+    """The body to pass on: known fields of the right type, written again by us. Refusal for all else."""
     if call.fields is None:
         if text:
             raise Refusal(400, "bad_body", "this call has no body")

@@ -131,7 +131,7 @@ class Server:
 
 
 async def listen(server: Server, port: int) -> tuple[web.AppRunner, int]:
-    """Serve on this port of 127.0.0.1; 0: a free one. OSError where it is taken. The port that it is."""
+    """Serve on this port of 127.0.0.1; 0: a free one. Returns the port. OSError if it is taken."""
     runner = web.AppRunner(server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     try:

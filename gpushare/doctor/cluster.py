@@ -84,13 +84,13 @@ class Cluster:
 
     @cached_property
     def nodes(self) -> dict[str, Thing]:
-        """Those with the label, by name."""
+        """Nodes with the label, by name."""
         every = self.reader.all("/api/v1/nodes")
         return {_name(one): one for one in every if fields.named(one, "labels", NODE_LABEL) == "true"}
 
     @cached_property
     def slices(self) -> dict[str, list[Thing]]:
-        """This driver's, by node; of several generations the newest."""
+        """Slices of this driver, by node; of several generations the newest."""
         found: dict[str, list[Thing]] = {}
         for one in self._all("/apis/resource.k8s.io/v1/resourceslices") or ():
             if fields.text(one, "spec/driver") == DRIVER:
@@ -100,7 +100,7 @@ class Cluster:
 
     @property
     def devices(self) -> list[tuple[str, Thing]]:
-        """With their nodes."""
+        """All devices, with their nodes."""
         return [
             (node, device)
             for node, those in sorted(self.slices.items())
@@ -110,7 +110,7 @@ class Cluster:
 
     @cached_property
     def pods(self) -> list[Thing]:
-        """Of the installation."""
+        """The pods of the installation."""
         return self.reader.all(f"/api/v1/namespaces/{NAMESPACE}/pods")
 
     @cached_property
@@ -122,12 +122,12 @@ class Cluster:
 
     @cached_property
     def queues(self) -> list[Thing] | None:
-        """None: the kind is not served."""
+        """All queues; None: the server does not know the kind."""
         return self._all("/apis/gpushare.dev/v1/queues")
 
     @property
     def has_scheduler(self) -> bool:
-        """Somebody has applied deploy/kubernetes/scheduler, or runs it elsewhere."""
+        """Whether deploy/kubernetes/scheduler is applied, or runs elsewhere."""
         return self.lease is not None or self.queues is not None
 
     def _all(self, path: str) -> list[Thing] | None:
@@ -142,7 +142,7 @@ class Cluster:
         return [one for one in self.pods if fields.named(one, "labels", "app") == app]
 
     def now(self) -> float:
-        """By the API server's clock."""
+        """The time by the API server's clock."""
         return time.time() + self.reader.ahead
 
 

@@ -77,7 +77,7 @@ def ask_nvml() -> tuple[str, int]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether it exists. True also if its directory is closed to us."""
+    """Whether the path exists. True also if its directory is closed to us."""
     try:
         return path.exists()
     except OSError:

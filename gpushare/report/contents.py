@@ -81,7 +81,7 @@ def of_job(client: Client, job: api.Job, asked: Asked) -> Report:
 
 
 def end_of(job: api.Job) -> float:
-    """When the job ended; infinity where it lives, and where nobody saw its end."""
+    """When the job ended; infinity if it lives, or if nobody saw its end."""
     outcome = job["outcome"]
     if outcome is None:
         return math.inf
@@ -89,7 +89,7 @@ def end_of(job: api.Job) -> float:
 
 
 def _history(client: Client, asked: Asked, job: str | None) -> api.History:
-    """The daemon limits its answers: where that leaves out the beginning, a coarser step has it."""
+    """The daemon limits its answers: if the beginning is left out, ask again with a coarser step."""
     since, until, step, _ = asked
     found = client.history(since, until, step or max(1.0, round((until - since) / COLUMNS)), job)
     for coarser in COARSER:
@@ -104,7 +104,7 @@ def _history(client: Client, asked: Asked, job: str | None) -> api.History:
 
 
 def _of_long_ago(client: Client, history: api.History, known: Iterable[api.Job]) -> list[api.Job]:
-    """The jobs of the history that the daemon's list no longer has."""
+    """Jobs of the history that are no longer in the daemon's list."""
     missing = {one["job"] for one in history["series"]} - {TOTAL, OUTSIDE} - {job["id"] for job in known}
     found = []
     for id in sorted(missing)[:MOST_LOOKED_UP]:
@@ -222,7 +222,7 @@ def _of_this_time(job: api.Job, asked: Asked, history: api.History) -> api.Job:
 
 
 def gpu_time(series: api.HistorySeries, until: float) -> float:
-    """Seconds in which it had the GPU compute."""
+    """Seconds in which the job had the GPU compute."""
     ends = [*(point[0] for point in series["points"][1:]), until]
     known = [(point, end) for point, end in zip(series["points"], ends, strict=True) if len(point) > COMPUTING]
     return sum(point[COMPUTING] * max(0.0, end - point[0]) for point, end in known)

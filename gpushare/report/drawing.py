@@ -26,7 +26,7 @@ STACKED = 8
 
 
 def check() -> None:
-    """Raises GpushareError where matplotlib is missing, before anything long begins."""
+    """Raise GpushareError if matplotlib is missing, before anything long begins."""
     try:
         import matplotlib.figure  # noqa: F401
     except ModuleNotFoundError:

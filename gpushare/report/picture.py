@@ -53,7 +53,7 @@ def render(report: Report) -> bytes:
 
 
 def draw(report: Report) -> Any:
-    """As a matplotlib.figure.Figure: below each other a chart for each GPU."""
+    """The report as a matplotlib.figure.Figure: a chart for each GPU, one below the other."""
     from matplotlib.figure import Figure
 
     gpus = sorted(report["state"]["gpus"], key=lambda gpu: gpu["index"])
@@ -86,7 +86,7 @@ def _draw_stack(
     times: Values,
     kept: dict[str, int],
 ) -> None:
-    """Memory by job, one upon the other; all of the GPU is the height. Gaps where nothing is known of the GPU."""
+    """Memory by job, stacked; all of the GPU is the height. Gaps where nothing is known of the GPU."""
     of = {one["job"]: one for one in series}
     known = _values(of[TOTAL], times, 1) if TOTAL in of else [0.0] * len(times)
     lower = [value * 0 for value in known]  # NaN stays: it is the gap in all layers
@@ -158,7 +158,7 @@ def _draw_job(place: Any, report: Report, series: Sequence[api.HistorySeries], t
 
 
 def _fill(place: Any, times: Values, lower: Values, upper: Values, colour: str) -> None:
-    """The area between two curves of steps. What is known last before a gap is so until the gap begins."""
+    """The area between two curves of steps. The last value before a gap holds until the gap begins."""
     moments = dates(times)
     for is_gap, run in groupby(range(len(times)), key=lambda at: math.isnan(upper[at])):
         if is_gap:

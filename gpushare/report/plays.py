@@ -58,7 +58,7 @@ def _queue(name: str, parent: str | None, rows: Sequence[Row], moments: Sequence
 
 
 def _changes(moments: Sequence[float], values: Sequence[int]) -> tuple[list[float], list[int]]:
-    """Moments at which the value becomes another, and what it becomes."""
+    """Moments at which the value changes, and the new values."""
     kept = [at for at in range(len(values)) if at == 0 or values[at] != values[at - 1]]
     return [moments[at] for at in kept], [values[at] for at in kept]
 

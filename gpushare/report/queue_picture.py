@@ -1,4 +1,4 @@
-"""A report of queues as PNG: GPUs by queue upon each other, and each queue against its quota and its fair share."""
+"""A report of queues as PNG: GPUs by queue, stacked, and each queue against its quota and its fair share."""
 
 from __future__ import annotations
 

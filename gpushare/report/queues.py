@@ -31,7 +31,7 @@ class QueueReport(TypedDict):
 
 
 def of_queues(client: ClusterClient, queue: str | None, asked: Asked) -> QueueReport:
-    """Of one queue, or of all. UsageError where there is no such queue."""
+    """The report of one queue, or of all. UsageError if there is no such queue."""
     overview = client.overview()
     names = [one["name"] for one in overview["queues"]]
     if queue is not None and queue not in names:
@@ -58,7 +58,7 @@ def of_queues(client: ClusterClient, queue: str | None, asked: Asked) -> QueueRe
 
 
 def series_of(report: QueueReport) -> dict[str, list[list[float]]]:
-    """The points of the queues that have none below them, in their order; of the one queue that the report is about."""
+    """The points of the leaf queues, in their order, or of the one queue that the report is about."""
     above = {one["parent"] for one in report["cluster"]["queues"]}
     found = {one["queue"]: one["points"] for one in report["history"]["series"]}
     names = [one["name"] for one in report["cluster"]["queues"] if one["name"] not in above]
@@ -66,7 +66,7 @@ def series_of(report: QueueReport) -> dict[str, list[list[float]]]:
 
 
 def _history(client: ClusterClient, asked: Asked) -> dict[str, Any]:
-    """The service limits its answers: where that leaves out the beginning, a coarser step has it."""
+    """The service limits its answers: if the beginning is left out, ask again with a coarser step."""
     since, until, step, _ = asked
     found = client.history(since, until, step or max(1.0, round((until - since) / COLUMNS)))
     for coarser in COARSER:
@@ -85,7 +85,7 @@ def _names(notice: dict[str, Any], queue: str) -> bool:
 
 
 def _then(overview: dict[str, Any], history: dict[str, Any]) -> dict[str, Any]:
-    """The cluster as it was, as far as the history knows: jobs and nodes of then are not known."""
+    """The cluster as it was then, as far as the history knows. It does not know jobs and nodes."""
     last = {one["queue"]: one["points"][-1] for one in history["series"] if len(one["points"][-1]) > 1}
     queues = []
     for one in overview["queues"]:
