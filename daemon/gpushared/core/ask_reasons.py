@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Code, Reason, Words, joined, words
-from gpushared.core import blockers, visibility
+from gpushared.core import blockers, visibility, waiters
 from gpushared.core.model import Ask, Gpu, Job
 from gpushared.core.policy import MIB
 from gpushared.core.transaction import Transaction
@@ -49,6 +49,10 @@ def not_free(tx: Transaction, gpu: Gpu, ask: Ask, available: int) -> Reason:
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", joined(" · ", holders) or "nothing by others"),
     ]
+    kept = waiters.kept(state, gpu)
+    if kept.first is not None and kept.against(job):
+        whom = words(f"{format_bytes(kept.size)} for ", visibility.who(kept.first.spec), ", which waits to go on")
+        facts.append(("kept", whom))
     data = {"asked": ask.wanted, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
     hint = "memory above the request is lent only while it is free; ask for more with --request"
     return Reason(Code.NOT_FREE, what, tuple(facts), hint, data)

@@ -71,10 +71,15 @@ def given_by_hook(state: State, job: Job) -> dict[str, int]:
     return {gpu: amount for gpu, amount in found.items() if amount}
 
 
+def had(job: Job, gpu: str) -> int:
+    """Bytes that it used on this GPU when its relief hook was called."""
+    assert job.sleep is not None
+    return job.sleep.had.get(gpu, 0)
+
+
 def lacking(job: Job, gpu: str) -> int:
     """Bytes that it needs on this GPU to have what it had: its unused credit is its own when its resume hook runs."""
-    assert job.sleep is not None
-    return max(0, job.sleep.had.get(gpu, 0) - job.committed.get(gpu, 0))
+    return max(0, had(job, gpu) - job.committed.get(gpu, 0))
 
 
 def wakes(state: State) -> Iterator[float]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Reason
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import ask_reasons, claims, health, reclaim, unconfirmed
+from gpushared.core import ask_reasons, claims, health, reclaim, unconfirmed, waiters
 from gpushared.core.events import CreditAsked
 from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Revoke
@@ -52,7 +52,7 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
     kept_back = state.non_lending
     if kept_back and state.asleep:
         return None  # what is kept for a job that wakes counts for it, too; and one that sleeps may be looked at now
-    available = gpu.free - (state.unlent(id, job) if kept_back else 0)
+    available = gpu.free - (state.unlent(id, job) + waiters.kept(state, gpu).against(job) if kept_back else 0)
     if need > in_limit or need > available:
         return None
     size = need + min(state.policy.chunk, in_limit - need, available - need) // UNIT * UNIT
@@ -107,17 +107,21 @@ class Room:
     """Free, and neither earmarked nor kept by an owner that lends nothing."""
     in_limit: int
     """Until the job's limit."""
+    lent: int = 0
+    """Of what is available, beyond what is kept for a job that waits for its memory."""
 
 
 def _room(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
     job = tx.state.jobs[ask.job]
     available = gpu.free - earmarked - tx.state.unlent(gpu.id, job)
+    lent = available - waiters.kept(tx.state, gpu).against(job)
     if job.wakes_now:
         available = max(available, min(gpu.free, job.kept(gpu.id)))  # it is not there for claims
+        lent = available
     in_limit = tx.state.in_limit(job, gpu)
     if tx.now >= ask.deadline:
         in_limit += gpu.returning_of(job.id)  # a driver that is slow to free breaks no guarantee
-    return Room(ask.need, available, in_limit)
+    return Room(ask.need, available if ask.claim or job.wakes_now else lent, in_limit, lent)
 
 
 def _try(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> bool:
@@ -239,7 +243,7 @@ def _revoke(tx: Transaction, gpu: Gpu, missing: int, takeable: Iterable[tuple[Sh
 
 
 def _grant(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> bool:
-    spare = min(tx.policy.chunk, room.in_limit - room.need, room.available - room.need)
+    spare = min(tx.policy.chunk, room.in_limit - room.need, room.lent - room.need)
     # While others wait, what they lack is known exactly; a chunk for one would be missing for the next.
     spare = max(0, spare) // UNIT * UNIT if gpu.health.admits and len(gpu.asks) == 1 else 0
     tx.state.counters.grants += 1

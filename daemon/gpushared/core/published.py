@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gpushared.core import waiters
 from gpushared.core.instructions import Published
 from gpushared.core.model import Gpu, Job, Share
 from gpushared.core.state import State
@@ -13,6 +14,7 @@ def published(state: State, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, 
     """For each of these processes, in bytes."""
     earmarked = sum(ask.need for ask in gpu.asks.values() if ask.claim)
     lendable = state.lendable(gpu)
+    kept = waiters.kept(state, gpu)
     lent: dict[str, int] = {}
     found: dict[int, Published] = {}
     for process in processes:
@@ -21,7 +23,7 @@ def published(state: State, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, 
             continue
         job = state.jobs[share.job]
         if job.id not in lent:
-            lent[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job) + lendable
+            lent[job.id] = gpu.free - earmarked - state.unlent(gpu.id, job) - kept.against(job) + lendable
         found[process] = figures(state, gpu, job, share, lent[job.id])
         if share.parked is not None:
             found[process].overhead = share.parked.overhead  # a later daemon reads it in the page

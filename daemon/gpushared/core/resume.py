@@ -19,37 +19,10 @@ from gpushared.core.sleep import Sleep, SleepState
 from gpushared.core.state import State
 from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
+from gpushared.core.waiters import footprint, gpus_of, in_order
 
 LOOK_AGAIN = 0.1
 """Seconds for which the words count as they were read, before idle credit is taken for a job that resumes."""
-
-
-def in_order(state: State, gpu: Gpu) -> list[Job]:
-    """The jobs that wait to get memory of this GPU back, the first first."""
-    waiting = [(job, suspension.since) for job, suspension in all_on(state, gpu) if not suspension.held]
-    waiting += [
-        (job, sleep.since)
-        for job, sleep in state.sleeps()
-        if sleep.state is SleepState.ASLEEP and job.suspension is None and gpu.id in _gpus_of(state, sleep)
-    ]
-    return [job for job, since in sorted(waiting, key=lambda one: (-one[0].spec.priority, one[1], one[0].id))]
-
-
-def all_on(state: State, gpu: Gpu) -> list[tuple[Job, Suspension]]:
-    """The suspended jobs of this GPU: in their order, then those that their users hold."""
-    found = [one for one in state.suspensions(gpu.id) if one[1].state is SuspendState.SUSPENDED]
-    return sorted(found, key=lambda one: (one[1].held, -one[0].spec.priority, one[1].since, one[0].id))
-
-
-def _gpus_of(state: State, sleep: Sleep) -> list[str]:
-    """Those on which it had memory; any one, if it had none: its resume hook is called all the same."""
-    return [gpu for gpu in sleep.had if gpu in state.gpus] or list(state.gpus)[:1]
-
-
-def footprint(state: State, job: Job) -> int:
-    """Bytes that it will have on its GPU."""
-    assert job.suspension is not None
-    return sum(share.parked.committed for share in state.shares_of(job, job.suspension.gpu) if share.parked is not None)
 
 
 def room_for(state: State, gpu: Gpu, job: Job) -> int:
@@ -83,7 +56,7 @@ def _wake(tx: Transaction, job: Job, sleep: Sleep) -> None:
     """On all its GPUs at once: it has to be the first on each."""
     if not job.hook or not job.wakes or tx.now < sleep.not_before:
         return
-    gpus = [tx.state.gpus[id] for id in _gpus_of(tx.state, sleep)]
+    gpus = [tx.state.gpus[id] for id in gpus_of(tx.state, sleep)]
     if any(in_order(tx.state, gpu)[0] is not job for gpu in gpus):
         return
     if all([_has_room(tx, gpu, job, hooks.lacking(job, gpu.id)) for gpu in gpus]):
@@ -145,7 +118,7 @@ def prospect_of_sleeper(state: State, job: Job, now: float) -> Words:
         return "the process that calls its hooks has gone: `gpushare run` starts another"
     if now < sleep.not_before:
         return f"its resume hook has failed, and is called again in {format_duration(round(sleep.not_before - now, 1))}"
-    for gpu in (state.gpus[id] for id in _gpus_of(state, sleep)):
+    for gpu in (state.gpus[id] for id in gpus_of(state, sleep)):
         if in_order(state, gpu)[0] is not job:
             return "others that wait for their memory come first"
         missing = hooks.lacking(job, gpu.id) - _within_reach(state, gpu, job)

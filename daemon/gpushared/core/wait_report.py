@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason, Words, joined, words
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import admission, blockers, hooks, resume, visibility
+from gpushared.core import admission, blockers, hooks, resume, visibility, waiters
 from gpushared.core.model import A_YEAR, Ask, Gpu, Job, Reclaim, Submission
 from gpushared.core.policy import Policy
 from gpushared.core.sleep import SleepState
@@ -153,11 +153,11 @@ def _end_of(state: State, gpu: Gpu, ask: Ask, asked: list[Job], now: float) -> t
 
 
 def _suspended(state: State, now: float, wanted: Callable[[Job | Submission], bool]) -> Iterator[Wait]:
-    for job, one in [found for gpu in state.gpus.values() for found in resume.all_on(state, gpu)]:
+    for job, one in [found for gpu in state.gpus.values() for found in waiters.all_on(state, gpu)]:
         if job.suspension is not one or not wanted(job):
             continue
         gpu = state.gpus[one.gpu]
-        amount, ago = resume.footprint(state, job), _span(now - one.since)
+        amount, ago = waiters.footprint(state, job), _span(now - one.since)
         text = f" has been suspended for {ago}: {format_bytes(amount)} of GPU {gpu.index} are in host memory"
         facts = _on_the_gpu(state, gpu, job)
         data = {"waited": now - one.since, "bytes": amount, "held": one.held}

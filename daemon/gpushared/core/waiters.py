@@ -1,0 +1,99 @@
+"""The jobs that wait to get memory of a GPU back: they are suspended, or asleep by their hook. Their order, and what is
+kept free for the first of them.
+
+What the first one lacks is lent to nobody of its priority or a lower one, as soon as it would fit beside what others
+use within their requests. Otherwise jobs that can only be stopped would borrow each byte that is freed: the job that
+gave its memory without loss would wait without end, and the next claims would have to stop those jobs. Where owners
+leave too little room for it, memory is lent as if nobody waited.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpushared.core import hooks
+from gpushared.core.model import Gpu, Job
+from gpushared.core.sleep import Sleep, SleepState
+from gpushared.core.state import State
+from gpushared.core.suspension import SuspendState, Suspension
+
+
+def in_order(state: State, gpu: Gpu) -> list[Job]:
+    """The jobs that wait to get memory of this GPU back, the first first."""
+    return [job for job, _ in sorted(_unordered(state, gpu), key=_place)]
+
+
+def _unordered(state: State, gpu: Gpu) -> list[tuple[Job, float]]:
+    """The same, each with the moment since when it waits."""
+    waiting = [(job, suspension.since) for job, suspension in all_on(state, gpu) if not suspension.held]
+    waiting += [
+        (job, sleep.since)
+        for job, sleep in state.sleeps()
+        if sleep.state is SleepState.ASLEEP and job.suspension is None and gpu.id in gpus_of(state, sleep)
+    ]
+    return waiting
+
+
+def _place(waiting: tuple[Job, float]) -> tuple[int, float, str]:
+    job, since = waiting
+    return -job.spec.priority, since, job.id
+
+
+def all_on(state: State, gpu: Gpu) -> list[tuple[Job, Suspension]]:
+    """The suspended jobs of this GPU: in their order, then those that their users hold."""
+    found = [one for one in state.suspensions(gpu.id) if one[1].state is SuspendState.SUSPENDED]
+    return sorted(found, key=lambda one: (one[1].held, -one[0].spec.priority, one[1].since, one[0].id))
+
+
+def gpus_of(state: State, sleep: Sleep) -> list[str]:
+    """Those on which it had memory; any one, if it had none: its resume hook is called all the same."""
+    return [gpu for gpu in sleep.had if gpu in state.gpus] or list(state.gpus)[:1]
+
+
+def footprint(state: State, job: Job) -> int:
+    """Bytes that it will have on its GPU."""
+    assert job.suspension is not None
+    return sum(share.parked.committed for share in state.shares_of(job, job.suspension.gpu) if share.parked is not None)
+
+
+class Kept(NamedTuple):
+    """What is kept free for the first that waits, beside what is free of its request (State.unlent)."""
+
+    first: Job | None = None
+    size: int = 0
+    """Bytes."""
+
+    def against(self, borrower: Job) -> int:
+        """Bytes that this job may not borrow."""
+        is_behind = self.first is not None and borrower.spec.priority <= self.first.spec.priority
+        return self.size if is_behind and borrower is not self.first else 0
+
+
+NOTHING = Kept()
+
+
+def kept(state: State, gpu: Gpu) -> Kept:
+    """What is kept free on this GPU now."""
+    waiting = _unordered(state, gpu) if state.suspended or state.asleep else []
+    if not waiting:
+        return NOTHING
+    first = min(waiting, key=_place)[0]
+    had = footprint(state, first) if first.suspension is not None else hooks.had(first, gpu.id)
+    if not _can_go_on(first) or had > gpu.capacity - gpu.unmanaged - _own_of_others(state, gpu, first):
+        return NOTHING
+    return Kept(first, max(0, had - first.committed.get(gpu.id, 0) - first.kept(gpu.id)))
+
+
+def _own_of_others(state: State, gpu: Gpu, first: Job) -> int:
+    """Bytes that others use within their requests, or keep."""
+    others = [job for job in state.owners(gpu.id) if job is not first]
+    return sum(
+        job.own(gpu.id) if job.lends_nothing else min(job.own(gpu.id), state.usage(job, gpu.id)) for job in others
+    )
+
+
+def _can_go_on(job: Job) -> bool:
+    """Nothing is in the way but the room: who brings it back is there, and has not just failed."""
+    if job.suspension is not None:
+        return job.suspender and not job.suspension.failures
+    return job.hook and job.wakes and job.sleep is not None and not job.sleep.failures
