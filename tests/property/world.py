@@ -678,6 +678,8 @@ class World:
             asked = self.trimmed.get((one.job, gpu), 0.0) >= oldest or not one.listens
             if job.suspension is not None:
                 continue  # it hears nothing now
+            if job.sleep is not None and job.sleep.state is SleepState.ASKED:
+                continue  # its hook is asked for the same memory just now
             if gpu in job.reclaims and job.reclaims[gpu].step is ReclaimStep.KILL:
                 continue  # it was made to go; that some of it does not is another story
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
