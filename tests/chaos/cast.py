@@ -21,7 +21,7 @@ GIB = 1 << 30
 BLOCK = 2 * MIB
 """The software driver hands memory out in these, so what is asked for is what is taken."""
 CONTEXT = 300 * MIB
-CLAIM_TIMEOUT = 5.0
+CLAIM_TIMEOUT = 10.0
 DEATH_SLACK = 0.25
 """So much later than we the daemon may hear of the end of a process."""
 OUTSIDE = "outside"
@@ -48,6 +48,11 @@ class Actor:
     stopped: bool = False
     quitting: bool = False
     born: float = 0.0
+    where: str = "on"
+    """on | locked | leaving | away | coming: by what its suspender says."""
+    away_from: float = inf
+    filled: int = 0
+    """What it writes into its memory, if that is compared when it goes on."""
 
     @property
     def serial(self) -> int:
@@ -130,6 +135,8 @@ class Cast:
     def _take_in(self, program: Program, job: str | None, gpus: list[int]) -> Actor:
         actor = Actor(program, job, gpus, born=time.monotonic())
         self.actors[actor.serial] = actor
+        known = self.truth.jobs.get(job or "")
+        actor.filled = 1 + actor.serial % 200 if known is not None and "suspend" in known.rungs else 0
         program.unasked = lambda words: self._unasked(actor, words)
         self.counts["programs"] += 1
         return actor
@@ -148,7 +155,7 @@ class Cast:
         return [
             actor
             for actor in self.actors.values()
-            if actor.job and actor.contexts and not (actor.stopped or actor.quitting)
+            if actor.job and actor.contexts and not (actor.stopped or actor.quitting or actor.where != "on")
         ]
 
     # ---- orders ------------------------------------------------------------------------------------
@@ -197,6 +204,8 @@ class Cast:
             span = self._answered(actor, ask, words)
             if span is not None:
                 actor.stack.append(span)
+                if actor.filled:
+                    self.stage.order(actor.program, f"fill {actor.filled}")
 
         self.stage.order(actor.program, f"alloc {size}", then)
         return ask
@@ -254,7 +263,10 @@ class Cast:
     def _quit(self, actor: Actor) -> None:
         actor.quitting = True
         actor.program.doomed_from = time.monotonic()
-        self.stage.order(actor.program, "quit")
+        if actor.where == "on":
+            self.stage.order(actor.program, "quit")
+        else:
+            self.stage.kill(actor.program)  # it would hear it when it goes on
 
     def _program_ended(self, program: Program) -> None:
         actor = self.actors.pop(program.serial, None)
@@ -312,13 +324,18 @@ class Cast:
         self.stage.pump(condition, patience, what)
 
     def _busy(self) -> bool:
-        return any(actor.program.answers and not actor.stopped for actor in self.actors.values())
+        return any(actor.program.answers and not self._is_held(actor) for actor in self.actors.values())
+
+    def _is_held(self, actor: Actor) -> bool:
+        """It can answer nothing now: it is stopped, or suspended."""
+        return actor.stopped or actor.where != "on"
 
     def _answers(self) -> None:
         """Until every program that can act has answered, or has ended."""
 
         def quiet() -> bool:
-            ending = (actor.quitting or actor.program.killed_by_us for actor in self.actors.values())
+            going = (actor for actor in self.actors.values() if actor.quitting or actor.program.killed_by_us)
+            ending = (not self._is_held(actor) or actor.program.killed_by_us for actor in going)
             return not self._busy() and not any(ending)
 
         self._until(quiet, "answers", 3 * CLAIM_TIMEOUT + PATIENCE)

@@ -7,16 +7,18 @@ import time
 from functools import partial
 from pathlib import Path
 
-from chaos.cast import CLAIM_TIMEOUT, CONTEXT, DEATH_SLACK, MARKER, OUTSIDE, Cast
+from chaos.cast import CLAIM_TIMEOUT, CONTEXT, DEATH_SLACK, MARKER, OUTSIDE
+from chaos.helped import Helped
 from chaos.oracle import Record
 from chaos.stage import PATIENCE, Stuck
 from chaos.truth import Ask
 
+COUNTED = ("trim", "trimmed", "term", "kill", "relieved", "claim_met", "resumed", "not_resumed", "stuck", "awake")
 LATE = 4.0
 """Beyond a bound, on a machine with other things to do."""
 
 
-class Checks(Cast):
+class Checks(Helped):
     """Faults are noted, not raised: a round may have several."""
 
     def _check(self) -> None:
@@ -55,7 +57,7 @@ class Checks(Cast):
         for actor in list(self.actors.values()):
             if actor.stopped and self._was_woken(actor):
                 self._acts_again(actor)
-            if actor.stopped or actor.program.answers:
+            if self._is_held(actor) or actor.program.answers:
                 continue
             for gpu in sorted(actor.caches):
                 if gpu != actor.current:
@@ -69,8 +71,11 @@ class Checks(Cast):
                 self.stops.setdefault(record.job, []).append((record.time, record.event))
             if record.event == "denied" and record.facts.get("code") == "claim_timed_out":
                 self.violations.append(record)
-            if record.event in ("trim", "trimmed", "term", "kill", "relieved", "claim_met"):
+            if record.event in COUNTED:
                 self.counts[record.event] += 1
+            if record.event == "claim_met":
+                self.counts[f"claims met by {record.facts['rung']}"] += 1
+        self._check_not_suspended(records)
 
     def _refine_ends(self) -> None:
         """Whom the daemon has stopped had its memory until then."""
@@ -117,12 +122,18 @@ class Checks(Cast):
                     self._fault(
                         "cap", f"{ask.job} got {ask.size >> 20} MiB on {least >> 20}: its limit is {limit >> 20}"
                     )
-            if waited > CLAIM_TIMEOUT + LATE + self._away(ask):
+            if waited > CLAIM_TIMEOUT + LATE + self._away(ask) and not self._was_suspended(ask):
                 self._fault("late", f"{ask.job} waited {waited:.1f} s for {ask.size >> 20} MiB")
             most = self.truth.most_during(ask.job, ask.gpu, ask.began, ask.ended) + (0 if ask.ok else ask.size)
             if not ask.ok and most <= request and ask.job not in self.refused:
                 self._judge_failure(ask)
         self.violations.clear()
+
+    def _was_suspended(self, ask: Ask) -> bool:
+        """For some of the time."""
+        job = self.truth.jobs[ask.job]
+        held = [actor for actor in self._of(ask.job) if actor.where != "on"]
+        return bool(held) or any(since <= ask.ended and until >= ask.began for since, until in job.away)
 
     def _away(self, ask: Ask) -> float:
         """For how long of its time there was no daemon to ask."""
@@ -211,9 +222,10 @@ class Checks(Cast):
             if actor.stopped:
                 self._go_on(actor)
         self._answers()
-        for actor in list(self.actors.values()):
-            self._quit(actor) if self.dice.random() < 0.7 else self.stage.kill(actor.program)
-        self._until(lambda: not self.actors, "all programs to end")
+        self.kind = True
+        self._kill_helpers()  # the next ones do not fail
+        self._all_leave()
+        self.kind = False
         self._check()
         self._leave_nothing()
         self.stage.teardown = self.dice.choice([0, 0, 150, 800])

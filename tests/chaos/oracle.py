@@ -71,6 +71,8 @@ class Oracle:
     """(job, GPU) -> when it was last asked to trim,"""
     answered: dict[tuple[str, int], float] = field(default_factory=dict)
     """and when that trim was over."""
+    hooked: set[str] = field(default_factory=set)
+    """Jobs whose relief hook runs, or that are just being suspended: they are asked for all already."""
     judged: int = 0
 
     def daemon_restarted(self) -> None:
@@ -111,6 +113,10 @@ class Oracle:
                 self.answered.pop(key, None)
             case "trimmed":
                 self.answered[key] = record.time
+            case "hook" | "suspend":
+                self.hooked.add(record.job)
+            case "hook_gave" | "hook_failed" | "suspended" | "not_suspended":
+                self.hooked.discard(record.job)
             case "term":
                 self.told[key] = record.time
             case "kill":
@@ -235,7 +241,7 @@ class Oracle:
             job = self.truth.jobs[name]
             free_to = (name, gpu) not in self.told and (name, gpu) not in self.killed
             young = time - job.since < job.protected + 0.5
-            if free_to and not young and self.truth.loan(name, gpu, time)[0] > 0:
+            if free_to and not young and not job.is_soft and self.truth.loan(name, gpu, time)[0] > 0:
                 found.append(name)
         return found
 
@@ -247,7 +253,7 @@ class Oracle:
     def _untapped(self, name: str, gpu: int, time: float, began: float) -> int:
         """What the job would surely have given if it had been asked to trim, or waited for."""
         job = self.truth.jobs[name]
-        if "trim" not in job.rungs or self.stopped.get(name):
+        if "trim" not in job.rungs or self.stopped.get(name) or name in self.hooked:
             return 0
         kept = min(self.truth.cache(name, gpu, time)[0], self.truth.loan(name, gpu, time)[0])
         asked = self.asked.get((name, gpu))

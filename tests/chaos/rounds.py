@@ -21,6 +21,8 @@ from chaos.truth import Job, Truth
 EPOCH = 40
 """Rounds until everybody has to go, and nothing may be left."""
 LADDERS = ("trim,term,kill", "trim,term,kill", "trim,term,kill", "trim,kill", "term,kill", "kill")
+SOFT = ("trim,suspend,term,kill", "suspend,term,kill", "trim,suspend,kill", "trim,hook,suspend,term,kill")
+HOOKED = ("trim,hook,term,kill", "hook,kill", "trim,hook,term,kill")
 
 
 class Chaos(Checks):
@@ -34,6 +36,7 @@ class Chaos(Checks):
         self.truth = Truth({gpu["index"]: gpu["capacity"] for gpu in gpus}, longest_grace=CLAIM_TIMEOUT - 2.0)
         self.uuids = {gpu["index"]: gpu["uuid"] for gpu in gpus}
         self.oracle = Oracle(self.truth)
+        self.begin_helping()
         self._register(MARKER, {"request": "none", "limit": "1Gi"}, [0])
         self._learn_overhead()
 
@@ -69,7 +72,7 @@ class Chaos(Checks):
                 if number % EPOCH == 0 or number == rounds:
                     self._end_epoch()
             except (Stuck, AssertionError, OSError) as error:
-                self.faults.append(Fault("stuck", f"{error!r}"))
+                self.faults.append(Fault("stuck", f"{error!r}; {self.stage.whereabouts()}"))
             if self.faults:
                 return False
         return True
@@ -97,6 +100,8 @@ class Chaos(Checks):
             (4, self._change_budget),
             (2, self._checkpoint),
             (5, self._burst),
+            (3, self._kill_helper),
+            (3, self._suspend_by_hand),
         ]
         action = dice.choices([one for _, one in actions], [weight for weight, _ in actions])[0]
         what = action()
@@ -133,11 +138,16 @@ class Chaos(Checks):
         limit = dice.choice([request or GIB, *[min(request + self._size(GIB, 14 * GIB), 15 * GIB)] * 4])
         limit = max(limit, request)
         grace = dice.choice([0.0, 0.1, 0.1, 0.3, 0.3, 0.3, 0.8, 0.8, 0.1, 8.0])
-        ladder = dice.choice(LADDERS)
+        ladder = dice.choice(dice.choice([LADDERS, SOFT, SOFT, HOOKED]))
         priority = dice.choice([-1, 0, 0, 0, 1])
         lend = dice.random() < 0.85
         protected = dice.choice([0.0, 0.0, 0.0, 0.0, 2.0])
         way = dice.choice(["registered"] * 6 + ["alone"] * 3 + ["wrapped"])
+        if "suspend" in ladder:
+            gpus = gpus if dice.random() < 0.2 else gpus[:1]  # on several it cannot be suspended
+            way = "registered"  # we are its wrapper, and have a suspender that tells us what it does
+        elif "hook" in ladder:
+            way = "registered" if way == "registered" else "wrapped"
         what = f"start {name} ({way}) {request // MIB}..{limit // MIB}Mi on {gpus}, grace {grace}, {ladder}"
         what += f", priority {priority}{'' if lend else ', lends nothing'}{', protected' if protected else ''}"
         fits = all(request <= self.truth.capacity[gpu] - self._requested(gpu) - self._outside(gpu) for gpu in gpus)
@@ -151,6 +161,7 @@ class Chaos(Checks):
                 return f"{what}: refused"
             actor = self._program(name, gpus)
             self._open_all(actor)
+            self._help(name)
             return what
         gpus = gpus[:1]
         settings = {"GPUSHARE_GRACE": f"{grace}s", "GPUSHARE_PRIORITY": str(priority), "GPUSHARE_ON_RECLAIM": ladder}
@@ -160,6 +171,7 @@ class Chaos(Checks):
         if way == "wrapped":
             del env["LD_PRELOAD"]
             options = ["--no-lend"] if not lend else []
+            env |= self.hook_options(name) if "hook" in ladder else {}
             program = self.stage.spawn(name, self.stage.run_line(*options), env, wrapped=True)
             self._expect_admission(name, program.alive, fits, gpus)
         else:

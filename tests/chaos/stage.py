@@ -36,6 +36,12 @@ CONFIG = """
 sample_interval = "200ms"
 [reclaim]
 claim_timeout = "{claim_timeout}s"
+grace = "1s"
+hook = "3s"
+hook_resume = "3s"
+[suspend]
+memory = "64Gi"
+runs_after = "1s"
 [daemon]
 idle_exit = "1h"
 """
@@ -76,6 +82,16 @@ class Program:
         return 128 - code if self.wrapped and code > 128 else code
 
 
+@dataclass(eq=False)
+class Helper:
+    """A process beside a job, whose lines are read."""
+
+    child: subprocess.Popen[bytes]
+    on_line: Callable[[list[str]], None]
+    on_end: Callable[[], None] = lambda: None
+    text: bytes = b""
+
+
 class Stage:
     """Everything below one directory; nothing outlives `close`."""
 
@@ -86,7 +102,7 @@ class Stage:
         self.runtime.mkdir(mode=0o700)
         self.config = directory / "gpushared.toml"
         self.config.write_text(CONFIG.format(claim_timeout=claim_timeout))
-        self.sim = f"gpus={gpus},memory={memory},context=300Mi,pool={directory}/pool"
+        self.sim = f"gpus={gpus},memory={memory},context=300Mi,pool={directory}/pool,checkpoint_rate=40Gi"
         self.teardown = 0
         """Milliseconds that the driver takes to free what a killed program held."""
         left_out = ("GPUSHARE_", "CUDA_", "NVIDIA_", "LD_", "RUNAI_")
@@ -95,6 +111,8 @@ class Stage:
         self.env |= {"GPUSHARE_DRIVER": "sim", "GPUSHARE_LOG": "info"}
         self.selector = selectors.DefaultSelector()
         self.programs: dict[int, Program] = {}
+        self.helpers: list[Helper] = []
+        self.fifos: list[int] = []
         self.serial = 0
         self.records: list[Record] = []
         self.daemon: subprocess.Popen[bytes] | None = None
@@ -117,10 +135,17 @@ class Stage:
         for program in list(self.programs.values()):
             program.child.wait(PATIENCE)
             self._let_go(program)
+        for helper in self.helpers:
+            helper.child.kill()
+            helper.child.wait(PATIENCE)
+            assert helper.child.stdout is not None
+            helper.child.stdout.close()
         self._end_stream()
         if self.daemon is not None:
             self.daemon.kill()
             self.daemon.wait(PATIENCE)
+        for fifo in self.fifos:
+            os.close(fifo)
         self.selector.close()
 
     # ---- waiting -----------------------------------------------------------------------------------
@@ -271,6 +296,38 @@ class Stage:
         self.selector.register(program.pidfd, selectors.EVENT_READ, lambda: self._ended(program))
         return program
 
+    def helper(self, line: list[str], env: Mapping[str, str], on_line: Callable[[list[str]], None]) -> Helper:
+        with (self.directory / "helpers.log").open("ab") as err:
+            child = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err)
+        helper = Helper(child, on_line)
+        self.helpers.append(helper)
+        assert child.stdout is not None
+        os.set_blocking(child.stdout.fileno(), False)
+        self.selector.register(child.stdout, selectors.EVENT_READ, lambda: self._read_helper(helper))
+        return helper
+
+    def _read_helper(self, helper: Helper) -> None:
+        assert helper.child.stdout is not None
+        try:
+            data = os.read(helper.child.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        *lines, helper.text = (helper.text + data).split(b"\n")
+        for line in lines:
+            helper.on_line(line.decode().split())
+        if not data:
+            self.selector.unregister(helper.child.stdout)
+            helper.child.stdout.close()
+            helper.child.wait(PATIENCE)
+            self.helpers.remove(helper)
+            helper.on_end()
+
+    def read_lines(self, fifo: Path, on_line: Callable[[list[str]], None]) -> None:
+        """Each line that anybody writes to it."""
+        fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+        self.fifos.append(fd)
+        self.selector.register(fd, selectors.EVENT_READ, lambda: _each_line(os.read(fd, 1 << 16), on_line))
+
     def order(self, program: Program, text: str, then: Callable[[list[str]], None] = lambda _: None) -> None:
         """Have it do something; `then` gets the words of its answer, if it lives to give one."""
         program.answers.append((text, then))
@@ -304,6 +361,16 @@ class Stage:
             elif program.unasked is not None:
                 program.unasked(words)
 
+    def whereabouts(self) -> str:
+        """In which system calls the threads of the programs are, for a fault that nobody understands."""
+        found = []
+        for program in self.programs.values():
+            for task in Path(f"/proc/{program.pid}/task").glob("*"):
+                with contextlib.suppress(OSError):
+                    texts = [(task / name).read_text().strip() for name in ("wchan", "syscall")]
+                    found.append(f"{program.name}[{task.name}] {' '.join(texts)}")
+        return "; ".join(found)
+
     def signal(self, program: Program, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(program.pidfd, number)
@@ -333,3 +400,9 @@ class Stage:
                 with contextlib.suppress(KeyError, ValueError):
                     self.selector.unregister(pipe)
                 pipe.close()
+
+
+def _each_line(data: bytes, on_line: Callable[[list[str]], None]) -> None:
+    """A line that is shorter than PIPE_BUF comes whole."""
+    for line in data.splitlines():
+        on_line(line.decode().split())

@@ -68,6 +68,15 @@ class Job:
     saved: float = 0.0
     changed: float = -inf
     """When its budget or priority was last changed."""
+    away: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when it was suspended."""
+    resumed: float = -inf
+    """When it last went on."""
+
+    @property
+    def is_soft(self) -> bool:
+        """It may be suspended, or has a hook: whether it can be stopped at a moment is not known for sure."""
+        return "suspend" in self.rungs or "hook" in self.rungs
 
     @property
     def may_borrow(self) -> bool:
@@ -191,10 +200,11 @@ class Truth:
         return f"{self.capacity[gpu] >> 20}: " + ", ".join(parts)
 
     def headroom_kept(self, gpu: int, time: float, wanted: dict[str, int]) -> int:
-        """What jobs that lend nothing keep back, at the most; their own claims are met from it."""
+        """What jobs that lend nothing keep back, at the most; their own claims are met from it. Who may be suspended or
+        asleep may be one of them."""
         kept = 0
         for job in self.jobs.values():
-            if not job.lend and gpu in job.bounds:
+            if not (job.lend and not job.is_soft) and gpu in job.bounds:
                 headroom = job.bounds[gpu][0] - self.usage(job.name, gpu, time)[0]
                 kept += max(0, headroom - wanted.get(job.name, 0))
         return kept
