@@ -15,7 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare import hook_settings, locate, spawn
@@ -45,6 +45,7 @@ class Options:
     lend: bool = True
     reservation: str | None = None
     replace: bool = False  # --exec
+    container: bool = False  # the command is podman's or docker's
     report: Path | None = None
     verbosity: int = 0
     job: str | None = None  # the id to register the job with, if it is known before
@@ -75,7 +76,7 @@ class Launch:
             self._ask_for_reserved()
             self._admit()
         try:
-            environ = self.program_environ()
+            environ = _contained(self) if self.options.container else self.program_environ()
             if self.options.replace:
                 self._replace(program, environ)
             return self._supervise(program, environ)
@@ -114,7 +115,7 @@ class Launch:
         try:
             node = locate.for_run(self.settings)
         except (DaemonUnreachable, OSError) as error:
-            if self.settings.flag("GPUSHARE_REQUIRE_DAEMON"):
+            if self.settings.flag("GPUSHARE_REQUIRE_DAEMON") or self.options.container:
                 raise
             self._say_unprotected(error)
             return None
@@ -417,3 +418,16 @@ def _from(source: str | None) -> str:
 
 def _signals(mask: set[int] | set[signal.Signals]) -> set[signal.Signals]:
     return {signal.Signals(number) for number in mask}
+
+
+def _contained(launch: Launch) -> dict[str, str]:
+    """Have podman or docker give the container what a program needs. Its own environment: what it was."""
+    from gpushare import container
+    from gpushare.paths import library
+
+    assert launch.node is not None and launch.job is not None
+    inside = container.inside(launch.node, library(turns=launch.job.get("turns", False)), launch.environ)
+    environ = launch.program_environ()
+    words = container.engine_command(launch.options.command, environ, launch.environ, launch.job, inside)
+    launch.options = replace(launch.options, command=words)
+    return spawn.without_preload(launch.environ)

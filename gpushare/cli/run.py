@@ -22,7 +22,8 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         left = super().parse_args(ctx, self._complete_wait(list(args)))
-        if not ctx.params.get("quiet") and not ctx.resilient_parsing:
+        quiet = ctx.params.get("quiet") or ctx.params.get("container")  # an engine has options of its own
+        if not quiet and not ctx.resilient_parsing:
             self._warn_of_misplaced(args, ctx.params.get("command_line") or ())
         return left
 
@@ -158,6 +159,7 @@ def _hook_options(command: Callable[..., Any]) -> Callable[..., Any]:
     shell_complete=complete.choices("GPUSHARE_MODE"),
     help="enforce; observe: no budget, only watch what it uses (ps, --report); off: run it without gpushare.",
 )
+@click.option("--container", is_flag=True, help="COMMAND is `podman run` or `docker run`: the job is in the container.")
 @click.option("--exec", "replace", is_flag=True, help="Become the program, do not stay as its parent.")
 @click.option("--report", metavar="FILE", type=click.Path(path_type=Path), help="Write how the program ended, as JSON.")
 @click.option(
@@ -184,9 +186,7 @@ def command(
     wait: float | None,
     no_wait: bool,
     driver: str | None,
-    visible: str | None,
-    framework: str | None,
-    mode: str | None,
+    container: bool,
     replace: bool,
     report: Path | None,
     require_daemon: bool | None,
@@ -216,9 +216,9 @@ def command(
         **flags_of(options),
         **{f"GPUSHARE_{hook.upper()}_{kind.upper()}": options[f"{hook}_{kind}"] for hook, kind, _ in HOOKS},
         "GPUSHARE_DRIVER": driver,
-        "GPUSHARE_VISIBLE": visible,
-        "GPUSHARE_FOR": framework,
-        "GPUSHARE_MODE": mode,
+        "GPUSHARE_VISIBLE": options["visible"],
+        "GPUSHARE_FOR": options["framework"],
+        "GPUSHARE_MODE": options["mode"],
         "GPUSHARE_REQUIRE_DAEMON": None if require_daemon is None else str(int(require_daemon)),
     }
     return run(
@@ -230,6 +230,7 @@ def command(
             wait=wait,
             lend=options["lend"],
             reservation=options["reservation"],
+            container=container,
             replace=replace,
             report=report,
             verbosity=-1 if quiet else verbose,

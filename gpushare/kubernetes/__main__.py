@@ -19,12 +19,13 @@ import click
 from gpushare import locate
 from gpushare.client import Client
 from gpushare.config import load_settings
+from gpushare.container import inside
 from gpushare.errors import DaemonUnreachable, UsageError
-from gpushare.kubernetes.cdi import CDI, Inside
+from gpushare.kubernetes.cdi import CDI
 from gpushare.kubernetes.cgroups import CGROUPS
 from gpushare.kubernetes.prepare import Folders
 from gpushare.kubernetes.program import needs_extra, run
-from gpushare.paths import library, software_driver_dir
+from gpushare.paths import library
 
 __all__ = ["main"]
 
@@ -84,7 +85,7 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
         daemon,
         lambda namespace, name: server.ask("GET", CLAIMS.format(namespace, name)),
         Records(state / "claims"),
-        inside=inside(found, state, os.environ),
+        inside=inside(found, copied(library(), state / "lib"), os.environ),
         folders=folders,
     )
     sync = Sync(node, daemon, server, preparer, folders)
@@ -101,21 +102,6 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
             sync.follow_new_pods()
     plugin.stop()
     os.close(lock)
-
-
-def inside(node: locate.Node, state: Path, environ: Mapping[str, str]) -> Inside:
-    """What claims' containers get of this node. Raises OSError."""
-    sockets = node.runtime.directory / "containers"
-    variables: dict[str, str] = {}
-    mounts: list[tuple[Path, str]] = []
-    if node.driver == "sim":
-        driver = "/usr/local/lib/gpushare-sim"
-        variables |= {"GPUSHARE_DRIVER": "sim", "LD_LIBRARY_PATH": driver}
-        variables |= {name: environ[name] for name in ("GPUSHARE_SIM",) if name in environ}
-        mounts.append((software_driver_dir(), driver))
-        pools = [word[5:] for word in environ.get("GPUSHARE_SIM", "").split(",") if word.startswith("pool=")]
-        mounts += [(Path(pool), pool) for pool in pools]
-    return Inside(copied(library(), state / "lib"), sockets, variables, mounts, node.driver)
 
 
 def copied(path: Path, folder: Path) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpushare.api import Gpu
 from gpushare.client import Client
+from gpushare.container import Inside, nvidia_devices
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, Refused, UsageError
 from gpushare.kubernetes import cdi, cgroups, claim
 from gpushare.kubernetes.cdi import CDI
@@ -57,7 +58,7 @@ class Preparer:
         read: Read,
         records: Records,
         *,
-        inside: cdi.Inside,
+        inside: Inside,
         folders: Folders,
     ) -> None:
         self.records = records
@@ -155,7 +156,7 @@ class Preparer:
 
     def _record(self, one: Allocated, gpus: Sequence[Gpu], body: Mapping[str, Any]) -> Record:
         more = {} if one.budget.visible is None else {"GPUSHARE_VISIBLE": one.budget.visible}
-        nvidia = cdi.nvidia_devices(gpus, self._folders.nvidia) if self._inside.driver == "nvidia" else []
+        nvidia = nvidia_devices(gpus, self._folders.nvidia) if self._inside.driver == "nvidia" else []
         if nvidia is None:
             more["NVIDIA_VISIBLE_DEVICES"] = ",".join(body["gpus"])
         theirs = dict(zip((device.name for device in one.devices), nvidia or (), strict=False))

@@ -9,9 +9,10 @@ from pathlib import Path
 import yaml
 from claims import GPU, GPU2, gpu
 
+from gpushare.container import Inside, nvidia_devices
 from gpushare.kubernetes import cdi
 
-INSIDE = cdi.Inside(Path("/var/lib/gpushare-dra/lib/libgpushare-1.so"), Path("/run/gpushare/containers"), {"A": "1"})
+INSIDE = Inside(Path("/var/lib/gpushare-dra/lib/libgpushare-1.so"), Path("/run/gpushare/containers"), {"A": "1"})
 BODY = {"gpus": [GPU, GPU2], "job": "00000000000000aa", "name": "team-a/train", "request": "8Gi", "limit": "12Gi"}
 
 
@@ -64,18 +65,18 @@ def test_a_file_is_there_as_a_whole_for_root_alone_and_can_be_taken_away_twice(t
 
 def test_nvidias_devices_are_named_by_uuid_or_by_index_where_it_has_described_them(tmp_path):
     gpus = [gpu(), gpu(GPU2, 1)]
-    assert cdi.nvidia_devices(gpus, [tmp_path, tmp_path / "nowhere"]) is None
+    assert nvidia_devices(gpus, [tmp_path, tmp_path / "nowhere"]) is None
     described = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "all"}, {"name": "1"}]}
     (tmp_path / "nvidia.yaml").write_text(yaml.safe_dump(described))
-    assert cdi.nvidia_devices(gpus, [tmp_path]) is None, "not all of them"
-    assert cdi.nvidia_devices(gpus[1:], [tmp_path]) == ["nvidia.com/gpu=1"]
+    assert nvidia_devices(gpus, [tmp_path]) is None, "not all of them"
+    assert nvidia_devices(gpus[1:], [tmp_path]) == ["nvidia.com/gpu=1"]
     described["devices"] = [{"name": GPU}, {"name": "0"}, {"name": 1}]
     (tmp_path / "more.json").write_text(json.dumps(described))
-    assert cdi.nvidia_devices(gpus, [tmp_path]) == [f"nvidia.com/gpu={GPU}", "nvidia.com/gpu=1"]
+    assert nvidia_devices(gpus, [tmp_path]) == [f"nvidia.com/gpu={GPU}", "nvidia.com/gpu=1"]
 
 
 def test_files_of_others_that_cannot_be_read_do_not_matter(tmp_path):
     for name, text in (("a.json", "{"), ("b.yaml", "- x"), ("c.yaml", "kind: nvidia.com/gpu"), ("d.json", "\0")):
         (tmp_path / name).write_text(text)
     (tmp_path / "e.json").mkdir()
-    assert cdi.nvidia_devices([gpu()], [tmp_path]) is None
+    assert nvidia_devices([gpu()], [tmp_path]) is None

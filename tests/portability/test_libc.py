@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +138,24 @@ def test_programs_of_musl_run_as_if_we_were_not_there(built, tmp_path, budget):
         done = subprocess.run([str(program)], env=environ, capture_output=True, text=True, timeout=10)
         expected = "good\n" if kind == "dynamic" else done.stdout  # a static one has no look-ups to ask
         assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_in_a_container_with_no_other_files_than_those_of_musl_too(built, tmp_path):
+    """An image of Alpine: no libc.so.6 is there that the library could find."""
+    need("musl-gcc")
+    loader = next(iter(Path("/lib").glob("ld-musl-*")))
+    if os.geteuid() != 0:
+        pytest.skip("needs root: chroot")
+    root = tmp_path / "image"
+    (root / "lib").mkdir(parents=True)
+    shutil.copy(loader.resolve(), root / "lib" / loader.name)
+    shutil.copy(built[PRELOADED], root / "libgpushare.so")
+    (tmp_path / "program.c").write_text(MUSL_PROGRAM)
+    subprocess.run(["musl-gcc", str(tmp_path / "program.c"), "-o", str(root / "program")], check=True)
+    inside = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); "
+    inside += "os.execve('/program', ['/program'], {'LD_PRELOAD': '/libgpushare.so', 'GPUSHARE_LIMIT': '4Gi'})"
+    done = subprocess.run([sys.executable, "-c", inside, str(root)], capture_output=True, text=True, timeout=10)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "good\n", "")
 
 
 def test_started_through_the_loader(built, tmp_path):

@@ -74,11 +74,11 @@ class RuntimeDir:
             time.sleep(0.05)
 
     def bind(self, name: str, kind: socket.SocketKind, *, for_containers: bool = False) -> socket.socket:
-        """A socket in the directory; `for_containers`: also in the folder for containers, if this is the system's."""
+        """A socket in the directory; `for_containers`: also in the folder for containers."""
         path = self.directory / name
         try:
             sock = bind(path, kind, for_all=self.system)
-            if for_containers and self.system:
+            if for_containers:
                 self._link(path, self.directory / CONTAINERS / name)
         except OSError as error:
             raise GpushareError(f"cannot make {path}: {error.strerror}", code="bad_runtime_dir") from None
