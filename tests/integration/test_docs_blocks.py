@@ -48,7 +48,7 @@ NOT_RUN = {
     "docs/concepts.md: ": "drawings",
     "docs/notebooks.md: job torch-8g": "a picture of what tests/notebook compares",
     "docs/running.md: gpushare run [--request": "the form of a command",
-    "docs/running.md: gpushare run --limit 8Gi --container": "needs images; tests/integration/test_containers.py has such jobs",
+    "docs/running.md: gpushare run --limit 8Gi --container": "tests/integration/test_containers.py",
 }
 """How a block's name begins -> why it is not run."""
 
