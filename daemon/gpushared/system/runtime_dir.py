@@ -87,8 +87,9 @@ class RuntimeDir:
 
     def _link(self, path: Path, beside: Path) -> None:
         """A second name of a socket, in place at once."""
-        beside.parent.mkdir(mode=0o711, exist_ok=True)
-        beside.parent.chmod(0o711)
+        mode = 0o711 if self.system else 0o700
+        beside.parent.mkdir(mode=mode, exist_ok=True)
+        beside.parent.chmod(mode)
         fresh = beside.with_name(f".{beside.name}.{os.getpid()}")
         fresh.unlink(missing_ok=True)
         os.link(path, fresh)
