@@ -112,6 +112,11 @@ class Quantity:
             hint = FROM_PYTHON if not isinstance(amount, str) else error.hint
             raise QuantityError(error.message, hint=hint, code=error.code) from None
 
+    @classmethod
+    def plain(cls, kind: Kind, value: int) -> Quantity:
+        """An amount that no user wrote: messages show it in the native dialect."""
+        return cls(kind, value, cls(kind, value, "").canonical())
+
     def resolve(self, total: int) -> int:
         """The amount in bytes on a GPU with `total` bytes, rounded down to the unit of the credit word."""
         match self.kind:

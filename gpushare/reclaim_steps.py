@@ -50,7 +50,7 @@ STEP_BITS = {
     ReclaimStep.SUSPEND: 8,
     ReclaimStep.HOOK: 16,
 }
-"""In frames and in the ledger (GS_RUNG_* in shim/wire.h): earlier versions have written them."""
+"""In frames and in the ledger (GS_STEP_* in shim/wire.h): earlier versions have written them."""
 
 
 def _position(step: str) -> int:

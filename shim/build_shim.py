@@ -204,7 +204,7 @@ int gs_page_is_ours(int fd, uint64_t device);
 int gs_receive_frames(const int *sockets, int count, struct gs_frame *frames, int *sizes, int *descriptors,
                       int *descriptor_count);
 int gs_send_frames(const int *sockets, int count, const struct gs_frame *frames, int *errors);
-#define GS_MOST_DESCRIPTORS 253
+#define GS_MOST_DESCRIPTORS ...
 """
 
 

@@ -1,9 +1,8 @@
 /* credit.h: the credit page, the memory that a process and the node daemon share.
  *
- * One page a process. The daemon makes it (a file on tmpfs, so that a restarted daemon finds it again), the
- * process maps it. For each GPU on which the process opens a context there is one line in it, and in each
- * line one 64-bit word, `used` in the high half and `credit` in the low half, that both sides change with
- * single atomic operations:
+ * Each process has one page. The daemon makes it as a file on tmpfs, so that a restarted daemon finds it again; the
+ * process maps it. The page has one line for each GPU on which the process opens a context. Each line has one 64-bit
+ * word: `used` in the high half and `credit` in the low half. Both sides change it with single atomic operations:
  *
  *   allocate   the process raises used, if used + n <= credit at that same instant
  *   free       the process lowers used, after the driver has freed
@@ -19,9 +18,10 @@
  *
  * Every field names its one writer: [process] or [daemon]. The layout is fixed-width and append-only: fields
  * are added in the reserved space, never moved. So programs run on when the daemon is upgraded, and the other way
- * round: each side takes pages of every version from GS_PAGE_OLDEST on, also of later ones than its own. A field
- * that the other side does not know stays zero, which must mean what was before. Python reads the region between "cdef
- * begin" and "cdef end" through cffi; sizes and offsets are asserted below and again in tests/unit/test_layout.py.
+ * round: each side takes pages of every version from GS_PAGE_OLDEST on, also of versions later than its own. A field
+ * that the other side does not know stays zero, so zero must mean what was true before there was the field. Python
+ * reads the region between "cdef begin" and "cdef end" through cffi; sizes and offsets are asserted below and again in
+ * tests/unit/test_layout.py.
  */
 #ifndef GPUSHARE_CREDIT_H
 #define GPUSHARE_CREDIT_H
@@ -38,6 +38,7 @@
 #define GS_UNIT_BYTES   512
 #define GS_UNIT_SHIFT   9
 #define GS_UUID_BYTES   16
+#define GS_TRIM_MS      2000 /* how long a trim may take, if the page does not say */
 
 /* A process's part of one GPU. */
 struct gs_line {
@@ -53,9 +54,9 @@ struct gs_line {
     uint32_t asking;     /* [process] calls that have asked for credit and have not taken it, or given up, yet */
     uint32_t unmet;      /* [process] calls within the request that failed without an answer of the daemon; wraps */
     uint32_t unmet_told; /* [daemon] how many of these it has counted */
-    uint32_t releases; /* [process] changes before `used` is lowered. The same, and `used` too: it was so in between */
-    uint32_t gate;     /* [daemon] futex: not 0 while the job is suspended, and counts on as long as the daemon lives */
-    uint32_t turn;     /* [both] futex: whether launches wait, enum gs_turn; only by atomic changes of single bits */
+    uint32_t releases;   /* [process] changes before `used` is lowered: if neither has changed, nothing was freed */
+    uint32_t gate;       /* [daemon] futex: not 0 while the job is suspended. A daemon that lives keeps raising it */
+    uint32_t turn;       /* [both] futex: whether launches wait, enum gs_turn; only by atomic changes of single bits */
 
     uint64_t grantable;  /* [daemon] units that a request for more credit would get now */
     uint64_t limit;      /* [daemon] the job's limit on this GPU, units */
@@ -64,18 +65,18 @@ struct gs_line {
     uint64_t job_usage;  /* [daemon] usage of the whole job on this GPU when last looked at, units */
     uint8_t uuid[16];    /* [daemon] the GPU, or the MIG instance */
     uint32_t attached;   /* [daemon] 1 while the line is in use */
-    uint32_t trim_units; /* [daemon] wanted back by the trim that is asked for now: the loan at most; if idle, all */
+    uint32_t trim_units; /* [daemon] wanted by the present trim: at most the loan, of an idle job all that it uses */
 };
 
 /* The bits of gs_line.turn, by which jobs take turns in computing. */
 enum gs_turn {
     GS_TURN_CLOSED = 1, /* [daemon] launches wait: it is another job's turn */
     GS_TURN_QUIET = 2,  /* [daemon] sets it, a launch clears it */
-    GS_TURN_PROBE = 4,  /* [daemon] sets it: has the GPU done all that was launched? The process takes it, */
+    GS_TURN_PROBE = 4,  /* [daemon] asks: is the GPU done with all launches? The process clears it, setting ASKS */
     GS_TURN_WANTED = 8, /* [process] a launch waits; the daemon clears it when it opens */
     GS_TURN_HELD = 16,  /* [process] its launches can be held back */
-    GS_TURN_ASKS = 32,  /* [process] and has this one instead until the GPU has */
-    GS_TURN_BEAT = 64,  /* [daemon] from here on a number that counts on with each word of a daemon that lives */
+    GS_TURN_ASKS = 32,  /* [process] it waits for the GPU, to answer PROBE */
+    GS_TURN_BEAT = 64,  /* [daemon] the bits from here on are a number, which a daemon that lives keeps raising */
 };
 
 struct gs_page {
@@ -94,8 +95,9 @@ struct gs_page {
     uint32_t trim_ready; /* [process] 1: a thread waits for that, or is being started, and will act */
     uint32_t trim_begun; /* [process] the last trim that it has begun, */
     uint32_t trim_done;  /* [process] and ended */
-    uint32_t trim_ms;    /* [daemon] how long it waits for that; 0: 2000. Not 0 at first: asked without loan, too */
-    uint32_t copies;     /* [process] of the driver, beside the one on which it is counted */
+    uint32_t trim_ms; /* [daemon] how long it waits for a trim; 0: GS_TRIM_MS. Not 0 at the start: trims come without a
+                         loan, too */
+    uint32_t copies;  /* [process] of the driver, beside the one on which it is counted */
     struct gs_line line[31];
 };
 /* cdef end */
@@ -106,8 +108,8 @@ _Static_assert(offsetof(struct gs_line, uuid) == 104, "append-only");
 _Static_assert(offsetof(struct gs_page, line) == 128, "append-only");
 _Static_assert(sizeof(struct gs_page) == GS_PAGE_BYTES, "one page");
 
-#define GS_TURN_MS 1000  /* a turn of another job that no daemon has confirmed for so long holds nobody back */
-#define GS_GATE_MS 10000 /* a gate that has not counted on for so long has no daemon any more */
+#define GS_TURN_MS 1000  /* a closed word that the daemon has not raised for so long stops no launch */
+#define GS_GATE_MS 10000 /* a gate that the daemon has not raised for so long has no daemon any more */
 
 static inline uint32_t gs_word_used(uint64_t word) {
     return (uint32_t)(word >> 32);
@@ -146,8 +148,9 @@ static inline int gs_reserve(struct gs_line *line, uint32_t units) {
     }
 }
 
-/* [process] Give back units that gs_reserve took: only after the driver has freed them. More than is in use would be
- * an error in somebody's accounts; it leaves none in use, rather than so much that nothing is ever granted again.
+/* [process] Give back units that gs_reserve took: only after the driver has freed them. To
+ * release more than is in use would be an error in somebody's account. It leaves 0 in use: a number below 0 would read
+ * as so much that nothing is ever granted again.
  *
  * `releases` changes before `used` does: a reader that sees the new `used` sees that, too. It is no atomic addition,
  * which would cost as much as the release itself. Two threads may load the same value; each adds a number of its own

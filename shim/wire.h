@@ -11,14 +11,15 @@
  *   GS_DETACH a context closed     GS_ANSWER
  *   GS_TRIMMED  a trim is done     GS_ANSWER  the page says which (trim_done) and how much (trimmed)
  *
- * Who the process is, the daemon learns from the kernel (SO_PEERCRED, pidfd); what a frame says about that is
+ * The daemon learns from the kernel (SO_PEERCRED, pidfd) which process it speaks with; what a frame says about that is
  * for messages only. A process that has a page presents it again in GS_HELLO, its descriptor beside the frame.
  * The end of the connection is the end of the process, unless the daemon finds it alive.
  *
  * Version and size first; fields are added in reserved space, or behind a body's last, never moved. Each side takes
- * frames of every version from GS_WIRE_OLDEST on, later ones than its own too: what it does not know is zero where the
- * other does not know it either, and is left alone otherwise. A change that cannot be made so raises GS_WIRE_OLDEST:
- * then older ones are refused by name, and their programs keep what they have. Amounts are in bytes.
+ * frames of every version from GS_WIRE_OLDEST on, also of versions later than its own. A field that the sender does not
+ * know is zero; one that the receiver does not know is ignored. A change that cannot be made in this way raises
+ * GS_WIRE_OLDEST: then older frames are refused by their version, and their programs keep what they have. Amounts are
+ * in bytes.
  */
 #ifndef GPUSHARE_WIRE_H
 #define GPUSHARE_WIRE_H
@@ -69,16 +70,17 @@ enum gs_hello_flags {
 
 enum gs_ask_flags {
     GS_ASK_DRIVER_FAILED = 1, /* the credit was there, but the driver said out-of-memory: look again, ask NVML */
-    GS_ASK_FAILED_AGAIN = 2,  /* beside it: also after that. Nothing is asked for; it is to be counted */
+    GS_ASK_FAILED_AGAIN = 2, /* with the flag above: it failed once more. This asks for nothing; the daemon counts it */
 };
 
-/* GPUSHARE_ON_RECLAIM, gentlest first. */
-enum gs_rungs {
-    GS_RUNG_TRIM = 1,
-    GS_RUNG_TERM = 2,
-    GS_RUNG_KILL = 4,
-    GS_RUNG_SUSPEND = 8, /* between trim and term; later than they are */
-    GS_RUNG_HOOK = 16,   /* between trim and suspend */
+/* The reclaim steps of GPUSHARE_ON_RECLAIM. The daemon takes them in the order trim, hook, suspend, term, kill; suspend
+ * and hook were added later, so their bits are not in this order. */
+enum gs_reclaim_steps {
+    GS_STEP_TRIM = 1,
+    GS_STEP_TERM = 2,
+    GS_STEP_KILL = 4,
+    GS_STEP_SUSPEND = 8,
+    GS_STEP_HOOK = 16,
 };
 
 struct gs_amount {
@@ -97,7 +99,7 @@ struct gs_hello {
     int32_t priority;
     uint32_t grace_ms; /* 0: the daemon's default */
     char name[64];     /* GPUSHARE_NAME, else the program's name */
-    uint32_t rungs;    /* enum gs_rungs: how the loan may be asked back; 0: all steps */
+    uint32_t steps;    /* enum gs_reclaim_steps: how the loan may be asked back; 0: all steps */
     uint32_t min_run_ms;
 };
 
@@ -156,7 +158,7 @@ struct gs_frame {
 
 _Static_assert(sizeof(struct gs_frame) == GS_FRAME_BYTES, "fixed");
 _Static_assert(offsetof(struct gs_frame, u) == 16, "header first");
-_Static_assert(offsetof(struct gs_hello, rungs) == 128, "append-only");
+_Static_assert(offsetof(struct gs_hello, steps) == 128, "append-only");
 _Static_assert(offsetof(struct gs_answer, text) == 16, "append-only");
 _Static_assert(offsetof(struct gs_answer, node_number) == 400, "append-only");
 

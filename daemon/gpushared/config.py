@@ -18,10 +18,10 @@ from gpushare.toml_lines import Lines
 from gpushared.core import rules
 from gpushared.core.policy import Policy
 from gpushared.core.rules import UNLIMITED, Rules, Table
+from gpushared.core.turns import Terms
 from gpushared.system.address import address_setting
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")
-MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Config(Policy):
     dashboard_read_only: bool = False
     turns: bool = False
     """Jobs take turns in computing for those that ask for it."""
-    turn: float = 0.1
+    turn: float = Terms().turn
     longest_turn: float = 30.0
     suspend_memory: int = field(default_factory=lambda: host_memory() // 2)
     rules: Rules = field(default_factory=Rules)
@@ -58,7 +58,7 @@ class Config(Policy):
 
 
 def host_memory() -> int:
-    """Of this machine, in bytes."""
+    """This machine's memory, in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -285,7 +285,8 @@ def load(path: Path | None) -> Loaded:
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
-    """All errors at once, each with its line and the path of its key."""
+    """The settings of the file. Raises UsageError with all errors at once, each with its line and the path of its
+    key."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -437,7 +438,7 @@ DURATIONS = (
 
 def _write(field: str, value: object) -> str:
     if field in AMOUNTS and isinstance(value, int):
-        return f'"{Quantity(Kind.BYTES, value, "").canonical()}"' if value else "0"
+        return f'"{Quantity.plain(Kind.BYTES, value)}"' if value else "0"
     if isinstance(value, bool):
         return str(value).lower()
     return _quoted(value) if isinstance(value, str) else str(value)

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
@@ -36,11 +35,8 @@ from gpushared.system.logs import facts, log
 from gpushared.system.runtime_dir import RuntimeDir
 from gpushared.system.systemd import Notifier
 
-if TYPE_CHECKING:
-    pass
-
 CLAIM_MARGIN = 5.0
-"""Beyond the claim timeout, until a shim may think that the daemon is stuck."""
+"""Seconds after the claim timeout until a shim takes the daemon for stuck."""
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 HOUSEKEEPING_EVERY = 1.0
@@ -185,7 +181,7 @@ class Daemon:
         http.start(self.directory.bind("api.sock", socket.SOCK_STREAM))
         stack.callback(http.close)
 
-    # ---- what goes on by itself --------------------------------------------------------------------
+    # ---- periodic work -------------------------------------------------------------------------------
 
     async def _sample(self) -> None:
         """Compare the ledger with the driver's numbers."""

@@ -1,8 +1,8 @@
 /* loader.c: the shim under the driver's own name, for a process that runs already (preload/loader.h says what for).
  *
  * A library that is opened late replaces nobody's dlsym. Instead it is the libcuda.so.1 of the process: programs find
- * our hooks in it under the driver's names, and what we have no hook for in the real driver, on which it depends
- * under an alias. So there is no door to keep here, and all the functions are the C library's.
+ * our hooks in it under the driver's names, and all other functions in the real driver, on which it depends
+ * under an alias. So no look-up has to be replaced here, and all loader functions are the C library's.
  *
  *     a private directory   libcuda.so.1, libcuda.so         this library
  *                           libgpushare-real-cuda.so.1       the real driver

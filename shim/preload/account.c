@@ -20,8 +20,8 @@
 
 void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
-/* A job that may borrow on a GPU can be asked to give back, and one that has to when it is idle: seen when the GPU is
- * attached or credit is asked for. */
+/* Start the trimming thread if the daemon may ask this process for memory: its job may borrow on the GPU, or gives
+ * memory back when it is idle. Called when the GPU is attached and when credit is asked for. */
 static void notice_borrower(const struct gs_gpu *gpu) {
     const struct gs_line *line = gpu->line;
     if (line == NULL || gpu->own)
@@ -31,13 +31,13 @@ static void notice_borrower(const struct gs_gpu *gpu) {
         GS_RUN(borrow);
 }
 
-static uint32_t alone_said;
-
 static uint64_t bytes_of(uint64_t units) {
     return units << GS_UNIT_SHIFT;
 }
 
 /* ---- without a daemon ----------------------------------------------------------------------------- */
+
+static uint32_t alone_said;
 
 static void say_alone(uint64_t limit) {
     const struct gs_options *options = gs_options();
@@ -89,14 +89,14 @@ static bool attach_alone(struct gs_gpu *gpu) {
 
 /* ---- messages ------------------------------------------------------------------------------------- */
 
-/* By the daemon's number: its messages and `gpushare status` use that one, and CUDA_VISIBLE_DEVICES makes CUDA count
- * otherwise. */
+/* Names the GPU by the daemon's number, as its messages and `gpushare status` do. CUDA's own number differs if
+ * CUDA_VISIBLE_DEVICES is set. */
 static void add_gpu(struct gs_text *text, const struct gs_gpu *gpu) {
     gs_text_add(text, gpu->node_number != 0 ? " on GPU " : " on CUDA device ");
     gs_text_number(text, gpu->node_number != 0 ? gpu->node_number - 1 : gpu->index);
 }
 
-/* `why` is the daemon's whole text, if it has one. */
+/* `daemon_text` is the daemon's message, or NULL. If there is none, the message ends with `why`. */
 static void say_refused(struct gs_gpu *gpu, uint32_t units, const char *daemon_text, const char *why) {
     struct gs_text text = {0};
     if (gpu->line != NULL)
@@ -154,7 +154,7 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
     /* A job that a daemon has admitted waits for a daemon as long as for a claim: without one neither its limit nor its
      * request would hold. */
     enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting, gs_options()->job_id != 0);
-    /* Away, and this GPU has no line yet: a limit of our own, rather than a program that cannot start. */
+    /* The daemon is away and this GPU has no line yet: a limit of our own, so that the program can start. */
     *alone = outcome == GS_NO_DAEMON || (outcome == GS_AWAY && gpu->line == NULL);
     if (*alone)
         return false;
@@ -210,14 +210,14 @@ void gs_account_detach(struct gs_gpu *gpu) {
     gs_mutex_unlock(&gpu->mutex);
 }
 
-/* An allocation that the credit did not cover, from its first ask to its end. The daemon holds credit that it granted
- * within the request as long as `line->asking` counts a thread that is about to take it. */
+/* An allocation that the credit did not cover, from its first ask to its end. As long as `line->asking` counts it, the
+ * daemon does not revoke credit that it granted within the request. */
 struct gs_asking {
     struct gs_gpu *gpu;
     uint32_t units;
     uint32_t ticket; /* keeps its place among the claims */
     uint32_t rounds;
-    uint64_t end; /* of gs_now_ms: it has waited longer than any claim may */
+    uint64_t end; /* by gs_now_ms: longer than any claim may wait */
 };
 
 static uint32_t tickets;
@@ -258,7 +258,7 @@ static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units,
     return gs_client_request(&frame, answer, &waiting, flags == 0 && within_request(gpu, (uint32_t)units));
 }
 
-/* Take back what the pools do not use: first what is charged too much, then what they only keep. */
+/* Try again after the pools have given back what is charged and not in use. `all`: also what they keep in reserve. */
 static bool reserve_after_squeeze(struct gs_gpu *gpu, uint32_t units, bool all) {
     gs_account_give_back(gpu, all);
     return gs_reserve(gpu->line, units);
@@ -271,14 +271,14 @@ static uint64_t lacking(const struct gs_line *line, uint32_t units) {
     return wanted > credit ? wanted - credit : 0;
 }
 
-/* The daemon has not decided: within the request that breaks the guarantee, and the daemon counts it when it looks. */
+/* The daemon has not answered. Within the request this breaks the guarantee: the daemon reads the count later. */
 static void say_undecided(struct gs_asking *asking, const char *why) {
     if (within_request(asking->gpu, asking->units))
         __atomic_fetch_add(&asking->gpu->line->unmet, 1, __ATOMIC_RELAXED);
     say_refused(asking->gpu, asking->units, NULL, why);
 }
 
-/* A limit that holds for this process alone. */
+/* Reserve without a daemon, within the limit of this process alone. */
 static bool reserve_alone(struct gs_gpu *gpu, uint32_t units) {
     bool reserved = reserve_after_squeeze(gpu, units, true);
     if (!reserved)

@@ -30,13 +30,14 @@ struct gs_gpu {
     uint8_t uuid[GS_UUID_BYTES];
 };
 
-/* Make the GPU's line: a context is about to open, or memory to be taken without one. false: refused, and said. */
+/* Make the GPU's line, before a context opens or memory is taken without one. false: refused, and the user has been
+ * told. */
 bool gs_account_attach(struct gs_gpu *gpu);
 
 /* The last context on the GPU is closed. */
 void gs_account_detach(struct gs_gpu *gpu);
 
-/* Ask for what gs_reserve could not find in the credit, and take it. false: refused, and said. */
+/* Ask the daemon for the credit that gs_reserve lacked, and take it. false: refused, and the user has been told. */
 bool gs_account_reserve_slow(struct gs_gpu *gpu, uint32_t units);
 
 static inline bool gs_account_reserve(struct gs_gpu *gpu, uint32_t units) {
@@ -76,7 +77,7 @@ uint64_t gs_account_total_expected(uint64_t total);
 enum gs_squeezer { GS_SQUEEZE_GRAPHS, GS_SQUEEZE_POOLS, GS_SQUEEZERS };
 extern void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
-/* What the pools hold and do not use, back to the credit. */
+/* Have the pools give back to the credit what they do not use. */
 static inline void gs_account_give_back(struct gs_gpu *gpu, bool all) {
     for (int i = 0; i < GS_SQUEEZERS; i++) {
         void (*squeeze)(struct gs_gpu *, bool) = __atomic_load_n(&gs_account_squeeze[i], __ATOMIC_RELAXED);

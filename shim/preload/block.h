@@ -24,12 +24,14 @@ bool gs_block_find(uint64_t handle, uint32_t *number, bool hold);
 /* One more reference to a known handle. false: it is not known. */
 bool gs_block_refer(uint64_t handle);
 
-/* One reference less, before the driver is called. `last`: the handle is not known any more; the block is still held
- * for it. And the driver did not release it after all. */
+/* Take one reference, before the driver is called. `last`: the handle is no longer known, and the block is still held
+ * for it. false: the handle is not known. */
 bool gs_block_release(uint64_t handle, uint32_t *number, bool *last);
+
+/* The driver did not release it: give the reference back. */
 void gs_block_release_failed(uint64_t handle, uint32_t number, bool last);
 
-/* A handle whose references had ended has come back, under this number, for a block that is held for it. */
+/* Note a handle again whose references had ended. The block of this number is held for it already. */
 void gs_block_add_handle(uint64_t handle, uint32_t number);
 
 /* It has been exported to other processes. */
@@ -53,19 +55,24 @@ struct gs_mappings {
 struct gs_entry *gs_mappings_at(struct gs_mappings *mappings, size_t i);
 void gs_mappings_drop(struct gs_mappings *mappings);
 
-/* Take out those that begin in a range. Where there is no memory to remember one, it stays charged. */
+/* Take the mappings that begin in a range out of the table. A mapping that there is no memory to remember stays
+ * charged.
+ */
 void gs_mappings_take(struct gs_mappings *taken, uint64_t start, uint64_t end);
 
-/* The driver did not end this one after all. */
+/* Put a mapping back: the driver did not end it. */
 void gs_mapping_put_back(const struct gs_entry *mapping);
 
-/* All that are of one GPU, as copies; and take one of them out. false: it is gone already. */
+/* Copies of all mappings of memory of one GPU. */
 void gs_mappings_on(struct gs_mappings *found, const struct gs_gpu *gpu);
+
+/* Take one mapping out of the table. false: it is gone already. */
 bool gs_mapping_take(uint64_t address, uint32_t *number);
 
-/* What is bound to a multicast object, for which the block is held; and the end of all bindings that lie in a range of
- * it, on one device (-1: on all). */
+/* Note that a block is bound to a multicast object. The block is held for the binding. */
 void gs_binding_add(uint32_t object, uint32_t number, uint64_t offset, uint64_t size);
+
+/* End all bindings in a range of a multicast object, on one device (-1: on all). */
 void gs_bindings_end(uint32_t object, int device, uint64_t offset, uint64_t size);
 
 #endif

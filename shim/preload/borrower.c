@@ -24,7 +24,6 @@
 #include "trim.h"
 
 #define STACK_BYTES (512u << 10) /* for the driver's calls, and the thread-local memory of all that was there first */
-#define TRIM_MS     2000         /* if the page does not say */
 #define LOOK_MS     2000         /* between two looks of the thread whether it is the last */
 #define LEAVE_MS    200
 
@@ -39,7 +38,7 @@ static void act(uint64_t until) {
 
 static void answer(struct gs_page *page, uint32_t asked) {
     struct gs_frame frame = {.type = GS_TRIMMED};
-    uint32_t said = __atomic_load_n(&page->trim_ms, __ATOMIC_RELAXED), span = said != 0 ? said : TRIM_MS;
+    uint32_t said = __atomic_load_n(&page->trim_ms, __ATOMIC_RELAXED), span = said != 0 ? said : GS_TRIM_MS;
     uint64_t began = gs_now_ms();
     __atomic_store_n(&page->trim_begun, asked, __ATOMIC_RELEASE);
     gs_trim_begin(began + span);

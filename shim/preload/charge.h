@@ -35,7 +35,7 @@ static inline uint64_t gs_packed(uint64_t bytes) {
     return bytes < GS_BLOCK_BYTES / 2 ? bytes : gs_whole_blocks(bytes);
 }
 
-/* Reserve for the place that is set already. false: refused, and said. */
+/* Reserve for the place that is set already. false: refused, and the user has been told. */
 GS_INLINE bool gs_charge_here(struct gs_charge *charge, uint64_t bytes) {
     charge->units = gs_units(bytes);
     charge->retried = false;
@@ -64,8 +64,8 @@ static inline void gs_charge_undo(struct gs_charge *charge) {
         gs_release(charge->place.gpu->line, charge->units);
 }
 
-/* After the driver's last answer: is there memory to note? Not if nothing is charged, nor if the driver failed; then
- * the reservation is given back. */
+/* Call after the driver's last answer. true: there is memory to note. false: nothing is charged, or the driver has
+ * failed and the reservation is given back. */
 GS_INLINE bool gs_charge_taken(struct gs_charge *charge, CUresult result) {
     if (charge->place.gpu == NULL)
         return false;
@@ -118,7 +118,7 @@ static inline void gs_unknown_freed(CUdeviceptr pointer) {
         __atomic_fetch_add(&gs_unknown_frees, 1, __ATOMIC_RELAXED);
 }
 
-/* The driver did not free it after all. */
+/* Put an entry back: the driver did not free its memory. */
 void gs_entry_put_back(struct gs_table *table, const struct gs_entry *entry);
 
 /* After the driver's answer to a free. Returns that answer. */

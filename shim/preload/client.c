@@ -4,22 +4,20 @@
  * serves the socket: one of the waiting threads reads (client.reading) and hands out the answers, the others sleep on
  * their slots. A reader that has its answer wakes the next. No lock is held while a thread sleeps.
  *
- * The daemon may die at any time. The process keeps its page and its credit, because the daemon finds the page again as
+ * The daemon may die at any time. The process keeps its page and its credit, because the next daemon finds the page as
  * a file. The next request notices, connects again and presents the same page. A call within the job's request waits as
- * long as a claim does (gs_client_patience). Any other waits for AWAY_PATIENCE_MS at most, and for AWAY_PAUSE_MS after
- * that further ones do not wait while the daemon stays away.
- *
- * The host program may close our descriptors: daemonising programs close all that they do not know. So each is moved to
- * a high number, and before each use the file behind it is compared with the one that we opened. Another file there
- * belongs to the host.
+ * long as a claim does (gs_client_patience). Any other call waits for AWAY_PATIENCE_MS at most. If the daemon is still
+ * away then, further calls do not wait for it during AWAY_PAUSE_MS.
  */
 #include "client.h"
 
 #include <string.h>
 
-#include "moments.h"
+#include "descriptor.h"
 #include "lock.h"
+#include "moments.h"
 #include "options.h"
+#include "packet.h"
 #include "system.h"
 
 #define AWAY_PATIENCE_MS    2000 /* how long a caller waits for a daemon that is away */
@@ -27,19 +25,11 @@
 #define HELLO_PATIENCE_MS   5000
 #define DEFAULT_PATIENCE_MS 60000
 #define ANSWER_MARGIN_MS    2000 /* on top of the daemon's own patience */
-#define QUEUE_MS            250  /* in the daemon's queue of connections */
 #define FIRST_PAUSE_MS      50   /* between two attempts to connect, doubling */
 #define LONGEST_PAUSE_MS    500  /* up to this: a daemon that has come back is found soon */
 #define LOSSES              3    /* connections that a request may lose, if it is not guaranteed */
 #define NOTE_AFTER_MS       1000
 #define TELL_PATIENCE_MS    500
-
-/* A descriptor and the file that we put there. */
-struct handle {
-    int fd;
-    dev_t device;
-    ino_t inode;
-};
 
 enum slot_state { WAITING, DONE, LOST };
 
@@ -62,169 +52,21 @@ static struct {
     uint32_t seq;
     uint32_t patience_ms;
     uint64_t away_until; /* no caller waits for the daemon before that */
-    struct handle socket, page_file;
+    struct gs_descriptor socket, page_file;
     struct gs_page *page;
     bool page_lost; /* the host has closed page_file, and the daemon does not know us without it */
     bool no_use;    /* the daemon that is there is not for us */
     struct slot *slots;
 } client = {.socket = {.fd = -1}, .page_file = {.fd = -1}};
 
-/* ---- descriptors ---------------------------------------------------------------------------------- */
-
-static struct handle remember(int fd) {
-    struct stat status;
-    struct handle handle = {.fd = fd};
-    if (GS_CALL(SYS_fstat, fd, &status) == 0) {
-        handle.device = status.st_dev;
-        handle.inode = status.st_ino;
-    }
-    return handle;
-}
-
-static bool is_ours(struct handle handle) {
-    struct stat status;
-    return handle.fd >= 0 && GS_CALL(SYS_fstat, handle.fd, &status) == 0 && status.st_dev == handle.device &&
-           status.st_ino == handle.inode;
-}
-
-static bool same(struct handle a, struct handle b) {
-    return a.fd == b.fd && a.device == b.device && a.inode == b.inode;
-}
-
-static void close_if_ours(struct handle *handle) {
-    if (is_ours(*handle))
-        GS_CALL(SYS_close, handle->fd);
-    handle->fd = -1;
-}
-
-/* Out of the way of programs that expect low numbers, or close them. */
-static int move_high(int fd) {
-    for (long lowest = 512; lowest >= 64; lowest /= 2) {
-        long high = GS_CALL(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest);
-        if (high >= 0) {
-            GS_CALL(SYS_close, fd);
-            return (int)high;
-        }
-    }
-    return fd;
-}
-
 /* ---- the first exchange --------------------------------------------------------------------------- */
-
-/* A connected socket, or -errno. If many connect at once the daemon's queue is full: a connect that waits succeeds
- * later. */
-static int dial(const char *path) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (path[0] == '\0')
-        return -ENOENT;
-    memcpy(address.sun_path, path, strlen(path)); /* options.c keeps it short enough */
-    long fd = GS_CALL(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return (int)fd;
-    struct timeval most = {.tv_usec = QUEUE_MS * 1000};
-    long result = GS_CALL(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
-    if (result == 0)
-        result = GS_CALL(SYS_connect, fd, &address, sizeof address);
-    if (result == 0)
-        result = GS_CALL(SYS_fcntl, fd, F_SETFL, O_NONBLOCK);
-    if (result < 0) {
-        GS_CALL(SYS_close, fd);
-        return (int)result;
-    }
-    return move_high((int)fd);
-}
 
 static int dial_any(void) {
     const struct gs_options *options = gs_options();
     int fd = -ENOENT;
     for (size_t i = 0; i < sizeof options->sockets / sizeof *options->sockets && fd < 0; i++)
-        fd = dial(options->sockets[i]);
+        fd = gs_packet_connect(options->sockets[i]);
     return fd;
-}
-
-static void fill_header(struct gs_frame *frame, uint32_t seq) {
-    frame->magic = GS_WIRE_MAGIC;
-    frame->version = GS_WIRE_VERSION;
-    frame->size = GS_FRAME_BYTES;
-    frame->seq = seq;
-}
-
-/* 0, or -errno. Waits a little if the daemon is slow to read. `passed` is a descriptor to send along, or -1. */
-static long send_frame(int fd, const struct gs_frame *frame, int passed) {
-    struct iovec part = {(void *)frame, sizeof *frame};
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (passed >= 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &passed, sizeof passed);
-    }
-    uint64_t until = gs_now_ms() + HELLO_PATIENCE_MS;
-    for (;;) {
-        long sent = GS_CALL(SYS_sendmsg, fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent >= 0)
-            return 0;
-        if (sent != -EAGAIN && sent != -EINTR)
-            return sent;
-        uint64_t now = gs_now_ms();
-        if (now >= until)
-            return -ETIMEDOUT;
-        if (sent == -EAGAIN)
-            gs_poll_fd(fd, POLLOUT, until - now);
-    }
-}
-
-static void drop(int passed) {
-    if (passed >= 0)
-        GS_CALL(SYS_close, passed);
-}
-
-/* The descriptor that came with a packet, or -1. One is what is sent; the buffer has room for another, which is closed.
- */
-static int descriptor_of(struct msghdr *message) {
-    struct cmsghdr *header = CMSG_FIRSTHDR(message);
-    int first = -1, fd;
-    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-        return -1;
-    for (size_t at = CMSG_LEN(0); at + sizeof fd <= header->cmsg_len; at += sizeof fd) {
-        memcpy(&fd, (const char *)header + at, sizeof fd);
-        if (first < 0)
-            first = fd;
-        else
-            GS_CALL(SYS_close, fd);
-    }
-    return first;
-}
-
-/* > 0: a sound frame; 0: nothing there now; < 0: the connection is over (or speaks another language). */
-static long receive_frame(int fd, struct gs_frame *frame, int *passed) {
-    struct iovec part = {frame, sizeof *frame};
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    *passed = -1;
-    long got = GS_CALL(SYS_recvmsg, fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got == -EAGAIN || got == -EINTR)
-        return 0;
-    if (got < 0)
-        return got;
-    int came = descriptor_of(&message); /* an empty packet may bring one too */
-    if (got == sizeof *frame && frame->magic == GS_WIRE_MAGIC && frame->version >= GS_WIRE_OLDEST) {
-        *passed = came;
-        return 1;
-    }
-    drop(came);
-    return got == 0 ? -ECONNRESET : -EPROTO;
 }
 
 static void fill_hello(struct gs_frame *frame, bool has_page) {
@@ -232,14 +74,14 @@ static void fill_hello(struct gs_frame *frame, bool has_page) {
     struct gs_hello *hello = &frame->u.hello;
     memset(frame, 0, sizeof *frame);
     frame->type = GS_HELLO;
-    fill_header(frame, 0);
+    gs_packet_fill_header(frame, 0);
     hello->job_id = options->job_id;
     hello->pid = (uint32_t)GS_CALL(SYS_getpid);
     hello->request = options->request;
     hello->limit = options->limit;
     hello->priority = options->priority;
     hello->grace_ms = options->grace_ms;
-    hello->rungs = options->rungs;
+    hello->steps = options->steps;
     hello->min_run_ms = options->min_run_ms;
     memcpy(hello->name, options->name, sizeof hello->name);
     if (has_page) {
@@ -260,10 +102,10 @@ static bool take_page(int fd) {
         page = gs_pages_of_file(fd, GS_PAGE_BYTES);
     if (page == NULL || !page_is_sound(page)) {
         gs_pages_drop(page, GS_PAGE_BYTES);
-        drop(fd);
+        gs_packet_drop(fd);
         return false;
     }
-    client.page_file = remember(move_high(fd));
+    client.page_file = gs_descriptor_of(gs_descriptor_move_high(fd));
     __atomic_store_n(&client.page, page, __ATOMIC_RELEASE);
     return true;
 }
@@ -281,12 +123,12 @@ static void say_refused(const char *said) {
 static long await_welcome(int fd, struct gs_frame *frame, int *passed) {
     uint64_t until = gs_now_ms() + HELLO_PATIENCE_MS;
     for (;;) {
-        long got = receive_frame(fd, frame, passed);
+        long got = gs_packet_receive(fd, frame, passed);
         uint64_t now = gs_now_ms();
         if (got > 0 && frame->type != GS_WELCOME) {
             if (frame->type == GS_ANSWER) /* it does not speak our version, perhaps */
                 say_refused(frame->u.answer.text);
-            drop(*passed);
+            gs_packet_drop(*passed);
             return -EPROTO;
         }
         if (got != 0)
@@ -302,7 +144,7 @@ static enum link_state judge(const struct gs_frame *frame, int passed) {
     const struct gs_welcome *welcome = &frame->u.welcome;
     bool wanted = welcome->status == GS_OK && client.page == NULL;
     if (!wanted)
-        drop(passed);
+        gs_packet_drop(passed);
     switch (welcome->status) {
     case GS_OK:
         break;
@@ -326,18 +168,19 @@ static enum link_state judge(const struct gs_frame *frame, int passed) {
 }
 
 /* One attempt. Only the thread that has set client.connecting is here. */
-static enum link_state connect_now(struct handle *connection) {
+static enum link_state connect_now(struct gs_descriptor *connection) {
     struct gs_frame frame;
     int passed = -1;
     bool has_page = client.page != NULL;
-    bool closed = has_page && !is_ours(client.page_file); /* a daemon that knows us by our pid needs it no more */
+    bool closed =
+        has_page && !gs_descriptor_is_ours(client.page_file); /* a daemon that knows us by our pid needs it no more */
     if (client.page_lost)
         return DISCONNECTED;
     int fd = dial_any();
     if (fd < 0)
         return fd == -ENOENT || fd == -ECONNREFUSED || fd == -ENOTDIR || fd == -EACCES ? ABSENT : DISCONNECTED;
     fill_hello(&frame, has_page);
-    long result = send_frame(fd, &frame, has_page && !closed ? client.page_file.fd : -1);
+    long result = gs_packet_send(fd, &frame, has_page && !closed ? client.page_file.fd : -1);
     if (result == 0)
         result = await_welcome(fd, &frame, &passed);
     enum link_state state = result > 0 ? judge(&frame, passed) : DISCONNECTED;
@@ -349,7 +192,7 @@ static enum link_state connect_now(struct handle *connection) {
         state = DISCONNECTED;
     }
     if (state == CONNECTED)
-        *connection = remember(fd);
+        *connection = gs_descriptor_of(fd);
     else
         GS_CALL(SYS_close, fd);
     return state;
@@ -359,7 +202,7 @@ static enum link_state connect_now(struct handle *connection) {
 
 /* Under the lock: this connection brings no more answers. */
 static void lose_connection(void) {
-    close_if_ours(&client.socket);
+    gs_descriptor_close(&client.socket);
     if (client.state == CONNECTED)
         client.state = DISCONNECTED;
     for (struct slot *slot = client.slots; slot != NULL; slot = slot->next) {
@@ -382,7 +225,7 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
     uint64_t pause = FIRST_PAUSE_MS;
     for (;;) {
         gs_lock(&client.lock);
-        if (client.state == CONNECTED && !is_ours(client.socket))
+        if (client.state == CONNECTED && !gs_descriptor_is_ours(client.socket))
             lose_connection();
         enum link_state state = client.state;
         bool mine = state != CONNECTED && state != REFUSED && state != ABSENT && !client.connecting;
@@ -404,7 +247,7 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
             gs_futex_wait(&client.changes, changes, until - now);
             continue;
         }
-        struct handle connection = {.fd = -1};
+        struct gs_descriptor connection = {.fd = -1};
         state = connect_now(&connection);
         now = gs_now_ms();
         bool again = (state == DISCONNECTED || state == ABSENT) && !gives_up(state);
@@ -446,18 +289,18 @@ static void hand_out(const struct gs_frame *frame) {
 }
 
 /* Wait for a frame at most so long, and hand it out. Only the thread that has set client.reading is here. */
-static void read_frame(struct handle socket, uint64_t milliseconds) {
+static void read_frame(struct gs_descriptor socket, uint64_t milliseconds) {
     struct gs_frame frame;
     int passed;
     gs_poll_fd(socket.fd, POLLIN, milliseconds);
-    long got = is_ours(socket) ? receive_frame(socket.fd, &frame, &passed) : -EBADF;
+    long got = gs_descriptor_is_ours(socket) ? gs_packet_receive(socket.fd, &frame, &passed) : -EBADF;
     if (got > 0) {
-        drop(passed);
+        gs_packet_drop(passed);
         if (frame.type == GS_ANSWER)
             hand_out(&frame);
     } else if (got < 0) {
         gs_lock(&client.lock);
-        if (same(client.socket, socket))
+        if (gs_descriptor_is_same(client.socket, socket))
             lose_connection();
         gs_unlock(&client.lock);
     }
@@ -495,7 +338,7 @@ static enum slot_state await(struct slot *slot, uint64_t started, uint64_t until
         }
         bool reader = !client.reading;
         client.reading = true;
-        struct handle socket = client.socket;
+        struct gs_descriptor socket = client.socket;
         uint32_t wakeups = __atomic_load_n(&slot->wakeups, __ATOMIC_ACQUIRE);
         gs_unlock(&client.lock);
         if (!reader) {
@@ -516,15 +359,15 @@ static enum slot_state exchange(struct gs_frame *frame, struct gs_answer *answer
     uint64_t started = gs_now_ms();
     gs_lock(&client.lock);
     bool connected = client.state == CONNECTED;
-    struct handle socket = client.socket;
+    struct gs_descriptor socket = client.socket;
     slot.seq = ++client.seq != 0 ? client.seq : ++client.seq;
     slot.next = client.slots;
     client.slots = &slot;
     gs_unlock(&client.lock);
-    fill_header(frame, slot.seq);
-    if (!connected || !is_ours(socket) || send_frame(socket.fd, frame, -1) != 0) {
+    gs_packet_fill_header(frame, slot.seq);
+    if (!connected || !gs_descriptor_is_ours(socket) || gs_packet_send(socket.fd, frame, -1) != 0) {
         gs_lock(&client.lock);
-        if (connected && same(client.socket, socket))
+        if (connected && gs_descriptor_is_same(client.socket, socket))
             lose_connection();
         leave(&slot);
         gs_unlock(&client.lock);
@@ -573,8 +416,8 @@ int gs_client_descriptor(void) {
 }
 
 void gs_client_forget(void) {
-    close_if_ours(&client.socket);
-    close_if_ours(&client.page_file);
+    gs_descriptor_close(&client.socket);
+    gs_descriptor_close(&client.page_file);
     gs_pages_drop(client.page, GS_PAGE_BYTES);
     memset(&client, 0, sizeof client);
     client.socket.fd = client.page_file.fd = -1;

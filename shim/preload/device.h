@@ -42,8 +42,8 @@ struct gs_known_context {
 /* The one that was added last: most programs have no other, and finding it needs no hashing. Never NULL. */
 extern struct gs_known_context *gs_last_context;
 
-/* A context has been opened. false: it is known already. `fresh`: it is a new one for certain, so one of the same
- * handle that is known has died and just not been removed yet. */
+/* Note a context that has been opened. false: it is known already. `fresh`: it is certainly new; if a context with the
+ * same handle is known, that one has ended and was not removed yet. */
 bool gs_context_add(CUcontext context, struct gs_gpu *gpu, bool fresh);
 
 /* Another handle for a context that is known (that of a green context), and its end. */
@@ -73,7 +73,7 @@ static inline bool gs_gpu_is_attached(const struct gs_gpu *gpu) {
 }
 
 /* Where a call of this thread takes memory, after attaching there. false: attaching was refused. `place->gpu` is NULL
- * if there is no current context: the driver shall say so. */
+ * if there is no current context: then the driver reports the error. */
 GS_INLINE bool gs_place_current(struct gs_place *place) {
     CUcontext context = NULL;
     if (__builtin_expect(gs_driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL, 0)) {

@@ -9,7 +9,7 @@
 
 struct gs_table gs_arrays;
 
-/* Bytes of one channel. Of a format that we do not know: as much as the largest. */
+/* Bytes of one channel. An unknown format counts as the largest. */
 static uint64_t channel_bytes(CUarray_format format) {
     switch ((int)format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:

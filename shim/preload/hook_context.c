@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-/* false: refused. `gpu` NULL: the driver knows no such device and shall say so. */
+/* false: refused. `gpu` NULL: the driver knows no such device, and reports the error itself. */
 static bool before(CUdevice device, struct gs_gpu **gpu) {
     struct gs_place place;
     bool good = gs_place_device(&place, device);
@@ -207,7 +207,7 @@ static void was_reset(CUdevice device) {
     gs_pool_was_reset(gpu);
 }
 
-/* Release ends it only with the last reference, reset at once. */
+/* `at_once`: the call is a reset, which ends the context. A release ends it only with the last reference. */
 #define END_PRIMARY(call, at_once)                                                                                     \
     struct primary *primary = gs_on() ? primary_of(device) : NULL;                                                     \
     if (primary == NULL)                                                                                               \
@@ -238,7 +238,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 
 /* ---- ends, and looks from elsewhere --------------------------------------------------------------- */
 
-/* Out of the list before the driver destroys it, so that gs_context_enter does not take it for alive. */
+/* Take it out of the list before the driver destroys it, so that gs_context_enter does not enter it. */
 static void hide(struct gs_place place) {
     struct gs_mutex *mutex = &primaries[place.gpu->index].mutex;
     gs_mutex_lock(mutex);

@@ -1,22 +1,17 @@
 /* hook_graph.c: the memory of graphs.
  *
- * An alloc node costs nothing, and neither does capturing one. Physical memory is taken when the graph is uploaded or
- * launched, from the GPU's graph pool, which keeps it until it is trimmed. So the pools are charged, one for each GPU,
- * by the bytes that the driver says they have reserved:
+ * An alloc node takes no memory, and neither does capturing one. A launch or an upload does, from the GPU's graph pool
+ * (graph_pool.h says how that is charged).
  *
- *   charged  what is reserved of the credit for the pool
- *   pending  what a thread is about to add to charged
- *   needed   what the uploads and launches that are under way may take
- *
- * The need of a launch is counted once, when the graph is instantiated: the sum of its alloc nodes, which is too much
- * if it frees some before it allocates others. Unused memory of the pool is used first. Credit for the rest is reserved
- * before the driver is called, and afterwards the driver's number is charged.
+ * The need of a launch is counted once, when the graph is instantiated: the sum of its alloc nodes. That is too much if
+ * the graph frees some memory before it allocates other memory.
  * A refusal is CUDA_ERROR_OUT_OF_MEMORY, from cuGraphUpload, from cuGraphLaunch, or from cuGraphInstantiateWithParams
  * if it is to upload; the driver is not called then. Instantiating alone is never refused.
  *
  * Memory nodes cannot be changed in an executable graph, so updates need no hook. Freeing a graph's memory only returns
  * it to the pool; frees are merely counted, to know whether a graph that frees first will find what it left.
  */
+#include "graph_pool.h"
 #include "hooks.h"
 #include "moments.h"
 #include "turn.h"
@@ -24,7 +19,6 @@
 #include <string.h>
 
 #define GRAIN       ((2ull << 20) - 1) /* the least that the driver maps */
-#define MAX_ROUNDS  4
 #define CHUNK_EXECS 128
 #define MAX_CHUNKS  1024
 #define FEW_NODES   128
@@ -141,126 +135,10 @@ static void count_node(CUgraphNode node, struct need *need, int depth) {
     need->any = true;
 }
 
-/* ---- the account of one GPU's graph pool ---------------------------------------------------------- */
-
-static struct graph_pool {
-    struct gs_mutex mutex;
-    uint32_t charged, pending;
-    uint64_t needed;
-} pools[GS_MAX_GPUS];
-
-static uint32_t ask(const struct gs_gpu *gpu, CUgraphMem_attribute attribute, uint32_t otherwise) {
-    uint64_t bytes = 0;
-    CUresult result = CUDA_SUCCESS;
-    GS_RELAXED(result = gs_driver.cuDeviceGetGraphMemAttribute((CUdevice)gpu->index, attribute, &bytes));
-    return result == CUDA_SUCCESS ? gs_units(bytes) : otherwise;
-}
-
-/* Charges what the driver says. Returns the units that are not charged because the credit does not suffice. */
-static uint32_t correct(struct gs_gpu *gpu) {
-    struct graph_pool *pool = &pools[gpu->index];
-    uint32_t lacking = 0;
-    gs_mutex_lock(&pool->mutex);
-    uint32_t target = ask(gpu, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, pool->charged);
-    uint64_t covered = (uint64_t)pool->charged + pool->pending; /* some of it may be what another thread takes now */
-    if (target < pool->charged) {
-        gs_release(gpu->line, pool->charged - target);
-        pool->charged = target;
-    } else if (target > covered) {
-        uint32_t rest = (uint32_t)(target - covered);
-        if (gs_reserve(gpu->line, rest))
-            pool->charged += rest;
-        else
-            lacking = rest;
-    }
-    gs_mutex_unlock(&pool->mutex);
-    return lacking;
-}
-
-/* Gives the pool's unused memory back, unless a launch is under way: the launch counts on this memory, and would take
- * other memory from the driver, for which no credit is reserved. */
-static void trim(struct gs_gpu *gpu) {
-    struct graph_pool *pool = &pools[gpu->index];
-    gs_mutex_lock(&pool->mutex);
-    if (pool->needed == 0)
-        GS_RELAXED(gs_driver.cuDeviceGraphMemTrim((CUdevice)gpu->index));
-    gs_mutex_unlock(&pool->mutex);
-}
-
-/* The same, but asks the daemon for missing credit: the pool has taken more than was foreseen. */
-static void correct_asking(struct gs_gpu *gpu) {
-    for (int round = 0; round < MAX_ROUNDS; round++) {
-        uint32_t lacking = correct(gpu);
-        if (lacking == 0)
-            return;
-        if (!gs_account_reserve(gpu, lacking))
-            break;
-        gs_release(gpu->line, lacking);
-    }
-    trim(gpu); /* refused: what is unused of it goes back to the driver */
-    correct(gpu);
-}
-
-/* How much more than `have` a launch must reserve. Marks it as pending. */
-static uint32_t growth_beyond(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t have) {
-    struct graph_pool *pool = &pools[gpu->index];
-    gs_mutex_lock(&pool->mutex);
-    uint32_t reserved = ask(gpu, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, 0);
-    uint32_t used = ask(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, reserved);
-    uint32_t spare = reserved > used ? reserved - used : 0;
-    if (frees_first)
-        spare += need < used ? need : used;
-    uint64_t covered = (uint64_t)spare + pool->pending, wanted = pool->needed;
-    uint64_t growth = wanted > covered ? wanted - covered : 0;
-    growth = growth > need - have ? need - have : growth;
-    pool->pending += (uint32_t)growth;
-    gs_mutex_unlock(&pool->mutex);
-    return (uint32_t)growth;
-}
-
-static void change(struct gs_gpu *gpu, int64_t needed, uint32_t not_pending, uint32_t charged) {
-    struct graph_pool *pool = &pools[gpu->index];
-    gs_mutex_lock(&pool->mutex);
-    pool->needed += (uint64_t)needed;
-    pool->pending -= not_pending;
-    pool->charged += charged;
-    gs_mutex_unlock(&pool->mutex);
-}
-
-/* Reserves the credit that a launch may need. false: refused. It looks again after each reservation, because another
- * launch may have used the memory that it counted on. */
-static bool enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t *have) {
-    struct gs_place place;
-    *have = 0;
-    if (!gs_place_device(&place, (CUdevice)gpu->index))
-        return false;
-    change(gpu, need, 0, 0);
-    for (uint32_t growth; (growth = growth_beyond(gpu, need, frees_first, *have)) != 0; *have += growth) {
-        if (gs_account_reserve(gpu, growth))
-            continue;
-        change(gpu, -(int64_t)need, *have + growth, 0);
-        gs_release(gpu->line, *have);
-        return false;
-    }
-    return true;
-}
-
-static void leave(struct gs_gpu *gpu, uint32_t need, uint32_t have) {
-    change(gpu, -(int64_t)need, have, have);
-    correct_asking(gpu);
-}
-
-/* See gs_account_squeeze. */
-static void squeeze(struct gs_gpu *gpu, bool all) {
-    if (all)
-        trim(gpu);
-    correct(gpu);
-}
-
 /* ---- uploads and launches ------------------------------------------------------------------------- */
 
-/* The driver's functions come in two variants, for the two kinds of default stream. Their addresses are known when the
- * driver is, so here is where they stand. */
+/* The driver's functions come in two variants, for the two kinds of default stream. Their addresses are known only when
+ * the driver is found, so a variant has the places where the addresses are kept. */
 struct variant {
     __typeof__(&cuGraphLaunch) *launch;
     __typeof__(&cuGraphUpload) *upload;
@@ -306,29 +184,24 @@ static CUresult run_on(const struct run *run, const struct need *need, int from)
     struct gs_gpu *gpu = gs_gpu_of(from);
     if (gpu == NULL)
         return run_on(run, need, from + 1);
-    if (!enter(gpu, need->units[from], need->frees_first, &have))
+    if (!gs_graph_pool_enter(gpu, need->units[from], need->frees_first, &have))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = run_on(run, need, from + 1);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && have != 0 && gs_account_driver_failed(gpu, have))
         result = run_on(run, need, from + 1);
-    leave(gpu, need->units[from], have);
+    gs_graph_pool_leave(gpu, need->units[from], have);
     return result;
-}
-
-static CUresult run(const struct run *run, const struct need *need) {
-    __atomic_store_n(&gs_account_squeeze[GS_SQUEEZE_GRAPHS], squeeze, __ATOMIC_RELAXED);
-    return run_on(run, need, 0);
 }
 
 /* A launch that first frees what the last one left takes nothing more, if all of that is still there: no pointer that
  * may be a graph's was freed since. If in doubt the credit is asked for again. */
-static CUresult run_launch(const struct run *run_, struct need *need) {
+static CUresult run_launch(const struct run *run, struct need *need) {
     struct need *stored = need_at(need->number);
     uint32_t frees = __atomic_load_n(&gs_unknown_frees, __ATOMIC_RELAXED);
     need->frees_first = need->frees_first && !need->frees && need->left && need->frees_then == frees;
     if (need->frees)
         __atomic_fetch_add(&gs_unknown_frees, 1, __ATOMIC_RELAXED);
-    CUresult result = run(run_, need);
+    CUresult result = run_on(run, need, 0);
     __atomic_store_n(&stored->frees_then, frees, __ATOMIC_RELAXED);
     __atomic_store_n(&stored->left, result == CUDA_SUCCESS, __ATOMIC_RELAXED);
     return result;
@@ -343,7 +216,8 @@ static void instantiated(CUresult result, const CUgraphExec *exec, struct need *
     note(*exec, need);
 }
 
-/* The four that do not upload. Counted before: the handle of the graph may be another's afterwards. */
+/* The three that do not upload. The nodes are counted before the call: the graph's handle may be another's afterwards.
+ */
 #define INSTANTIATE(call, flags)                                                                                       \
     struct need need = {0};                                                                                            \
     bool on = gs_on();                                                                                                 \
@@ -379,7 +253,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     drop_need(entry.detail);
     for (int device = 0; device < GS_MAX_GPUS; device++)
         if (need.units[device] != 0 && gs_gpu_of(device) != NULL && gs_gpu_of(device)->line != NULL)
-            correct(gs_gpu_of(device));
+            gs_graph_pool_correct(gs_gpu_of(device));
     return result;
 }
 
@@ -388,7 +262,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     CUresult result = gs_driver.cuDeviceGraphMemTrim(device);
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? gs_gpu_of(device) : NULL;
     if (gpu != NULL && gpu->line != NULL)
-        correct(gpu);
+        gs_graph_pool_correct(gpu);
     return result;
 }
 
@@ -407,7 +281,7 @@ GS_INLINE CUresult upload(const struct variant *driver, CUgraphExec exec, CUstre
     if (!gs_on() || !find(exec, &need))
         return call_upload(&one);
     need.frees_first = false;
-    return run(&one, &need);
+    return run_on(&one, &need, 0);
 }
 
 GS_INLINE CUresult instantiate(const struct variant *driver, CUgraphExec *exec, CUgraph graph,
@@ -419,7 +293,7 @@ GS_INLINE CUresult instantiate(const struct variant *driver, CUgraphExec *exec, 
     uint64_t flags = params->flags;
     GS_RELAXED(count_graph(graph, &need, 0));
     bool uploads = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 && need.any;
-    CUresult result = uploads ? run(&one, &need) : call_instantiate(&one);
+    CUresult result = uploads ? run_on(&one, &need, 0) : call_instantiate(&one);
     instantiated(result, exec, &need, flags);
     return result;
 }
@@ -457,7 +331,6 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
 
 GS_AT(fork) {
     gs_table_forget(&execs);
-    memset(pools, 0, sizeof pools);
     memset(chunks, 0, sizeof chunks);
     need_count = first_free = exec_count = 0;
     needs_lock = (struct gs_lock){0};

@@ -28,8 +28,8 @@ CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUme
 
 /* ---- allocating ----------------------------------------------------------------------------------- */
 
-/* The driver's functions come in two variants, for the two kinds of default stream. Their addresses are known when the
- * driver is, so here is where they stand. */
+/* The driver's functions come in two variants, for the two kinds of default stream. Their addresses are known only when
+ * the driver is found, so a variant has the places where the addresses are kept. */
 struct variant {
     __typeof__(&cuMemAllocAsync) *allocate;
     __typeof__(&cuMemAllocFromPoolAsync) *allocate_from;

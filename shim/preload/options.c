@@ -224,31 +224,31 @@ static bool is_word(const char *text, const char *word) {
     return text != NULL && strncmp(text, word, strlen(word)) == 0 && is_empty(text + strlen(word));
 }
 
-/* Reclaim steps separated by commas, in their order; kill is always the last. 0: not understood. */
-static uint32_t parse_rungs(const char *text) {
+/* Reclaim steps separated by commas, in their order. Kill is always added as the last. 0: not understood. */
+static uint32_t parse_steps(const char *text) {
     static const struct {
         const char *name;
         size_t length;
-        uint32_t rung;
-    } ladder[] = {{"trim", 4, GS_RUNG_TRIM},
-                  {"hook", 4, GS_RUNG_HOOK},
-                  {"suspend", 7, GS_RUNG_SUSPEND},
-                  {"term", 4, GS_RUNG_TERM},
-                  {"kill", 4, GS_RUNG_KILL}};
-    uint32_t rungs = 0;
+        uint32_t bit;
+    } in_order[] = {{"trim", 4, GS_STEP_TRIM},
+                    {"hook", 4, GS_STEP_HOOK},
+                    {"suspend", 7, GS_STEP_SUSPEND},
+                    {"term", 4, GS_STEP_TERM},
+                    {"kill", 4, GS_STEP_KILL}};
+    uint32_t steps = 0;
     size_t next = 0; /* the first that may follow */
     for (const char *at = text;; at++) {
         while (is_blank(*at))
             at++;
-        while (next < COUNT(ladder) && strncasecmp(at, ladder[next].name, ladder[next].length) != 0)
+        while (next < COUNT(in_order) && strncasecmp(at, in_order[next].name, in_order[next].length) != 0)
             next++;
-        if (next == COUNT(ladder))
+        if (next == COUNT(in_order))
             return 0;
-        rungs |= ladder[next].rung;
-        for (at += ladder[next++].length; is_blank(*at);)
+        steps |= in_order[next].bit;
+        for (at += in_order[next++].length; is_blank(*at);)
             at++;
         if (*at == '\0')
-            return rungs | GS_RUNG_KILL;
+            return steps | GS_STEP_KILL;
         if (*at != ',')
             return 0;
     }
@@ -326,30 +326,34 @@ static void warn_of_unknown(char **environment) {
     }
 }
 
-void gs_options_read(struct gs_options *options, char **environment, bool warn) {
-    *options = (struct gs_options){.level = parse_level(value_of(environment, "GPUSHARE_LOG"))};
-    const char *job = value_of(environment, "GPUSHARE_JOB");
-    options->job_id = parse_job(job);
-    if (warn)
-        gs_message_set_level(options->level);
-    warn = warn && options->job_id == 0; /* gpushare run has said it all already, once for all processes */
+/* Whether one of these variables is set. A variable of HAMi counts only if it sets an amount. */
+static bool has_source(char **environment, const struct source *sources, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (sources[i].dialect != GS_HAMI && value_of(environment, sources[i].name) != NULL)
+            return true;
+    return false;
+}
+
+/* Request and limit, and whether they are to be enforced. */
+static void read_budget(struct gs_options *options, char **environment, bool warn) {
     struct found request = find(environment, request_sources, COUNT(request_sources), warn);
     struct found limit = find(environment, limit_sources, COUNT(limit_sources), warn);
-    for (size_t i = 0; i < COUNT(request_sources); i++)
-        options->active |= value_of(environment, request_sources[i].name) != NULL;
-    for (size_t i = 0; i < COUNT(limit_sources); i++)
-        options->active |= value_of(environment, limit_sources[i].name) != NULL && limit_sources[i].dialect != GS_HAMI;
-    options->active |= request.set || limit.set || options->job_id != 0;
+    options->active = request.set || limit.set || options->job_id != 0 ||
+                      has_source(environment, request_sources, COUNT(request_sources)) ||
+                      has_source(environment, limit_sources, COUNT(limit_sources));
     const char *mode = value_of(environment, "GPUSHARE_MODE");
     if (is_word(mode, "observe") || is_word(mode, "off"))
         options->active = false; /* observing is done by NVML, outside of the process */
-    else if (mode != NULL && !is_word(mode, "enforce") && *mode != '\0')
+    else if (mode != NULL && !is_word(mode, "enforce"))
         warn_of_value("GPUSHARE_MODE", "none of enforce, observe, off: ignored", warn);
     fill_budget(options, request, limit);
     check_order(options, warn);
     const char *limit_name = limit.set ? limit.name : request.set ? request.name : "";
     copy(options->limit_source, sizeof options->limit_source, limit_name, strcspn(limit_name, "\n"));
+}
 
+/* When and how the job gives its loan back. */
+static void read_reclaim(struct gs_options *options, char **environment, bool warn) {
     const char *text = value_of(environment, "GPUSHARE_PRIORITY");
     if (text != NULL && !parse_integer(text, &options->priority))
         warn_of_value("GPUSHARE_PRIORITY", "not a whole number: ignored", warn);
@@ -357,21 +361,36 @@ void gs_options_read(struct gs_options *options, char **environment, bool warn) 
     if (text != NULL && !gs_duration_parse(text, &options->grace_ms))
         warn_of_value("GPUSHARE_GRACE", "not a duration (write 5s): ignored", warn);
     else if (text != NULL && options->grace_ms == 0)
-        options->grace_ms = 1; /* to the daemon 0 is no wish at all */
+        options->grace_ms = 1; /* 0 means the daemon's default */
     text = value_of(environment, "GPUSHARE_ON_RECLAIM");
-    if (text != NULL && (options->rungs = parse_rungs(text)) == 0)
-        warn_of_value("GPUSHARE_ON_RECLAIM", "not a part of trim,term,kill in this order: ignored", warn);
+    if (text != NULL && (options->steps = parse_steps(text)) == 0)
+        warn_of_value("GPUSHARE_ON_RECLAIM", "not a part of trim,hook,suspend,term,kill in this order: ignored", warn);
     text = value_of(environment, "GPUSHARE_MIN_RUN_TIME");
     if (text != NULL && !gs_duration_parse(text, &options->min_run_ms))
         warn_of_value("GPUSHARE_MIN_RUN_TIME", "not a duration (write 10m): ignored", warn);
+}
+
+/* What the program sees of its GPUs, and its name in messages. */
+static void read_program(struct gs_options *options, char **environment) {
     options->visible_request = is_word(value_of(environment, "GPUSHARE_VISIBLE"), "request");
     options->software_driver = is_word(value_of(environment, "GPUSHARE_DRIVER"), "sim");
-    text = value_of(environment, "CUDA_VISIBLE_DEVICES");
-    if (text != NULL)
-        copy(options->visible_devices, sizeof options->visible_devices, text, strlen(text));
-    text = value_of(environment, "GPUSHARE_NAME");
-    text = text != NULL ? text : program_invocation_short_name;
-    copy(options->name, sizeof options->name, text, strlen(text));
+    const char *devices = value_of(environment, "CUDA_VISIBLE_DEVICES");
+    if (devices != NULL)
+        copy(options->visible_devices, sizeof options->visible_devices, devices, strlen(devices));
+    const char *name = value_of(environment, "GPUSHARE_NAME");
+    name = name != NULL ? name : program_invocation_short_name;
+    copy(options->name, sizeof options->name, name, strlen(name));
+}
+
+void gs_options_read(struct gs_options *options, char **environment, bool warn) {
+    *options = (struct gs_options){.level = parse_level(value_of(environment, "GPUSHARE_LOG"))};
+    options->job_id = parse_job(value_of(environment, "GPUSHARE_JOB"));
+    if (warn)
+        gs_message_set_level(options->level);
+    warn = warn && options->job_id == 0; /* otherwise `gpushare run` has warned, once for all processes */
+    read_budget(options, environment, warn);
+    read_reclaim(options, environment, warn);
+    read_program(options, environment);
     find_sockets(options, environment);
     if (warn && options->active)
         warn_of_unknown(environment);

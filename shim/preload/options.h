@@ -17,7 +17,7 @@ struct gs_options {
     uint64_t job_id;       /* from GPUSHARE_JOB; 0: none */
     int32_t priority;
     uint32_t grace_ms;
-    uint32_t rungs; /* enum gs_rungs; 0: not said */
+    uint32_t steps; /* enum gs_reclaim_steps; 0: not said */
     uint32_t min_run_ms;
     bool visible_request; /* programs see the request as the GPU's total */
     bool software_driver;

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Let the frameworks give back what gs_trim_wanted says. Returns when they have, or at `until` (of gs_now_ms) while
- * they are still about it. false: at once, since there is no interpreter. */
+/* Have the frameworks give back what gs_trim_wanted says. Returns when they are done, at the latest at `until` (by
+ * gs_now_ms). false: there is no interpreter; it returns at once. */
 bool gs_python_trim(uint64_t until);
 
 #endif

@@ -50,6 +50,8 @@ void gs_stream_gone(CUstream stream);
 
 /* A context has ended, with all of its streams and captures. */
 void gs_streams_context_gone(uint32_t context);
+
+/* Forget which GPU each stream belongs to. */
 void gs_streams_unknown(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* thread.h: threads of our own. There is at most one that lasts (trim.c), and only in processes that may borrow. */
+/* thread.h: threads of our own. At most one of them lasts (borrower.c), in processes that may be asked for memory. */
 #ifndef GPUSHARE_PRELOAD_THREAD_H
 #define GPUSHARE_PRELOAD_THREAD_H
 

@@ -42,8 +42,8 @@ static bool is_wanted(uint32_t number) {
     return __atomic_load_n(&trim.wanted[number], __ATOMIC_RELAXED) != 0;
 }
 
-/* What the process holds less than when the trim began. The program goes on taking and giving back meanwhile; the
- * daemon looks at the result, not at who brought it about. */
+/* How much less the process holds than when the trim began. The program allocates and frees meanwhile: the daemon
+ * counts the result, whoever has brought it about. */
 static uint32_t given(uint32_t number) {
     uint32_t used = gs_word_used(gs_word_load(line_of(number)));
     uint32_t before = __atomic_load_n(&trim.before[number], __ATOMIC_RELAXED);
@@ -91,8 +91,8 @@ static void give_back(uint32_t number) {
     gs_trim_leave();
 }
 
-/* With a context of the program's as the current one. No call here is documented to need one; all have one as a rule.
- */
+/* Give back with a context of the program as the current one. No call here is documented to need one, but programs
+ * nearly always call with one. */
 static void give_back_inside(uint32_t number) {
     bool primary;
     bool entered = lacking(number) != 0 && gs_context_enter(gs_gpu_numbered((uint8_t)number), &primary);

@@ -22,7 +22,7 @@ static uint32_t no_turn;
 uint32_t *gs_turn_word = &no_turn;
 
 static struct gs_gpu *only_gpu; /* whose word it is; NULL: nobody's */
-static uint32_t disbelieved;    /* what an unconfirmed word said when it was left, below the bits 1; 0: nothing */
+static uint32_t disbelieved; /* the number in a closed word that no daemon raised in time: it stops nobody. 0: none */
 static struct gs_lock attach_lock;
 
 static uint32_t beat_of(uint32_t word) {
@@ -66,7 +66,7 @@ __attribute__((noinline, cold)) void gs_turn_pass_slow(gs_ask_capture *ask, CUst
 
 /* ---- the one GPU ---------------------------------------------------------------------------------- */
 
-/* A GPU has been attached. With the first one the process takes turns, with a second one no more. */
+/* A GPU has been attached. The process takes turns on its first GPU, until it attaches a second one. */
 GS_AT(attached) {
     struct gs_gpu *first = NULL;
     uint32_t count = 0;

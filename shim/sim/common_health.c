@@ -1,6 +1,6 @@
-/* common_health.c: what has befallen the GPUs, by the file `health` in the pool's directory.
+/* common_health.c: errors of the GPUs, as the file `health` in the pool's directory lists them.
  *
- * Lines are appended while programs run, and count from the next look on:
+ * Lines are appended while programs run. Each counts from the next look at the file on:
  *
  *   gpu0 xid 48          the driver reports an Xid; 79 is also a loss
  *   gpu0 ecc 2           two more uncorrected ECC errors; contexts that are open on the GPU are broken
@@ -10,7 +10,7 @@
  *                        line it says nothing, like drivers before R570; a reset makes it 0, nothing
  *   gpu0 memory 15Gi     the GPU has more or less memory than it had
  *   gpu0 lost            it has fallen off the bus: NVML loses it, contexts on it are broken
- *   gpu0 removed         it is not in the machine any more: the same, and NVML that is initialised later lacks it
+ *   gpu0 removed         it is no longer in the machine: as lost, and a later nvmlInit does not list it
  *   gpu0 reset           it is there and well; what was broken stays broken
  *
  *   echo gpu0 lost >> $POOL/health

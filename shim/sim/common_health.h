@@ -1,4 +1,4 @@
-/* common_health.h: what has befallen the GPUs, by the file `health` in the pool's directory. See common_health.c. */
+/* common_health.h: errors of the GPUs, as the file `health` in the pool's directory lists them. See common_health.c. */
 #ifndef GPUSHARE_SIM_HEALTH_H
 #define GPUSHARE_SIM_HEALTH_H
 

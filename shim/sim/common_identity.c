@@ -1,4 +1,4 @@
-/* common_identity.c: how the GPUs are called. */
+/* common_identity.c: the names of the GPUs: UUIDs and PCI addresses. */
 #define _GNU_SOURCE
 #include "common_identity.h"
 

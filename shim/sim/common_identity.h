@@ -1,4 +1,4 @@
-/* common_identity.h: how the GPUs are called: UUID texts and PCI addresses, the same in CUDA and NVML. */
+/* common_identity.h: the names of the GPUs: UUIDs as text and PCI addresses, the same in CUDA and NVML. */
 #ifndef GPUSHARE_SIM_IDENTITY_H
 #define GPUSHARE_SIM_IDENTITY_H
 

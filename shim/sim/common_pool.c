@@ -1,8 +1,9 @@
 /* common_pool.c: the physical memory of the GPUs, shared by all processes.
  *
  * A file `pool` in the pool's directory holds, for each process, a slot, and for each GPU and slot one 64-bit word:
- * the bytes that the process has of that GPU. A GPU's used memory is the sum of its words; there is no total to
- * go wrong. Each process writes its own words only, one store each, so no kill can leave one half-done.
+ * the bytes that the process has of that GPU. A GPU's used memory is the sum of its words; no total is
+ * kept, so none can be wrong. Each process writes only its own words, with one store each, so no kill leaves one
+ * half-done.
  *
  * Check and add must be one step among processes. They happen under a robust mutex in the file: if its holder dies,
  * the kernel passes it to the next one who waits, and there is nothing to repair, because what it guards is single
@@ -11,8 +12,8 @@
  * A slot is alive as long as its process holds a POSIX lock on the slot's byte of the file `alive`. The kernel drops
  * it when the process ends by whatever means, before it becomes a zombie, and on exec, because the descriptor is
  * close-on-exec; a forked child does not inherit it; and a recycled pid is not mistaken for the old process.
- * Whoever is short of memory or asks what is used looks at the locks and takes back the slots of the dead, after the
- * teardown time if one is set. The lock is tested with F_OFD_GETLK, for which our own process counts as another,
+ * A process that is short of memory or asks what is used tests the locks. It frees the slots of ended processes, after
+ * the teardown time if one is set. The lock is tested with F_OFD_GETLK, for which our own process counts as another,
  * so that the CUDA and the NVML library in one process agree. The descriptor stays open for good: closing any
  * descriptor of that file would drop the process's lock.
  */

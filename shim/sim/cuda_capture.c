@@ -1,9 +1,9 @@
 /* cuda_capture.c: capturing what is put into streams as a graph.
  *
  * A capture begins in one stream and spreads to others through events. Each stream that takes part remembers the nodes
- * that its next one comes after (its tail). While a capture goes on, calls that could need it done are prohibited, in
- * the thread that began it or in all, as the mode says: such a call fails and spoils the capture, which is told when
- * the capture ends.
+ * that its next node depends on (its tail). While a capture goes on, calls that may wait for the captured work are
+ * prohibited, in the thread that began the capture or in all threads, as the mode says. Such a call fails and
+ * invalidates the capture; cuStreamEndCapture reports that.
  */
 #define _GNU_SOURCE
 #include "cuda_capture.h"

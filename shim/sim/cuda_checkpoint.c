@@ -3,13 +3,13 @@
  *   RUNNING --lock--> LOCKED --checkpoint--> CHECKPOINTED --restore--> LOCKED --unlock--> RUNNING
  *
  * A locked process's calls wait before they begin (pool_call_begins), and a lock waits for those that have begun. A
- * checkpoint moves the bytes of each arena to behind its end, in the same file: so they are in the process's own host
- * memory, are no longer where its addresses point, and end with it. Then its accounts are empty, and other processes
- * may have the memory.
+ * checkpoint moves the bytes of each arena behind its end, in the same file. There they are host memory of the process,
+ * its addresses no longer point to them, and they end with the process. Then nothing is charged to the process, and
+ * other processes may have the memory.
  *
  * The caller does the work here, where NVIDIA's driver has the process do it. A caller may be killed in the middle, so
- * the slot says first what is under way (POOL_LEAVING, POOL_RETURNING). Whoever holds the slot next carries it to its
- * end: to move what has been moved does nothing. As with NVIDIA's driver a question waits until that is over.
+ * slot first notes what is under way (POOL_LEAVING, POOL_RETURNING). The next process that uses the slot finishes it:
+ * to move bytes that have been moved does nothing. As with NVIDIA's driver, a question for the state waits for that.
  */
 #define _GNU_SOURCE
 #include "common_model.h"

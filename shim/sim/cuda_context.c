@@ -647,12 +647,6 @@ CUresult cuCtxResetPersistingL2Cache(void) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinityType type) {
-    ENTER(cuCtxGetExecAffinity);
-    (void)affinity, (void)type;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult cuCtxSynchronize(void) {
     ENTER(cuCtxSynchronize);
     CUcontext context = NULL;

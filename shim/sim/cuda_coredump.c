@@ -1,6 +1,6 @@
 /* cuda_coredump.c: what should happen after an exception on the GPU. Nothing runs here that could raise one: the
- * settings are kept and returned. A context's own begin as copies of the global ones; here there is one set for all
- * contexts. */
+ * settings are kept and returned. With NVIDIA's driver each context has its own, copied from the global ones; here all
+ * contexts share one set. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "cuda_context.h"

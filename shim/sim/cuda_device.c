@@ -1,4 +1,4 @@
-/* cuda_device.c: the GPUs as this process sees them, and what they say about themselves. */
+/* cuda_device.c: the GPUs as this process sees them, and their attributes. */
 #define _GNU_SOURCE
 #include "cuda_device.h"
 
@@ -278,14 +278,6 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *bus_id) {
         }
     }
     return CUDA_ERROR_INVALID_DEVICE;
-}
-
-CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice device) {
-    ENTER(cuDeviceGetExecAffinitySupport);
-    CHECK_QUERY(supported, device);
-    (void)type;
-    *supported = 0;
-    return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format, unsigned int channels,

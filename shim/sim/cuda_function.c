@@ -1,4 +1,4 @@
-/* cuda_function.c: what one asks and sets of a function or kernel. */
+/* cuda_function.c: attributes, names and modules of functions and kernels. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "cuda_handle.h"
@@ -64,16 +64,6 @@ API(cuFuncSetCacheConfig, (CUfunction function, CUfunc_cache config), ((void)con
 API(cuFuncSetSharedMemConfig, (CUfunction function, CUsharedconfig config), ((void)config, LOCKED(check(function))))
 API(cuKernelSetCacheConfig, (CUkernel kernel, CUfunc_cache config, CUdevice device),
     ((void)config, (void)device, LOCKED(check(kernel))))
-API(cuFuncLoad, (CUfunction function), LOCKED(check(function)))
-
-static CUresult is_loaded(CUfunctionLoadingState *state, CUfunction function) {
-    CUresult result = state == NULL ? CUDA_ERROR_INVALID_VALUE : check(function);
-    if (result == CUDA_SUCCESS) {
-        *state = CU_FUNCTION_LOADING_STATE_LOADED;
-    }
-    return result;
-}
-
 static CUresult get_module(CUmodule *module, CUfunction handle) {
     CUfunction function;
     CUresult result = module == NULL ? CUDA_ERROR_INVALID_VALUE : function_of(handle, &function);
@@ -92,7 +82,6 @@ static CUresult get_name(const char **name, const void *handle) {
     return result;
 }
 
-API(cuFuncIsLoaded, (CUfunctionLoadingState * state, CUfunction function), LOCKED(is_loaded(state, function)))
 API(cuFuncGetModule, (CUmodule * module, CUfunction function), LOCKED(get_module(module, function)))
 API(cuFuncGetName, (const char **name, CUfunction function), LOCKED(get_name(name, function)))
 API(cuKernelGetName, (const char **name, CUkernel kernel), LOCKED(get_name(name, kernel)))

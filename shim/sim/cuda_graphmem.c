@@ -1,6 +1,6 @@
 /* cuda_graphmem.c: the memory of alloc nodes, and the graph pool of each device.
  *
- * An alloc node has its addresses from the day that it is added, and they never change. Physical memory comes from the
+ * An alloc node gets its addresses when it is added, and they never change. Physical memory comes from the
  * device's graph pool when the graph is uploaded or launched, and goes back there when it is freed: the pool keeps it
  * (RESERVED) until the program trims. It is kept in blocks that fit everywhere, so that what is free in the pool can
  * serve any graph, as pages do on a GPU.

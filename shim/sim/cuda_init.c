@@ -1,4 +1,4 @@
-/* cuda_init.c: cuInit, the gate that every call passes, the driver's version. */
+/* cuda_init.c: cuInit, what each call does first, and the driver's version. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 

@@ -1,5 +1,4 @@
-/* cuda_launch.c: launches, which are checked as far as a driver checks them and then not executed, and what one asks
- * before a launch. */
+/* cuda_launch.c: launches, which are checked as a driver checks them and are not executed; and occupancy. */
 #define _GNU_SOURCE
 #include "common_model.h"
 #include "common_pool.h"

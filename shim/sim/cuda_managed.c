@@ -1,5 +1,5 @@
-/* cuda_managed.c: advice about managed memory. Host and device memory are one here, so nothing ever moves: advice is
- * checked, kept for each part of an allocation, and told to those who ask. */
+/* cuda_managed.c: advice about managed memory. Host and device memory are the same here, so nothing moves: advice is
+ * checked, kept for each part of an allocation, and returned on request. */
 #define _GNU_SOURCE
 #include "cuda_managed.h"
 

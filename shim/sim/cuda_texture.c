@@ -1,6 +1,6 @@
 /* cuda_texture.c: textures and surfaces: what a kernel would read through, kept as the program described it.
  *
- * They hold no memory: what they look at belongs to an array or to the program, and may even be gone before them.
+ * They hold no memory. The memory that they describe belongs to an array or to the program, and may end before them.
  */
 #define _GNU_SOURCE
 #include "cuda_api.h"

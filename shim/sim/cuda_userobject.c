@@ -2,8 +2,8 @@
  * destructor.
  *
  * The last reference may go while the lock is held, in the middle of any call that ends a graph. So the destructor is
- * put to the thread that runs the program's functions: it is never waited for, which is all that a program was ever
- * promised (CU_USER_OBJECT_NO_DESTRUCTOR_SYNC must be given).
+ * given to the thread that runs the program's functions. No call waits for it: CUDA promises no more, and requires
+ * CU_USER_OBJECT_NO_DESTRUCTOR_SYNC for that reason.
  */
 #define _GNU_SOURCE
 #include "cuda_userobject.h"

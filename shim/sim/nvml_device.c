@@ -471,34 +471,6 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, un
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* Numbers that one asks for and that are the same for every software GPU. */
-static nvmlReturn_t answer(nvmlDevice_t device, unsigned int *target, unsigned int value) {
-    GPU_OF(device);
-    NEED(target);
-    *target = value;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, unsigned int *brand) {
-    return answer(device, brand, 0);
-}
-
-nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned int *mode) {
-    return answer(device, mode, 0);
-}
-
-nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned int *mode) {
-    return answer(device, mode, 1);
-}
-
-nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, unsigned int *active) {
-    return answer(device, active, 0);
-}
-
-nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, unsigned int *display) {
-    return answer(device, display, 0);
-}
-
 /* A software GPU has neither heat nor power to tell of. */
 static nvmlReturn_t unsupported(nvmlDevice_t device) {
     GPU_OF(device);
@@ -511,16 +483,6 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor, 
 }
 
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
-    (void)milliwatts;
-    return unsupported(device);
-}
-
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) {
-    (void)milliwatts;
-    return unsupported(device);
-}
-
-nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts) {
     (void)milliwatts;
     return unsupported(device);
 }

@@ -1,4 +1,4 @@
-/* nvml_health.c: what NVML knows of a GPU's errors. */
+/* nvml_health.c: a GPU's errors as NVML shows them. */
 #define _GNU_SOURCE
 #include "nvml_device.h"
 

@@ -218,7 +218,7 @@ def test_listeners_that_hang_up_at_once_are_no_errors(daemon):
             sock.connect(str(daemon.directory / "api.sock"))
             sock.sendall(request)
     daemon.client.end(job["id"], 0, None)
-    until(lambda: daemon.call(lambda: not daemon.shell.registry.get(job["id"]).listeners))
+    until(lambda: daemon.call(lambda: not daemon.shell.registry.get(job["id"]).notices.listeners))
     assert daemon.shell.core_loop.errors == 0
 
 

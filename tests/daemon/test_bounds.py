@@ -458,12 +458,12 @@ def test_all_that_is_held_is_let_go(shared):
 
     with attack(CAROL, nasty) as attacker:
         (entry,) = (one for one in shared.shell.registry.live() if one.spec.name == "job3")
-        until(lambda: entry.listeners)
+        until(lambda: entry.notices.listeners)
         before = of_carol()
         assert before > 10 * 4096
         os.kill(attacker, signal.SIGSTOP)
         for _ in range(100):
-            shared.call(lambda: entry.notify("changed", "x" * 5000, {}))
+            shared.call(lambda: entry.notices.put("changed", "x" * 5000, {}))
         assert of_carol() > before
         os.kill(attacker, signal.SIGCONT)
     until(lambda: shared.client.jobs() == [])

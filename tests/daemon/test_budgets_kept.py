@@ -58,7 +58,7 @@ def test_what_two_processes_used_side_by_side_is_the_peak_though_nobody_asked_th
         assert one.call("hello", job["id"], request=4 * GIB, limit=8 * GIB)["status"] == lib.GS_OK
         assert one.call("attach", GPU)["status"] == lib.GS_OK
         one.call("allocate", 2 * GIB)
-    until(lambda: daemon.call(lambda: daemon.shell.registry.get(job["id"]).peak.get(GPU, 0)) >= 4 * GIB)
+    until(lambda: daemon.call(lambda: daemon.shell.registry.get(job["id"]).totals.peak.get(GPU, 0)) >= 4 * GIB)
     for one in both:
         one.call("free", 2 * GIB)
         one.close()

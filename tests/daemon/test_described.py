@@ -77,7 +77,7 @@ def test_every_call_answers_as_described(make_daemon):
     node.ask("GET", "/v1/placements/task-1")
     node.ask("DELETE", "/v1/placements/task-1?attempt=1")
 
-    daemon.call(lambda: daemon.shell.registry.get(job).notify("changed", "its limit is another", {"limit": 1}))
+    daemon.call(lambda: daemon.shell.registry.get(job).notices.put("changed", "its limit is another", {"limit": 1}))
     node.line("GET", "/v1/jobs/{job}/events", first_line(daemon, f"{path}/events"))
     other = node.ask("POST", "/v1/jobs", JOB)["id"]
     node.ask("POST", f"/v1/jobs/{other}/stop", {})

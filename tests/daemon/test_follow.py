@@ -90,9 +90,9 @@ def test_a_jobs_notices_are_the_same_kind_of_stream(daemon):
     job = daemon.client.register(JOB)
     entry = daemon.shell.registry.get(job["id"])
     stream = daemon.client.events(job["id"])
-    until(lambda: daemon.call(lambda: len(entry.listeners)))
+    until(lambda: daemon.call(lambda: len(entry.notices.listeners)))
     many = unread.UNREAD + 1
-    daemon.call(lambda: [entry.notify("changed", "x", {"number": number}) for number in range(many)])
+    daemon.call(lambda: [entry.notices.put("changed", "x", {"number": number}) for number in range(many)])
     daemon.client.end(job["id"], 0, None)
     seen = []
     until(lambda: seen.extend(stream.read()) or stream.ended)

@@ -110,7 +110,7 @@ def test_a_sibling_that_has_ended_is_no_ground_for_a_refusal(node, driver, progr
     first.call("allocate", 4 * GIB)
     first.call("disconnect")
     (late,) = (client for client in node.shell.clients if client.process.pid == first.pid)
-    until(lambda: node.call(lambda: late.connection is None))
+    until(lambda: node.call(lambda: late.disconnect is None))
     time.sleep(2 * LOOK_AGAIN)
     node.call(late.process.unwatch)  # the kernel's word is late
     os.kill(first.pid, signal.SIGKILL)

@@ -196,15 +196,15 @@ def test_events_that_nobody_reads(shared, monkeypatch):
     with attack(CAROL, nasty):
         (job,) = shared.client.jobs()
         entry = shared.shell.registry.get(job["id"])
-        until(lambda: len(entry.listeners) == 20)
+        until(lambda: len(entry.notices.listeners) == 20)
 
         def notices():
             for number in range(2000):
-                entry.notify("changed", "x" * 500, {"number": number})
+                entry.notices.put("changed", "x" * 500, {"number": number})
 
         for _ in range(10):
             shared.call(notices)
-        unread = shared.call(lambda: sum(map(len, entry.listeners)))
+        unread = shared.call(lambda: sum(map(len, entry.notices.listeners)))
         assert unread <= 20 * backlogs.UNREAD
         assert slowest(shared, 1) < BOUND
         until(lambda: guests(shared) <= 1, 15)
@@ -215,10 +215,10 @@ def test_one_that_reads_its_events_gets_all_of_them(shared):
     job = shared.client.register(JOB)
     entry = shared.shell.registry.get(job["id"])
     with contextlib.closing(shared.client.events(job["id"])) as events:
-        until(lambda: len(entry.listeners) == 1)
+        until(lambda: len(entry.notices.listeners) == 1)
         seen = []
         for number in range(600):
-            shared.call(lambda number=number: entry.notify("changed", "x", {"number": number}))
+            shared.call(lambda number=number: entry.notices.put("changed", "x", {"number": number}))
             until(lambda number=number: seen.extend(events.read()) or len(seen) > number)
         assert [one["facts"]["number"] for one in seen] == list(range(600))
 

@@ -86,7 +86,7 @@ def test_a_lost_connection_is_not_the_end(daemon, program):
     one = start(daemon, program, job, 4 * GIB, 8 * GIB)
     one.call("allocate", 3 * GIB)
     one.call("disconnect")
-    until(lambda: daemon.call(lambda: all(client.connection is None for client in daemon.shell.clients)))
+    until(lambda: daemon.call(lambda: all(client.disconnect is None for client in daemon.shell.clients)))
     time.sleep(0.1)
     assert len(processes(daemon, job)) == 1
     one.call("allocate", 32 * MIB)  # from its credit, without us

@@ -180,7 +180,7 @@ def test_the_daemon_leaves_it_alone_and_says_so(node, caplog):
     told = [one for one in node.daemon.client.story(node.job)["story"] if one["event"] == "left_alone"]
     assert len(told) == 1 and told[0]["facts"] == {"pid": node.pid}
     assert any("belongs to another user" in record.getMessage() for record in caplog.records)
-    assert entry.reclaim is None, "what becomes of it is not our doing"
+    assert entry.ending.reclaim is None, "what becomes of it is not our doing"
     assert b"gpushare_left_alone_total 1.0" in node.daemon.http("GET", "/metrics")[1]
 
 
@@ -189,7 +189,7 @@ def test_a_reclaim_of_a_program_that_has_become_roots_goes_on_with_others(node):
     shell = node.daemon.shell
     assert node.daemon.call(lambda: shell.stopper.terminate(Terminate(node.job, (), 1.0, WHY))) is None
     entry = shell.registry.get(node.job)
-    assert entry.reclaim is not None
+    assert entry.ending.reclaim is not None
     sent = node.daemon.call(lambda: stop(entry, [], signal.SIGKILL))
     assert list(sent.values()) == [Sent.NOT_THEIRS]
     assert node.daemon.call(lambda: stop(entry, [entry.main], signal.SIGKILL)) == {entry.main: Sent.NOT_THEIRS}

@@ -128,6 +128,8 @@ static uint64_t skipped_us;
 #define gs_sleep_us(time) ((void)(skipped_us += (time)))
 #define gs_now_ms()       (gs_now_ms() + skipped_us / 1000)
 
+#include "packet.c"
+
 #include "client.c"
 
 /* New ones come at the lowest free number, and the client moves its own to 512. */

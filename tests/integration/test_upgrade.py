@@ -38,7 +38,10 @@ MORE_FIELDS = {
             "    hello->min_run_ms = options->min_run_ms;\n",
             "    hello->min_run_ms = options->min_run_ms;\n    hello->wish = 7;\n",
         ),
-        ("    client.page_file = remember(", "    page->line[0].colour = 7;\n    client.page_file = remember("),
+        (
+            "    client.page_file = gs_descriptor_of(",
+            "    page->line[0].colour = 7;\n    client.page_file = gs_descriptor_of(",
+        ),
     ],
     "daemon/gpushared/clients/pages.py": [
         (

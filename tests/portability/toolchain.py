@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHIM = ROOT / "shim"
 PROGRAMS = ROOT / "tests/shim/programs"
 CORE = tuple(
-    str(SHIM / "preload" / f"{name}.c") for name in ("message", "quantity", "options", "table", "client", "account")
+    str(SHIM / "preload" / f"{name}.c")
+    for name in ("message", "quantity", "options", "table", "packet", "client", "account")
 )
 PORTABLE = ("gpushare.lib.libgpushare", "gpushare.sim.libcuda", "gpushare.sim.libnvml")
 SYSROOT = Path("/usr/aarch64-linux-gnu")

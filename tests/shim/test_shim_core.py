@@ -15,7 +15,8 @@ from gpushare.errors import GpushareError
 from gpushare.quantity import Kind, parse_duration
 
 CORE = tuple(
-    str(SHIM / "preload" / f"{name}.c") for name in ("message", "quantity", "options", "table", "client", "account")
+    str(SHIM / "preload" / f"{name}.c")
+    for name in ("message", "quantity", "options", "table", "packet", "client", "account")
 )
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREAD = ("-fsanitize=thread",)

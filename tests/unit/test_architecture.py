@@ -233,12 +233,12 @@ def used_by(path: Path) -> set[str]:
 PRELOAD = ROOT / "shim" / "preload"
 PRELOAD_LAYERS = (
     {"moments", "system", "quantity"},
-    {"lock", "loader", "message"},  # the C library's loader, and what is said on stderr
-    {"options", "process", "table", "thread", "driver"},
+    {"lock", "loader", "message", "descriptor"},  # the C library's loader, and what is said on stderr
+    {"options", "process", "table", "thread", "driver", "packet"},
     {"client", "symbols"},  # the daemon's socket; symbols.c finds what driver.h declares
     {"account", "copies"},
     {"device"},  # GPUs and contexts
-    {"stream", "pool", "block"},  # what is charged beside single pointers
+    {"stream", "pool", "graph_pool", "block"},  # what is charged beside single pointers
     {"charge", "turn"},  # turn: launches wait for another job's turn
     {"hooks"},
     {path.stem for path in PRELOAD.glob("hook_*.c")} | {"entry"},  # what programs call

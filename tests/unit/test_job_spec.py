@@ -30,7 +30,7 @@ def test_a_job_chooses_its_steps():
 
 
 def test_steps_are_written_as_the_library_writes_them():
-    assert {step: int(getattr(lib, f"GS_RUNG_{step.name}")) for step in JOB_STEPS} == STEP_BITS
+    assert {step: int(getattr(lib, f"GS_STEP_{step.name}")) for step in JOB_STEPS} == STEP_BITS
 
 
 def test_each_option_with_a_variable_can_be_set():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpushare._layout import ffi, lib
+from gpushare.quantity import UNIT_BYTES
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,7 @@ def test_units_round_up_and_saturate() -> None:
     one = line()
     lib.gs_grant(one, 2**32 - 2)
     assert lib.gs_reserve(one, lib.gs_units(2**64 - 1)) == 0
+
+
+def test_python_counts_credit_in_the_same_units() -> None:
+    assert UNIT_BYTES == lib.GS_UNIT_BYTES

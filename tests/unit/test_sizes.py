@@ -59,23 +59,39 @@ def test_no_file_and_no_function_that_decides_in_a_cluster_is_too_long(path: Pat
 
 
 def public_attributes(node: ast.ClassDef) -> set[str]:
-    """Those that __init__ sets on self, without the private ones."""
+    """Those that __init__ sets on self, and the fields of a dataclass, without the private ones."""
     made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
-    return {
+    found = {
         one.attr
         for body in made
         for one in ast.walk(body)
         if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
-        if isinstance(one.value, ast.Name) and one.value.id == "self" and not one.attr.startswith("_")
+        if isinstance(one.value, ast.Name) and one.value.id == "self"
     }
+    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        found |= {
+            one.target.id for one in node.body if isinstance(one, ast.AnnAssign) if isinstance(one.target, ast.Name)
+        }
+    return {name for name in found if not name.startswith("_")}
+
+
+RECORDS = {
+    "daemon/gpushared/core/model.py": {"Ask", "Counters", "Gpu", "Job", "Share"},
+    "daemon/gpushared/core/policy.py": {"Policy"},
+    "daemon/gpushared/core/state.py": {"State"},
+}
+"""Classes with more attributes: numbers, counters, and what the core knows of jobs and GPUs. They are data without
+behaviour, which the core alone changes. No class joins them."""
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=str)
 def test_no_object_has_too_many_attributes_that_others_touch(path: Path) -> None:
-    for node in nodes(path):
-        if isinstance(node, ast.ClassDef):
-            found = public_attributes(node)
-            assert len(found) <= MOST_ATTRIBUTES, f"{path}: class {node.name}: {sorted(found)}"
+    large = {
+        node.name: sorted(found)
+        for node in nodes(path)
+        if isinstance(node, ast.ClassDef) and len(found := public_attributes(node)) > MOST_ATTRIBUTES
+    }
+    assert large.keys() == RECORDS.get(str(path), set()), large
 
 
 def test_few_modules_of_the_daemon_stand_beside_its_folders() -> None:

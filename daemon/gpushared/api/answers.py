@@ -173,7 +173,8 @@ async def read_body(request: web.Request, held: ByteBudget, uid: int, most: int 
 
 
 async def _read(request: web.Request, most: int) -> bytes:
-    """Not by request.read(), which keeps the bytes as long as the request: a job may queue for days."""
+    """Read the body piece by piece. request.read() would keep the bytes as long as the request, and a job may queue for
+    days."""
     data = bytearray()
     while not request.content.at_eof():
         data += await request.content.readany()

@@ -68,7 +68,7 @@ class Api:
 
 
 def metrics_application(handlers: Api) -> web.Application:
-    """For a TCP port: /metrics and nothing else, because the caller's user is unknown there."""
+    """The application of a TCP port. It has /metrics and nothing else, because the caller's user is unknown there."""
     app = web.Application()
     app.add_routes([web.get("/metrics", handlers.node.get_metrics)])
     return app

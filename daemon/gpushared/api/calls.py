@@ -33,11 +33,11 @@ class Call:
     answer: Any
     """The type of the answer's JSON; None: it is text."""
     statuses: tuple[int, ...] = (200,)
-    """Of answers that are no errors."""
+    """The statuses of answers that are no errors."""
     body: Any = None
     """The type of the body's JSON, a TypedDict, or its fields with their types; None: it has none."""
     query: Mapping[str, str] = field(default_factory=dict)
-    """Parameters, and what they mean."""
+    """Parameters of the query, and what they mean."""
     line: Any = None
     """The type of a line of the stream that the call answers with, if `follow=1` is in the query or if it has no other
     answer; None: there is no stream."""
@@ -62,7 +62,7 @@ def calls_of(kind: type) -> Iterator[tuple[str, Call]]:
 
 
 def routes(*of: object) -> list[web.RouteDef]:
-    """For an application: the routes of these objects."""
+    """The routes of these objects, for an application."""
     return [
         web.get(one.path, getattr(each, name))
         if one.method == "GET"

@@ -23,7 +23,7 @@ class FollowerRoutes(Routes):
     """Their streams of commands."""
 
     async def commands(self, request: web.Request, followers: Followers) -> web.StreamResponse:
-        """For the caller, which is the job's follower from now on."""
+        """The stream of commands for the caller, which is the job's follower from now on."""
         record, caller = self.living(request)
         process = Process.open(caller.pid)
         if process is None or uid_of(caller.pid) not in (record.spec.uid, 0):

@@ -21,7 +21,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guard:
-    """Of one application and its listener."""
+    """Guards one application and its listener."""
 
     def __init__(
         self,

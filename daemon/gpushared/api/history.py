@@ -126,7 +126,7 @@ def gpu_time(shell: Shell) -> dict[SeriesKey, float]:
     found: dict[SeriesKey, float] = {}
     together: dict[str, float] = defaultdict(float)
     for record in shell.registry.live():
-        for gpu, seconds in record.gpu_time.items():
+        for gpu, seconds in record.totals.gpu_time.items():
             found[SeriesKey(gpu, record.id)] = seconds
             together[gpu] += seconds
     return found | {SeriesKey(gpu, TOTAL): seconds for gpu, seconds in together.items()}

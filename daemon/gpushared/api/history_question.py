@@ -28,7 +28,7 @@ LONGEST = 400 * 24 * 3600.0
 
 
 class HistoryQuestion:
-    """Of all series, or of those of one job or GPU. Raises UsageError for a query that makes no sense."""
+    """Asks for all series, or for those of one job or GPU. Raises UsageError for a query that makes no sense."""
 
     def __init__(self, request: web.Request, now: float, *, job: str | None = None, gpu: str | None = None) -> None:
         self._until = moment(request, "until", now)

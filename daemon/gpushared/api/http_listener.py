@@ -23,8 +23,6 @@ from gpushared.system.descriptors import CarefulSocket
 from gpushared.system.logs import Sparingly, facts, log
 from gpushared.system.processes import peer_credentials
 
-BACKLOG = 256
-"""Connections that the kernel keeps until they are accepted. A longer queue would only be a longer wait."""
 PIECE = 4096
 """Bytes that are parsed at once: a request has a few hundred, and a small one costs twenty microseconds."""
 READ_AT_ONCE = 16 * 1024
@@ -198,7 +196,7 @@ class HttpListener:
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
-        self._acceptor = Acceptor(listener, BACKLOG, self._take_in, self._note_pause)
+        self._acceptor = Acceptor(listener, self._take_in, self._note_pause)
         self._check()
 
     def close(self) -> None:

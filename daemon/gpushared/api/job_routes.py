@@ -21,7 +21,8 @@ from gpushared.core.events import (
     Checkpointed,
 )
 from gpushared.jobs import earlier
-from gpushared.jobs.registry import JobState, Notice, stop
+from gpushared.jobs.notices import Notice
+from gpushared.jobs.registry import JobState, stop
 from gpushared.jobs.state_file import Planned
 from gpushared.limits.identities import user_name
 from gpushared.system.processes import Process, parent_of, uid_of
@@ -67,7 +68,7 @@ class JobRoutes(Routes):
 
         room = partial(self.shell.limits.bytes.room, caller.uid)
         return await event_stream.stream(
-            request, record.backlog(self.shell.limits.bytes), record.listeners, show, room=room
+            request, record.backlog(self.shell.limits.bytes), record.notices.listeners, show, room=room
         )
 
     @call("PUT", "/v1/jobs/{job}/main", api.Job, body=api_bodies.Main)
@@ -98,8 +99,8 @@ class JobRoutes(Routes):
             raise
         if earlier is not None:
             earlier.close()
-        if record.stopping is not None:  # `gpushare stop` came before this program started
-            stop(record, [main], record.stopping)
+        if record.ending.stopping is not None:  # `gpushare stop` came before this program started
+            stop(record, [main], record.ending.stopping)
         return web.json_response(self.views.job(record, self.viewer(request)))
 
     @call("POST", "/v1/jobs/{job}/checkpointed", api_bodies.Nothing)
@@ -182,9 +183,9 @@ class JobRoutes(Routes):
             self.shell.jobs.withdraw(record)
             self.shell.commits.quietly()
         elif record.state is not JobState.ENDED and self.shell.jobs.placements.of_job(record.id) is not None:
-            record.note_exit(exit_code, number)  # one of its programs has ended; the engine ends the job
+            record.ending.note_exit(exit_code, number)  # one of its programs has ended; the engine ends the job
         elif record.state is not JobState.ENDED:
-            record.note_exit(exit_code, number)
+            record.ending.note_exit(exit_code, number)
             self.shell.jobs.end(record)
             # Otherwise a daemon that is killed now would restore the job. The end is answered even if it cannot be
             # written: the program has ended, and the next daemon finds that out by itself.

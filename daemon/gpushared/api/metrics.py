@@ -57,7 +57,7 @@ JOB_STATES = (
 
 
 def render(shell: Shell, views: Views, viewer: Viewer) -> bytes:
-    """As the viewer may see it: jobs whose names are not shown are one sum for each user."""
+    """The metrics as the viewer may see them: jobs whose names are not shown are one sum for each user."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(Scrape(shell, views, viewer)))
     return generate_latest(registry)
@@ -97,7 +97,7 @@ Read = Callable[[Scrape], Iterable[Sample]]
 @dataclass(frozen=True)
 class Metric:
     name: str
-    """As it is stored: with `_total` where it is a counter."""
+    """The name as Prometheus stores it: with `_total` if it is a counter."""
     kind: Kind
     help: str
     labels: tuple[str, ...]
@@ -189,7 +189,7 @@ def _claim_waits(scrape: Scrape) -> Iterator[Sample]:
 
 
 def _clients(scrape: Scrape) -> Iterator[Sample]:
-    connected = sum(1 for client in scrape.shell.clients if client.connection is not None)
+    connected = sum(1 for client in scrape.shell.clients if client.disconnect is not None)
     yield Sample(("connected",), connected)
     yield Sample(("detached",), len(scrape.shell.clients) - connected)
 
@@ -385,7 +385,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
 }
-"""By the heading under which docs/metrics.md has them."""
+"""The metrics, by their heading in docs/metrics.md."""
 
 
 class _Collector:

@@ -16,7 +16,7 @@ __all__ = ["serve_metrics"]
 async def serve_metrics(
     stack: contextlib.AsyncExitStack, application: web.Application, listener: socket.socket, limits: Limits
 ) -> None:
-    """Until `stack` ends."""
+    """Serve until `stack` ends."""
     runner = web.AppRunner(application, shutdown_timeout=1.0, **listener_options())
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -10,10 +10,11 @@ from functools import partial
 from aiohttp import web
 
 from gpushare import __version__, api
-from gpushare.errors import NotPermitted, Refused, UsageError
+from gpushare.errors import NotPermitted, Refused
 from gpushared.api import event_stream
 from gpushared.api.answers import unix_socket
 from gpushared.api.calls import call
+from gpushared.api.history_question import moment
 from gpushared.api.http_listener import NOBODY
 from gpushared.api.request_body import number
 from gpushared.api.routes import Routes
@@ -25,7 +26,6 @@ from gpushared.limits.access import Access
 from gpushared.limits.backlog import Backlog
 from gpushared.runtime.shell import Shell
 from gpushared.system.dashboard import Dashboard
-from gpushared.system.processes import printable
 
 MOST_LAST = 10**9
 """Records that a follower may ask for: there are never so many."""
@@ -41,7 +41,7 @@ class NodeRoutes(Routes):
         self._scope = scope
         self._started = time.monotonic()
         self.dashboard: Dashboard | None = None
-        """For administrators, if the settings ask for it."""
+        """The page for administrators, if the settings ask for it."""
 
     @call("GET", "/v1/version", api.Version)
     async def get_version(self, request: web.Request) -> web.Response:
@@ -94,9 +94,9 @@ class NodeRoutes(Routes):
         """The last records; with ?since=TIME all records from then on; with ?follow=1 also new ones, a line each, until
         the caller closes the connection."""
         viewer = self.viewer(request)
-        since = request.query.get("since")
-        if since is not None:
-            return await self.answer(request, records=await self._records_since(viewer, _moment(since)))
+        if "since" in request.query:
+            since = moment(request, "since", 0.0)
+            return await self.answer(request, records=await self._records_since(viewer, since))
         if request.query.get("follow") != "1":
             return await self.answer(request, records=self.views.records(viewer, self.views.readable(viewer)))
         count = number(request.query.get("last", "10"), "last", MOST_LAST)
@@ -151,13 +151,3 @@ class NodeRoutes(Routes):
         viewer = self.viewer(request) if unix_socket(request) is not None else nobody
         await self.shell.limits.bytes.room(viewer.uid)
         return web.Response(body=render(self.shell, self.views, viewer), headers={"Content-Type": CONTENT_TYPE})
-
-
-def _moment(text: str) -> float:
-    try:
-        moment = float(text)
-    except ValueError:
-        moment = -1.0
-    if not 0.0 <= moment < 1e12:  # nan is not, either
-        raise UsageError(f"since={printable(text, 20)} is not a number", code="bad_request")
-    return moment

@@ -33,7 +33,7 @@ class RequestBody:
         return value
 
     def texts(self, name: str, *, most: int, longest: int | None = None) -> tuple[str, ...] | None:
-        """Without `longest` the texts may have any length: the caller cuts them."""
+        """If `longest` is None the texts may have any length: the caller cuts them."""
         value = self._left.pop(name, None)
         if value is None:
             return None
@@ -144,7 +144,7 @@ def shortened(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def _size(word: str) -> int:
-    """With the comma and the blank before the next."""
+    """Bytes as JSON, with the comma and the blank before the next word."""
     return len(json.dumps(word)) + 2
 
 

@@ -71,7 +71,7 @@ class ReservationRoutes(Routes):
         caller = self.caller(request)
         name = request.match_info["reservation"]
         found = self.shell.core.reservations.get(self.reservation(name, caller))
-        assert found is not None  # else _reservation has raised
+        assert found is not None  # else self.reservation() has raised
         self.shell.commits.now(Planned(released=found.id))
         self.shell.feed(ReservationEnded(found.id))
         return web.json_response(self.views.reservation(found, self.viewer(request)))

@@ -58,7 +58,7 @@ class Routes:
         return self.access.viewer(self.caller(request).uid)
 
     async def body(self, request: web.Request, *, empty_is_ok: bool = False) -> RequestBody:
-        """Its bytes count for the caller until they are read and parsed."""
+        """The request's body. Its bytes count for the caller until they are read and parsed."""
         data = await read_body(request, self.shell.limits.bytes, self.caller(request).uid)
         if not data and empty_is_ok:
             return RequestBody({})
@@ -126,7 +126,7 @@ class Routes:
         raise GpushareError("the daemon did not answer the request", code="internal")
 
     async def answer(self, request: web.Request, **fields: object) -> web.StreamResponse:
-        """For answers that may be long: lists are iterators."""
+        """Send an answer that may be long: its lists are iterators."""
         return await self._pieces.send(request, self.caller(request).uid, document(fields))
 
 

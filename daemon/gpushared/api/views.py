@@ -17,7 +17,7 @@ from gpushared.core.model import Gpu, Job, Reservation, Share, Submission
 from gpushared.core.node import NodeState
 from gpushared.core.suspension import SuspendState
 from gpushared.core.visibility import OPERATOR, Viewer
-from gpushared.gpus.foreign_processes import outsiders
+from gpushared.gpus.foreign_processes import foreign_processes
 from gpushared.jobs.registry import JobRecord, JobState
 from gpushared.runtime.shell import Shell
 from gpushared.system.processes import is_stopped
@@ -32,7 +32,7 @@ def clock_offset() -> float:
 
 
 USUAL_CONTEXT = 300 * 2**20
-"""Bytes that a CUDA context takes at least on a data-centre GPU, if it has not been measured."""
+"""Bytes. The least that a CUDA context takes on a data-centre GPU, shown until one has been measured."""
 
 
 class Views:
@@ -63,13 +63,13 @@ class Views:
                 shown["state"] = "borrowing"
             if shown["state"] in ("running", "borrowing") and self._is_stopped(shown):
                 shown["state"] = "stopped"
-        elif record.last_seen is not None:
-            gpus: list[api.JobGpu] = record.last_seen["gpus"]
-            shown["gpus"] = [{**gpu, "peak": record.peak.get(gpu["uuid"], 0)} for gpu in gpus]
+        elif record.ending.last_seen is not None:
+            gpus: list[api.JobGpu] = record.ending.last_seen["gpus"]
+            shown["gpus"] = [{**gpu, "peak": record.totals.peak.get(gpu["uuid"], 0)} for gpu in gpus]
         return shown if viewer.may_see(spec.uid) else _veil(shown, viewer)
 
     def picture(self, record: JobRecord) -> api.Job:
-        """For the history: the job as its user sees it, but with the mentions in its outcome."""
+        """The job for the history: as its user sees it, but with the mentions in its outcome."""
         shown = self.job(record, OPERATOR)
         shown["command"] = shortened(shown["command"], COMMAND)
         if shown["outcome"] is not None:
@@ -121,9 +121,9 @@ class Views:
         used = {share.process: self._used(share) for share in shares}
         accounted, overhead = sum(used.values()), sum(share.overhead for share in shares)
         usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
-        record.note_peak(gpu.id, usage)
+        record.totals.note_peak(gpu.id, usage)
         if len(shares) == 1:
-            record.note_peak(gpu.id, self.shell.credit.peak(shares[0]))
+            record.totals.note_peak(gpu.id, self.shell.credit.peak(shares[0]))
         published = core.published(gpu.id, [share.process for share in shares])
         grantable = max((one.grantable for one in published.values()), default=0)
         if not shares:
@@ -141,14 +141,14 @@ class Views:
             "overhead": overhead,
             "loan": 0 if job.spec.observe else max(0, usage - bounds.request),
             "credit": sum(share.credit for share in shares),
-            "peak": record.peak.get(gpu.id, 0),
+            "peak": record.totals.peak.get(gpu.id, 0),
             "grantable": grantable,
             "context": core.context_cost(gpu, USUAL_CONTEXT),
             "suspended": sum(one.used + one.overhead for one in (share.parked for share in shares) if one is not None),
-            "gpu_time": record.gpu_time.get(gpu.id, 0.0),
+            "gpu_time": record.totals.gpu_time.get(gpu.id, 0.0),
             "turn": self.shell.turns.turn_of(job, gpu.id),
             "turn_time": self.shell.turns.time_of(job.id, gpu.id),
-            "computing": record.computing.get(gpu.id) if shares or gpu.id in job.observed else None,
+            "computing": record.totals.computing.get(gpu.id) if shares or gpu.id in job.observed else None,
             "health": str(health.condition_of(gpu)),
         }
 
@@ -160,7 +160,7 @@ class Views:
     # ---- GPUs --------------------------------------------------------------------------------------
 
     def gpus(self, viewer: Viewer | None = None) -> list[api.Gpu]:
-        """With a viewer, also the foreign processes, which are looked up one by one."""
+        """All GPUs. With a viewer also their foreign processes, which are looked up one by one."""
         found = sorted(self.shell.core.gpus.values(), key=lambda gpu: (gpu.index, gpu.id))
         return [self._gpu(gpu, viewer) for gpu in found]
 
@@ -182,17 +182,17 @@ class Views:
             "lent": lent,
             "free": 0 if gpu.health.lost else max(0, gpu.capacity - usage - gpu.unmanaged - returning),
             "unmanaged": gpu.unmanaged,
-            "unmanaged_processes": self._outsiders(gpu, viewer) if viewer is not None else [],
+            "unmanaged_processes": self._foreign_processes(gpu, viewer) if viewer is not None else [],
             "returning": returning,
             "health": health_of(gpu),
         }
 
-    def _outsiders(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
+    def _foreign_processes(self, gpu: Gpu, viewer: Viewer) -> list[api.UnmanagedProcess]:
         sample = self.shell.gpus.samples.get(gpu.id)
         processes = self.shell.core.processes
         known = {processes[share.process].pid for share in gpu.shares.values() if share.process > 0}
         known |= {record.pid for record in gpu.returning.values()}
-        found = outsiders(sample.by_pid if sample is not None else None, known)
+        found = foreign_processes(sample.by_pid if sample is not None else None, known)
         for one in found:
             job = self.shell.core.jobs.get(one["job"] or "")
             if job is not None and job.spec.observe and job.spec.uid == one["uid"]:

@@ -1,4 +1,4 @@
-"""The processes that have a credit page: their identity, their page, and their present connection.
+"""The processes that have a credit page: their identity, their page, and whether they are connected.
 
 A client lasts as long as its process, connected or not: a shim may lose its connection (the daemon was restarted, a
 descriptor was closed) while its process goes on using its credit.
@@ -7,19 +7,11 @@ descriptor was closed) while its process goes on using its credit.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from gpushared.clients.pages import Page
 from gpushared.core.events import ProcessRestored, ShareSeen
 from gpushared.system.processes import Process
-
-
-class Connection(Protocol):
-    """What a client needs of a connection; shims/connection.py implements it."""
-
-    def close(self) -> None: ...
-
 
 TICKETS = 64
 """Allocations of one process whose waits are remembered; the oldest go first."""
@@ -28,7 +20,7 @@ TICKETS = 64
 class Client:
     """One process with a page."""
 
-    __slots__ = ("budget", "command", "connection", "id", "job", "page", "process", "uid", "waits")
+    __slots__ = ("budget", "command", "disconnect", "id", "job", "page", "process", "uid", "waits")
 
     def __init__(self, page: Page, process: Process, job: str, uid: int) -> None:
         self.id = page.id
@@ -38,8 +30,10 @@ class Client:
         self.uid = uid
         self.command = ""
         self.budget: object = None
-        """Its budget from HELLO, if only the environment made its job: children with the same budget join that job."""
-        self.connection: Connection | None = None
+        """The budget in its HELLO. If the environment alone made its job, children with the same budget join that
+        job."""
+        self.disconnect: Callable[[], None] | None = None
+        """Closes its connection. None: it has none now."""
         self.waits: OrderedDict[int, float] = OrderedDict()
         """Ticket -> seconds that an allocation has waited. It may ask again, because another thread took its credit or
         because its connection was lost; with the ticket it keeps its place and its deadline."""
@@ -62,7 +56,7 @@ class Client:
 
 
 class Clients:
-    """All of them."""
+    """All clients."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Client] = {}
@@ -96,7 +90,8 @@ class Clients:
         return [client for client in self._by_id.values() if client.job == job]
 
     def has_job(self, job: str) -> bool:
-        """At once; a job may have hundreds of processes, and each that goes asks."""
+        """Whether the job has clients. This takes no search: a job may have hundreds of processes, and each that ends
+        asks."""
         return job in self._of_job
 
     def __iter__(self) -> Iterator[Client]:

@@ -156,8 +156,8 @@ class CreditPages:
         return found
 
     def turn_gate(self, process: int, *, closed: bool) -> None:
-        """Have calls of the process that need credit wait. A closed gate is to be turned every few seconds: calls wait
-        for no daemon that has died."""
+        """Have calls of the process that need credit wait, or let them go on. Write a closed gate every few seconds:
+        calls do not wait for a daemon that has died."""
         page = self.pages.get(process)
         for line in page.lines.values() if page is not None else ():
             if closed or line.gate:
@@ -197,6 +197,6 @@ def _tell(page: Page, gpu: str, line: Any, figures: Published, given: int = 0) -
 
 
 def _enter(page: Page, gpu: str, given: int, overhead: int | None) -> None:
-    """Write it into the ledger, which outlives this daemon and which no program can write."""
+    """Enter it into the ledger, which outlives this daemon and which no program can change."""
     if page.account is not None:
         page.account.enter(page.gpus.index(gpu), given, overhead)

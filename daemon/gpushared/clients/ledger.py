@@ -38,7 +38,7 @@ GROWTH = 64
 """Records by which the file grows."""
 
 KINDS = (None, Kind.BYTES, Kind.SHARE, Kind.MAX, Kind.NONE)
-"""By number in the terms. None: not said."""
+"""The kinds of amounts, by their numbers in the terms. None: not said."""
 
 assert _HEADER.size <= LINES_AT and TERMS_AT + _TERMS.size <= RECORD_BYTES
 
@@ -93,7 +93,7 @@ class Account:
     terms: Terms | None = None
 
     def set_terms(self, terms: Terms) -> None:
-        """Those of its job, from now on."""
+        """Record the terms of its job."""
         self.terms = terms
         steps = sum(STEP_BITS[step] for step in terms.on_reclaim)
         _TERMS.pack_into(
@@ -223,4 +223,4 @@ def _read_terms(found: tuple[int, ...]) -> Terms | None:
 
 def _quantity(number: int, value: int) -> Quantity | None:
     kind = KINDS[number] if number < len(KINDS) else None
-    return None if kind is None else Quantity(kind, value, Quantity(kind, value, "").canonical())
+    return None if kind is None else Quantity.plain(kind, value)

@@ -39,7 +39,6 @@ UNIT = int(lib.GS_UNIT_BYTES)
 MAX_UNITS = 2**32 - 1
 
 SPARES = 4
-USUAL_TRIM_MS = 2000
 
 
 def uuid_bytes(gpu: str) -> bytes:
@@ -87,7 +86,7 @@ class Page:
             raise OSError(ffi.errno, os.strerror(ffi.errno))
         self._struct = ffi.cast("struct gs_page *", mapped)
         self.account: Account | None = None
-        """Its record in the ledger; None until its owner is known."""
+        """The page's record in the ledger; None until its owner is known."""
         self.fd = fd
         self.path = path
         self.lines: dict[str, Any] = {}
@@ -202,8 +201,8 @@ class Page:
         lib.gs_wake_trimmer(self._struct)
 
     def may_be_asked_to_trim(self) -> None:
-        """Although its job borrows nothing. To be said before the process opens a GPU."""
-        self._struct.trim_ms = USUAL_TRIM_MS
+        """Let the process be asked to trim although its job borrows nothing. Call this before it opens a GPU."""
+        self._struct.trim_ms = int(lib.GS_TRIM_MS)
 
     def trim_seen(self) -> TrimSeen | None:
         """How far the process is with the last trim; None: it cannot be asked to trim."""
@@ -242,7 +241,7 @@ class Page:
             os.close(fd)
 
     def is_held(self) -> bool:
-        """Whether a process still has the file that was sent, open or mapped."""
+        """Whether the process, or one that it has forked, still has the file that was sent, open or mapped."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -263,7 +262,7 @@ class Page:
 
 
 def cut(text: str, size: int) -> bytes:
-    """At most so many bytes of UTF-8, no character cut in two, nothing that a terminal obeys."""
+    """The text's first `size` bytes of UTF-8 at most, without half characters and without control characters."""
     data = printable(text).encode()
     return data if len(data) <= size else data[:size].decode(errors="ignore").encode()
 
@@ -301,7 +300,7 @@ class Pages:
         return page
 
     def make_spares(self) -> None:
-        """To be called when no process waits."""
+        """Make the next pages ready. Call this when no process waits."""
         while len(self._spares) < SPARES:
             self._spares.append(self._make())
 
@@ -315,7 +314,7 @@ class Pages:
         self.ledger.close()
 
     def _make(self) -> tuple[int, Path, Page]:
-        """With the id and the place that it will have."""
+        """A page without an owner, with the id and the path that it will have."""
         page_id, home = 0, self._directory
         while page_id == 0 or home.exists():
             page_id = secrets.randbits(64)
@@ -402,8 +401,3 @@ def map_checked(fd: int, path: Path | None) -> Page | None:
             raise OtherVersion(version)
         return None
     return page
-
-
-def has_page(_owner: Process, page: Page) -> bool:
-    """Whether the process (or one that it has forked) still has the page."""
-    return page.is_held()

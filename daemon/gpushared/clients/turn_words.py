@@ -12,10 +12,10 @@ WANTED, HELD, ASKS = int(lib.GS_TURN_WANTED), int(lib.GS_TURN_HELD), int(lib.GS_
 
 
 class Word(NamedTuple):
-    """What a process's launches did since the word was last said."""
+    """What a process's launches did since the daemon last wrote the word."""
 
     held: bool
-    """They can be held back."""
+    """Launches can be held back."""
     launched: bool
     waits: bool
     done: bool
@@ -28,7 +28,7 @@ class TurnWords:
     def __init__(self, credit: CreditPages) -> None:
         self._credit = credit
         self._watched: set[tuple[int, str]] = set()
-        """Process and GPU, whose word was said since its process came."""
+        """The processes and GPUs whose words this daemon has written."""
 
     def read(self, process: int, gpu: str) -> Word:
         line = self._line(process, gpu)
@@ -37,8 +37,9 @@ class TurnWords:
         return Word(bool(word & HELD), watched and not word & QUIET, bool(word & WANTED), not word & (PROBE | ASKS))
 
     def say(self, process: int, gpu: str, *, closed: bool, ask: bool = False) -> None:
-        """Close or open it, and begin to look whether it launches; `ask` whether the GPU has done what it launched. To
-        be said again twice a second at least while it is closed: launches wait for no daemon that has died."""
+        """Close or open the word, and begin to look whether the process launches. `ask`: ask it whether the GPU has
+        done what it launched. Write a closed word twice a second at least: launches do not wait for a daemon that has
+        died."""
         line = self._line(process, gpu)
         if line is None or not line.turn & HELD:
             return
@@ -49,7 +50,7 @@ class TurnWords:
             self._credit.pages[process].wake_trimmer()
 
     def release(self, process: int, gpu: str) -> None:
-        """Nobody takes turns: its launches neither wait nor are looked at."""
+        """No job takes turns: launches of the process do not wait, and are not watched."""
         line = self._line(process, gpu)
         self._watched.discard((process, gpu))
         if line is not None and line.turn & (CLOSED | QUIET | PROBE | WANTED):

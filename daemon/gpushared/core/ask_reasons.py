@@ -11,7 +11,8 @@ from gpushared.core.transaction import Transaction
 
 
 def claim_waits(gpu: Gpu, ask: Ask, available: int) -> Reason:
-    """For the story of its job; wait_report.py says which jobs hold the memory meanwhile. `available`: bytes."""
+    """Why a claim waits, for the story of its job. wait_report.py says which jobs hold the memory. `available`:
+    bytes."""
     free = max(0, available)
     what = f"to open a context ({format_bytes(ask.wanted)})" if ask.attach else f"for {format_bytes(ask.wanted)}"
     text = f"waits {what} on GPU {gpu.index}, which is within its request; {format_bytes(free)} are free"
@@ -35,7 +36,7 @@ def over_limit(tx: Transaction, gpu: Gpu, ask: Ask) -> Reason:
 
 
 def not_free(tx: Transaction, gpu: Gpu, ask: Ask, available: int) -> Reason:
-    """For a loan. `available`: bytes that are free for it."""
+    """Why a loan is refused. `available`: bytes that are free for it."""
     state = tx.state
     job = state.jobs[ask.job]
     bounds, usage = job.bounds[gpu.id], state.usage(job, gpu.id)

@@ -43,11 +43,11 @@ NO_FURTHER = {
     ReclaimStep.SUSPEND: "borrowers are asked to trim their caches or suspended, and never stopped",
     ReclaimStep.TERM: "borrowers are asked with SIGTERM, and never killed",
 }
-"""By the last reclaim step that the settings allow."""
+"""What does not happen to borrowers, by the last reclaim step that the settings allow."""
 
 
 NAMED = 8
-"""So many holders of memory are named in a message; the others are counted."""
+"""The most holders of memory that a message names. The others are counted."""
 
 
 def and_others(amounts: Sequence[int]) -> list[Words]:
@@ -58,7 +58,7 @@ def and_others(amounts: Sequence[int]) -> list[Words]:
 
 
 def held_by_no_job(gpu: Gpu) -> list[Words]:
-    """For the end of a list of holders."""
+    """Memory that no job holds, for the end of a list of holders."""
     held: list[Words] = []
     if gpu.unmanaged:
         held.append(f"outside gpushare {format_bytes(gpu.unmanaged)}")
@@ -68,7 +68,7 @@ def held_by_no_job(gpu: Gpu) -> list[Words]:
 
 
 def of(state: State, gpu: Gpu, ask: Ask, now: float) -> Blocker:
-    """The first that is found, the worst first."""
+    """The first blocker that is found. The worst are looked for first."""
     cause, text = _find(state, gpu, ask, now)
     return Blocker(cause, text, WAY_OUT[cause])
 

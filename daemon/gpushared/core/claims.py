@@ -85,8 +85,8 @@ def about_to_be_used(tx: Transaction, gpu: Gpu, ask: Ask) -> int:
 
 
 def is_anothers(ask: Ask, share: Share) -> bool:
-    """Whether the share's idle credit is still to be counted for the ask: its size has its own process's already. A
-    context does not use credit."""
+    """Whether the ask may take the share's idle credit. The ask's size is what its own process lacks, so that process's
+    idle credit counts already, except for a context, which uses no credit."""
     return ask.attach or share.process != ask.process
 
 

@@ -17,7 +17,7 @@ from gpushare.quantity import Quantity
 from gpushared.core.health_issues import HealthIssue
 
 Whereabouts = Literal["running", "suspended", "failed", "unknown"]
-"""Of all processes of a job: as the driver says."""
+"""Where the driver says that a job is: the same for all its processes, or `failed`."""
 
 
 class Event:
@@ -85,7 +85,7 @@ class AsleepBefore(NamedTuple):
     had: Mapping[str, int]
     """By GPU: bytes that it used then."""
     allocated: Mapping[str, int]
-    """Of these its allocations."""
+    """By GPU: the part of these bytes that were allocations."""
     gave: Mapping[str, int] | None = None
     """By GPU: bytes that its relief hook gave back; None: it had not ended."""
 
@@ -106,9 +106,9 @@ class JobRestored(Event):
     suspended: SuspendedBefore | None = None
     """It was suspended when the earlier daemon wrote its notes."""
     asleep: AsleepBefore | None = None
-    """Its relief hook had been called, and its resume hook had not ended."""
+    """Its relief hook had been called and its resume hook had not ended when the earlier daemon wrote its notes."""
     hold: bool = False
-    """Its user wanted it suspended, and that was under way."""
+    """Its user wanted it suspended, and the suspender had not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class AttachAsked(Event):
     process: int
     gpu: str
     waited: float = 0.0
-    """Seconds for which it has been asked already: of an earlier core, which has failed."""
+    """Seconds for which it has waited already: an earlier core was asked, and has failed."""
 
 
 @dataclass(slots=True)  # not frozen: a frozen one costs five times as much to make, and hundreds come at once
@@ -256,20 +256,20 @@ class UsedSeen(Event):
     gpu: str
     used: Mapping[int, int]
     trims: Mapping[int, TrimSeen] = field(default_factory=dict)
-    """Of the processes that can be asked to trim."""
+    """How far the processes that can be asked to trim are."""
     asking: Mapping[int, int] = field(default_factory=dict)
     """Process -> calls that have asked for credit and have neither used it nor given up."""
     ending: frozenset[int] = frozenset()
-    """Of the processes that NodeState.watched() names, those that have ended or are ending. ProcessGone follows."""
+    """The processes of NodeState.watched() that have ended or are ending. A ProcessGone follows for each."""
     pinned: Mapping[int, str] = field(default_factory=dict)
     """Processes that hold memory which cannot leave the GPU, and what it is."""
     host_available: int | None = None
     """Bytes of host memory that could be used without swapping; None: not read."""
     moving: frozenset[int] = frozenset()
-    """Of these processes, those that took or freed memory while the words were read one after the other. Memory that
-    one freed and another took may be counted twice."""
+    """The processes of NodeState.watched() that took or freed memory while the words were read one after the other.
+    Memory that one freed and another took may be counted twice."""
     closed: frozenset[int] = frozenset()
-    """Processes that say that they have no context on the GPU. Their word of that may have been lost."""
+    """Processes whose pages say that they have no context on the GPU. The message about that may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,8 @@ class MemorySampled(Event):
 
     gpu: str
     used: int | None
-    """Of the device, without the driver's own; None: the driver did not answer, and the other fields mean nothing."""
+    """Bytes of the device in use, without the driver's own. None: the driver did not answer, and the other fields mean
+    nothing."""
     by_pid: Mapping[int, int] | None
     """By process id in the daemon's namespace; None where NVML cannot attribute memory."""
     steady: Mapping[int, int]
@@ -316,7 +317,7 @@ class MemorySampled(Event):
     busy: frozenset[int] | None = None
     """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
     begun: float | None = None
-    """When NVML was asked, by the clock of the events; None: it does not answer."""
+    """When NVML was asked, by the clock of the events. None: it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,22 +338,21 @@ class Checkpointed(Event):
 
 @dataclass(frozen=True, slots=True)
 class SuspenderAnswered(Event):
-    """The process that asks the driver to suspend a job says where the job is now. All its processes are there, or it
-    is `failed`."""
+    """The process that asks the driver to suspend a job says where the job is now."""
 
     job: str
     number: int
-    """Of the Suspend or Resume; 0: it has just come, and was asked nothing."""
+    """The number of the Suspend or Resume that it answers; 0: it has just come, and was asked nothing."""
     where: Whereabouts
     problem: str = ""
-    """Why it did not do what it was asked to; of one that has just come: why it never can."""
+    """Why it did not do what it was asked. If it has just come: why it never can."""
     seconds: float = 0.0
-    """That the driver has taken."""
+    """How long the driver took."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspenderGone(Event):
-    """That process has ended."""
+    """The process that asks the driver to suspend a job has ended."""
 
     job: str
 
@@ -363,18 +363,18 @@ class HookAnswered(Event):
 
     job: str
     number: int
-    """Of the CallHook; 0: it has just come, and runs nothing."""
+    """The number of the CallHook that it answers; 0: it has just come, and runs nothing."""
     problem: str = ""
-    """Why it failed, as far as it knows; empty: it has ended well. What it gave is what the account says."""
+    """Why the hook failed, as far as it knows; empty: it ended well. How much it gave is read from the account."""
     seconds: float = 0.0
-    """That it has taken."""
+    """How long the hook took."""
     wakes: bool = False
-    """Of one that has just come: there is a resume hook, too."""
+    """If it has just come: whether there is a resume hook."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookRunnerGone(Event):
-    """That process has ended."""
+    """The process that calls a job's hooks has ended."""
 
     job: str
 
@@ -389,7 +389,7 @@ class SuspendWanted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResumeWanted(Event):
-    """It may resume by itself again. Answered likewise."""
+    """Its user or an administrator lets it resume. Answered by SuspendNoted or SuspendRefused."""
 
     job: str
 

@@ -33,7 +33,7 @@ MEANING = {
     Condition.SICK: "it goes on, and should save its work; nothing new is started on this GPU, and nothing lent",
     Condition.LOST: "what it had there is gone, and its calls fail; started again it gets another GPU, if there is one",
 }
-"""For a job on it."""
+"""What a GPU's condition means for a job on it."""
 
 
 def examined(tx: Transaction, gpu: Gpu, event: GpuExamined) -> None:
@@ -52,23 +52,23 @@ def examined(tx: Transaction, gpu: Gpu, event: GpuExamined) -> None:
 
 def xid_seen(tx: Transaction, gpu: Gpu, event: XidSeen) -> None:
     health = gpu.health
-    ailment = of_xid(event.xid)
+    issue = of_xid(event.xid)
     count = health.counts[event.xid] = health.counts.get(event.xid, 0) + 1
-    if ailment.condition is Condition.OK:
+    if issue.condition is Condition.OK:
         if count & (count - 1) == 0:  # the first, the second, the fourth: a flood must not hide other records
-            _note_error_of_program(tx, gpu, ailment, event.xid, count)
+            _note_error_of_program(tx, gpu, issue, event.xid, count)
         return
-    health.xids[event.xid] = ailment
+    health.xids[event.xid] = issue
     health.xid_at = tx.now
     _conclude(tx, gpu)
 
 
-def _note_error_of_program(tx: Transaction, gpu: Gpu, ailment: HealthIssue, number: int, count: int) -> None:
+def _note_error_of_program(tx: Transaction, gpu: Gpu, issue: HealthIssue, number: int, count: int) -> None:
     """NVML does not say which program it was. If one job is alone on the GPU, its story has the error."""
     jobs = {share.job for share in gpu.shares.values()}
     job = tx.state.jobs[jobs.pop()] if len(jobs) == 1 else None
-    what = ": an error of a program, not of the GPU" if ailment.hint == RESTART_PROGRAM else ""
-    text = f"{ailment.text}, on GPU {gpu.index}{what}" + (f" ({count} so far)" if count > 1 else "")
+    what = ": an error of a program, not of the GPU" if issue.hint == RESTART_PROGRAM else ""
+    text = f"{issue.text}, on GPU {gpu.index}{what}" + (f" ({count} so far)" if count > 1 else "")
     tx.record("xid", text, job=job, gpu=gpu.id, xid=number, count=count)
 
 
@@ -131,7 +131,7 @@ def none_left(gpus: list[Gpu], wanted: int) -> Reason:
 
 
 def reason(gpu: Gpu, issues: tuple[HealthIssue, ...]) -> Reason:
-    """For a job on the GPU. The issues are the worst first."""
+    """What a job on the GPU is told. The issues come worst first."""
     worst = issues[0]
     condition = gpu.health.condition
     also = [("also", one.text) for one in issues[1:]]
@@ -176,7 +176,7 @@ def all_of(gpu: Gpu) -> tuple[HealthIssue, ...]:
 
 
 def condition_of(gpu: Gpu) -> Condition:
-    """By all issues."""
+    """The GPU's condition by all issues, the computed ones, too."""
     return max((one.condition for one in all_of(gpu)), default=Condition.OK)
 
 

@@ -106,13 +106,14 @@ class Health:
     condition: Condition = Condition.OK
     """The worst of all issues below."""
     found: tuple[HealthIssue, ...] = ()
-    """By the last examination: they are there until an examination no longer shows them."""
+    """Issues of the last examination. They last until an examination no longer shows them."""
     xids: dict[int, HealthIssue] = field(default_factory=dict)
-    """Those that say something of the GPU. The driver reports each once: they stay until the GPU has been recovered."""
+    """Xids that say something about the GPU. The driver reports each once, so they last until the GPU has been
+    recovered."""
     xid_at: float = float("-inf")
     """When the last of them came."""
     counts: dict[int, int] = field(default_factory=dict)
-    """All Xids since the daemon's start, programs' own errors too."""
+    """Counts of all Xids since the daemon's start, also of programs' errors."""
     noted: frozenset[str] = frozenset()
     """The causes that are in the log already."""
     attributed: bool = True

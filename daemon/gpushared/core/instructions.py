@@ -101,7 +101,7 @@ class Granted(Instruction):
     gpu: str
     size: int
     figures: Published
-    """For the process's page, to be written before the credit."""
+    """Figures for the process's page. Write them before the credit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +167,12 @@ class Suspend(Instruction):
     size: int
     """Bytes."""
     within: float
-    """Seconds, after which it must have taken its way back."""
+    """Seconds. After that the suspender must have undone what it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume(Instruction):
-    """Have it put the memory back; answer with SuspenderAnswered."""
+    """Have the job's suspender put the memory back; answer with SuspenderAnswered."""
 
     job: str
     number: int
@@ -190,14 +190,14 @@ class CallHook(Instruction):
     hook: Literal["relief", "resume"]
     gpu: str
     size: int
-    """Bytes of the GPU that are wanted; of resume: that are kept free for it, on all its GPUs."""
+    """Bytes. For relief: what is wanted of the GPU. For resume: what is kept free for the job, on all its GPUs."""
     within: float
-    """Seconds, after which it must have been ended."""
+    """Seconds. After that the hook must have ended or been ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGate(Instruction):
-    """The job runs again: calls of these processes need no longer wait."""
+    """The job runs again: let calls of these processes go on."""
 
     job: str
     processes: tuple[int, ...]
@@ -297,5 +297,5 @@ class Record:
     facts: Mapping[str, object] = field(default_factory=dict)
     job: str | None = None
     name: str | None = None
-    """Of the job, which may have ended when this is read; likewise its user's id."""
+    """The job's name. The job may have ended when this is read, so its user's id is kept, too."""
     uid: int | None = None

@@ -64,7 +64,7 @@ def _validate_gpu(state: State, gpu: Gpu) -> None:
     promised = gpu.requested + state.reserved(gpu.id)
     _hold(promised <= gpu.capacity + gpu.overpromised, f"{gpu.id}: requests exceed the capacity")
     worst = max((one.condition for one in gpu.health.issues), default=0)
-    _hold(gpu.health.condition == worst, f"{gpu.id}: its condition is not that of its ailments")
+    _hold(gpu.health.condition == worst, f"{gpu.id}: its condition is not that of its issues")
     _hold(not (gpu.health.lost and gpu.asks), f"{gpu.id}: somebody waits for a GPU that is lost")
     for process in gpu.holds:
         _hold(process in gpu.shares, f"{gpu.id}: credit is held for a process that is gone")

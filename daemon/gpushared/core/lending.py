@@ -106,9 +106,9 @@ class Room:
     available: int
     """Free, and neither earmarked nor kept by an owner that lends nothing."""
     in_limit: int
-    """Until the job's limit."""
+    """Bytes until the job's limit."""
     lent: int = 0
-    """Of what is available, beyond what is kept for a job that waits for its memory."""
+    """The part of `available` beyond what is kept for a job that waits for its memory."""
 
 
 def _room(tx: Transaction, gpu: Gpu, ask: Ask, earmarked: int) -> Room:
@@ -201,7 +201,8 @@ def _make_room_on_gpu(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> bool:
 
 
 def _idle_first(tx: Transaction, gpu: Gpu, ask: Ask, others: list[Share]) -> list[Share]:
-    """In the order in which idle credit is taken: the job's own processes', then borrowers', then the largest."""
+    """The shares in the order in which idle credit is taken: first of the job's own processes, then of borrowers; of
+    these the largest first."""
     state = tx.state
 
     def order(share: Share) -> tuple[bool, bool, int, int]:
@@ -302,7 +303,7 @@ def take_idle(tx: Transaction, gpu: Gpu, job: Job, missing: int) -> None:
 
 
 def idle_of_others(state: State, gpu: Gpu, job: Job) -> list[tuple[Share, int]]:
-    """Of each share, the bytes of idle credit that nobody is about to use, and that the job may have to resume."""
+    """The idle credit of each other share that no call is about to use: bytes that the job may take to resume."""
     others = [share for share in gpu.shares.values() if share.job != job.id]
     return _takeable(state, gpu, others, state.held(gpu, against_claims=False))
 

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from gpushare.job_spec import JobSpec
+from gpushare.quantity import UNIT_BYTES
 from gpushare.reasons import Reason
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.aside import Aside
@@ -20,16 +21,15 @@ from gpushared.core.pressure import PressureClock
 from gpushared.core.sleep import Sleep, SleepState
 from gpushared.core.suspension import Parked, Suspension
 
-UNIT = 512
-"""Credit is counted in units of so many bytes (shim/credit.h)."""
-
+UNIT = UNIT_BYTES
+"""Bytes in which credit is counted."""
 
 MOST_CALLS = 64
-"""Of one process, whose credit is held: a program has about as many threads as cores."""
-
+"""The most calls of one process for which credit is held. A program has about as many threads as the machine has
+cores."""
 
 A_YEAR = 365 * 24 * 3600.0
-"""Seconds of --wait from which on a wait has no end."""
+"""Seconds. A longer --wait counts as one without an end."""
 
 
 def whole_units(amount: int) -> int:
@@ -64,7 +64,7 @@ class Share:
     """The most overhead that NVML has shown since `provisional_at`; -1: nothing yet."""
     provisional_at: float = 0.0
     ending: bool = False
-    """Its process has ended, or is in its exit: nothing of this is in use much longer."""
+    """Its process has ended or is in its exit. Its memory will soon be free."""
     moving: bool = False
     """It took or freed memory while the words were last read: their sum may be wrong."""
     closed: bool = False
@@ -76,7 +76,8 @@ class Share:
     parked: Parked | None = None
     """Its job is suspended: it has nothing on the GPU now, and this is what it had."""
     granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))
-    """What each of its last calls was granted and may not have taken yet: counts while the process is in Gpu.holds."""
+    """What each of its last calls was granted and may not have taken yet. It counts while the process is in
+    Gpu.holds."""
 
     @property
     def committed(self) -> int:
@@ -92,7 +93,7 @@ class Share:
 
     @property
     def pending(self) -> int:
-        """Of its idle credit, what its calls are about to take, while the process is in Gpu.holds."""
+        """The part of its idle credit that its calls are about to take, while the process is in Gpu.holds."""
         return min(self.idle, sum(self.granted))
 
 
@@ -123,7 +124,7 @@ class Reclaim:
     asked: int
     loan: int
     answered: bool = False
-    """Its trim or hook is over: it has done what it could, or has not answered."""
+    """Its trim or hook is over: the program has given what it could, or has not answered."""
     killed_at: float | None = None
     given_up: bool = False
     """Killed, and it does not end: its memory is no longer expected back."""
@@ -141,9 +142,10 @@ class Job:
     committed: dict[str, int] = field(default_factory=dict)
     """Sum over its processes, by GPU."""
     usage: dict[str, int] = field(default_factory=dict)
-    """Likewise."""
+    """Sum over its processes, by GPU."""
     excess: dict[str, int] = field(default_factory=dict)
-    """By how much it is over its limit since the limit was lowered, or its overhead measured: it cannot grow."""
+    """By GPU: by how much it is over its limit since the limit was lowered or its overhead was measured. Meanwhile it
+    cannot grow."""
     open: bool = True
     """Its wrapper has not said that it is over."""
     reclaims: dict[str, Reclaim] = field(default_factory=dict)
@@ -156,19 +158,20 @@ class Job:
     active_at: float = float("-inf")
     """When it was last seen to compute, to allocate or to free."""
     breaches: dict[str, float] = field(default_factory=dict)
-    """By GPU: since when it is above its limit by what only NVML sees."""
+    """By GPU: since when it is above its limit by memory that only NVML shows."""
     observed: dict[str, int] = field(default_factory=dict)
     """By GPU, of a job that is only observed: what its programs used in the last sample. It counts as used outside
     gpushare."""
     left_alone: set[int] = field(default_factory=set)
-    """Its processes that belong to another user: as long as one of them is there, the job is not stopped."""
+    """Its processes that belong to another user. As long as one of them lives, the job is not stopped."""
     unhooked_told: dict[str, str] = field(default_factory=dict)
-    """Processes without a page that it has been told of -> the GPU."""
+    """Processes without a page that its user has been told of -> the GPU."""
     suspension: Suspension | None = None
     hold: bool = False
-    """Its user wanted it suspended, and the daemon ended before that was done: its suspender says where it is."""
+    """Its user wanted it suspended, and an earlier daemon ended before that was done. Its suspender will say where the
+    job is."""
     suspender: bool = False
-    """A process of its user is there that asks the driver to suspend it."""
+    """The process that asks the driver to suspend it is connected."""
     unsuspendable: str = ""
     """Why that process says it cannot."""
     suspend_failed: tuple[float, str] | None = None
@@ -176,9 +179,9 @@ class Job:
     resumed_at: float = float("-inf")
     sleep: Sleep | None = None
     hook: bool = False
-    """The process of its user that calls its hooks is there."""
+    """The process that calls its hooks is connected."""
     wakes: bool = False
-    """It has a resume hook, too."""
+    """It has a resume hook."""
     hooked_at: float = float("-inf")
     """When its relief hook was last called."""
     hook_failed: tuple[float, str] | None = None
@@ -191,7 +194,8 @@ class Job:
 
     @property
     def lends_nothing(self) -> bool:
-        """It does not want to, is suspended, or its relief hook was called: what is free of its request is kept."""
+        """Its user wants so, it is suspended, or its relief hook was called. What is free of its request is kept for
+        it."""
         return not self.spec.lend or self.suspension is not None or self.sleep is not None
 
     @property
@@ -210,7 +214,7 @@ class Job:
         return max(bounds.request, min(had, bounds.limit))
 
     def kept(self, gpu: str) -> int:
-        """Bytes of its own that it has not taken: if it lends nothing, only it may take them."""
+        """Bytes of its own that it has not taken. If it lends nothing, no other job may take them."""
         return max(0, self.own(gpu) - self.committed.get(gpu, 0))
 
     def above_own(self, gpu: str) -> int:
@@ -234,7 +238,7 @@ class Submission:
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """Of the queue: by priority, then by arrival."""
+        """The order of the queue: by priority, then by arrival."""
         return (-self.spec.priority, self.since, self.job)
 
 
@@ -271,19 +275,20 @@ class Ask:
     made: float = 0.0
     """When this daemon was asked; the allocation may have waited before, since `since`."""
     sampled: bool = False
-    """NVML has been asked since: after the driver failed, or when memory of ended processes may be free again."""
+    """NVML has been asked since, because the driver failed or because memory of ended processes may be free again."""
     looked: bool = False
     """The words have been read since."""
     closely: bool = False
-    """It is about to be refused for memory that processes of its job are charged: check first that they still live."""
+    """It is about to be refused for memory that other processes of its job are charged. First they are checked for
+    life."""
     verified: bool = False
-    """That has been looked at since."""
+    """They have been checked since."""
     allocation: int = 0
-    """What the call is about to use in all, in bytes; 0: not said."""
+    """Bytes that the call is about to use in all; 0: it did not say."""
     claim: bool = False
     """Within the request: it may wait, and others may have to give back for it."""
     above: int = 0
-    """By how many bytes its job would be above the request, by the memory in use now; 0 or less for a claim."""
+    """By how many bytes its job would be above the request, as memory is in use now; 0 or less for a claim."""
     unsure: int = 0
     """By how many bytes `above` may be too large: contexts that are about to open are charged by a guess."""
     short: bool = False
@@ -295,7 +300,7 @@ class Ask:
 
     @property
     def order(self) -> tuple[int, float, int]:
-        """Of claims on one GPU: by priority, then by arrival."""
+        """The order of claims on one GPU: by priority, then by arrival."""
         return (-self.priority, self.since, self.id)
 
     @property
@@ -362,13 +367,13 @@ class Gpu:
     sampled_at: float = -1.0
     """When NVML was last asked."""
     back_since: float | None = None
-    """It was lost and is back: what is in use on it is known again by a sample that was begun after this moment."""
+    """When it came back after it was lost. Only a sample that began later tells what is in use on it."""
     some: PressureClock = field(default_factory=PressureClock)
-    """Runs while a claim waits here,"""
+    """Runs while a claim waits here."""
     full: PressureClock = field(default_factory=PressureClock)
-    """and while all jobs here have one waiting."""
+    """Runs while all jobs here have a claim that waits."""
     shows_busy: bool = False
-    """NVML tells which processes compute: only then does a job's silence mean that it is idle."""
+    """NVML tells which processes compute. Otherwise a job that is not seen to compute may compute all the same."""
 
     @property
     def capacity(self) -> int:
@@ -384,7 +389,7 @@ class Gpu:
 
     @property
     def free(self) -> int:
-        """By the ledger; below zero when measured memory has outgrown the capacity. Nothing, while that is unknown."""
+        """By the ledger. Below zero if measured memory has outgrown the capacity; at most 0 while that is unknown."""
         free = self.capacity - self.committed - self.unmanaged
         if self.returning:
             free -= self.returning_total
@@ -409,26 +414,26 @@ class Counters:
     kills: int = 0
     suspends: int = 0
     suspended_bytes: int = 0
-    """Taken from GPUs by suspending."""
+    """Bytes that suspending has taken from GPUs."""
     resumes: int = 0
     suspend_failures: Counter[str] = field(default_factory=Counter)
     """By what failed: suspend or resume."""
     hooks: int = 0
     """Calls of relief hooks."""
     hook_bytes: int = 0
-    """That these have given back."""
+    """Bytes that relief hooks have given back."""
     wakes: int = 0
-    """Jobs that are awake again."""
+    """Jobs whose resume hook has ended well."""
     hook_failures: Counter[str] = field(default_factory=Counter)
     """By hook: relief or resume."""
     idle_bytes: int = 0
-    """That jobs have given back because they were idle."""
+    """Bytes that jobs have given back because they were idle."""
     relieved: int = 0
     """Victims that gave back in time, or were no longer needed."""
     claims: int = 0
     """Asks within the request that did not fit at once."""
     claim_waits: dict[ReclaimStep, Histogram] = field(default_factory=dict)
-    """How long claims that were met had waited, by the highest step that it took."""
+    """How long claims that were met had waited, by the highest reclaim step that was taken for them."""
     breaches: int = 0
     kills_for_breach: int = 0
     left_alone: int = 0

@@ -257,7 +257,7 @@ class NodeState:
                 gpu.health.condition = worst
 
     def inherit_jobs(self, earlier: NodeState) -> None:
-        """The same when jobs and processes are known: stories, and memory on its way back."""
+        """Take the rest when jobs and processes are known: stories, and memory that the driver has not freed yet."""
         old = earlier.state
         for job in self.state.jobs.values():
             if job.id in old.jobs:
@@ -290,7 +290,7 @@ class NodeState:
 
     @property
     def suspended_jobs(self) -> Mapping[str, Job]:
-        """Those with a suspension, of whatever state."""
+        """Jobs with a suspension, in any state."""
         return self.state.suspended
 
     @property

@@ -72,7 +72,7 @@ def _join(tx: Transaction, job: Job, pid: int, command: str) -> Process:
 
 
 def _drop(tx: Transaction, share: Share) -> None:
-    """It has ended, or has no memory here any more, by NVML."""
+    """An unhooked process has ended, or NVML shows no memory of it on the GPU any more."""
     state = tx.state
     state.drop_share(share)
     process = state.processes[share.process]

@@ -57,7 +57,7 @@ def take_job(job: Job) -> dict[str, Any]:
 
 
 def key_of(job: Job) -> tuple[object, ...]:
-    """Changes when its note does, and is made in less time."""
+    """A value that differs if the job's note would. It takes less time to make than the note."""
     return (
         *(job.spec, job.open, job.saved_at, tuple(job.bounds)),
         *(suspended_before(job, 0.0), asleep_before(job, 0.0), hold_of(job)),
@@ -65,7 +65,7 @@ def key_of(job: Job) -> tuple[object, ...]:
 
 
 def suspended_before(job: Job, now: float) -> SuspendedBefore | None:
-    """None for one that is on its way, too: its suspender will say where the job is."""
+    """None also while it is being suspended: its suspender will say where the job is."""
     one = job.suspension
     if one is None or one.state is SuspendState.SUSPENDING:
         return None
@@ -120,7 +120,7 @@ Odd = Callable[[str, OddNote], None]
 
 
 def refuse(what: str, why: OddNote) -> None:
-    """For notes that this process wrote: they cannot be odd."""
+    """Raise. Notes that this process wrote cannot be odd."""
     raise OddNote(f"{what}: {why}")
 
 

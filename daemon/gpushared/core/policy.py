@@ -25,11 +25,12 @@ class Policy:
     """Credit beyond the need, so that growth costs one round trip per chunk."""
     claim_timeout: float = 30.0
     trim: float = 2.0
-    """The longest that a claim waits for trims before a job is stopped. After half of it, processes that have not begun
-    their trim are not waited for."""
+    """The longest that a claim waits for trims before a job is stopped. A process that has not begun its trim after
+    half of this time is not waited for."""
     grace: float = 5.0
     teardown: float = 2.0
-    """What the driver may need to free the memory of killed processes: a grace ends so long before the claim's time."""
+    """The time that the driver may need to free the memory of killed processes. A grace ends this long before the
+    claim's time is over."""
     last_step: ReclaimStep = ReclaimStep.KILL
     """How far a reclaim may go."""
     suspend_memory: int = 2**60
@@ -37,34 +38,34 @@ class Policy:
     suspend_rate: int = 2 * GIB
     """Bytes a second that leave a GPU, until this daemon has seen it."""
     suspend_least: float = 2.0
-    """The least time that a suspender has for its work; more for more memory."""
+    """The least time that a suspender gets for its work. It gets more for more memory."""
     suspend_patience: float = 30.0
-    """So long after that time its answer is waited for, if no claim needs the memory before."""
+    """How long the daemon waits for a suspender's answer after that time, unless a claim needs the memory earlier."""
     suspend_again: float = 60.0
-    """So long a job that could not be suspended is not tried again."""
+    """The pause after a failure to suspend a job."""
     hook: float = 20.0
-    """The most seconds for a relief hook; less if a claim must be met before."""
+    """The most seconds for a relief hook. It gets fewer if a claim must be met earlier."""
     hook_resume: float = 10.0
-    """The most seconds for a resume hook: so long what the job had is kept free for it."""
+    """The most seconds for a resume hook. Meanwhile the memory that the job had is kept free for it."""
     hook_again: float = 60.0
-    """So long a relief hook that gave nothing is not called again."""
+    """The pause after a relief hook that gave nothing."""
     suspender_comes: float = 5.0
-    """So long after its start, or the daemon's, a job that may be suspended, or has a hook, is not stopped: the process
-    that does it will come."""
+    """Seconds after the start of the job or of the daemon. Meanwhile a job that may be suspended, or has a hook, is not
+    stopped: the process that does it is still on its way."""
     resume_runs: float = 5.0
-    """After it has resumed, a job is neither suspended nor stopped for so long."""
+    """Seconds after it has resumed in which a job is neither suspended nor stopped."""
     resume_retry: float = 1.0
-    """The pause after a failure to resume; it doubles with each, to a minute."""
+    """The pause after a failure to resume. It doubles with each failure, up to a minute."""
     poll: float = 0.02
-    """How often words and NVML are looked at while a claim waits."""
+    """The time between two looks at words and NVML while a claim waits."""
     shrink: float = 0.1
-    """How often words are looked at while a job has more than its limit, which was lowered."""
+    """The time between two looks at words while a job is above its limit, because the limit was lowered."""
     unkillable_after: float = 5.0
     """Memory of a killed job whose processes still live after this time is no longer expected back."""
     settling: float = 2.0
-    """A context grows while it opens: for so long it is charged at least its first charge ..."""
+    """A context grows while it opens. It is charged at least its first charge for this time, ..."""
     provisional_apart: float = 0.25
-    """... or until two samples so far apart show the same."""
+    """... or until two samples this far apart show the same."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
     on_breach: str = "deny"
@@ -76,9 +77,10 @@ class Policy:
     """Seconds of overuse before a job is stopped for it."""
     breach_least: int = 64 * MIB
     breach_share: float = 0.02
-    """The larger of the two is how inexact a measurement may be."""
+    """A measurement may be wrong by this share of the GPU or by `breach_least`, whichever is larger."""
     overhead_most: int = 2048 * MIB
-    """A context that costs more is charged to its job, and not taken as the usual cost: its program made it large."""
+    """A context that costs more is charged to its job, but is not taken as the usual cost: its program made it
+    large."""
     overhead_guess: int = 512 * MIB
     """For a context on a type of GPU that this daemon has not measured yet; less on small GPUs, see guess()."""
 
@@ -92,7 +94,7 @@ class Policy:
         return self.grace if spec.grace is None else spec.grace
 
     def helper_due(self, job: Job) -> float:
-        """So long the process that suspends the job, or calls its hooks, may still come."""
+        """Until this time the process that suspends the job, or calls its hooks, may still come."""
         return max(job.since, job.restored_at) + self.suspender_comes
 
     def guess(self, total: int) -> int:

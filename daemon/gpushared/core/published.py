@@ -11,7 +11,7 @@ from gpushared.core.state import State
 
 
 def published(state: State, gpu: Gpu, processes: Iterable[int]) -> Mapping[int, Published]:
-    """For each of these processes, in bytes."""
+    """The figures for the page of each of these processes, in bytes."""
     earmarked = sum(ask.need for ask in gpu.asks.values() if ask.claim)
     lendable = state.lendable(gpu)
     kept = waiters.kept(state, gpu)

@@ -82,7 +82,7 @@ class Said(NamedTuple):
 
     value: Any
     rule: str = ""
-    """As $.policy.groups.students.max_limit; empty: it is the default."""
+    """Its path, such as $.policy.groups.students.max_limit. Empty: it is the default."""
     place: str = ""
     """FILE:LINE"""
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class SleepState(StrEnum):
-    """Of a job whose relief hook was called."""
+    """Where a job is whose relief hook was called."""
 
     ASKED = "hook"
     """Its relief hook runs."""
@@ -25,16 +25,17 @@ class Sleep:
     since: float
     """When its relief hook was called."""
     number: int
-    """Of the last call. Answers with another number are late."""
+    """The number of the last call. Answers with another number are late."""
     had: dict[str, int]
     """By GPU: bytes that it used when its relief hook was called: so many are kept free for it when it wakes."""
     allocated: dict[str, int]
-    """Of these its allocations: only they can be given back. What its contexts cost may have been a guess."""
+    """By GPU: the part of these bytes that were allocations. Only they can be given back; the cost of contexts may be a
+    guess."""
     gave: dict[str, int] | None = None
     """By GPU: bytes that it had given back when its relief hook ended; None: that has not ended, or an earlier daemon
     knew."""
     deadline: float | None = None
-    """Of the call under way; None: none is."""
+    """The end of the call under way; None: no call is."""
     not_before: float = 0.0
     """After a resume hook that failed: the next call."""
     failures: int = 0

@@ -1,4 +1,4 @@
-"""The state of a node, and the sums over it. No decisions.
+"""The state of a node, and the sums over it. It makes no decisions.
 
 Amounts are bytes:
 
@@ -28,23 +28,23 @@ from gpushared.core.suspension import Parked, Suspension
 
 @dataclass(slots=True)
 class State:
-    """All of it."""
+    """Everything that the core knows."""
 
     policy: Policy
     gpus: dict[str, Gpu] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     non_lending: dict[str, Job] = field(default_factory=dict)
-    """Those of the jobs that lend nothing now: they do not want to, are suspended, or have a hook that was called."""
+    """The jobs that lend nothing now (Job.lends_nothing)."""
     suspended: dict[str, Job] = field(default_factory=dict)
     """Jobs with a suspension, of whatever state."""
     asleep: dict[str, Job] = field(default_factory=dict)
     """Jobs with a sleep, of whatever state."""
     suspend_rate: dict[str, float] = field(default_factory=dict)
-    """Bytes a second that leave a GPU for host memory, by name of the GPU, as seen last."""
+    """Bytes a second that leave a GPU for host memory, by name of the GPU, as last seen."""
     host_available: int | None = None
     """Bytes of host memory that could be used without swapping, as last read."""
     commands: int = 0
-    """Given to suspenders and to runners of hooks so far."""
+    """How many commands suspenders and runners of hooks were given so far."""
     over_limit: set[str] = field(default_factory=set)
     """Jobs with an excess."""
     processes: dict[int, Process] = field(default_factory=dict)
@@ -129,13 +129,13 @@ class State:
         self._note_lending(job)
 
     def suspensions(self, gpu: str | None = None) -> Iterator[tuple[Job, Suspension]]:
-        """Of all jobs, or of those with their memory on this GPU."""
+        """The suspensions of all jobs, or of jobs with their memory on this GPU."""
         for job in self.suspended.values():
             if job.suspension is not None and gpu in (None, job.suspension.gpu):
                 yield job, job.suspension
 
     def sleeps(self) -> Iterator[tuple[Job, Sleep]]:
-        """Of the jobs whose relief hook was called."""
+        """The sleeps of jobs whose relief hook was called."""
         for job in self.asleep.values():
             if job.sleep is not None:
                 yield job, job.sleep
@@ -148,21 +148,22 @@ class State:
         self._note_lending(job)
 
     def _note_lending(self, job: Job) -> None:
-        """A suspended job lends nothing: what is free of its request is kept, so that it only waits for its loan."""
+        """Keep the list up to date. A suspended job, for example, lends nothing: so it only waits for its loan to
+        resume."""
         if job.lends_nothing:
             self.non_lending[job.id] = job
         else:
             self.non_lending.pop(job.id, None)
 
     def park(self, share: Share) -> None:
-        """Its memory has left the GPU."""
+        """Note that its memory has left the GPU."""
         share.parked = Parked(share.credit, share.used, share.overhead)
         self._sum(share, -share.committed, -share.usage)
         share.credit = share.used = share.overhead = 0
         self.end_hold(share)
 
     def unpark(self, share: Share) -> None:
-        """Its memory is about to return. What NVML has shown of it meanwhile is a part of that."""
+        """Its memory is about to return. What it was charged meanwhile is a part of that memory."""
         parked, share.parked = share.parked, None
         assert parked is not None
         self._sum(share, -share.committed, -share.usage)
@@ -193,7 +194,7 @@ class State:
         self._sum(share, credit + overhead, overhead)
 
     def see(self, share: Share, used: int) -> bool:
-        """Its word was read. Returns whether it has changed."""
+        """Note what its word says. Returns whether that has changed."""
         if share.parked is not None:
             return False
         used = min(used, share.credit)
@@ -249,12 +250,12 @@ class State:
         return [share for share in found if share is not None]
 
     def suspendable_shares(self, job: Job, gpu: str) -> list[Share]:
-        """The same of its processes with a page: only these are suspended."""
+        """The same for its processes with a page, because only these are suspended."""
         return [share for share in self.shares_of(job, gpu) if share.process > 0]
 
     def protected_until(self, job: Job) -> float:
-        """Until then it is neither suspended nor stopped for others: it has just started, or resumed, or the process
-        that suspends it, or calls its hooks, has not come yet."""
+        """Until this time it is neither suspended nor stopped for others: it has just started or resumed, or the
+        process that suspends it or calls its hooks is still on its way."""
         until = max(job.since + job.spec.min_run_time, job.resumed_at + self.policy.resume_runs)
         lacks_suspender = ReclaimStep.SUSPEND in job.spec.on_reclaim and not job.suspender
         if lacks_suspender or (ReclaimStep.HOOK in job.spec.on_reclaim and not job.hook):
@@ -292,7 +293,7 @@ class State:
         return gpu.idle - kept
 
     def end_hold(self, share: Share) -> None:
-        """Its calls have taken what they were granted, or have had the time to."""
+        """Its calls have taken what they were granted, or have had enough time for it."""
         self.gpus[share.gpu].holds.pop(share.process, None)
         share.granted.clear()
 
@@ -315,7 +316,7 @@ class State:
         return found
 
     def revocable(self, share: Share) -> int:
-        """Idle credit of a share that others may have; of a job that lends nothing, once of all its shares."""
+        """Idle credit of a share that others may have. If its job lends nothing, do not add this up over its shares."""
         own = self.non_lending.get(share.job)
         return share.idle if own is None else min(share.idle, own.above_own(share.gpu))
 

@@ -9,7 +9,7 @@ from gpushare.reasons import Reason
 
 
 class SuspendState(StrEnum):
-    """Of a job that does not just run."""
+    """Where a job with a suspension is."""
 
     SUSPENDING = "suspending"
     """Its suspender takes the memory from the GPU. All of it counts as used until that is done."""
@@ -39,21 +39,21 @@ class Suspension:
     """A job's, from the first step until it runs again."""
 
     gpu: str
-    """All its memory is on this one."""
+    """The GPU that has all its memory."""
     state: SuspendState
     since: float
     """When its suspender was asked."""
     number: int
-    """Of what its suspender was asked last. Answers with another number are late."""
+    """The number of the last command to its suspender. Answers with another number are late."""
     host: int
     """Bytes of host memory that are kept for it."""
     deadline: float | None = None
-    """Of the step under way; None: none is."""
+    """The end of the step under way; None: no step is."""
     held: bool = False
-    """By its user: it does not resume by itself."""
+    """Its user wants it suspended: it does not resume by itself."""
     not_before: float = 0.0
     """After a failure to resume: the next try."""
     failures: int = 0
-    """To resume, since it was suspended."""
+    """How often it has failed to resume since it was suspended."""
     reason: Reason | None = None
     """Why it was suspended; None: an earlier daemon knew."""

@@ -58,18 +58,18 @@ class Transaction:
         self._keep(event, text, job, gpu, facts)
 
     def record_of_user(self, uid: int, event: str, text: Words) -> None:
-        """The same for what concerns a user and no job."""
+        """Record what concerns a user and no job."""
         self._note(Record(self.now, event, None, text, {}, uid=uid))
 
     def record_of_submission(self, event: str, reason: Reason, job: str, spec: JobSpec) -> None:
-        """The same for a job that is not admitted."""
+        """Record what happens to a job that is not admitted."""
         facts = {"code": reason.code.value, **reason.data}
         self._note(Record(self.now, event, None, reason.message, facts, job, spec.name, spec.uid))
 
     def record_reason(
         self, event: str, reason: Reason, text: Words = "", *, job: Job | None = None, gpu: str | None = None
     ) -> None:
-        """The same for a reason, with its numbers. `text`: instead of the message, if that addresses another reader."""
+        """Record a reason, with its numbers. `text` replaces the message if that addresses another reader."""
         self._keep(event, text or reason.message, job, gpu, {"code": reason.code.value, **reason.data})
 
     def _keep(self, event: str, text: Words, job: Job | None, gpu: str | None, facts: dict[str, object]) -> None:

@@ -17,7 +17,7 @@ from gpushared.core.transaction import Transaction
 
 
 def amount(state: State, gpu: Gpu, job: Job) -> int:
-    """In bytes."""
+    """Bytes that the job is charged and may not use."""
     return sum(_of(gpu, share) for share in state.shares_of(job, gpu.id))
 
 

@@ -114,7 +114,7 @@ def program(uid: int, command: str, pid: int) -> Mention:
 
 
 def bare_name(spec: JobSpec) -> Mention:
-    """For data."""
+    """A job's name in data: None if it is hidden."""
     return Mention(spec.uid, spec.name, spec.name, None, None)
 
 

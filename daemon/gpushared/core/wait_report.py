@@ -230,5 +230,5 @@ def _names(jobs: list[Job]) -> Words:
 
 
 def _span(seconds: float) -> str:
-    """To a tenth of a second."""
+    """A duration, to a tenth of a second."""
     return format_duration(max(0.0, round(seconds, 1)))

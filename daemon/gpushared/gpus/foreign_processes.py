@@ -27,7 +27,7 @@ Placed = Callable[[int], str | None]
 PT_INTERP = 3
 
 
-def outsiders(by_pid: Mapping[int, int] | None, known: Iterable[int]) -> list[api.UnmanagedProcess]:
+def foreign_processes(by_pid: Mapping[int, int] | None, known: Iterable[int]) -> list[api.UnmanagedProcess]:
     """The processes of a sample that are not known, the largest first."""
     inside = set(known)
     found = [(pid, used) for pid, used in (by_pid or {}).items() if used > 0 and pid not in inside]
@@ -44,7 +44,8 @@ class UnhookedFinder:
     def among(
         self, gpu: str, by_pid: Mapping[int, int] | None, clients: Clients, jobs: Mapping[str, Job]
     ) -> dict[int, Unhooked]:
-        """Those of a sample. The job in a process's environment counts only if it belongs to the process's user."""
+        """The unhooked processes of a sample. The job in a process's environment counts only if it belongs to the
+        process's user."""
         unknown = [pid for pid, used in (by_pid or {}).items() if used > 0 and not clients.of_pid(pid)]
         before = self._seen.get(gpu, {})
         seen = self._seen[gpu] = {
@@ -58,7 +59,7 @@ class UnhookedFinder:
 
 
 def _unhooked(pid: int, placed: Placed) -> tuple[Unhooked, int | None] | None:
-    """With the user of the process; None: it counts, of whatever user."""
+    """The unhooked process and its user. User None: it counts whatever its user is."""
     inside = placed(pid)
     if inside is not None:
         return Unhooked(inside, command_of(pid)), None

@@ -75,7 +75,7 @@ class Driver(Protocol):
         """None: the driver does not answer, and does not say why."""
 
     def wait_for_fault(self, timeout: float) -> Fault | None:
-        """For a thread of its own: until the driver reports something, at most so many seconds."""
+        """Wait until the driver reports something, at most so many seconds. Call this on a thread of its own."""
 
     def reopen(self) -> None:
         """List the GPUs again: one that was lost may be back. No other question may run meanwhile."""

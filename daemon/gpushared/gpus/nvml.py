@@ -92,10 +92,10 @@ class Nvml:
                 return nvml_health.examine(nv.nvmlDeviceGetHandleByUUID(self._whole.get(uuid, uuid)))
             except nv.NVMLError as error:
                 self._handles.pop(uuid, None)
-                ailment = nvml_health.of_error(error)
-                if ailment is None:
+                issue = nvml_health.of_error(error)
+                if issue is None:
                     self._complain(uuid, error)
-                return Examination((ailment,)) if ailment is not None else None
+                return Examination((issue,)) if issue is not None else None
 
     def wait_for_fault(self, timeout: float) -> Fault | None:
         return self._faults.wait(timeout)

@@ -49,8 +49,8 @@ recovery action. Corrected errors are not waited for: a GPU may have thousands, 
 
 def of_error(error: nv.NVMLError) -> HealthIssue | None:
     """The issue that a failed call shows; None: none."""
-    ailment = _BY_ERROR.get(error.value)
-    return ailment() if ailment is not None else None
+    issue = _BY_ERROR.get(error.value)
+    return issue() if issue is not None else None
 
 
 def examine(handle: Any) -> Examination:
@@ -95,7 +95,7 @@ class Faults:
     """Waits for reports of the driver. One thread waits; another may make it pause."""
 
     def __init__(self, whole: Callable[[], Mapping[str, str]]) -> None:
-        """whole: of each GPU and MIG instance the physical GPU, by UUID."""
+        """`whole` returns the physical GPU of each GPU and MIG instance, by UUID."""
         self._whole = whole
         self._lock = threading.Lock()
         self._pause_wanted = threading.Event()
@@ -108,7 +108,7 @@ class Faults:
         """The last wait ended with an error: the next one must not follow at once."""
 
     def wait(self, timeout: float) -> Fault | None:
-        """The report within `timeout` seconds, if there is one. Without anything to wait for it sleeps as long."""
+        """The report within `timeout` seconds, if there is one. If there is nothing to wait for, sleep as long."""
         while self._pause_wanted.is_set():
             time.sleep(0.001)
         if not self._failed:

@@ -1,8 +1,8 @@
 """Whether NVML's pids are those of this daemon's PID namespace.
 
-In a container NVML may use the pids of another namespace, or show none; in some containers (gVisor) the pids are ours
-although the namespace looks like another. No file tells. So the daemon looks for its own programs: what one of them
-holds, by its page, must be listed under its pid.
+In a container NVML may use the pids of another namespace, or show none. In some containers (gVisor) the pids are ours
+although the namespace looks like another. No file tells which it is. So the daemon looks for programs with a page: NVML
+must list the memory that one of them holds under its pid.
 """
 
 from __future__ import annotations

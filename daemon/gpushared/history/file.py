@@ -20,7 +20,7 @@ PAGE = 4096
 MOST_PAGES = 16 * 1024
 """64 MiB."""
 MOST_POINTS = 30_000
-"""In one answer; the latest."""
+"""The most points in one answer. The latest are kept."""
 VERSION = 2
 SCHEMA = """
 create table series (id integer primary key, gpu text, job text, name text, user text, uid integer, seen integer,

@@ -45,7 +45,7 @@ class Level(NamedTuple):
     kept: int
     """Seconds."""
     rows: int
-    """At most; the oldest go first."""
+    """The most rows. The oldest are removed first."""
 
 
 LEVELS = (
@@ -65,7 +65,7 @@ class SeriesKey(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """Of a job; of a whole GPU (TOTAL) the limit is what can be lent of it."""
+    """The amounts of a job or of a whole GPU (TOTAL). A GPU's limit is what can be lent of it."""
 
     usage: int
     request: int

@@ -48,7 +48,7 @@ class Change(NamedTuple):
     changed: Mapping[SeriesKey, Amounts | None]
     """None: the series has ended."""
     who: Mapping[SeriesKey, Who]
-    """Of all series in `changed` that have not ended. A series does not change its owner."""
+    """The owners of all series in `changed` that have not ended. A series does not change its owner."""
 
 
 class _Seen:

@@ -16,8 +16,10 @@ from gpushare.quantity import MAX, NOTHING
 from gpushared.core.instructions import Record
 from gpushared.core.transaction import STORY_LINES
 from gpushared.core.visibility import Viewer
+from gpushared.jobs.ending import Ending
 from gpushared.jobs.historian import Historian
 from gpushared.jobs.registry import ENDED_KEPT, JobRecord, JobRegistry, JobState
+from gpushared.jobs.totals import Totals
 from gpushared.system.logs import facts, log
 
 START_WITHIN = 1.0
@@ -54,9 +56,9 @@ def take_up(registry: JobRegistry, before: Before) -> list[Record]:
         living.of_earlier_daemon = True
         stop = stops.get(living.id)
         if stop is not None and stop.last:
-            living.reclaim = stop.killed
+            living.ending.reclaim = stop.killed
         elif stop is not None:
-            living.relieved = stop.killed  # the claim begins again; the job may be about to end all the same
+            living.ending.relieved = stop.killed  # the claim begins again; the job may be about to end all the same
     offset = time.monotonic() - time.time()
     if taken:
         log.info("the history was read", extra=facts(ended_jobs=len(taken)))
@@ -92,13 +94,18 @@ def _record_of(job: dict[str, Any]) -> JobRecord:
     outcome = job["outcome"]
     spec = job_spec.from_view(job, request=NOTHING, limit=MAX)
     record = JobRecord(job["id"], spec, started=job["since"], state=JobState.ENDED, of_earlier_daemon=True)
-    record.exit_code, record.exit_signal = outcome["exit_code"], outcome["signal"]
-    record.reclaim, record.refusals = outcome["killed"], outcome["refusals"]
-    record.peak = dict(outcome["peak"])
-    record.gpu_time = dict(outcome.get("gpu_time", {}))
-    record.ended, record.duration = outcome.get("ended"), outcome["duration"]
-    record.seen = outcome.get("seen", True)
-    record.last_seen = {"gpus": job["gpus"]}
+    record.ending = Ending(
+        reclaim=outcome["killed"],
+        exit_code=outcome["exit_code"],
+        exit_signal=outcome["signal"],
+        at=outcome.get("ended"),
+        duration=outcome["duration"],
+        seen=outcome.get("seen", True),
+        last_seen={"gpus": job["gpus"]},
+    )
+    record.totals = Totals(
+        peak=dict(outcome["peak"]), gpu_time=dict(outcome.get("gpu_time", {})), refusals=outcome["refusals"]
+    )
     return record
 
 

@@ -6,7 +6,7 @@ server costs lines of history and nothing else; the log says so once.
 What is bounded, and how much of it:
 
     each file of a user      FILE_BYTES; when it is full it becomes the old one, and the older one goes
-    users with files         USERS; a new one gets no file while there are so many that were written within KEPT
+    users with files         USERS; a new user gets no file while so many have files that were written within KEPT
     a line                   LINE_BYTES; a longer one loses its facts, or is left out
     lines that wait          WAITING_BYTES for each file; more lines are left out
     records of one kind      BURST of a job at once, then one a second: a program that asks in a loop does not displace
@@ -45,7 +45,7 @@ KEPT = 30 * 24 * 3600.0
 """Seconds."""
 BURST = 20.0
 KINDS = 4096
-"""So many kinds of records are known at once."""
+"""The most kinds of records that are counted at once."""
 PAUSE = 0.02
 """Seconds between two batches, so that lines are written together."""
 CLOSE_WITHIN = 2.0
@@ -103,7 +103,8 @@ class Historian:
         self._put(record.uid, EVENTS, text)
 
     def job(self, uid: int, job: Mapping[str, object], now: float, stop: Mapping[str, object] | None = None) -> None:
-        """As api.Job; its outcome may have mentions. `stop`: of a job that lives (gpushare/history.py, Stop)."""
+        """`job` is an api.Job whose outcome may have mentions. `stop` is for a job that lives (gpushare/history.py,
+        Stop)."""
         if self._files is None:
             return
         more = {} if stop is None else {"stop": written(stop)}
@@ -231,9 +232,7 @@ class Files:
         if not path.exists() and not self._has_room(uid):
             return
         while lines:
-            fd = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
-            )
+            fd = os.open(path, APPENDING, 0o600)
             with os.fdopen(fd, "r+b", buffering=0) as file:
                 size = os.fstat(fd).st_size
                 room = FILE_BYTES[kind] - size

@@ -48,7 +48,6 @@ class JobLifecycle:
     def queued(self, done: do.JobQueued) -> None:
         record = self.registry.get(done.job)
         if record is not None:
-            record.queued = True
             self.tell(record, "waiting", done.reason)
 
     def closed(self, done: do.JobClosed) -> None:
@@ -63,7 +62,7 @@ class JobLifecycle:
         if record is None:
             return
         if wish.kind == "relieved":
-            record.relieve()
+            record.ending.relieve()
             self._note_in_history(record)
         self.tell(record, wish.kind, wish.reason)
 
@@ -77,11 +76,12 @@ class JobLifecycle:
         record.over = True
         picture = self.picture_of(record)
         if picture is not None and picture["gpus"]:
-            record.last_seen = {"gpus": picture["gpus"]}
+            record.ending.last_seen = {"gpus": picture["gpus"]}
 
     def told_to_end(self, record: JobRecord, stop: Stop | None) -> None:
-        """By a reclaim, or no longer. That is in the history from now on: this daemon may end before the job does."""
-        record.reclaim = None if stop is None else stop.killed
+        """Note that a reclaim has told the job to end, or (None) no longer does. The history gets it at once, because
+        this daemon may end before the job does."""
+        record.ending.reclaim = None if stop is None else stop.killed
         self._note_in_history(record, stop)
 
     def placed(self, pid: int) -> str | None:
@@ -103,7 +103,7 @@ class JobLifecycle:
         """Send a notice, in the words that the job's user may read."""
         told = self.viewer_of(record.spec.uid).told(reason)
         more = {"facts": [list(one) for one in told.facts]} if with_facts else {}
-        record.notify(kind, told.render(), {**told.data, **more})
+        record.notices.put(kind, told.render(), {**told.data, **more})
 
     def _wrapper_ended(self, record: JobRecord) -> None:
         if record.state is JobState.QUEUED:

@@ -26,7 +26,7 @@ ANCESTORS = 64
 MOST_SESSIONS = 256
 PLACED_ONLY = "on this node only jobs that an engine has placed may use GPUs"
 KEPT = 10_000
-"""Placements that are over, of which the last attempt is remembered."""
+"""How many placements that are over are remembered, each with its last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ def _is_session(value: object) -> bool:
 
 
 class Placements:
-    """Those of this node, and the last attempts of earlier ones."""
+    """The placements of this node, and the last attempt of each that is over."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Placement] = {}
         self._of_job: dict[str, str] = {}
         self.attempts: dict[str, int] = {}
-        """The last one of each that is over: an older one is never taken again."""
+        """Of each placement that is over, the last attempt. An older attempt is never accepted again."""
 
     def __iter__(self) -> Iterator[Placement]:
         return iter(list(self._by_id.values()))

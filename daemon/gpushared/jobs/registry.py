@@ -11,7 +11,7 @@ import secrets
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,18 +20,16 @@ from gpushare.api import LEAST_OF_AN_ID
 from gpushare.job_spec import JobSpec
 from gpushare.reasons import Reason
 from gpushared.core.visibility import Viewer
+from gpushared.jobs.ending import Ending
+from gpushared.jobs.notices import Notice, Notices
+from gpushared.jobs.totals import Totals
 from gpushared.limits.backlog import Backlog
 from gpushared.limits.byte_budget import ByteBudget, bytes_of
 from gpushared.system.epoll import Epoll
 from gpushared.system.processes import Process, Sent, is_stopped
 
-NOTICES_KEPT = 64
 ENDED_KEPT = 256
 """Ended jobs in memory. If there are more, the user who has the most of them loses the oldest."""
-AROUND_A_NOTICE = 1024
-"""Bytes."""
-
-Notice = dict[str, Any]
 
 
 class JobState(StrEnum):
@@ -59,7 +57,7 @@ class JobRecord:
     id: str
     spec: JobSpec
     started: float = field(default_factory=time.time)
-    """The system's time, to be shown as a date. It may be set: durations are counted from `began`."""
+    """The system's time, shown as a date. That clock may be set, so durations are counted from `began`."""
     began: float = field(default_factory=time.monotonic)
     wrapper: Process | None = None
     """The process that submitted the job; its end ends the job. If it is killed, the program that it started takes its
@@ -69,44 +67,22 @@ class JobRecord:
     patience: float | None = None
     """The end of its time in the queue (time.monotonic()); None: it does not queue."""
     over: bool = False
-    """Its wrapper has said so, or has ended: the job lasts only as long as its processes."""
+    """Its wrapper has said that the job is over, or has ended. The job lasts only as long as its processes."""
     state: JobState = JobState.QUEUED
     """The core knows the finer states (borrowing, asked_back, waiting)."""
     admission: asyncio.Future[Reason | None] | None = None
     """Resolved with None when the job is admitted, else with the reason of the refusal."""
-    queued: bool = False
-    notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=NOTICES_KEPT))
-    listeners: set[Backlog[Notice]] = field(default_factory=set)
-    reclaim: dict[str, Any] | None = None
-    """The Terminate or Kill that it is under, unless it has been relieved; its owner's names are mentions."""
-    relieved: dict[str, Any] | None = None
-    """The one that it was last relieved of."""
-    stopping: signal.Signals | None = None
-    """The last signal of `gpushare stop`: a program that starts just then gets it, too."""
-    exit_code: int | None = None
-    exit_signal: int | None = None
-    ended: float | None = None
-    duration: float | None = None
-    """Seconds from its beginning to its end; None: it has not ended."""
-    peak: dict[str, int] = field(default_factory=dict)
-    gpu_time: dict[str, float] = field(default_factory=dict)
-    """Seconds of each GPU's time in which this daemon has seen the job compute."""
-    computing: dict[str, float] = field(default_factory=dict)
-    """The part of the time, up to 1, in which it had the GPU compute at the last sample."""
-    refusals: int = 0
-    """Of processes that have ended; living ones count in their pages."""
-    seen: bool = True
-    """Whether a daemon saw it end, if it has."""
+    notices: Notices = field(default_factory=Notices)
+    totals: Totals = field(default_factory=Totals)
+    ending: Ending = field(default_factory=Ending)
     of_earlier_daemon: bool = False
     """Its story is in the history, not in the core."""
-    last_seen: dict[str, Any] | None = None
-    """How the API showed the job last, for when the core has forgotten it."""
     bytes: int = 0
     """Counted for its user (byte_budget.py)."""
 
     @property
     def who(self) -> dict[str, str]:
-        """For the daemon's log."""
+        """The job's names, for the daemon's log."""
         return {"job": self.id, "name": self.spec.name, "user": self.spec.user}
 
     def become(self, state: JobState) -> None:
@@ -125,61 +101,31 @@ class JobRecord:
         """A submission waits for its admission."""
         return self.admission is not None and not self.admission.done()
 
-    def notify(self, kind: str, text: str, facts: Mapping[str, object]) -> None:
-        notice: Notice = {"time": time.time(), "kind": kind, "text": text, "facts": dict(facts)}
-        self.notices.append(notice)
-        for listener in self.listeners:
-            listener.put(notice)
-
     def backlog(self, held: ByteBudget) -> Backlog[Notice]:
-        """For a new listener: all notices so far. Unread ones count as bytes of the job's user."""
-
-        def count(notice: Notice, sign: int) -> bool:
-            held.change(self.spec.uid, sign * (AROUND_A_NOTICE + len(notice["text"])))
-            return held.has_room(self.spec.uid)
-
-        backlog = Backlog(self.notices, count=count)
+        """All notices so far, for a new listener."""
+        backlog = self.notices.backlog(held, self.spec.uid)
         if self.state is JobState.ENDED:
             backlog.end()
         return backlog
 
-    def relieve(self) -> None:
-        self.relieved, self.reclaim = self.reclaim, None
-
-    def note_exit(self, code: int | None, number: int | None) -> None:
-        """A program that dies of SIGTERM within its grace has got it from a reclaim, although its memory came back a
-        moment before it died."""
-        self.exit_code, self.exit_signal = code, number
-        last = self.relieved
-        if number == signal.SIGTERM and self.reclaim is None and last and time.time() <= last["time"] + last["grace"]:
-            self.reclaim = last
-
-    def note_peak(self, gpu: str, usage: int) -> None:
-        if usage > self.peak.get(gpu, 0):
-            self.peak[gpu] = usage
-
-    def note_computing(self, gpu: str, part: float, seconds: float) -> None:
-        """It had the GPU compute for this part of the last seconds."""
-        self.computing[gpu] = part
-        self.gpu_time[gpu] = self.gpu_time.get(gpu, 0.0) + part * seconds
-
     def outcome(self, refusals_alive: int) -> dict[str, Any]:
         """How it ended, with mentions in its reclaim: to be told to a viewer."""
+        ending, totals = self.ending, self.totals
         return {
-            "exit_code": self.exit_code,
-            "signal": self.exit_signal,
-            "killed": self.reclaim,
-            "peak": dict(self.peak),
-            "gpu_time": dict(self.gpu_time),
-            "refusals": self.refusals + refusals_alive,
-            "duration": time.monotonic() - self.began if self.duration is None else self.duration,
-            "ended": self.ended,
-            "seen": self.seen,
+            "exit_code": ending.exit_code,
+            "signal": ending.exit_signal,
+            "killed": ending.reclaim,
+            "peak": dict(totals.peak),
+            "gpu_time": dict(totals.gpu_time),
+            "refusals": totals.refusals + refusals_alive,
+            "duration": time.monotonic() - self.began if ending.duration is None else ending.duration,
+            "ended": ending.at,
+            "seen": ending.seen,
         }
 
 
 class JobRegistry:
-    """All jobs that live, and the last ended ones."""
+    """All living jobs, and the last that have ended."""
 
     def __init__(self, epoll: Epoll, budget: ByteBudget) -> None:
         self._epoll = epoll
@@ -231,12 +177,12 @@ class JobRegistry:
     def note_peak(self, job: str, gpu: str, usage: int) -> None:
         record = self.get(job)
         if record is not None:
-            record.note_peak(gpu, usage)
+            record.totals.note_peak(gpu, usage)
 
     def note_computing(self, job: str, gpu: str, part: float, seconds: float) -> None:
         record = self.get(job)
         if record is not None:
-            record.note_computing(gpu, part, seconds)
+            record.totals.note_computing(gpu, part, seconds)
 
     def set_wrapper(self, record: JobRecord, wrapper: Process) -> None:
         if record.wrapper is not None:
@@ -256,11 +202,10 @@ class JobRegistry:
         if record.state is JobState.ENDED:
             return
         record.become(JobState.ENDED)
-        record.ended = record.ended or time.time()
-        if record.duration is None:
-            record.duration = time.monotonic() - record.began
-        for listener in record.listeners:
-            listener.end()
+        record.ending.at = record.ending.at or time.time()
+        if record.ending.duration is None:
+            record.ending.duration = time.monotonic() - record.began
+        record.notices.end()
         self._let_go(record)
         self._ended.setdefault(record.spec.uid, deque()).append(record)
         if sum(map(len, self._ended.values())) > ENDED_KEPT:
@@ -277,8 +222,7 @@ class JobRegistry:
 
     def end_streams(self) -> None:
         for record in self._records.values():
-            for listener in record.listeners:
-                listener.end()
+            record.notices.end()
 
     def close(self) -> None:
         """Close the handles of all processes; the jobs stay."""

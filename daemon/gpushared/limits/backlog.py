@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 UNREAD = 1000
 """Items that wait for one reader. They are shared: all readers of a stream have the same ones."""
 AT_ONCE = 64
-"""So many become text in one piece, and lie in a connection's buffer."""
+"""Items that become text in one piece and wait in a connection's buffer."""
 
 Item = TypeVar("Item")
 

@@ -38,7 +38,7 @@ class ByteBudget:
         return self.of(uid) + more <= MOST or not self._is_bound(uid)
 
     def change(self, uid: int, by: int) -> None:
-        """So many bytes more, or less."""
+        """Add bytes to the user's sum, or subtract them."""
         now = self.of(uid) + by
         if now > 0:
             self._bytes[uid] = now

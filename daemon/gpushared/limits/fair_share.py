@@ -37,7 +37,7 @@ class FairShare:
         self._set_next()
 
     async def enter(self, uid: int) -> None:
-        """For work of unknown length: one piece a pass for each user."""
+        """Wait until work of unknown length may begin: each user begins one piece a pass."""
         if not self.may(uid) or uid in self._waiting:
             begun: asyncio.Future[None] = self._loop.create_future()
 

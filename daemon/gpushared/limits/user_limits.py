@@ -10,14 +10,15 @@ import os
 import resource
 
 OWN_SHARE = 4
-"""A user gets at most this part (a fourth) of the descriptors,"""
+"""A user gets at most a fourth of the descriptors."""
 KEPT_BACK = 8
-"""and the last eighth is for the daemon itself and its own user."""
+"""The last eighth of the descriptors is for the daemon itself and its own user."""
 API_CONNECTIONS = 1024
-"""Of one user: each `gpushare run` has one open."""
+"""Connections of one user. Each `gpushare run` has one open."""
 JOBS = 1024
-"""Of one user at once, unless the settings say otherwise: each costs descriptors and time."""
+"""Jobs of one user at once, unless the settings say otherwise. Each costs descriptors and time."""
 JOBS_SHARE = 16
+"""A user gets at most one job for so many descriptors."""
 
 
 class UserLimits:

@@ -218,7 +218,7 @@ class CoreLoop:
         return was_ask or isinstance(failed, WITH_CALLERS)
 
     def _queue_again(self, failed: Event | do.Instruction | None) -> None:
-        """For the new core: the event that failed, if it happened in the world all the same, and the open asks."""
+        """Queue for the new core the event that failed, unless the new core looks for itself, and the open asks."""
         queued = [event for event in self._events if not isinstance(event, AttachAsked | CreditAsked)]
         again: list[Event] = []
         if isinstance(failed, Event) and not isinstance(failed, NOT_REPEATED) and failed is not self._repeated:
@@ -229,6 +229,7 @@ class CoreLoop:
 
 
 def _end_daemon() -> NoReturn:
-    """At once, as if killed: nothing is lent on wrong sums. Programs keep what they have until the next daemon."""
+    """End at once, as if killed, so that nothing is lent on wrong sums. Programs keep what they have until the next
+    daemon."""
     log.critical("the daemon ends: its state cannot be rebuilt")
     os._exit(SOFTWARE_ERROR)

@@ -22,7 +22,7 @@ from gpushared.system.logs import facts, log
 from gpushared.system.processes import is_stopped
 
 COUNTS_FOR = 10.0
-"""Seconds before it for which a sample says who had the GPU compute, at most."""
+"""The most seconds before a sample for which it tells which jobs had the GPU compute."""
 SILENT_AFTER = 1.0
 """Seconds to wait for the driver; then claims and requests go on without its figures."""
 
@@ -54,12 +54,12 @@ class DriverQuestions:
         self._silent: set[str] = set()
         """GPUs for which the driver has not answered for a while."""
         self._computed_at: dict[str, float] = {}
-        """By GPU, when it was sampled last."""
+        """When each GPU was last sampled."""
 
     # ---- which GPUs there are ----------------------------------------------------------------------
 
     def find_gpus(self) -> None:
-        """At the start. Blocks."""
+        """List the GPUs at the daemon's start. This blocks."""
         self.take_in_gpus(self._gpus.driver.list())
 
     def take_in_gpus(self, found: list[GpuInfo]) -> None:
@@ -141,8 +141,8 @@ class DriverQuestions:
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, unhooked, sample.busy, begun)
 
     def _stopped_halfway(self, gpu: str, steady: Mapping[int, int], by_pid: Mapping[int, int]) -> set[int]:
-        """Processes that were stopped (SIGSTOP), maybe inside a call. The driver shows less of them than they are
-        charged for, and more when they go on: that says nothing of what their contexts cost."""
+        """Processes that were stopped (SIGSTOP), maybe inside a call. The driver may show less than they are charged
+        for, and will show more when they go on. So this sample says nothing of what their contexts cost."""
         core = self._core_loop.core
         pids = {process: core.processes[process].pid for process in steady}
         charges = {process: used + core.gpus[gpu].shares[process].overhead for process, used in steady.items()}
@@ -150,7 +150,7 @@ class DriverQuestions:
         return {process for process in less if is_stopped(pids[process])}
 
     def tell_unmet(self, process: int) -> None:
-        """Calls of this process that failed within the request because no daemon answered."""
+        """Tell the core how many calls of this process failed within the request because no daemon answered."""
         for gpu, count in self._credit.take_unmet(process).items():
             self._core_loop.feed(Unmet(process, gpu, count))
 
@@ -180,8 +180,8 @@ class DriverQuestions:
     def _note_computing(
         self, gpu: str, unhooked: Mapping[int, Unhooked], computing: Mapping[int, float] | None, begun: float
     ) -> None:
-        """GPU time of each job. What was between two samples that are far apart counts for as long as a sample says
-        something."""
+        """Add to the GPU time of each job. Of a long time between two samples only the last COUNTS_FOR seconds
+        count."""
         seconds = min(COUNTS_FOR, max(0.0, begun - self._computed_at.get(gpu, begun)))
         self._computed_at[gpu] = begun
         if computing is None:

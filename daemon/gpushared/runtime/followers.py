@@ -32,7 +32,7 @@ class Follower:
 
 
 class Followers(ABC):
-    """Those of one kind that are there, by job."""
+    """The connected followers of one kind, by job."""
 
     def __init__(self, core_loop: CoreLoop, epoll: Epoll) -> None:
         self.core_loop = core_loop
@@ -41,17 +41,17 @@ class Followers(ABC):
 
     @abstractmethod
     def first(self, job: str, /) -> Command:
-        """Its first command, which asks how things stand."""
+        """The first command, which asks for the present state."""
 
     @abstractmethod
     def has_gone(self, job: str) -> Event:
-        """What the core is told then."""
+        """What the core is told when the job's follower has gone."""
 
     def __len__(self) -> int:
         return len(self._by_job)
 
     def come(self, job: str, process: Process) -> Follower:
-        """One follows its commands. It takes the place of an earlier one."""
+        """Connect a process that follows the job's commands. It replaces an earlier one."""
         self._drop(self._by_job.get(job))
         one = self._by_job[job] = Follower(job, process)
         process.watch(self._epoll, lambda: self.gone(one))
@@ -59,7 +59,7 @@ class Followers(ABC):
         return one
 
     def gone(self, one: Follower) -> None:
-        """It has ended, or follows no longer."""
+        """The follower has ended or disconnected."""
         if self._by_job.get(one.job) is one:
             self._drop(one)
             self.core_loop.feed(self.has_gone(one.job))
@@ -81,7 +81,7 @@ class Followers(ABC):
         return None if one is None else one.known
 
     def tell(self, job: str, command: Mapping[str, object]) -> None:
-        """Nothing happens if it is not there: the core has a deadline."""
+        """Send the command, if the job has a follower. If it has none, the core's deadline decides."""
         one = self._by_job.get(job)
         if one is not None:
             one.commands.put(dict(command))

@@ -1,5 +1,5 @@
-"""The processes that call the jobs' hooks (gpushare/hook_runner.py): commands and URLs of the jobs' users, who may do
-with them what they like. The daemon knows neither; it says only when, and for how many bytes:
+"""The processes that call the jobs' hooks (gpushare/hook_runner.py). A hook is a command or URL of the job's user. The
+daemon does not know it; it says only when to call it, and for how many bytes:
 
     report   are you there? The first command, also after a restart of the daemon
     relief   have so many bytes of this GPU given back, within so many seconds
@@ -24,7 +24,7 @@ from gpushared.system.logs import facts, log
 
 
 class HookRunners(Followers):
-    """Those that are there, by job; and the instruction for them."""
+    """The connected runners of hooks, by job, and the instruction for them."""
 
     def __init__(self, core_loop: CoreLoop, epoll: Epoll, note: Callable[[], None]) -> None:
         """`note` writes down what a later daemon has to know. Raises NotNoted."""
@@ -41,7 +41,7 @@ class HookRunners(Followers):
         return HookRunnerGone(job)
 
     def answered(self, pid: int, answer: HookAnswered) -> bool:
-        """Of the process with this id. False: it is not the job's."""
+        """Take the answer of the process with this id. False: it is not the job's runner."""
         one = self.of(answer.job, pid)
         if one is None:
             return False

@@ -7,7 +7,6 @@ import asyncio
 from gpushare._layout import lib
 from gpushared.clients.clients import Client, Clients
 from gpushared.clients.credit import CreditPages
-from gpushared.clients.pages import has_page
 from gpushared.core.events import Detached, ProcessGone
 from gpushared.jobs.lifecycle import JobLifecycle
 from gpushared.jobs.registry import JobRecord
@@ -65,10 +64,10 @@ class ProcessLifecycle:
                 "a process has cut its credit page short, and is outside of gpushare from now on",
                 extra=facts(pid=client.process.pid, command=client.command, **who),
             )
-        if client.connection is not None:
-            client.connection.close()
+        if client.disconnect is not None:
+            client.disconnect()
         if record is not None:
-            record.refusals += self._credit.refusals(client.id)
+            record.totals.refusals += self._credit.refusals(client.id)
             self._note_last_peak(client, record)
         self._driver.tell_unmet(client.id)
         self._clients.remove(client)
@@ -99,14 +98,14 @@ class ProcessLifecycle:
     def end_if_replaced(self, client: Client) -> None:
         """A process that lives, but has neither connection nor page, has become another program. (A process that ends
         just now is left to its pidfd.)"""
-        alone = self._clients.get(client.id) is client and client.connection is None
-        if alone and client.process.alive() and not has_page(client.process, client.page):
+        alone = self._clients.get(client.id) is client and client.disconnect is None
+        if alone and client.process.alive() and not client.page.is_held():
             self.gone(client)
 
     def end_replaced(self) -> None:
         """Look at all clients that lost an earlier daemon and have not come back: exec after that reports nothing."""
         for client in self._clients:
-            if client.connection is None:
+            if client.disconnect is None:
                 self.end_if_replaced(client)
 
     def detached(self, client: Client, gpu: str) -> None:
@@ -122,8 +121,8 @@ class ProcessLifecycle:
         job = core.jobs[client.job]
         for gpu, share in process.shares.items():
             used = client.page.used().get(gpu, share.used) if share.parked is None else share.used
-            record.note_peak(gpu, job.usage[gpu] + used - share.used)
-            record.note_peak(gpu, self._credit.peak(share))  # the job had as much, then
+            record.totals.note_peak(gpu, job.usage[gpu] + used - share.used)
+            record.totals.note_peak(gpu, self._credit.peak(share))  # the job had as much, then
 
     def close(self) -> None:
         """The daemon stops. Pages stay where they are, for the next daemon."""

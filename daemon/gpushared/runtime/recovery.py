@@ -139,14 +139,15 @@ def _open_queued(outside: Outside, id: str, identity: dict[str, Any], found: Fou
 
 
 def _until(queued: dict[str, Any], found: FoundState) -> float:
-    """By the core's clock."""
+    """When the queued job's patience ends, by the core's clock."""
     if found.same_clock and "until" in queued:
         return persistence.number(queued["until"])
     return persistence.number(queued.get("patience")) - time.time() + time.monotonic()
 
 
 def _set_beginning(record: JobRecord, identity: dict[str, Any], found: FoundState) -> None:
-    """Not before 1970 and not in the future: it is shown as a date, and the queue is in its order."""
+    """Set when the job began. Not before 1970 and not in the future: it is shown as a date, and the queue is in its
+    order."""
     with contextlib.suppress(persistence.OddNote):
         began = record.began - max(0.0, record.started - persistence.seconds(identity.get("started")))
         if found.same_clock and "began" in identity:
@@ -194,8 +195,12 @@ def _spec_of(page: Page, owner: Process, lines: list[LineSeen]) -> JobSpec:
     if terms is None:  # an older daemon's
         request = max((seen.request for seen in lines), default=0)
         limit = max((seen.limit for seen in lines), default=0)
-        amounts = _of_bytes(request) if request else NOTHING, _of_bytes(limit) if limit else MAX
-        terms = Terms(*amounts, USUAL_STEPS, 0.0)
+        terms = Terms(
+            Quantity.plain(Kind.BYTES, request) if request else NOTHING,
+            Quantity.plain(Kind.BYTES, limit) if limit else MAX,
+            USUAL_STEPS,
+            0.0,
+        )
     return JobSpec(
         name=header.job_name or command_of(owner.pid),
         uid=header.uid,
@@ -211,7 +216,3 @@ def _spec_of(page: Page, owner: Process, lines: list[LineSeen]) -> JobSpec:
         request_source="its credit page",
         limit_source="its credit page",
     )
-
-
-def _of_bytes(value: int) -> Quantity:
-    return Quantity(Kind.BYTES, value, Quantity(Kind.BYTES, value, "").canonical())

@@ -126,7 +126,7 @@ class Shell:
 
     @property
     def turns(self) -> TurnKeeper:
-        """In computing."""
+        """Turns in computing."""
         return self._turns
 
     def read_words(self, gpus: Iterable[str]) -> None:

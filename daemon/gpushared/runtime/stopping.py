@@ -56,8 +56,10 @@ class Stopper:
     def stop_job(self, record: JobRecord, by: str, *, now: bool) -> tuple[int, int]:
         """SIGTERM, or SIGKILL if it is to be now, to the job's program and its processes with pages, because the user
         `by` wants it. Returns how many were reached, and how many belong to another user and were left alone."""
-        number = record.stopping = signal.SIGKILL if now else signal.SIGTERM
-        record.notify("stopped", f"{by} stops this job with {number.name} (`gpushare stop`)", {"signal": int(number)})
+        number = record.ending.stopping = signal.SIGKILL if now else signal.SIGTERM
+        record.notices.put(
+            "stopped", f"{by} stops this job with {number.name} (`gpushare stop`)", {"signal": int(number)}
+        )
         processes = [client.process for client in self._clients.of_job(record.id)]
         if record.main is not None and not any(record.main.same(one) for one in processes):
             processes.append(record.main)

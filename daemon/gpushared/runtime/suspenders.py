@@ -29,11 +29,11 @@ SPARE_SHARE = 20
 """A twentieth of the host's memory stays free."""
 MEMINFO = Path("/proc/meminfo")
 FRESH = 0.2
-"""Seconds for which what was read of the host's memory counts as the present."""
+"""Seconds for which a reading of the host's memory is used again."""
 
 
 class Suspenders(Followers):
-    """Those that are there, by job; and the instructions for them."""
+    """The connected suspenders, by job, and the instructions for them."""
 
     def __init__(self, core_loop: CoreLoop, credit: CreditPages, clients: Clients, epoll: Epoll) -> None:
         super().__init__(core_loop, epoll)
@@ -54,7 +54,7 @@ class Suspenders(Followers):
         return SuspenderGone(job)
 
     def answered(self, job: str, pid: int, answer: SuspenderAnswered) -> bool:
-        """Of the process with this id. False: it is not the job's suspender."""
+        """Take the answer of the process with this id. False: it is not the job's suspender."""
         one = self.of(job, pid)
         if one is None:
             return False
@@ -67,7 +67,7 @@ class Suspenders(Followers):
         return True
 
     def open_gates(self) -> None:
-        """Those that an earlier daemon has left closed, of jobs that run."""
+        """Open the gates that an earlier daemon has left closed, of jobs that run."""
         suspended = self.core_loop.core.suspended_jobs
         self._turn_gates((client.id for client in self._clients if client.job not in suspended), closed=False)
 
@@ -90,7 +90,7 @@ class Suspenders(Followers):
         self._turn_gates(wish.processes, closed=False)
 
     def keep_gates(self) -> None:
-        """Every second or so: calls that wait at a gate see that a daemon lives."""
+        """Call this every second or so: calls that wait at a gate see that a daemon lives."""
         for job in self.core_loop.core.suspended_jobs:
             self._turn_gates(self._processes_of(job), closed=True)
 
@@ -108,7 +108,8 @@ class Suspenders(Followers):
     # ---- host memory -------------------------------------------------------------------------------
 
     def host_available(self) -> int | None:
-        """Bytes that can be used without swapping, less a reserve. None: no job can be suspended, or it is not told."""
+        """Bytes that can be used without swapping, less a reserve. None: no job can be suspended, or it cannot be
+        read."""
         if not len(self):
             return None
         read_at, found = self._host

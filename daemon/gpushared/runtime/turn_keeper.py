@@ -24,7 +24,7 @@ AT_REST, AWAKE, AT_WORK = 0.25, 0.02, 0.004
 
 
 class TurnKeeper:
-    """All GPUs of the node."""
+    """Keeps the turns of all GPUs of the node."""
 
     def __init__(self, core: Callable[[], NodeState], words: TurnWords, clients: Clients) -> None:
         self.on = False
@@ -39,7 +39,7 @@ class TurnKeeper:
         self._words.release_all()
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Look again and again, until cancelled."""
         try:
             pause = 0.0
             while self.on:
@@ -52,7 +52,7 @@ class TurnKeeper:
             self._words.release_all()
 
     def look(self, now: float) -> float:
-        """At all GPUs. Returns the seconds until the next look."""
+        """Look at all GPUs. Returns the seconds until the next look."""
         core = self._core()
         for gone in self._gpus.keys() - core.gpus.keys():
             del self._gpus[gone]
@@ -115,7 +115,8 @@ def _asks(job: Job) -> bool:
 
 
 def _may_wait(job: Job) -> bool:
-    """A job on several GPUs may not: its kernels on one may wait for those on another. A suspended one is not there."""
+    """Whether the job's launches may wait. Not on several GPUs: kernels on one may wait for kernels on another. A
+    suspended job launches nothing."""
     return len(job.bounds) == 1 and job.suspension is None
 
 

@@ -30,7 +30,7 @@ STATUS = {
     Code.NO_SUCH_GPU: UNKNOWN,
     Code.NO_SUCH_JOB: UNKNOWN,
 }
-"""Of an answer that refuses."""
+"""The wire's status for the code of a refusal."""
 
 
 class FrameBatch:
@@ -39,6 +39,6 @@ class FrameBatch:
     def __init__(self) -> None:
         self.sockets = ffi.new("int[]", AT_ONCE)
         self.results = ffi.new("int[]", AT_ONCE)
-        """Of the system calls: sizes, or errors."""
+        """Results of the system calls: sizes, or errors."""
         self.frames = ffi.new("struct gs_frame[]", [HEADER] * AT_ONCE)
         self.each = [self.frames + number for number in range(AT_ONCE)]

@@ -24,7 +24,7 @@ from gpushare.reasons import Reason
 from gpushare.reclaim_steps import JOB_STEPS, STEP_BITS, USUAL_STEPS, ReclaimStep
 from gpushared.clients.clients import Client
 from gpushared.clients.ledger import Terms
-from gpushared.clients.pages import Pages, has_page
+from gpushared.clients.pages import Pages
 from gpushared.core.events import JobSubmitted, ProcessJoined
 from gpushared.jobs.placements import PLACED_ONLY
 from gpushared.jobs.registry import JobRecord, JobState, new_job_id
@@ -165,7 +165,7 @@ class Handshake:
     def _newcomer(self, peer: Process, uid: int, hello: Any) -> Client:
         for earlier in self.shell.clients.of_pid(peer.pid):
             # The same process, but another program: the one that had this page has called exec.
-            if earlier.connection is None and has_page(earlier.process, earlier.page) is False:
+            if earlier.disconnect is None and not earlier.page.is_held():
                 self.shell.processes.gone(earlier)
         mine = len(self.shell.clients.of_pid(peer.pid))
         if mine >= PAGES_PER_PROCESS or not self.shell.limits.users.has_room(uid, PER_CLIENT):
@@ -253,7 +253,7 @@ class Handshake:
             priority=hello.priority,
             grace=grace,
             min_run_time=hello.min_run_ms / 1000,
-            on_reclaim=_steps(hello.rungs) or USUAL_STEPS,
+            on_reclaim=_steps(hello.steps) or USUAL_STEPS,
             request_source=place or "GPUSHARE_REQUEST",
             limit_source=place or "GPUSHARE_LIMIT",
         )
@@ -295,15 +295,10 @@ def _amount(kind: int, value: int) -> Quantity | None:
     if kind == lib.GS_AMOUNT_MAX:
         return MAX
     if kind == lib.GS_AMOUNT_BYTES and value <= 2**50:
-        return _of_bytes(value) if value else NOTHING
+        return Quantity.plain(Kind.BYTES, value) if value else NOTHING
     if kind == lib.GS_AMOUNT_SHARE and 0 < value <= 10**9:
-        share = Quantity(Kind.SHARE, value, "")
-        return Quantity(Kind.SHARE, value, share.canonical())
+        return Quantity.plain(Kind.SHARE, value)
     raise Refusal(NOT_ADMITTED, f"no amount of memory: kind {kind}, value {value}")
-
-
-def _of_bytes(value: int) -> Quantity:
-    return Quantity(Kind.BYTES, value, Quantity(Kind.BYTES, value, "").canonical())
 
 
 def _steps(bits: int) -> tuple[ReclaimStep, ...]:

@@ -144,10 +144,10 @@ class Requests:
 
     def _identify(self, connection: Connection, client: Client) -> None:
         """The connection is this client's from now on."""
-        earlier = client.connection
-        client.connection = connection
+        earlier = client.disconnect
+        client.disconnect = connection.close
         if earlier is not None:
-            earlier.close()
+            earlier()
         connection.client = client
         self._pending.end(connection)
         if connection.peer is not client.process:

@@ -22,8 +22,6 @@ from gpushared.shims.requests import Requests
 from gpushared.system.acceptor import Acceptor
 from gpushared.system.processes import Process, peer_credentials
 
-BACKLOG = 256
-"""Connections that the kernel keeps until they are accepted. A longer queue would only be a longer wait."""
 PER_CONNECTION = 2
 """Descriptors: the socket and a pidfd."""
 
@@ -44,7 +42,7 @@ class ShimServer:
 
     def start(self, listener: socket.socket) -> None:
         """Takes over a bound socket."""
-        self._acceptor = Acceptor(listener, BACKLOG, self._take_in, self._note_pause)
+        self._acceptor = Acceptor(listener, self._take_in, self._note_pause)
 
     def _note_pause(self, error: str) -> None:
         self._requests.complain(-1, f"cannot accept connections: {error}")
@@ -93,6 +91,6 @@ class ShimServer:
         client = connection.client
         if client is None:
             connection.peer.close()
-        elif client.connection is connection:
-            client.connection = None
+        elif client.disconnect == connection.close:  # otherwise the client has a newer connection
+            client.disconnect = None
             self.shell.processes.connection_lost(client)

@@ -8,6 +8,8 @@ import os
 import socket
 from collections.abc import Callable
 
+BACKLOG = 256
+"""Connections that the kernel keeps until they are accepted. A longer queue would only be a longer wait."""
 PAUSE = 0.5
 """Seconds."""
 AT_ONCE = 64
@@ -21,7 +23,6 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        backlog: int,
         on_connection: Callable[[socket.socket], None],
         complain: Callable[[str], None],
     ) -> None:
@@ -30,7 +31,7 @@ class Acceptor:
         self._on_connection, self._complain = on_connection, complain
         self._loop = asyncio.get_running_loop()
         listener.setblocking(False)
-        listener.listen(backlog)
+        listener.listen(BACKLOG)
         self._resume()
 
     def _accept_some(self) -> None:

@@ -16,15 +16,16 @@ from gpushared.system.logs import facts, log
 __all__ = ["Dashboard"]
 
 AGAIN_AFTER = 1.0
+"""Seconds until a server that has ended is started again; twice as long after each time, ..."""
 LATEST_AFTER = 60.0
-"""Seconds until a server that has ended is started again; twice as long after each time."""
+"""... up to this."""
 ENDS_WITHIN = 2.0
 WORKS_AFTER = 10.0
 """Seconds that a server runs until its next end counts as the first."""
 
 
 class Dashboard:
-    """Of one daemon."""
+    """The dashboard of one daemon."""
 
     def __init__(self, directory: Path, port: int, *, read_only: bool) -> None:
         """`directory`: the daemon's, where its secret is kept over a restart."""
@@ -58,7 +59,7 @@ class Dashboard:
             pause = min(2 * pause, LATEST_AFTER)
 
     async def _run(self) -> str:
-        """Until it ends; what it said of that."""
+        """Run the server until it ends. Returns why it ended, in its words."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, stderr=pipe)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None

@@ -16,8 +16,9 @@ import struct
 import threading
 from collections import deque
 
-MOST_IN_ONE = 253
-"""SCM_MAX_FD of the kernel."""
+from gpushare._layout import lib
+
+MOST_IN_ONE = int(lib.GS_MOST_DESCRIPTORS)
 SPACE = socket.CMSG_SPACE(MOST_IN_ONE * 4)
 MOST_OPEN = 1024
 """Descriptors of one user that are not closed yet. With more, the daemon does not serve the user until they are."""
@@ -33,7 +34,7 @@ def descriptors_in(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 class DescriptorCloser:
-    """All that wait to be closed."""
+    """Closes descriptors, and knows how many of each user are still open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -117,7 +117,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 
 class _OncePerMinute(logging.Filter):
-    """Of each message of another library."""
+    """Passes each message of another library on once a minute."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,9 +25,9 @@ HEAD = 8192
 """Bytes, more than /proc/PID/stat has, and than the path of a program."""
 
 FLAGS = 6
-"""The place of a thread's flags in /proc/PID/stat, behind its name,"""
+"""The place of a thread's flags in /proc/PID/stat, counted after its name."""
 PF_EXITING = 0x4
-"""and the one of them that says that the thread is in its exit (include/linux/sched.h)."""
+"""The flag of a thread that is in its exit (include/linux/sched.h)."""
 
 SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
@@ -86,7 +86,7 @@ def parent_and_session(pid: int) -> tuple[int, int] | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """By SIGSTOP, or by Ctrl-Z at its terminal."""
+    """Whether the process is stopped, by SIGSTOP or by Ctrl-Z at its terminal."""
     fields = _stat_fields(pid)
     return fields is not None and fields[:1] == [b"T"]
 
@@ -152,7 +152,7 @@ class Process:
 
     @classmethod
     def open(cls, pid: int, expected_start: int | None = None) -> Process | None:
-        """The living process of this pid, or None: it has ended, or is another one than expected."""
+        """The living process of this pid. None: it has ended, or it is not the one that was expected."""
         if pid <= 0:
             return None
         try:
@@ -176,7 +176,7 @@ class Process:
 
     @classmethod
     def _of_peer_by_pid(cls, sock: socket.socket, pid: int) -> Process | None:
-        """For kernels before 6.5. If the peer is still connected now, the pid was its own when it was opened."""
+        """The peer, on kernels before 6.5. If it is still connected now, the pid was its own when it was opened."""
         process = cls.open(pid)
         if process is None:
             return None
