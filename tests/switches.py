@@ -52,6 +52,13 @@ def of_this_run() -> str:
     return os.environ.get("GPUSHARE_TEST_SWITCHES", "")
 
 
+def chosen(name: str) -> str:
+    """The value of a switch in this run, for a test whose figures depend on it."""
+    (usual,) = (row.usual for row in read() if row.name == name)
+    of_run = dict(part.split("=", 1) for part in of_this_run().split(",") if part)
+    return of_run.get(name, usual)
+
+
 def added(sim: str, more: str) -> str:
     """A value of GPUSHARE_SIM with these switches."""
     return f"{sim},{more}" if more and not sim.startswith("@") else sim
