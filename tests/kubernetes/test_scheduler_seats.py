@@ -115,7 +115,7 @@ def test_a_new_pod_begins_at_nothing_and_its_evictions_go_with_the_seat(seats):
     seats.evicted("a", (2, 7))
     seats.look([], 1.0)
     seats.look([pod("b")], 2.0)
-    assert seats.taken["b"] == Seat("a", 0, 1, evictions=1, since=first.created, token=(2, 7))
+    assert seats.taken["b"] == Seat("a", 0, 1, evictions=1, since=first.created, token=(2, 7), stopped=True)
 
 
 def test_a_mark_says_since_when_the_job_waits_or_it_is_since_its_pod_is_there(seats):

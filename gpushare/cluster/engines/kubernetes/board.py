@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpushare.cluster.engines.kubernetes import bounds, request, seen, sharing, volumes
 from gpushare.cluster.engines.kubernetes import mark as marks
@@ -14,11 +14,11 @@ from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing, key_of, of_pod
 from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
-from gpushare.cluster.engines.kubernetes.seats import Line, Seat, Seats, Sitter, group_size, lineage
+from gpushare.cluster.engines.kubernetes.seats import Line, Seat, Seats, Sitter, group_least, group_size, lineage
 from gpushare.cluster.engines.kubernetes.seen import Kept, Phase, is_over, is_replaced, phase_of, seconds
 from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
-from gpushare.cluster.model import Job, Tasks
+from gpushare.cluster.model import Job
 from gpushare.errors import UsageError
 from gpushare.kubernetes.webhook.limits import USUAL_RULES, Rules, together
 
@@ -56,6 +56,8 @@ class Member:
     wrong: str
     """Why it can never start as it is; "": nothing is wrong. None of `asked` and no word: its claims are not made."""
     size: int = 1
+    least: int = 1
+    """Of so many pods that belong together, how many start together."""
     lost: bool = False
     """Its node is."""
     ended: bool = False
@@ -253,13 +255,14 @@ class Board:
         if known is not None and len(known[0]) == len(seen_by) and all(map(_is, known[0], seen_by)):
             return known[1]
         mark = marks.read(of_pod(pod, "annotations", MARK))
-        asked, wrong, size = None, "", 1
+        asked, wrong, size, least = None, "", 1, 1
         try:
             asked, size = request.read(pod, claims, classes, listed.storage), group_size(pod)
+            least = group_least(pod)
         except UsageError as error:
             wrong = f"{error.message} ({error.hint})" if error.hint else error.message
         ended = known is not None and known[1].ended
-        member = Member(pod, theirs, mark, asked, "" if mark.node else wrong, size, ended=ended)
+        member = Member(pod, theirs, mark, asked, "" if mark.node else wrong, size, least, ended=ended)
         self._read[uid] = seen_by, member
         return member
 
@@ -331,11 +334,12 @@ class Board:
         first = min(asking, key=lambda one: (one.created, one.title))
         asked = first.asked
         assert asked is not None
-        tasks = asked.tasks
+        tasks, size = asked.tasks, known.seat.size
+        least = min(first.least, size)
         made = Job(
             id=id,
             queue=of_pod(first.pod, "labels", QUEUE),
-            tasks=(Tasks(known.seat.size, gpus=tasks.gpus, memory=tasks.memory, limit=tasks.limit),),
+            tasks=(replace(tasks, least=least, most=size if least < size else None),),
             priority=asked.priority,
             preemptible=asked.preemptible,
             min_runtime=asked.min_runtime,

@@ -275,7 +275,8 @@ class Kubernetes(QueueKeeper):
             return Accepted()
         if command.attempt < seat.attempt:
             return Refused("a later attempt is known")
-        if command.attempt == seat.attempt and not member.mark.attempt:
+        grows_back = seat.stopped and member.least < member.size
+        if command.attempt == seat.attempt and not member.mark.attempt and not grows_back:
             return Refused(POD_GONE)
         due.append((member, place))
         return None

@@ -17,6 +17,7 @@ __all__ = [
     "EVENTS",
     "GROUP",
     "LEASES",
+    "LEAST",
     "MARK",
     "NODES",
     "POD",
@@ -63,6 +64,8 @@ GROUP = "gpushare.dev/pod-group"
 """Label: pods of one namespace that start together."""
 SIZE = "gpushare.dev/pod-group-size"
 """Annotation of such pods: how many they are."""
+LEAST = "gpushare.dev/pod-group-min"
+"""Annotation of such pods: with how many they start, if not with all. The others come and go as there is room."""
 PREEMPTIBLE = "gpushare.dev/preemptible"
 """Annotation: "false" for pods that are not evicted, and start only within their queue's quota."""
 CHECKPOINT = "gpushare.dev/checkpoint-every"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushare.cluster.engines.kubernetes.mark import Mark
-from gpushare.cluster.engines.kubernetes.names import GROUP, SIZE, Thing, of_pod
+from gpushare.cluster.engines.kubernetes.names import GROUP, LEAST, SIZE, Thing, of_pod
 from gpushare.errors import UsageError
 
-__all__ = ["Line", "Seat", "Seats", "Sitter", "group_size", "lineage"]
+__all__ = ["Line", "Seat", "Seats", "Sitter", "group_least", "group_size", "lineage"]
 
 KEPT_FREE = 60.0
 """Seconds."""
@@ -37,6 +37,8 @@ class Seat:
     """When the job was submitted (seconds since 1970)."""
     token: tuple[int, int] = (0, 0)
     """The newest command that was obeyed about it."""
+    stopped: bool = False
+    """That was to stop, of a task whose job goes on: it may start again in the same attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,16 @@ def group_size(pod: Thing) -> int:
             f"it is in a pod group, and its annotation {SIZE} is {text[:20]!r}",
             hint="write how many pods start together",
         )
+    return int(text)
+
+
+def group_least(pod: Thing) -> int:
+    """So many of these tasks start together; the others when there is room. Raises UsageError."""
+    size, text = group_size(pod), of_pod(pod, "annotations", LEAST)
+    if not text or not of_pod(pod, "labels", GROUP):
+        return size
+    if not text.isdecimal() or not 1 <= int(text) <= size:
+        raise UsageError(f"its annotation {LEAST} is {text[:20]!r}", hint=f"write a number from 1 to {SIZE}, {size}")
     return int(text)
 
 
@@ -137,7 +149,7 @@ class Seats:
         mark, seat = one.mark, self.taken.get(one.uid)
         if mark.job:
             since = mark.since or one.created
-            told = Seat(mark.job, mark.task, one.size, mark.attempt, mark.evictions, since, mark.token)
+            told = Seat(mark.job, mark.task, one.size, mark.attempt, mark.evictions, since, mark.token, mark.stop)
             if seat != told:
                 self._sit(one, told)
         if one.leaves and not one.over and one.uid in self.taken:
@@ -175,4 +187,4 @@ class Seats:
     def evicted(self, uid: str, token: tuple[int, int]) -> None:
         """It counts, whether or not the pod is still there to be marked."""
         seat = self.taken[uid]
-        self.taken[uid] = replace(seat, evictions=seat.evictions + 1, token=token)
+        self.taken[uid] = replace(seat, evictions=seat.evictions + 1, token=token, stopped=True)
