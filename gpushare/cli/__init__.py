@@ -24,38 +24,15 @@ from gpushare.printable import printable
 
 __all__ = ["cli", "main", "run_group"]
 
-COMMANDS = {
-    "run": "gpushare.cli.run",
-    "profiles": "gpushare.cli.profiles",
-    "ps": "gpushare.cli.ps",
-    "status": "gpushare.cli.status",
-    "top": "gpushare.cli.top",
-    "dashboard": "gpushare.cli.dashboard",
-    "report": "gpushare.cli.report",
-    "set": "gpushare.cli.set",
-    "stop": "gpushare.cli.stop",
-    "suspend": "gpushare.cli.suspend",
-    "resume": "gpushare.cli.resume",
-    "reserve": "gpushare.cli.reserve",
-    "release": "gpushare.cli.release",
-    "submit": "gpushare.cli.submit",
-    "queue": "gpushare.cli.queue",
-    "logs": "gpushare.cli.logs",
-    "attach": "gpushare.cli.attach",
-    "wait": "gpushare.cli.wait",
-    "cancel": "gpushare.cli.cancel",
-    "hold": "gpushare.cli.hold",
-    "explain": "gpushare.cli.explain",
-    "events": "gpushare.cli.events",
-    "doctor": "gpushare.cli.doctor",
-    "docs": "gpushare.cli.docs",
-    "cluster": "gpushare.cli.cluster",
-    "demo": "gpushare.cli.demo",
-    "kernel": "gpushare.cli.kernel",
-    "daemon": "gpushare.cli.daemon",
-    "shim-path": "gpushare.cli.shim_path",
-    "completion": "gpushare.cli.completion",
+SECTIONS = {
+    "Run programs": ("run", "kernel", "profiles"),
+    "Watch and explain": ("ps", "status", "top", "dashboard", "report", "events", "explain"),
+    "Change what runs": ("set", "stop", "suspend", "resume", "reserve", "release"),
+    "Queue jobs": ("submit", "queue", "logs", "attach", "wait", "cancel", "hold", "cluster"),
+    "Set up and learn": ("demo", "doctor", "docs", "daemon", "shim-path", "completion"),
 }
+"""The commands in the order of `gpushare --help`. Each is a module of this package with a `command`."""
+COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
 FAILED_BEFORE_START = 125
 INTERRUPTED = 130
 CLICKS_WORDS = (
@@ -84,8 +61,18 @@ class LazyGroup(Group):
         return list(COMMANDS)
 
     def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        return importlib.import_module(module).command if module else None
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"gpushare.cli.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            texts = [(name.ljust(width), one.get_short_help_str(100)) for name, one in commands if one is not None]
+            with formatter.section(title):
+                formatter.write_dl(texts)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

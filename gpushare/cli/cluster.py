@@ -56,7 +56,7 @@ class InOrder(Group):
 
 @click.group(
     cls=InOrder,
-    short_help="Share the GPUs of many nodes between queues: quotas, plans, simulations.",
+    short_help="Share the GPUs of many nodes between queues.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def command() -> None:

@@ -24,7 +24,7 @@ NO_SUCH = (
 
 
 @click.command(
-    short_help="Run the node daemon in the foreground, or: daemon status, daemon stop.",
+    short_help="Run the node daemon in the foreground, show it, or stop it.",
     context_settings={"ignore_unknown_options": True},
 )
 @_output.option("table", "json")

@@ -28,7 +28,7 @@ LAST = 20
 """Records that are shown below the present state."""
 
 
-@click.command(short_help="Say why memory is short, what happened to a job, or what a message means.")
+@click.command(short_help="Explain a shortage, a job's story, or a message.")
 @click.argument("subject", required=False, metavar="[JOB | CODE | -]", shell_complete=complete.subjects)
 @_output.option("table", "json")
 def command(subject: str | None, output: str) -> None:

@@ -23,7 +23,7 @@ ALL = ""
 """--queue without a name."""
 
 
-@click.command(short_help="Write the usage of a job, the node or queues over time to a file.")
+@click.command(short_help="Write the usage of a job, the node or queues into a file.")
 @click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--node", is_flag=True, help="Of the whole node, as without JOB.")
 @click.option("--queue", metavar="[NAME]", is_flag=False, flag_value=ALL, help="Of a cluster's queue, or of all.")

@@ -17,7 +17,7 @@ from gpushare.errors import CommandNotFound, UsageError
 
 @click.command(
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
-    short_help="Queue a program: it is started when GPUs are free, in fair shares.",
+    short_help="Queue a program: it starts when there is room, in fair shares.",
     options_metavar="[OPTIONS]",
 )
 @click.option(
