@@ -11,6 +11,7 @@ other job of the same user. With --sim it also starts its own daemon, which has 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
@@ -61,7 +62,11 @@ def examples() -> Path:
 
 def has_binding() -> bool:
     """Whether the scripts find a Python binding of the CUDA driver."""
-    return any(importlib.util.find_spec(name) for name in ("cuda", "cupy"))
+    for name in ("cuda.bindings", "cupy"):
+        with contextlib.suppress(ModuleNotFoundError):  # of the parent
+            if importlib.util.find_spec(name) is not None:
+                return True
+    return False
 
 
 def typed() -> str:

@@ -133,7 +133,7 @@ def _options(flags: Mapping[str, str | None], gpus: int, *, lend: bool) -> list[
 def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel, *, cannot_tell: bool) -> None:
     if plan.base.name == "ipykernel" and importlib.util.find_spec("ipykernel") is None:
         note = render(
-            f"ipykernel is not installed in {sys.prefix}: the kernel cannot start before it is",
+            f"ipykernel is not installed in {sys.prefix}: the kernel cannot start",
             hint=f"{sys.executable} -m pip install ipykernel, or wrap another kernel with --base",
         )
         _output.echo(note, err=True)
