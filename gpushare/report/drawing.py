@@ -15,14 +15,17 @@ from typing import Any
 
 import gpushare_installation
 from gpushare.errors import GpushareError
+from gpushare.printable import one_line
 from gpushare.report.page import STATIC
 
-__all__ = ["DPI", "STACKED", "WIDTH", "along_time", "check", "colour", "dates", "legend", "png", "span"]
+__all__ = ["DPI", "STACKED", "WIDTH", "along_time", "check", "colour", "dates", "legend", "name_of", "png", "span"]
 
 WIDTH, DPI = 12.0, 100
 """Inches, and pixels of an inch."""
 STACKED = 8
 """Colours that can be told apart; smaller jobs and queues are drawn as one. As in web/src/node.tsx."""
+LONGEST_KEY, LONGEST_TITLE = 24, 48
+"""Characters of a name beside a chart, and above one. A longer name would take the chart's place."""
 
 
 def check() -> None:
@@ -85,6 +88,12 @@ def legend(place: Any, keys: Sequence[tuple[str, dict[str, Any]]]) -> None:
     for text, (name, _) in zip(made.get_texts(), keys, strict=True):
         text.set_parse_math(False)
         text.set_text(name)
+
+
+def name_of(text: str, most: int) -> str:
+    """A name that users chose, as text of at most so many characters."""
+    shown = one_line(text)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def dates(times: Sequence[float]) -> list[datetime]:

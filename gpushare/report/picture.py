@@ -14,12 +14,11 @@ from gpushare.printable import one_line
 from gpushare.quantity import format_bytes
 from gpushare.report import drawing
 from gpushare.report.contents import OUTSIDE, TOTAL, Report
-from gpushare.report.drawing import DPI, STACKED, WIDTH, dates, legend
+from gpushare.report.drawing import DPI, LONGEST_KEY, LONGEST_TITLE, STACKED, WIDTH, dates, legend, name_of
 from gpushare.report.drawing import colour as colour_of
 
 __all__ = ["draw", "render"]
 
-LONGEST_NAME = 24
 MARKS = {
     "trim": "warn",
     "term": "warn",
@@ -40,9 +39,6 @@ MARKS = {
 """What is marked in a job's chart, and its colour. As in web/src/job.tsx."""
 NEAR = 0.012
 """Marks that are nearer than this part of the width are drawn as one."""
-
-LATE = 0.15
-"""Marks in this last part of the width have their text on the left."""
 
 Values = list[float]
 """One for each time; NaN where nothing is known."""
@@ -75,8 +71,9 @@ def draw(report: Report) -> Any:
 
 
 def _title(report: Report, job: api.Job | None) -> str:
-    what = report["about"]["host"] if job is None else f"{job['name']} ({job['id']}) on {report['about']['host']}"
-    return f"{one_line(what)}, {drawing.span(report['since'], report['until'])}"
+    host = one_line(report["about"]["host"])
+    what = host if job is None else f"{name_of(job['name'], LONGEST_TITLE)} ({job['id']}) on {host}"
+    return f"{what}, {drawing.span(report['since'], report['until'])}"
 
 
 def _draw_stack(
@@ -173,7 +170,6 @@ def _fill(place: Any, times: Values, lower: Values, upper: Values, colour: str) 
             [upper[at] for at in held],
             step="post",
             facecolor=colour_of(colour),
-            linewidth=0,
         )
 
 
@@ -192,13 +188,14 @@ def _draw_marks(place: Any, gpu: str, report: Report) -> None:
     for number, (at, kinds) in enumerate(marks):
         colour = colour_of(max((MARKS[kind] for kind in kinds), key=severity.index))
         when = datetime.fromtimestamp(at)
-        late = at > report["until"] - LATE * (report["until"] - report["since"])
+        late = at > (report["since"] + report["until"]) / 2
         place.axvline(when, color=colour, linewidth=1, linestyle=":")
         place.annotate(
             ", ".join(kinds).replace("_", " "),
             (when, 1),
             xycoords=("data", "axes fraction"),
-            # Three rows, so that texts beside each other can be read; none runs over the right edge.
+            # Three rows, so that texts beside each other can be read; on the side where more room is, so that none
+            # runs over the edge.
             xytext=(-2 if late else 2, -10 - 11 * (number % 3)),
             ha="right" if late else "left",
             textcoords="offset points",
@@ -216,10 +213,7 @@ def _dress(place: Any, gpu: api.Gpu, report: Report) -> None:
 
 
 def _key(name: str, values: Values) -> str:
-    shown = one_line(name)
-    if len(shown) > LONGEST_NAME:
-        shown = f"{shown[: LONGEST_NAME - 1]}…"
-    return f"{shown}, at most {format_bytes(int(_most(values)))}"
+    return f"{name_of(name, LONGEST_KEY)}, at most {format_bytes(int(_most(values)))}"
 
 
 def _times(series: Sequence[api.HistorySeries], report: Report) -> Values:

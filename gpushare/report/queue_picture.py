@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from gpushare.cluster.quantity import MICRO
-from gpushare.printable import one_line
-from gpushare.report.drawing import DPI, STACKED, WIDTH, along_time, colour, dates, legend, png, span
+from gpushare.report.drawing import (
+    DPI,
+    LONGEST_KEY,
+    LONGEST_TITLE,
+    STACKED,
+    WIDTH,
+    along_time,
+    colour,
+    dates,
+    legend,
+    name_of,
+    png,
+    span,
+)
 from gpushare.report.queues import ALL, QueueReport, series_of
 
 __all__ = ["draw", "render"]
@@ -28,9 +40,9 @@ def draw(report: QueueReport) -> Any:
     shown = dict(list(series.items())[:STACKED])
     figure = Figure(figsize=(WIDTH, 3.6 + 2.0 * len(shown)), dpi=DPI, layout="constrained", facecolor=colour("surface"))
     axes = figure.subplots(1 + len(shown), 1, sharex=True, squeeze=False, height_ratios=[1.6, *[1] * len(shown)])[:, 0]
-    what = "queues" if report["queue"] is None else f"queue {report['queue']}"
+    what = "queues" if report["queue"] is None else f"queue {name_of(report['queue'], LONGEST_TITLE)}"
     figure.suptitle(
-        f"{one_line(what)}, {span(report['since'], report['until'])}",
+        f"{what}, {span(report['since'], report['until'])}",
         fontsize=13,
         color=colour("text"),
         parse_math=False,
@@ -51,12 +63,13 @@ def _draw_stack(
     for number, (queue, points) in enumerate(series.items()):
         name = f"job{number}" if number < STACKED else "rest"
         upper = [below + held for below, held in zip(lower, _values(points, every, 1), strict=True)]
-        place.fill_between(dates(every), lower, upper, step="post", facecolor=colour(name), linewidth=0)
+        place.fill_between(dates(every), lower, upper, step="post", facecolor=colour(name))
         lower = upper
         if number < STACKED:
-            keys.append((one_line(queue), {"facecolor": colour(name)}))
-    if len(series) > STACKED:
-        keys.append((f"{len(series) - STACKED} others", {"facecolor": colour("rest")}))
+            keys.append((name_of(queue, LONGEST_KEY), {"facecolor": colour(name)}))
+    others = len(series) - STACKED
+    if others > 0:
+        keys.append((f"{others} other{'s' if others > 1 else ''}", {"facecolor": colour("rest")}))
     capacity = _values(whole, every, 4)
     place.step(dates(every), capacity, where="post", color=colour("text"), linewidth=1.3)
     keys.append(("all GPUs", {"color": colour("text"), "linewidth": 1.3}))
@@ -67,7 +80,7 @@ def _draw_stack(
 def _draw_queue(place: Any, report: QueueReport, queue: str, points: Points, name: str) -> None:
     every = sorted({report["since"], report["until"], *(point[0] for point in points)})
     held, share, quota = (_values(points, every, column) for column in (1, 3, 4))
-    place.fill_between(dates(every), [0.0] * len(every), held, step="post", facecolor=colour(name), linewidth=0)
+    place.fill_between(dates(every), [0.0] * len(every), held, step="post", facecolor=colour(name))
     place.step(dates(every), share, where="post", color=colour("good"), linewidth=1.6)
     place.step(dates(every), quota, where="post", color=colour("text"), linewidth=1.3, dashes=(4, 3))
     place.set_ylim(0, max([1.0, *held, *share, *quota]) * 1.15)
@@ -76,7 +89,7 @@ def _draw_queue(place: Any, report: QueueReport, queue: str, points: Points, nam
         ("fair share", {"color": colour("good"), "linewidth": 1.6}),
         ("quota", {"color": colour("text"), "linewidth": 1.3, "dashes": (4, 3)}),
     ]
-    _dress(place, report, one_line(queue), keys)
+    _dress(place, report, name_of(queue, LONGEST_TITLE), keys)
 
 
 def _dress(place: Any, report: QueueReport, title: str, keys: Keys) -> None:

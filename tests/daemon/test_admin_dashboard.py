@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,36 @@ def test_only_administrators_are_given_the_address(make_daemon):
 
     assert as_user(ALICE, look) == "denied"
     assert page.ask("POST", f"/v1/jobs/{NOBODYS}/stop", {}).code == "read_only"
+
+
+def serve(directory: Path, port: int) -> subprocess.Popen[str]:
+    """A server of its own, which begins to try for its port once it has a secret."""
+    words = ["--port", str(port), "--socket", str(directory / "api.sock"), "--secret", str(directory / "secret")]
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "gpushare.dashboard", *words]
+    made = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    until((directory / "secret").exists, 30.0)
+    return made
+
+
+def test_a_port_that_is_taken_a_moment_longer_is_waited_for(tmp_path):
+    """The server of a daemon that was killed still has it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        made = serve(tmp_path, port)
+        time.sleep(1.5)
+    assert made.stdout is not None and made.stdout.readline().startswith(f"http://127.0.0.1:{port}/#token=")
+    said = made.communicate("", timeout=30)
+    assert (made.returncode, *said) == (0, "", ""), "it ends with its standard input"
+
+
+def test_a_server_that_cannot_serve_says_why(tmp_path):
+    (tmp_path / "secret").write_text("s" * 50)
+    (tmp_path / "secret").chmod(0o644)
+    made = serve(tmp_path, free_port())
+    out, err = made.communicate(timeout=30)
+    assert (made.returncode, out) == (1, "")
+    assert err == f"{tmp_path}/secret is not a file of this user's alone\n"
 
 
 def test_the_server_names_what_it_was_not_told():

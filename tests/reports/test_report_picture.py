@@ -12,6 +12,8 @@ import pytest
 
 from gpushare.errors import GpushareError
 from gpushare.report import drawing, page, picture
+from reports.drawn import colour, covered, dashed, in_a_dark_style, laid_out, line
+from reports.drawn import keys as keys_and_colours
 from reports.recorded import (
     GIB,
     NAMED,
@@ -41,12 +43,6 @@ def keys(place: Any) -> list[str]:
 
 def areas(place: Any) -> list[str]:
     return [to_hex(one.get_facecolor()[0]) for one in place.collections]
-
-
-def colour(name: str) -> str:
-    found = re.search(rf"--{name}: *(#[0-9a-f]{{6}})", (page.STATIC / "app.css").read_text())
-    assert found is not None
-    return found[1]
 
 
 def reach(area: Any) -> tuple[float, float, float]:
@@ -83,6 +79,39 @@ def test_jobs_are_stacked_and_hold_until_they_end() -> None:
     train, server, _ = picture.draw(node_report()).axes[0].collections
     assert reach(train) == (0, 7200, 11), "of no height after its end"
     assert reach(server) == (0, 7200, 13)
+
+
+def test_layers_stand_on_each_other() -> None:
+    """Also where one of them has ended or not begun, and mean use counts, not the highest."""
+    found = [
+        series("", [point(SINCE, 6)]),
+        series("outside", [point(SINCE, 2, most=5), point(SINCE + 3000, 1, most=9)]),
+        series(TRAIN, [point(SINCE, 3, most=4), [SINCE + 2000]], "train"),
+        series(SERVER, [[SINCE], point(SINCE + 1000, 2, most=9)], "server"),
+    ]
+    place = picture.draw(node_report(Client(series=found))).axes[0]
+    train, server, outside = (colour(name) for name in ("job0", "job1", "unmanaged"))
+    assert [covered(place, SINCE + seconds, GIB) for seconds in (500, 1500, 2500, 3500)] == [
+        {train: (0, 3), outside: (3, 5)},
+        {train: (0, 3), server: (3, 5), outside: (5, 7)},
+        {server: (0, 2), outside: (2, 4)},
+        {server: (0, 2), outside: (2, 3)},
+    ]
+    assert keys_and_colours(place) == [
+        ("train, at most 3.0 GiB", train),
+        ("server, at most 2.0 GiB", server),
+        ("outside gpushare, at most 2.0 GiB", outside),
+    ]
+
+
+def test_the_rest_of_many_jobs_is_above_them() -> None:
+    """As much as they have together where one of them has ended."""
+    many = [series(f"{n:016x}", [point(SINCE, 2)], f"j{n}") for n in range(drawing.STACKED - 1)]
+    small = [series(f"{n:016x}", [point(SINCE, 1), *end], f"s{n}") for n, end in ((90, []), (91, [[SINCE + 3600]]))]
+    place = picture.draw(node_report(Client(series=[TOTAL, *many, *small]))).axes[0]
+    full = 2 * len(many)
+    assert covered(place, SINCE + 1000, GIB)[colour("rest")] == (full, full + 2)
+    assert covered(place, SINCE + 5000, GIB)[colour("rest")] == (full, full + 1)
 
 
 def test_a_time_of_which_nothing_is_known_is_a_gap() -> None:
@@ -129,12 +158,21 @@ def test_a_job_against_its_request_and_limit() -> None:
         "request, at most 4.0 GiB",
         "limit, at most 14.0 GiB",
     ]
+    assert [shown for _, shown in keys_and_colours(place)] == [
+        colour(name) for name in ("guaranteed-area", "borrowed-area", "muted", "text", "limit")
+    ]
+    for lines in (place.lines, place.get_legend().legend_handles):
+        assert colour("text") in dashed(lines) and colour("limit") not in dashed(lines)
     borrowed, within = place.collections
     assert (reach(borrowed), reach(within)) == ((0, 6600, 11), (0, 6600, 4))
     lines = {to_hex(line.get_color()): line for line in place.lines}
     limit = lines[colour("limit")].get_ydata()
     assert [round(value / GIB) for value in limit if not math.isnan(value)] == [14, 14, 14, 8]
     assert math.isnan(limit[-1])
+    assert line(place, "muted", SINCE, GIB)[:4] == [(0, 7), (1800, 12), (3600, 3), (5400, 6)], "the highest use"
+    assert line(place, "text", SINCE, GIB)[:4] == [(0, 4), (1800, 4), (3600, 4), (5400, 4)], "the request"
+    assert line(place, "borrowed", SINCE, GIB)[:4] == [(0, 6), (1800, 11), (3600, 3), (5400, 6)]
+    assert line(place, "guaranteed", SINCE, GIB)[:4] == [(0, 4), (1800, 4), (3600, 3), (5400, 4)]
     assert place.get_ylim()[1] == pytest.approx(14 * GIB * 1.08)
 
 
@@ -169,12 +207,28 @@ def test_the_text_of_a_mark_stays_in_the_chart() -> None:
         record(UNTIL - seconds, kind, TRAIN, "late")
         for seconds, kind in ((1500, "claim_waits"), (300, "kill"), (2, "trim"))
     ]
-    figure = picture.draw(job_report(TRAIN, Client(records=late)))
-    figure.canvas.draw()
-    (place,) = figure.axes
+    (place,) = texts_of(late)
     assert len(place.texts) == 3
-    for text in place.texts:
-        assert text.get_window_extent().x1 <= place.get_window_extent().x1 + 1, text.get_text()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.3, 0.49, 0.51, 0.7, 0.84, 0.86, 0.99])
+def test_the_text_of_a_long_mark_stays_in_the_chart_wherever_it_is(part: float) -> None:
+    kinds = ("claim_waits", "trim", "suspend", "not_suspended", "term", "kill")
+    (place,) = texts_of([record(SINCE + 7200 * part + at, kind, TRAIN, "") for at, kind in enumerate(kinds)])
+    assert [text.get_text() for text in place.texts] == ["claim waits, trim, suspend, not suspended, term, kill"]
+    assert place.texts[0].get_horizontalalignment() == ("left" if part < 0.5 else "right"), "where more room is"
+
+
+def texts_of(records: list[Any]) -> Any:
+    """The charts of a job with these marks. Their texts are in them."""
+    figure = picture.draw(job_report(TRAIN, Client(records=records)))
+    laid_out(figure)
+    for place in figure.axes:
+        box = place.get_window_extent()
+        for text in place.texts:
+            shown = text.get_window_extent()
+            assert box.x0 - 1 <= shown.x0 and shown.x1 <= box.x1 + 1 and box.y0 <= shown.y0 and shown.y1 <= box.y1
+    return figure.axes
 
 
 def test_a_job_that_never_had_memory() -> None:
@@ -198,6 +252,39 @@ def test_the_title_says_of_what_and_when(monkeypatch: pytest.MonkeyPatch) -> Non
     assert re.fullmatch(
         r"train \(00000000000000a1\) on n1, 2026-09-2\d \d\d:\d4 to 2026-09-2\d \d\d:\d4 \(\S+\)", title
     )
+
+
+def test_a_long_name_leaves_room_for_the_chart() -> None:
+    client = Client(jobs=[{**Client().jobs()[0], "name": "experiment-" * 20}])
+    client.found["series"] = [TOTAL, series(SERVER, [point(SINCE, 1)], "experiment-" * 20)]
+    for report in (node_report(client), job_report(SERVER, client)):
+        figure = picture.draw(report)
+        laid_out(figure)
+        title = figure._suptitle.get_window_extent()
+        assert title.x0 >= 0 and title.x1 <= 1201
+        for place in figure.axes:
+            box, beside = place.get_window_extent(), place.get_legend().get_window_extent()
+            assert box.x0 < 120 and box.width > 500 and box.x1 <= beside.x0 and beside.x1 <= 1201
+
+
+def test_its_colours_are_not_the_users() -> None:
+    report = job_report(TRAIN)
+    assert in_a_dark_style(lambda: picture.render(report)) == picture.render(report)
+
+
+def test_the_chart_is_in_the_colours_of_the_page() -> None:
+    figure = picture.draw(node_report())
+    assert to_hex(figure.get_facecolor()) == colour("surface")
+    for place in figure.axes:
+        assert to_hex(place.get_facecolor()) == colour("surface")
+        text = [figure._suptitle, place._left_title, *place.get_legend().get_texts()]
+        assert {to_hex(one.get_color()) for one in text} == {colour("text")}
+        assert {to_hex(one.get_color()) for one in (*place.get_xticklabels(), *place.get_yticklabels())} == {
+            colour("muted")
+        }
+        assert {to_hex(one.get_color()) for one in place.get_xgridlines() + place.get_ygridlines()} == {colour("grid")}
+        shown = {name: to_hex(one.get_edgecolor()) for name, one in place.spines.items() if one.get_visible()}
+        assert shown == dict.fromkeys(("left", "bottom"), colour("border"))
 
 
 @pytest.mark.parametrize(
