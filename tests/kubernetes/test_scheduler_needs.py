@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 from kube_cluster import NODES, PODS, Program
+from scheduler_stage import Ruled
 
 from gpushare.cluster.engines.kubernetes.needs import Needs, of_pod
+from gpushare.cluster.engines.seam import Start
+from gpushare.cluster.model import Place
 
 GIB = 2**30
 
@@ -105,6 +108,66 @@ def test_what_runs_goes_on_when_others_come(others, ruled):
         ruled.round()
     assert others.programs["train"].began == 1 and others.pod("train")["status"]["phase"] == "Running"
     assert "nodeName" not in others.pod("waits")["spec"]
+
+
+def test_what_own_pods_hold_counts_where_gpus_are_free(others, ruled):
+    """The kubelet would refuse the second one, and its pod would have failed."""
+    has(others, "n1", "8")
+    has(others, "n2", "8")
+    for number in range(3):
+        submit(others, f"p{number}", cpu="5")
+    ruled.settle()
+    ruled.go(lambda: sum(one.began for one in others.programs.values()) == 2)
+    for _ in range(5):
+        ruled.round()
+    nodes = [others.pod(f"p{number}")["spec"].get("nodeName") for number in range(3)]
+    assert sorted(map(str, nodes)) == ["None", "n1", "n2"]
+    (waits,) = [number for number in range(3) if not nodes[number]]
+    others.cancel(f"p{1 if waits != 1 else 0}")
+    ruled.settle()
+    ruled.go(lambda: others.programs[f"p{waits}"].began)
+
+
+def test_of_several_that_start_at_once_no_more_than_fit_are_bound(others, scheduler):
+    has(others, "n1", "8")
+    spec = {"containers": [asks(cpu="3")]}
+    uids = [others.submit(f"p{number}", Program(), queue="a", spec=spec) for number in range(4)]
+    scheduler.settle()
+    scheduler.engine.snapshot()
+    starts = [Start(uid, 1, (Place(0, 0, "n1", (gpu % 2,), 8 * GIB, 0),), 0) for gpu, uid in enumerate(uids)]
+    commands = [(start, scheduler.token()) for start in starts]
+    answers = [type(answer).__name__ for _, answer in scheduler.engine.start_all(commands)]
+    assert sorted(answers) == ["Accepted", "Accepted", "Busy", "Refused"], "the node rests once"
+
+
+def test_a_quota_is_kept_where_borrowers_have_the_cpus_too(others, ruled):
+    """They are evicted for the GPUs, and their CPUs come free with these."""
+    for node in ("n1", "n2"):
+        has(others, node, "8")
+    for number in range(4):
+        others.submit(f"b{number}", Program(), memory="80Gi", queue="a", spec={"containers": [asks(cpu="4")]})
+    ruled.settle()
+    ruled.go(lambda: all(one.began for one in others.programs.values()))
+    others.submit("owner", Program(), memory="80Gi", queue="b", spec={"containers": [asks(cpu="4")]})
+    ruled.settle()
+    ruled.go(lambda: others.programs["owner"].began)
+
+
+def test_a_restarted_scheduler_leaves_those_that_fill_a_node_alone(others, ruled, tmp_path):
+    has(others, "n1", "8")
+    has(others, "n2", "8")
+    for number in range(3):
+        submit(others, f"p{number}", cpu="5")
+    ruled.settle()
+    ruled.go(lambda: sum(one.began for one in others.programs.values()) == 2)
+    ruled.close()
+    (tmp_path / "again").mkdir()
+    again = Ruled(others, tmp_path / "again")
+    for _ in range(5):
+        again.round()
+    assert sum(one.began for one in others.programs.values()) == 2
+    assert not any(pod["metadata"].get("deletionTimestamp") for _, pod in others.pods())
+    again.close()
 
 
 def test_a_node_that_does_not_say_what_it_has_takes_all(others, ruled):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.cluster.engines.kubernetes import bounds, request, seen, sharing, volumes
+from gpushare.cluster.engines.kubernetes import bounds, needs, request, seen, sharing, volumes
 from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
@@ -15,7 +15,7 @@ from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing, k
 from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
 from gpushare.cluster.engines.kubernetes.seats import Line, Seat, Seats, Sitter, group_least, group_size, lineage
-from gpushare.cluster.engines.kubernetes.seen import Kept, Phase, is_over, is_replaced, phase_of, seconds
+from gpushare.cluster.engines.kubernetes.seen import Held, Kept, Phase, Shape, is_over, is_replaced, phase_of, seconds
 from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
 from gpushare.cluster.model import Job
@@ -29,6 +29,7 @@ HOLD = "gpushare.dev/hold"
 
 RANK: Mapping[str, int] = {"done": 0, "failed": 1, "stopping": 2, "starting": 3, "running": 4}
 """Of phases of a task's pods, which one is the task's."""
+HOLDS = ("starting", "running", "stopping")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +206,7 @@ class Board:
         """`now`: seconds that only go forward."""
         self._queues = listed.queues
         self._look_at_pods(listed)
-        wanted = {one.asked.wants for one in self.members.values() if one.asked is not None}
-        self._look_at_nodes(listed, wanted)
+        self._look_at_nodes(listed)
         for one in self.members.values():
             one.lost = bool(one.bound) and self._is_lost(one.bound) and not is_over(one.pod)
             one.ended = one.ended or one.over
@@ -266,11 +266,30 @@ class Board:
         self._read[uid] = seen_by, member
         return member
 
-    def _look_at_nodes(self, listed: Listed, wanted: set[Wants]) -> None:
+    def _look_at_nodes(self, listed: Listed) -> None:
+        wanted: dict[Wants, set[Shape]] = {}
+        held: dict[str, Held] = {}
+        counted: set[tuple[str, int, int]] = set()
+        for one in self.members.values():
+            phase = one.phase
+            if one.asked is not None:
+                shapes = wanted.setdefault(one.asked.wants, set())
+                if phase is None and not one.leaves and not one.over:
+                    shapes.add((one.asked.tasks.gpus, one.asked.tasks.memory))
+            if phase in HOLDS:
+                which = one.mark.job, one.mark.task, one.mark.attempt
+                its = held.setdefault(one.mark.node, Held())
+                its.needs = its.needs.plus(needs.of_pod(one.pod) if one.asked is None else one.asked.wants.needs)
+                its.gpus.update(dict.fromkeys(() if which in counted else one.mark.gpus, one.mark.amount))
+                counted.add(which)
         devices = seen.gpus_of(listed.slices.values())
         self.nodes = {}
         for (_, name), node in listed.nodes.items():
-            kept = seen.node_of(node, devices[name], wanted, self._taken.get(name, NONE)) if name in devices else None
+            kept = (
+                seen.node_of(node, devices[name], wanted, self._taken.get(name, NONE), held.get(name))
+                if name in devices
+                else None
+            )
             if kept is not None:
                 self.nodes[name] = kept
 
@@ -283,7 +302,7 @@ class Board:
         ours: set[Key] = set()
         counted: set[tuple[str, int, int]] = set()
         for one in self.members.values():
-            if self.task_of(one) is not None and one.phase in ("starting", "running", "stopping"):
+            if self.task_of(one) is not None and one.phase in HOLDS:
                 which = one.mark.job, one.mark.task, one.mark.attempt
                 if which not in counted:  # pods that share a claim are one task
                     self.used.update({(one.mark.node, gpu): one.mark.amount for gpu in one.mark.gpus})

@@ -24,6 +24,7 @@ import gpushare_installation
 from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed, Member
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.queue_keeper import QueueKeeper
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.runner import Context
@@ -98,6 +99,10 @@ class Kubernetes(QueueKeeper):
         self._clock = clock
         self._board = Board(settings.scheduler, settings.rules)
         self._classes: Mapping[str, Thing] = {}
+        self._begun: dict[str, Needs] = {}
+        """CPUs and memory of each node that starts since the last look take."""
+        self._crowded: set[str] = set()
+        """Nodes that have been refused since then."""
         self._notes = 0
         self._leadership = api.leadership(clock)
 
@@ -150,6 +155,8 @@ class Kubernetes(QueueKeeper):
         listed: Listed = self._api.listed()
         self._classes = {name: one for (_, name), one in listed.classes.items()}
         self._board.look(listed, self._clock())
+        self._begun.clear()
+        self._crowded.clear()
 
     def _tend(self, member: Member) -> None:
         """Finish what was begun: a start of which only the mark is there, and the end of one that was not bound."""
@@ -281,10 +288,13 @@ class Kubernetes(QueueKeeper):
         due.append((member, place))
         return None
 
-    def _unfit(self, due: Sequence[tuple[Member, Place]]) -> Refused | None:
+    def _unfit(self, due: Sequence[tuple[Member, Place]]) -> Refused | Busy | None:
+        """CPUs and memory of a node may have been decided away to several: one of those that are left over has the
+        node rest, and the allocator looks for other nodes for all of them. Busy: until it has."""
         board = self._board
         more: Counter[tuple[str, int]] = Counter()
-        for _, place in due:
+        crowd: dict[str, Needs] = {}
+        for member, place in due:
             kept = board.nodes.get(place.node)
             if kept is None or kept.state == "lost" or any(gpu not in kept.devices for gpu in place.gpus):
                 return Refused(f"there is no GPU {place.gpus} on {place.node}", place.node)
@@ -293,6 +303,15 @@ class Kubernetes(QueueKeeper):
                 more[which] += place.amount
                 if board.used[which] + board.foreign[which] + more[which] > kept.node.memory:
                     return Refused("it does not fit beside what runs there", place.node)
+            assert member.asked is not None
+            crowd[place.node] = crowd.get(place.node, NONE).plus(member.asked.wants.needs)
+            if not crowd[place.node].within(kept.room.less(self._begun.get(place.node, NONE))):
+                if place.node in self._crowded:
+                    return Busy()
+                self._crowded.add(place.node)
+                return Refused("its CPUs and memory do not fit beside what runs there", place.node)
+        for node, wanted in crowd.items():
+            self._begun[node] = self._begun.get(node, NONE).plus(wanted)
         return None
 
     def _mark(self, member: Member, place: Place, command: Start, token: Token) -> Mark:

@@ -76,7 +76,7 @@ def of(pod: Thing, volumes: Sequence[Sequence[Thing]] = ()) -> Wants:
 
 def fits(node: Thing, wants: Wants, left: Needs = PLENTY) -> bool:
     """`left`: what others leave of its CPUs and memory; these count only where it is said."""
-    if any(wanted > there for wanted, there in zip(wants.needs, left, strict=True) if wanted):
+    if not wants.needs.within(left):
         return False
     taints = (node.get("spec") or {}).get("taints") or ()
     for taint in taints:

@@ -1,6 +1,7 @@
 """CPUs and memory of the host that pods ask for, and that nodes have. Pure.
 
-Only what pods of other schedulers take is counted as taken: what pods of this one hold can be had by evicting them.
+What pods of other schedulers take is gone. What pods of this one hold can be had by evicting them, and they are
+evicted for GPUs: so it counts where a pod would start beside them (seen.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ class Needs(NamedTuple):
 
     def plus(self, other: Needs) -> Needs:
         return Needs(self.cpu + other.cpu, self.memory + other.memory)
+
+    def less(self, other: Needs) -> Needs:
+        return Needs(self.cpu - other.cpu, self.memory - other.memory)
+
+    def within(self, there: Needs) -> bool:
+        """What is not asked for is there."""
+        return all(wanted <= had for wanted, had in zip(self, there, strict=True) if wanted)
 
     def at_least(self, other: Needs) -> Needs:
         return Needs(max(self.cpu, other.cpu), max(self.memory, other.memory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -13,7 +13,7 @@ from gpushare.cluster.engines.kubernetes.allocation import Device, Part
 from gpushare.cluster.engines.kubernetes.fitting import LOST, Wants, fits
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
-from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
+from gpushare.cluster.engines.kubernetes.needs import NONE, PLENTY, Needs
 from gpushare.cluster.engines.seam import SeenNode
 from gpushare.cluster.model import Node
 from gpushare.cluster.nouns import MOST_GPUS_OF_NODE
@@ -21,7 +21,19 @@ from gpushare.errors import UsageError
 from gpushare.kubernetes.amounts import parse
 from gpushare.kubernetes.names import DRIVER, MEMORY
 
-__all__ = ["Kept", "Phase", "gpus_of", "is_over", "is_replaced", "node_of", "phase_of", "seconds", "used"]
+__all__ = [
+    "Held",
+    "Kept",
+    "Phase",
+    "Shape",
+    "gpus_of",
+    "is_over",
+    "is_replaced",
+    "node_of",
+    "phase_of",
+    "seconds",
+    "used",
+]
 
 Phase = Literal["starting", "running", "stopping", "done", "failed"]
 OVER = ("Succeeded", "Failed")
@@ -38,6 +50,8 @@ class Kept:
     """By the index of the GPU."""
     state: Literal["ready", "unknown", "lost"]
     cordoned: bool
+    room: Needs = PLENTY
+    """Of its CPUs and memory, beside all pods that it has."""
 
     def seen(self, foreign: Mapping[tuple[str, int], int]) -> SeenNode:
         name = self.node.name
@@ -72,9 +86,28 @@ def gpus_of(slices: Iterable[Thing]) -> dict[str, list[Thing]]:
     return found
 
 
-def node_of(node: Thing, devices: Sequence[Thing], wanted: Collection[Wants], taken: Needs = NONE) -> Kept | None:
-    """`wanted`: what pods say about nodes. `taken`: what pods of others have of its CPUs and memory. None: it has no
-    GPU of this driver."""
+@dataclass(slots=True)
+class Held:
+    """What pods of ours have of a node."""
+
+    needs: Needs = NONE
+    gpus: Counter[int] = field(default_factory=Counter)
+    """Bytes of each GPU."""
+
+
+Shape = tuple[int, int | None]
+"""GPUs that a pod asks for, and bytes of each; None: all of it."""
+
+
+def node_of(
+    node: Thing,
+    devices: Sequence[Thing],
+    wanted: Mapping[Wants, Collection[Shape]],
+    taken: Needs = NONE,
+    held: Held | None = None,
+) -> Kept | None:
+    """`wanted`: what pods say about nodes, and what those of them that wait ask for. `taken`: what pods of others have
+    of its CPUs and memory; `held`: what ours have. None: it has no GPU of this driver."""
     there = _by_index(devices)
     if not there:
         return None
@@ -84,20 +117,36 @@ def node_of(node: Thing, devices: Sequence[Thing], wanted: Collection[Wants], ta
     sick = {index for index, one in there.items() if one.get("taints")}
     labels = dict(meta.get("labels") or {})
     left = needs.left(node, taken)
-    fitting = tuple(one.label for one in wanted if fits(node, one, left))
+    room = left.less(held.needs if held is not None else NONE)
+    free = [one.memory - (held.gpus[index] if held is not None else 0) for index, one in known.items()]
+    whole = min(one.memory for one in known.values())
+    fitting = tuple(
+        one.label
+        for one, shapes in wanted.items()
+        if fits(node, one, left) and (one.needs.within(room) or _makes_room(shapes, free, whole))
+    )
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
     lost = any(taint.get("key") == LOST for taint in spec.get("taints") or ())
     made = Node(
         name=meta["name"],
         gpus=count,
-        memory=min(one.memory for one in known.values()),
+        memory=whole,
         type=_attribute(next(iter(there.values())), "productName"),
         pool=labels.get(POOL, "default"),
         labels=tuple(sorted((*labels.items(), *fitting))),
         broken=frozenset(index for index in range(count) if index not in there or index in sick),
         uuids=tuple(_attribute(there[index], "uuid") if index in there else "" for index in range(count)),
     )
-    return Kept(made, known, "lost" if lost else "ready" if ready else "unknown", bool(spec.get("unschedulable")))
+    state: Literal["ready", "unknown", "lost"] = "lost" if lost else "ready" if ready else "unknown"
+    return Kept(made, known, state, bool(spec.get("unschedulable")), room)
+
+
+def _makes_room(shapes: Collection[Shape], free: Sequence[int], whole: int) -> bool:
+    """Some of them can only be started by evicting others, whose CPUs and memory are free then. Where none waits,
+    those that run stay."""
+    return not shapes or any(
+        sum(left >= (whole if amount is None else amount) for left in free) < gpus for gpus, amount in shapes
+    )
 
 
 def _by_index(devices: Sequence[Thing]) -> dict[int, Thing]:
