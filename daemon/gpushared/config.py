@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -12,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import GpushareError, UsageError
-from gpushare.quantity import NOTHING, Budget, Kind, Quantity, format_bytes, format_duration, parse_duration
+from gpushare.quantity import Budget, Kind, Quantity, format_bytes, format_duration
 from gpushare.reclaim_steps import ReclaimStep
 from gpushare.toml_lines import Lines
 from gpushared.core import rules
 from gpushared.core.policy import Policy
 from gpushared.core.rules import UNLIMITED, Rules, Table
 from gpushared.core.turns import Terms
+from gpushared.system import setting_values
 from gpushared.system.address import address_setting
 
 DEFAULT_FILE = Path("/etc/gpushare/gpushared.toml")
@@ -48,110 +47,13 @@ class Config(Policy):
     """Jobs take turns in computing for those that ask for it."""
     turn: float = Terms().turn
     longest_turn: float = 30.0
-    suspend_memory: int = field(default_factory=lambda: host_memory() // 2)
+    suspend_memory: int = field(default_factory=lambda: setting_values.host_memory() // 2)
     rules: Rules = field(default_factory=Rules)
     """What each user's jobs may ask for."""
 
     def policy(self) -> Policy:
         """What the core needs of it."""
         return Policy(**{one.name: getattr(self, one.name) for one in fields(Policy)})
-
-
-def host_memory() -> int:
-    """This machine's memory, in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _share(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise UsageError("not a share of the GPU from 0 up to, but not including, 1")
-    return float(value)
-
-
-def _bytes(value: object) -> int:
-    if value == 0 and not isinstance(value, bool):
-        return 0
-    if not isinstance(value, str):
-        raise UsageError('not an amount of memory in quotes, such as "256Mi"')
-    quantity = Quantity.parse(value)
-    if quantity.kind is not Kind.BYTES:
-        raise UsageError('not an amount in bytes, such as "256Mi"')
-    return quantity.resolve(0)
-
-
-def _host_amount(value: object) -> int:
-    quantity = _request(value)
-    if quantity.kind is Kind.MAX:
-        raise UsageError('not a part of the machine\'s memory, such as "64Gi" or "50%"')
-    return quantity.resolve(host_memory())
-
-
-def _seconds(least: float) -> Callable[[object], float]:
-    def parse(value: object) -> float:
-        if isinstance(value, str):
-            seconds = parse_duration(value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            seconds = float(value)
-        else:
-            raise UsageError('not a duration, such as "5s"')
-        if not math.isfinite(seconds) or seconds < least:
-            raise UsageError(f"a duration of {seconds} s is too short, the least is {least} s")
-        return seconds
-
-    return parse
-
-
-def _choice(*allowed: str, read: Callable[[str], Any] = str) -> Callable[[object], Any]:
-    def parse(value: object) -> Any:
-        if not isinstance(value, str) or value not in allowed:
-            raise UsageError(f"not one of {', '.join(allowed)}")
-        return read(value)
-
-    return parse
-
-
-def _group(value: object) -> str:
-    if not isinstance(value, str):
-        raise UsageError("not the name of a group in quotes")
-    return value
-
-
-def _request(value: object) -> Quantity:
-    if value == 0 and not isinstance(value, bool):
-        return NOTHING
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise UsageError('not an amount of memory, such as "8Gi" or "25%"')
-    return Quantity.parse(value)
-
-
-def _limit(value: object) -> Quantity:
-    amount = _request(value)
-    if amount.kind is Kind.NONE:
-        raise UsageError('a limit of nothing; write "max" for all of the GPU')
-    return amount
-
-
-def _count(least: int) -> Callable[[object], int]:
-    def parse(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise UsageError(f"not a whole number from {least}")
-        return value
-
-    return parse
-
-
-def _port(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 65536:
-        raise UsageError("not a port of localhost, such as 9837, or 0 for none")
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError("neither true nor false")
-    return value
 
 
 def _most(parse: Callable[[object], Any]) -> Callable[[object], Any]:
@@ -170,48 +72,48 @@ def _most(parse: Callable[[object], Any]) -> Callable[[object], Any]:
 
 # TOML table and key -> field of Config and how to read it.
 _KEYS: Mapping[tuple[str, str], tuple[str, Callable[[object], Any]]] = {
-    ("memory", "reserve_share"): ("reserve_share", _share),
-    ("memory", "reserve_least"): ("reserve_least", _bytes),
-    ("memory", "chunk"): ("chunk", _bytes),
-    ("memory", "sample_interval"): ("sample_interval", _seconds(0.05)),
-    ("reclaim", "claim_timeout"): ("claim_timeout", _seconds(0.1)),
-    ("reclaim", "trim"): ("trim", _seconds(0.0)),
-    ("reclaim", "grace"): ("grace", _seconds(0.0)),
-    ("reclaim", "hook"): ("hook", _seconds(0.0)),
-    ("reclaim", "hook_resume"): ("hook_resume", _seconds(0.0)),
-    ("reclaim", "last_rung"): ("last_step", _choice(*ReclaimStep, read=ReclaimStep)),
-    ("reclaim", "on_breach"): ("on_breach", _choice("warn", "deny", "kill")),
-    ("suspend", "memory"): ("suspend_memory", _host_amount),
-    ("suspend", "runs_after"): ("resume_runs", _seconds(0.0)),
-    ("compute", "turns"): ("turns", _flag),
-    ("compute", "turn"): ("turn", _seconds(0.02)),
-    ("compute", "longest"): ("longest_turn", _seconds(0.02)),
-    ("daemon", "health_interval"): ("health_interval", _seconds(0.05)),
-    ("daemon", "idle_exit"): ("idle_exit", _seconds(0.0)),
-    ("daemon", "reveal"): ("reveal", _choice("name", "user", "none")),
-    ("daemon", "admin_group"): ("admin_group", _group),
-    ("placements", "group"): ("engine_group", _group),
-    ("placements", "required"): ("placed_only", _flag),
+    ("memory", "reserve_share"): ("reserve_share", setting_values.share),
+    ("memory", "reserve_least"): ("reserve_least", setting_values.amount),
+    ("memory", "chunk"): ("chunk", setting_values.amount),
+    ("memory", "sample_interval"): ("sample_interval", setting_values.seconds(0.05)),
+    ("reclaim", "claim_timeout"): ("claim_timeout", setting_values.seconds(0.1)),
+    ("reclaim", "trim"): ("trim", setting_values.seconds(0.0)),
+    ("reclaim", "grace"): ("grace", setting_values.seconds(0.0)),
+    ("reclaim", "hook"): ("hook", setting_values.seconds(0.0)),
+    ("reclaim", "hook_resume"): ("hook_resume", setting_values.seconds(0.0)),
+    ("reclaim", "last_rung"): ("last_step", setting_values.choice(*ReclaimStep, read=ReclaimStep)),
+    ("reclaim", "on_breach"): ("on_breach", setting_values.choice("warn", "deny", "kill")),
+    ("suspend", "memory"): ("suspend_memory", setting_values.host_amount),
+    ("suspend", "runs_after"): ("resume_runs", setting_values.seconds(0.0)),
+    ("compute", "turns"): ("turns", setting_values.flag),
+    ("compute", "turn"): ("turn", setting_values.seconds(0.02)),
+    ("compute", "longest"): ("longest_turn", setting_values.seconds(0.02)),
+    ("daemon", "health_interval"): ("health_interval", setting_values.seconds(0.05)),
+    ("daemon", "idle_exit"): ("idle_exit", setting_values.seconds(0.0)),
+    ("daemon", "reveal"): ("reveal", setting_values.choice("name", "user", "none")),
+    ("daemon", "admin_group"): ("admin_group", setting_values.group),
+    ("placements", "group"): ("engine_group", setting_values.group),
+    ("placements", "required"): ("placed_only", setting_values.flag),
     ("metrics", "listen"): ("metrics_listen", address_setting),
-    ("dashboard", "port"): ("dashboard_port", _port),
-    ("dashboard", "read_only"): ("dashboard_read_only", _flag),
+    ("dashboard", "port"): ("dashboard_port", setting_values.port),
+    ("dashboard", "read_only"): ("dashboard_read_only", setting_values.flag),
 }
 
 # Key of a policy table -> how to read it.
 _RULES: Mapping[str, Callable[[object], Any]] = {
-    "request": _request,
-    "limit": _limit,
-    "max_request": _most(_request),
-    "max_limit": _most(_limit),
-    "max_gpus": _most(_count(1)),
-    "max_jobs": _most(_count(0)),
-    "max_priority": _most(_count(-(2**31))),
-    "max_grace": _most(_seconds(0.0)),
-    "max_min_run_time": _most(_seconds(0.0)),
-    "max_reservations": _most(_count(0)),
-    "no_lend": _flag,
-    "observe": _flag,
-    "idle_release": _most(_seconds(1.0)),
+    "request": setting_values.request,
+    "limit": setting_values.limit,
+    "max_request": _most(setting_values.request),
+    "max_limit": _most(setting_values.limit),
+    "max_gpus": _most(setting_values.count(1)),
+    "max_jobs": _most(setting_values.count(0)),
+    "max_priority": _most(setting_values.count(-(2**31))),
+    "max_grace": _most(setting_values.seconds(0.0)),
+    "max_min_run_time": _most(setting_values.seconds(0.0)),
+    "max_reservations": _most(setting_values.count(0)),
+    "no_lend": setting_values.flag,
+    "observe": setting_values.flag,
+    "idle_release": _most(setting_values.seconds(1.0)),
 }
 
 NAMED = ("users", "projects", "groups")
