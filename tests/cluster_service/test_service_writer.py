@@ -140,6 +140,26 @@ def test_a_bug_in_a_round_is_counted_and_the_next_round_begins_from_the_file(sta
     assert writer.errors == 1
 
 
+def test_an_engine_that_cannot_be_watched_is_asked_now_and_then(stage, monkeypatch) -> None:
+    """Not in a busy loop, and the service does its rounds meanwhile."""
+    monkeypatch.setattr(writing, "AFTER_A_FAILURE", 0.2)
+    asked: list[float] = []
+
+    def watch(_: float) -> None:
+        asked.append(time.monotonic())
+        raise OSError("no inotify")
+
+    stage.runner.watch = watch
+    writer = Writer(stage.service)
+    writer.start()
+    submit(writer)
+    until(lambda: len(asked) >= 4 and stage.said("start"))
+    writer.stop()
+    stage.store.close()
+    assert len(asked) <= (asked[-1] - asked[0]) / 0.2 + 1.5
+    assert writer.errors == len(asked)
+
+
 def test_what_was_called_before_the_end_is_answered_and_nothing_after(stage) -> None:
     writer = Writer(stage.service)
     futures = [writer.call(stage.service.submit, {}, ALICE) for _ in range(20)]
