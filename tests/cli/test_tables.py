@@ -12,7 +12,7 @@ from gpushare.cli import output
 from gpushare.cli.output import Column
 
 GOLDEN = Path(__file__).with_name("tables.txt")
-MODULES = ("ps", "status", "cluster_views", "profiles", "reserve")
+MODULES = sorted(path.stem for path in Path(output.__file__).parent.glob("[a-z]*.py"))
 
 
 def tables() -> str:

@@ -56,6 +56,13 @@ def test_a_job_from_registration_to_its_end(daemon):
     assert events[0] == "admitted" and events[-1] == "ended"
 
 
+def test_a_job_that_has_opened_no_gpu_has_nothing_there(daemon):
+    (gpu,) = register(daemon)["gpus"]
+    nothing = {"usage", "accounted", "overhead", "loan", "credit", "peak", "suspended", "gpu_time"}
+    assert {name: gpu[name] for name in nothing} == dict.fromkeys(nothing, 0)
+    assert (gpu["computing"], gpu["turn"]) == (None, None)
+
+
 def test_two_gpus_and_their_names(daemon):
     assert [gpu["uuid"] for gpu in register(daemon, gpus=2)["gpus"]] == [GPU, GPU2]
     assert [gpu["uuid"] for gpu in register(daemon, gpus=2, devices=["1", GPU])["gpus"]] == [GPU2, GPU]

@@ -97,6 +97,26 @@ def test_budgets_that_make_no_sense_are_refused_with_words(daemon, request_amoun
     shim.close()
 
 
+def test_a_job_on_which_the_core_fails_is_refused_with_words(make_daemon):
+    daemon = make_daemon()
+
+    def hello(**budget):
+        shim = daemon.connect()
+        welcome = shim.hello(**budget)
+        shim.close()
+        return welcome
+
+    def fails(event, now):
+        raise RuntimeError
+
+    daemon.call(lambda: setattr(daemon.shell.core, "handle", fails))  # of this core: the next one is sound
+    welcome = hello(request=GIB, limit=GIB)
+    assert welcome.status == lib.GS_NOT_ADMITTED and "the daemon failed on this request" in welcome.text
+    assert daemon.client.jobs() == []
+    assert hello(request=GIB, limit=GIB).status == lib.GS_OK
+    daemon.shell.core_loop.errors = 0  # it was made
+
+
 def test_a_request_that_has_no_place_is_refused_where_the_context_opens(daemon):
     register(daemon, request="12Gi", devices=["0"])
     shim = daemon.connect()

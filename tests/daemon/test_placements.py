@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from other_user import ALICE, BOB, as_user, needs_root
 from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
 from gpushare.history import JOBS
 from gpushared.clients.clients import Clients
+from gpushared.core.persistence import OddNote
 from gpushared.gpus.foreign_processes import UnhookedFinder, open_unhooked
 from gpushared.jobs.placements import Placement, Placements
 
@@ -392,6 +394,47 @@ def test_placements_outlive_the_daemon_and_so_do_their_attempts(node: Subprocess
         with pytest.raises(Refused):
             node.client.place(id, body(attempt, job=None, gpus=(GPU2,)))
     assert node.client.place("c", body(10, job=None, gpus=(GPU2,)))["attempt"] == 10
+
+
+NOTE: dict[str, object] = {"id": "a", "attempt": 4, "cgroups": ["/one", "/two"], "sessions": [[7, 70], [8, 80]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({}, {}),
+        ({"cgroups": []}, {"cgroups": ()}),
+        ({"more": 1}, {}),
+        ({"sessions": []}, {"sessions": ()}),
+        (
+            {"sessions": [[7, 70], [8, "80"], ["8", 80], [8], [8, 80, 800], [True, 80], None, {}]},
+            {"sessions": ((7, 70),)},
+        ),
+    ],
+)
+def test_a_note_of_a_placement_is_read_without_the_sessions_that_are_none(changes, fields) -> None:
+    found = Placement.noted(JOB, NOTE | changes)
+    sound = Placement("a", 4, JOB, ("/one", "/two"), ((7, 70), (8, 80)))
+    assert found == replace(sound, **fields)
+    assert Placement.noted(JOB, found.note()) == found
+
+
+def test_a_note_of_an_earlier_version_has_one_cgroup_or_none() -> None:
+    earlier = {name: value for name, value in NOTE.items() if name != "cgroups"}
+    for cgroup, cgroups in (("/one", ("/one",)), ("", ()), (None, ())):
+        assert Placement.noted(JOB, earlier | {"cgroup": cgroup}).cgroups == cgroups
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"id": 1}, {"id": None}, {"attempt": "4"}, {"attempt": True}, {"attempt": None}, {"cgroups": "/one"}),
+        *({"cgroups": ["/one", 2]}, {"cgroups": None}, {"sessions": None}, {"sessions": {}}, {"sessions": "7"}),
+    ],
+)
+def test_a_note_that_is_no_placements(odd) -> None:
+    with pytest.raises(OddNote):
+        Placement.noted(JOB, NOTE | odd)
 
 
 def test_a_daemon_that_lost_its_notes_is_told_again(node: Subprocess, guest) -> None:

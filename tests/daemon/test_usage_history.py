@@ -417,6 +417,35 @@ def test_a_full_disk_costs_what_it_costs_and_no_more(path, quick, monkeypatch, c
     assert kept(path, "max(usage)") == 9
 
 
+def test_a_file_that_breaks_meanwhile_is_put_aside_once(path, quick, monkeypatch, caplog):
+    """A disk that breaks each file would otherwise take the first one, at which somebody may look."""
+    usage, broken, real = UsageHistory(path.parent), [True], File.write
+    aside = path.with_name("usage.db.bad")
+
+    def write(self, *arguments):
+        if broken[0]:
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        real(self, *arguments)
+
+    def times(message: str) -> int:
+        return sum(message in one.message for one in caplog.records)
+
+    usage.start()
+    usage.look({A: amounts(1)}, WHO.__getitem__, START / 1000)
+    until(path.exists)
+    monkeypatch.setattr(File, "write", write)
+    until(lambda: aside.exists() or tick(usage))
+    broken[0] = False
+    until(lambda: times("written again") == 1 or tick(usage))
+    aside.write_text("the first")
+    broken[0] = True
+    until(lambda: times("cannot be written") == 2 or tick(usage))
+    broken[0] = False
+    until(lambda: times("written again") == 2 or tick(usage))
+    usage.close()
+    assert aside.read_text() == "the first" and kept(path, "max(usage)") == 9
+
+
 def test_the_disk_is_written_now_and_then_and_not_each_second(path, monkeypatch):
     commits = []
     real = File.commit

@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,6 +163,12 @@ def test_any_past_can_be_drawn(steps: list, since: float, lasts: float) -> None:
         assert 0 <= float(x) <= 160 and float(x) + float(width) <= 161
         assert float(y) >= 0 and float(y) + float(height) <= 28.2
     assert Tree(html).open == []
+
+
+@pytest.mark.parametrize(("since", "until"), [(500.0, 500.0), (500.0, 400.0), (0.0, 50.0), (0.0, 100.0)])
+def test_no_time_and_a_time_of_which_nothing_is_known_are_not_drawn(since: float, until: float) -> None:
+    assert sparkline([[100.0, GIB, GIB, GIB, GIB, 0], [300.0]], since, until, GIB) == ""
+    assert sparkline([[100.0], [300.0]], 0.0, 1000.0, GIB) == sparkline([], 0.0, 1000.0, GIB) == ""
 
 
 def rectangles(html: str) -> list[tuple[float, ...]]:

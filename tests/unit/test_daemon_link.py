@@ -147,3 +147,61 @@ def test_a_program_that_the_daemon_cannot_see_is_told_with_v_unless_it_has_ended
     monkeypatch.setattr(daemon_link, "has_ended", lambda _child: ended)
     linked(Refusing(), said)
     assert said == ([] if ended else [(1, "the daemon cannot see the program: no process 7")])
+
+
+class Stream:
+    """The daemon's notices. Each read gives the next batch; an error is raised."""
+
+    def __init__(self, *batches) -> None:
+        self.batches = list(batches)
+        self.ended = self.closed = False
+
+    def read(self):
+        batch = self.batches.pop(0)
+        self.ended = not self.batches
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Telling(Absent):
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def client(self, _timeout: float):
+        return SimpleNamespace(set_main=lambda _job, _child: None, events=lambda _job: self.stream)
+
+
+NOTICE = {"kind": "asked_back", "text": "give it back"}
+
+
+@pytest.fixture
+def unwatched(monkeypatch) -> None:
+    """No signal comes when something arrives: these streams have no descriptor."""
+    monkeypatch.setattr(daemon_link, "watch", lambda _events: None)
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_a_stream_that_goes_on_is_kept_and_its_notices_are_told(clock, said) -> None:
+    stream = Stream([NOTICE], [], [], [])  # its first batch is read as soon as it is open
+    one = linked(Telling(stream), said)
+    one.read()
+    one.read()
+    assert said == [(0, "give it back")]
+    assert not stream.closed and one.retry_at is None
+
+
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize("last", [[NOTICE], DaemonUnreachable("it has gone")])
+def test_a_stream_that_ends_is_closed_and_the_daemon_looked_for(clock, said, last) -> None:
+    stream = Stream(last)
+    node = Telling(stream)
+    one = linked(node, said)
+    one.read()
+    assert said == ([] if isinstance(last, Exception) else [(0, "give it back")])
+    assert stream.closed and one.retry_at == pytest.approx(clock.now + daemon_link.RETRY_FIRST)
+    one.read()  # there is nothing to read from until then

@@ -243,17 +243,18 @@ class JobRegistry:
 
 
 def killed_facts(reason: Reason) -> dict[str, Any]:
-    """A reclaim's data in the shape of the API's Outcome.killed."""
+    """The shape of the API's Outcome.killed. A job that is killed for overuse owes nobody and has no grace, and one
+    whose suspension is stuck has nothing on loan."""
     data = reason.data
     return {
         "code": reason.code.value,
         "claim": data.get("claim"),
-        "owner": data.get("owner_name", data.get("owner")),
+        "owner": data.get("owner_name"),
         "owner_user": data.get("owner_user"),
         "asked": data.get("asked", 0),
-        "got": data.get("got", data.get("loan", 0)),
+        "got": data.get("loan", 0),
         "loan": data.get("loan", 0),
-        "usage": data.get("usage", 0),
+        "usage": data["usage"],
         "request": data.get("request", 0),
         "grace": data.get("grace", 0.0),
         "reason": reason.message,

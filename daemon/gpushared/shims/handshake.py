@@ -266,11 +266,10 @@ class Handshake:
         record = self.shell.registry.open(job, spec)
         record.admission = asyncio.get_running_loop().create_future()
         self.shell.feed(JobSubmitted(job, spec))
-        refusal = record.admission.result() if record.admission.done() else None
         if record.state is not JobState.RUNNING:
             self.shell.registry.forget(record)
-            if refusal is None:
-                raise Refusal(NOT_ADMITTED, "the job was not admitted")
+            refusal = record.admission.result()
+            assert refusal is not None, "the core answers at once, and its failure is an answer, too"
             raise Refusal(NOT_ADMITTED, self.access.viewer(uid).told(refusal).render())
         return job
 

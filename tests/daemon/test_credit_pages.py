@@ -1,0 +1,128 @@
+"""What the daemon writes into pages and reads from them; a page that has gone stops nothing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from daemon_harness import GIB, GPU, GPU2
+
+from gpushare._layout import ffi, lib
+from gpushared.clients.credit import CreditPages
+from gpushared.clients.pages import UNIT, Pages
+from gpushared.core.instructions import Published
+from gpushared.system.processes import Process
+
+MIB = 2**20
+FIGURES = Published(grantable=3 * GIB, limit=14 * GIB, request=4 * GIB, overhead=300 * MIB, job_usage=2 * GIB)
+GONE = 99
+
+
+@pytest.fixture
+def pages(directory):
+    made = Pages(directory / "pages")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def owner():
+    process = Process.open(os.getpid())
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def page(pages, owner):
+    made = pages.create(owner, 1000, job="00000000000000ff", priority=0, grace_ms=0, name="train")
+    yield made
+    made.close(remove=True)
+
+
+@pytest.fixture
+def credit(page):
+    made = CreditPages()
+    made.pages[1] = page
+    made.open_share(1, GPU, 64 * MIB, 256 * MIB)
+    return made
+
+
+def use(page, size: int) -> None:
+    """As the library does it, as far as there is credit."""
+    assert lib.gs_reserve(page.lines[GPU], size // UNIT)
+
+
+def test_a_grant_is_credit_and_the_figures_are_told(credit, page):
+    assert credit.credit(1, GPU) == 64 * MIB and credit.used_by([1], GPU) == {1: 0}
+    credit.grant(1, GPU, GIB, FIGURES)
+    assert credit.credit(1, GPU) == GIB + 64 * MIB
+    line = page.lines[GPU]
+    told = Published(
+        *(amount * UNIT for amount in (line.grantable, line.limit, line.request, line.overhead, line.job_usage))
+    )
+    assert told == FIGURES
+
+
+def test_what_a_process_uses_stays_and_the_rest_is_taken_back(credit, page):
+    credit.grant(1, GPU, GIB, FIGURES)
+    use(page, 512 * MIB)
+    assert page.used() == {GPU: 512 * MIB} and credit.used_by([1, GONE], GPU) == {1: 512 * MIB}
+    assert credit.revoke(1, GPU, 256 * MIB) == (256 * MIB, 512 * MIB)
+    taken, used = credit.revoke(1, GPU, 8 * GIB)
+    assert (taken, used) == (GIB + 64 * MIB - 256 * MIB - 512 * MIB, 512 * MIB)
+    assert credit.credit(1, GPU) == 512 * MIB
+
+
+def test_a_gate_that_is_open_is_not_turned_and_a_closed_one_is_opened(credit, page):
+    line = page.lines[GPU]
+    credit.turn_gate(1, closed=False)
+    assert not line.gate
+    credit.turn_gate(1, closed=True)
+    closed = line.gate
+    credit.turn_gate(1, closed=True)
+    assert closed and line.gate not in (0, closed), "who waits there sees that a daemon lives"
+    credit.turn_gate(1, closed=False)
+    assert not line.gate
+
+
+def test_what_failed_without_an_answer_is_told_once(credit, page):
+    line = page.lines[GPU]
+    assert credit.take_unmet(1) == {}
+    line.unmet += 3
+    assert credit.take_unmet(1) == {GPU: 3} and credit.take_unmet(1) == {}
+    line.unmet_told = 2**32 - 1
+    line.unmet = 1
+    assert credit.take_unmet(1) == {GPU: 2}, "the counter begins again at nought"
+
+
+def test_figures_of_a_gpu_that_the_process_has_not_opened_go_nowhere(credit, page):
+    credit.grant(1, GPU2, GIB, FIGURES)
+    credit.publish(1, GPU2, FIGURES)
+    assert list(page.lines) == [GPU] and page.used() == {GPU: 0} and credit.revoke(1, GPU2, GIB) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (lambda credit: credit.grant(GONE, GPU, GIB, FIGURES), None),
+        (lambda credit: credit.publish(GONE, GPU, FIGURES), None),
+        (lambda credit: credit.revoke(GONE, GPU, GIB), (0, 0)),
+        (lambda credit: credit.close_share(GONE, GPU), None),
+        (lambda credit: credit.trim(GONE, GPU, GIB, 1.0), None),
+        (lambda credit: credit.turn_gate(GONE, closed=True), None),
+        (lambda credit: credit.credit(GONE, GPU), 0),
+        (lambda credit: credit.refusals(GONE), 0),
+        (lambda credit: credit.take_unmet(GONE), {}),
+        (lambda credit: credit.used_by([GONE], GPU), {}),
+        (lambda credit: credit.stamps([GONE], GPU), {}),
+        (lambda credit: credit.asking([GONE], GPU), {}),
+        (lambda credit: credit.trims_of([GONE]), {}),
+        (lambda credit: credit.closed([GONE], GPU), frozenset()),
+        (lambda credit: credit.pinned([GONE], GPU), {}),
+    ],
+)
+def test_a_process_whose_page_has_gone_is_passed_over(credit, page, asked, answer):
+    """Its end is an event that the core handles after those before it, which may still be about it."""
+    before = bytes(ffi.buffer(page.lines[GPU]))
+    assert asked(credit) == answer
+    assert bytes(ffi.buffer(page.lines[GPU])) == before
