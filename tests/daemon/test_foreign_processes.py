@@ -14,7 +14,14 @@ import pytest
 from daemon_harness import GIB, GPU, until
 from other_user import ALICE, needs_root
 
-from gpushared.gpus.foreign_processes import PT_INTERP, has_interpreter, job_of, open_unhooked, outsiders, reason_of
+from gpushared.gpus.foreign_processes import (
+    PT_INTERP,
+    foreign_processes,
+    has_interpreter,
+    job_of,
+    open_unhooked,
+    reason_of,
+)
 from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
 from gpushared.system.processes import start_time
 
@@ -127,13 +134,13 @@ def test_a_handle_for_a_process_of_the_job_and_of_no_other(start):
 def test_the_largest_comes_first_and_who_is_known_is_left_out(start):
     first, second, third = (start(SLEEP, "60") for _ in range(3))
     sample = {first: GIB, second: 3 * GIB, third: GIB, os.getpid(): 2 * GIB, NOBODY: 2 * GIB, os.getppid(): 0}
-    found = outsiders(sample, [os.getpid()])
+    found = foreign_processes(sample, [os.getpid()])
     assert [one["pid"] for one in found] == [second, NOBODY, *sorted((first, third))]
     assert [one["bytes"] // GIB for one in found] == [3, 2, 1, 1]
     assert (found[0]["command"], found[0]["uid"], found[0]["job"]) == ("sleep", os.getuid(), None)
     gone = found[1]
     assert (gone["command"], gone["user"], gone["uid"], gone["reason"]) == ("?", "?", -1, "unknown")
-    assert outsiders(None, []) == []
+    assert foreign_processes(None, []) == []
 
 
 def shown(make_daemon, by_pid: dict[int, int], job: str) -> list[dict]:
