@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-__all__ = ["did_you_mean", "nearest"]
+__all__ = ["did_you_mean", "nearest", "what_there_is"]
 
 ALIKE = 0.6
 """The least similarity of two names, 0 to 1, as difflib counts it."""
 MOST = 3
+MOST_OF_ALL = 8
 
 
 def nearest(word: str, known: Iterable[str], *, alike: float = ALIKE) -> list[str]:
@@ -28,3 +29,9 @@ def did_you_mean(word: str, known: Iterable[str], *, alike: float = ALIKE) -> st
     if not last:
         return None
     return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
+
+
+def what_there_is(word: str, known: Collection[str]) -> str:
+    """The hint where something is named that is not there: what is close to the word, else the first of all."""
+    all_of_them = f"there are: {', '.join(list(known)[:MOST_OF_ALL])}" if known else "there is none yet"
+    return did_you_mean(word, known) or all_of_them

@@ -42,7 +42,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.store import Store, default_path
 from gpushare.errors import NoSuchJob, UsageError
-from gpushare.nearest import did_you_mean
+from gpushare.nearest import did_you_mean, what_there_is
 from gpushare.quantity import count, format_bytes
 
 
@@ -174,8 +174,7 @@ def jobs(output: str, queue: str | None, store: Path | None) -> None:
     with opened(store) as cluster:
         allocator = cluster.allocator
         if queue is not None and queue not in allocator.queues:
-            near = did_you_mean(queue, allocator.queues)
-            raise UsageError(f"no queue {queue!r}", hint=near or f"there are: {', '.join(list(allocator.queues)[:8])}")
+            raise UsageError(f"no queue {queue[:60]!r}", hint=what_there_is(queue, allocator.queues))
         chosen = [name for name, view in allocator.jobs.items() if queue in (None, view.job.queue)]
         if output == "json":
             _output.print_json("cluster.jobs", {"jobs": [plain(allocator.jobs[name]) for name in chosen]})

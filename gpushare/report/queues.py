@@ -11,7 +11,7 @@ from gpushare.cluster.client import ClusterClient
 from gpushare.cluster.quantity import format_gpus
 from gpushare.dashboard.about import About, about
 from gpushare.errors import GpushareError, UsageError
-from gpushare.nearest import did_you_mean
+from gpushare.nearest import what_there_is
 from gpushare.report.contents import COARSER, COLUMNS, MOST_HAPPENINGS, Asked
 
 __all__ = ["ALL", "QueueReport", "of_queues", "series_of"]
@@ -35,8 +35,7 @@ def of_queues(client: ClusterClient, queue: str | None, asked: Asked) -> QueueRe
     overview = client.overview()
     names = [one["name"] for one in overview["queues"]]
     if queue is not None and queue not in names:
-        near = did_you_mean(queue, names)
-        raise UsageError(f"no queue {queue[:60]!r}", hint=near or f"there are: {', '.join(names[:8])}")
+        raise UsageError(f"no queue {queue[:60]!r}", hint=what_there_is(queue, names))
     jobs = {job["id"] for job in overview["jobs"] if queue in (None, job["queue"])}
     history = _history(client, asked)
     if not asked.ends_now:

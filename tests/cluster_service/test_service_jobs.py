@@ -466,6 +466,33 @@ def test_jobs_are_chosen_by_queue_and_user(tmp_path) -> None:
     stage.store.close()
 
 
+@pytest.mark.parametrize(
+    ("names", "asked", "hint"),
+    [
+        (("lab", "web"), "lap", "did you mean lab?"),
+        (("lab", "web"), "zzz", "there are: lab, web"),
+        (tuple(f"q{number}" for number in range(20)), "zzz", "there are: q0, q1, q2, q3, q4, q5, q6, q7"),
+        ((), "lab", "there is none yet"),
+    ],
+)
+def test_a_queue_that_is_not_there_is_said_with_those_that_are(tmp_path, names, asked, hint) -> None:
+    stage = Stage(tmp_path, queues=[(name, 0) for name in names])
+    with pytest.raises(UsageError) as caught:
+        stage.service.ids(queue=asked)
+    assert (caught.value.message, caught.value.hint) == (f"no queue {asked!r}", hint)
+    with pytest.raises(UsageError) as long:
+        stage.service.ids(queue="x" * 10_000)
+    assert len(long.value.message) < 100
+    stage.store.close()
+
+
+@pytest.mark.parametrize(("node", "hint"), [("n11", "did you mean n1?"), ("gpu-17", "there are: n1, n2")])
+def test_a_node_that_is_not_there_is_said_with_those_that_are(stage: Stage, node: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        stage.service.cordon(node, None, ROOT)
+    assert (caught.value.message, caught.value.hint) == (f"no node {node!r}", hint)
+
+
 def test_an_engine_that_does_not_answer_is_named(stage: Stage, monkeypatch) -> None:
     def nodes():
         raise Unanswered("no daemon listens at /nowhere")
@@ -480,3 +507,45 @@ def test_an_engine_that_does_not_answer_is_named(stage: Stage, monkeypatch) -> N
     stage.rounds(1)
     assert stage.service.status()["trouble"] == ""
     assert stage.service.submit({"job": {"gpus": 3}}, ALICE)["never"]
+
+
+@pytest.mark.parametrize("kind", ["evicted", "cancelled", "done"])
+def test_a_failure_right_after_something_was_written_loses_no_job(tmp_path, monkeypatch, kind) -> None:
+    """The file has the job's end, and what was in memory has not."""
+    stage = Stage(tmp_path, nodes=1, queues=[("lab", 1), ("web", 1)])
+    one = stage.submit(queue="lab", gpus=2, requeue=False)
+    follower = stage.submit(queue="lab", after=[one]) if kind == "cancelled" else ""
+    stage.rounds()
+    broken: list[str] = []
+    for name in ("append", "write"):
+        real = getattr(stage.store, name)
+
+        def breaks(*arguments, real=real, name=name, **named):
+            done = real(*arguments, **named)
+            if not broken:
+                broken.append(name)
+                raise ZeroDivisionError
+            return done
+
+        monkeypatch.setattr(stage.store, name, breaks)
+    if kind == "evicted":
+        broken.append("not yet")
+        stage.submit(queue="web")
+        broken.clear()
+        expected = {one: "evicted"}
+    else:
+        stage.runner.finish(one, 7 if follower else 0)
+        expected = {one: "failed", follower: "cancelled"} if follower else {one: "done"}
+    failures = 0
+    for _ in range(12):
+        try:
+            stage.rounds(1)
+        except ZeroDivisionError:
+            failures += 1
+            stage.service.work.begin_again()
+            if failures < 4:
+                broken.clear()  # the next thing that is written fails, too
+    assert failures >= 2
+    assert stage.results() == expected
+    assert set(stage.states()) <= {"2"} - set(expected)
+    stage.store.close()

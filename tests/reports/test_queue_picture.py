@@ -133,6 +133,8 @@ def test_its_text_can_be_read(queue: str | None) -> None:
     laid_out(figure)
     boxes = [place.get_window_extent() for place in figure.axes]
     assert all(above.y0 > below.y1 for above, below in itertools.pairwise(boxes))
+    heights = [box.height for box in boxes]
+    assert all(1.3 < heights[0] / each < 2 for each in heights[1:]), "the chart of all queues is the largest"
     for place, box in zip(figure.axes, boxes, strict=True):
         legend = place.get_legend().get_window_extent()
         assert box.x0 < 100 and box.width > 500, "the chart has nearly half of the width"

@@ -27,7 +27,7 @@ from gpushare.cluster.service.shown import Shown
 from gpushare.cluster.simulation import VERBS, describe
 from gpushare.cluster.snapshot import take
 from gpushare.errors import NoSuchJob, NotPermitted, UsageError
-from gpushare.nearest import did_you_mean
+from gpushare.nearest import what_there_is
 
 __all__ = ["Caller", "Common", "ambiguous", "no_such_job"]
 
@@ -110,8 +110,7 @@ class Common(ABC):
     def _check_queue_name(self, queue: str | None) -> None:
         queues = self.store.allocator.queues
         if queue is not None and queue not in queues:
-            near = did_you_mean(queue, queues)
-            raise UsageError(f"no queue {queue!r}", hint=near or f"there are: {', '.join(list(queues)[:8])}")
+            raise UsageError(f"no queue {queue[:60]!r}", hint=what_there_is(queue, queues))
 
     def _explained(self, id: str) -> dict[str, Any]:
         allocator = self.store.allocator

@@ -36,7 +36,7 @@ from gpushare.cluster.service.rounds import Rounds, waits_for
 from gpushare.cluster.service.shown import Shown, ended_job, live_job
 from gpushare.cluster.store import Store
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
-from gpushare.nearest import did_you_mean
+from gpushare.nearest import what_there_is
 from gpushare.quantity import format_duration
 
 __all__ = ["Service"]
@@ -313,8 +313,7 @@ class Service(Common):
         self._administrator(caller, "nodes")
         nodes = self.store.allocator.nodes
         if node not in nodes:
-            near = did_you_mean(node, nodes)
-            raise UsageError(f"no node {node[:60]!r}", hint=near or f"there are: {', '.join(list(nodes)[:8])}")
+            raise UsageError(f"no node {node[:60]!r}", hint=what_there_is(node, nodes))
         event = NodeUncordoned(node) if draining is None else NodeDrained(node) if draining else NodeCordoned(node)
         self.work.append([event], lambda connection, _: self.book.set_cordon(connection, node, draining))
         self.book.cordons.pop(node, None)
