@@ -78,14 +78,14 @@ class Checks(Helped):
         self._check_not_suspended(records)
 
     def _refine_ends(self) -> None:
-        """Whom the daemon has stopped had its memory until then."""
+        """Whom the daemon has stopped had its memory until then; its caches may have been given back before."""
         for actor, ended in self.ended:
             if actor.program.doomed_from is not None:
                 continue
             times = [when for when, _ in self.stops.get(actor.job or "", []) if when >= self.round_began - 1.0]
             since = min(times, default=ended - DEATH_SLACK)
             for span in self.truth.spans:
-                if span.process == actor.serial and span.down_from == self.round_began:
+                if span.process == actor.serial and span.down_from == self.round_began and not span.cache:
                     span.down_from = max(span.down_from, since)
 
     def _check_ends(self) -> None:

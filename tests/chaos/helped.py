@@ -295,6 +295,7 @@ class Helped(Cast):
         waiting: dict[str, str] = {}
 
         def all_gone() -> bool:
+            self._sweep()  # what a job keeps back may be in the way of one that waits
             jobs = self.stage.api("GET", "/v1/jobs").get("jobs", [])
             waiting.clear()
             waiting.update({job["name"]: job["state"] for job in jobs if job["state"] in WAITING})
