@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Checkpoints", "DriverCheckpoints", "DriverError", "Result", "resume", "suspend", "whereabouts"]
+__all__ = ["Checkpoints", "DriverCheckpoints", "DriverError", "Result", "resume", "settle", "suspend", "whereabouts"]
 
 LIBRARY = "libcuda.so.1"
 STATES = ("running", "locked", "suspended", "failed")
@@ -120,6 +120,19 @@ def whereabouts(driver: Checkpoints, pids: Sequence[int]) -> str:
             state = "failed"
         found.add(state)
     return "running" if not found else found.pop() if len(found) == 1 else "failed"
+
+
+def settle(driver: Checkpoints, pids: Sequence[int]) -> str:
+    """The same, after somebody was killed who moved them. If only some are away, these come back before any runs: the
+    memory of a job is given to nobody while a step is under way."""
+    states = {}
+    for pid in pids:
+        with contextlib.suppress(DriverError):
+            states[pid] = driver.state(pid)
+    if "suspended" in states.values() and {"running", "locked"} & set(states.values()):
+        for pid in [pid for pid, state in states.items() if state == "suspended"]:
+            _try(driver.restore, pid)
+    return whereabouts(driver, pids)
 
 
 def suspend(driver: Checkpoints, pids: Sequence[int], within: float) -> Result:

@@ -61,7 +61,7 @@ class Suspender(Follower[api.SuspendCommand]):
                 return checkpoint.suspend(self.driver, pids, float(command["within"]))
             case "resume":
                 return checkpoint.resume(self.driver, pids)
-        return checkpoint.Result(checkpoint.whereabouts(self.driver, pids), self.problem)
+        return checkpoint.Result(checkpoint.settle(self.driver, pids), self.problem)
 
 
 def _proved(driver: checkpoint.DriverCheckpoints) -> str:

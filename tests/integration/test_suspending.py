@@ -25,9 +25,9 @@ def node(tmp_path: Path, puppets: Path) -> Iterator[Node]:
         yield one
 
 
-def borrower(node: Node, name: str = "A", parts: int = 12, *options: object) -> Puppet:
+def borrower(node: Node, name: str = "A", parts: int = 12, *options: object, **env: str) -> Puppet:
     """On loan: nearly all."""
-    one = node.puppet(name, "--request", "256Mi", "--limit", "3840Mi", *STEPS, *options)
+    one = node.puppet(name, "--request", "256Mi", "--limit", "3840Mi", *STEPS, *options, **env)
     for _ in range(parts):
         one.alloc(PART)
     one.do("fill 7")

@@ -51,6 +51,47 @@ class Driver:
         self.ran_between.append(tuple(self.states.values()))
 
 
+class Killed(BaseException):
+    """The suspender is killed by SIGKILL at this call."""
+
+
+class Mortal(Driver):
+    """Its caller is killed before the n-th call, counted from 0, or after it."""
+
+    def __init__(self, call: int, *, after: bool) -> None:
+        super().__init__()
+        self.left: int | None = call
+        self.after = after
+
+    def _go(self, step: str, pid: int, before: str, after: str) -> None:
+        if self.left == 0 and not self.after:
+            raise Killed
+        super()._go(step, pid, before, after)
+        if self.left == 0:
+            raise Killed
+        if self.left is not None:
+            self.left -= 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("call", range(4))
+@pytest.mark.parametrize("step", [checkpoint.suspend, checkpoint.resume])
+def test_the_next_one_brings_all_together_wherever_a_suspender_was_killed(
+    step: Callable[..., checkpoint.Result], call: int, after: bool
+) -> None:
+    driver = Mortal(call, after=after)
+    if step is checkpoint.resume:
+        driver.left = None
+        checkpoint.suspend(driver, LIVING, 1.0)
+        driver.left = call
+    with pytest.raises(Killed):
+        step(driver, LIVING, *([1.0] if step is checkpoint.suspend else []))
+    driver.left = None
+    where = checkpoint.settle(driver, LIVING)
+    assert where in ("running", "suspended") and set(driver.states.values()) == {where}
+    assert not [states for states in driver.ran_between if set(states) == {"running", "suspended"}], "one ran alone"
+
+
 REFUSALS = st.sets(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=5)
 
 
