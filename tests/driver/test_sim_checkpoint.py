@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from ctypes import byref, c_int, create_string_buffer
+from ctypes import byref, c_int, c_size_t, create_string_buffer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,11 @@ from simcuda import (
     NOT_READY,
     NOT_SUPPORTED,
     OUT_OF_MEMORY,
+    AccessDesc,
+    AllocationProp,
+    Array3D,
+    Location,
+    PoolProps,
     alloc,
     cu,
     info,
@@ -90,22 +95,70 @@ def pattern(seed: int, size: int) -> bytes:
     return (seed * 2654435761 % 2**64).to_bytes(8, "little") * (size // 8)
 
 
+class Linear:
+    """Memory with an address."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address, self.size = address, size
+
+    def write(self, data: bytes) -> None:
+        write(self.address, data)
+
+    def read(self) -> bytes:
+        return read(self.address, self.size)
+
+
+class Array(Linear):
+    """A CUDA array."""
+
+    def write(self, data: bytes) -> None:
+        cu.cuMemcpyHtoA_v2(self.address, 0, data, len(data))
+
+    def read(self) -> bytes:
+        buffer = create_string_buffer(self.size)
+        cu.cuMemcpyAtoH_v2(buffer, self.address, 0, self.size)
+        return buffer.raw
+
+
+def mapped(size: int) -> list[Linear]:
+    """Memory of its own handle, seen through two windows: each half through one."""
+    here = Location(1, 0)
+    handle = pointer("cuMemCreate", size, byref(AllocationProp(type=1, location=here)), 0)
+    address = pointer("cuMemAddressReserve", 2 * size, 0, 0, 0)
+    for window in (address, address + size):
+        cu.cuMemMap(window, size, 0, handle, 0)
+    cu.cuMemSetAccess(address, 2 * size, byref(AccessDesc(here, 3)), 1)
+    return [Linear(address, 4096), Linear(address + size + size // 2, 4096)]
+
+
+def all_kinds() -> list[Linear]:
+    size = MI // 2
+    pool = pointer("cuMemPoolCreate", byref(PoolProps(type=1, location=Location(1, 0))))
+    array = Array3D(width=256, height=64, format=0x20, channels=1)
+    return [
+        Linear(alloc(size), size),
+        Linear(alloc(4096), 4096),
+        Linear(pointer("cuMemAllocPitch_v2", byref(c_size_t()), 1000, 16, 4), 16000),
+        Linear(pointer("cuMemAllocAsync", size, None), size),
+        Linear(pointer("cuMemAllocFromPoolAsync", size, pool, None), size),
+        *mapped(2 * MI),
+        Array(pointer("cuArray3DCreate_v2", byref(array)), 256 * 64 * 4),
+    ]
+
+
 def keeps_data() -> None:
     """Data in each kind of memory; at each line it says whether all of it is as it was, and changes it."""
     start()
-    size = MI // 2
-    linear, small = alloc(size), alloc(4096)
-    pooled = pointer("cuMemAllocAsync", size, None)
-    places = {linear: size, small: 4096, pooled: size}
-    for seed, (place, length) in enumerate(places.items(), 1):
-        write(place, pattern(seed, length))
+    places = all_kinds()
+    for seed, place in enumerate(places, 1):
+        place.write(pattern(seed, place.size))
     turn = 0
     say(os.getpid())
     while input_line():
-        good = all(read(place, n) == pattern(seed + turn, n) for seed, (place, n) in enumerate(places.items(), 1))
+        good = all(place.read() == pattern(seed + turn, place.size) for seed, place in enumerate(places, 1))
         turn += 1
-        for seed, (place, length) in enumerate(places.items(), 1):
-            write(place, pattern(seed + turn, length))
+        for seed, place in enumerate(places, 1):
+            place.write(pattern(seed + turn, place.size))
         say("same" if good else "changed")
 
 
