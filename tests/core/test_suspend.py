@@ -99,6 +99,31 @@ def test_one_who_cannot_is_stopped_and_told_why(world: World) -> None:
     assert a not in world.programs and not world.suspends
 
 
+@pytest.mark.parametrize("steps", [SOFTLY, ("suspend", "kill")])
+def test_one_that_is_stopped_is_told_why_it_was_not_suspended(world: World, steps: tuple[str, ...]) -> None:
+    """Also one that wants no SIGTERM."""
+    a = start(world, "A", "1Gi", "15Gi", on_reclaim=steps, grace=0.0)
+    world.allocate(a, "GPU-0", 12 * GIB)
+    world.programs[a].pinned = "it has managed memory"
+    world.suspender_comes(world.programs[a].job, "ok")
+    world.wait(3.0)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    assert ("not suspended", "it has managed memory") in world.killed[0].reason.facts
+
+
+def test_it_goes_on_soon_after_another_has_freed_memory(world: World) -> None:
+    """Nobody tells the daemon of a free: it looks at the words often while a job waits."""
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(10.3)
+    world.free(b, "GPU-0", 7 * GIB)
+    world.wait(0.2)
+    assert state_of(world, a) == SuspendState.RESUMING
+
+
 def test_one_whom_the_driver_refuses_runs_on_and_is_stopped_next(world: World) -> None:
     a = borrow(world, "A", 12 * GIB, "refused")
     b = start(world, "B", "8Gi", "8Gi")

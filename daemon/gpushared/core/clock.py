@@ -5,7 +5,7 @@ The next wake is computed from the state after each event and is stored nowhere 
 
 from __future__ import annotations
 
-from gpushared.core import admission_queue, hook_events, hooks, reservations, resume, suspend, suspend_events
+from gpushared.core import admission_queue, hook_events, hooks, reservations, resume, suspend, suspend_events, waiters
 from gpushared.core.events import TimePassed
 from gpushared.core.model import Gpu
 from gpushared.core.state import State
@@ -25,7 +25,7 @@ def next_wake(state: State) -> float | None:
             continue  # no memory of it comes back, and no ask waits for it
         if any(not suspend.is_held_back(state, ask) for ask in gpu.asks.values()):
             times.append(state.polled_at + state.policy.poll)
-        if _has_job_over_limit(state, gpu):
+        if _is_watched(state, gpu):
             times.append(max(state.polled_at, gpu.seen_at) + state.policy.shrink)
         if gpu.returning:
             times.append(_sample_at(state, gpu))
@@ -39,7 +39,7 @@ def time_passed(tx: Transaction, _event: TimePassed) -> None:
     for gpu in tx.state.gpus.values():
         if gpu.health.lost:
             continue
-        if gpu.asks or gpu.under_reclaim or _has_job_over_limit(tx.state, gpu):
+        if gpu.asks or gpu.under_reclaim or _is_watched(tx.state, gpu):
             tx.look(gpu)
         # The same sums as in next_wake: an event at exactly the time that it named must be enough.
         overdue = gpu.asks or tx.now >= _sample_at(tx.state, gpu)
@@ -51,9 +51,10 @@ def time_passed(tx: Transaction, _event: TimePassed) -> None:
     admission_queue.admit_waiting(tx)
 
 
-def _has_job_over_limit(state: State, gpu: Gpu) -> bool:
-    """What such a job frees is taken from its credit at once, so its pages are read often."""
-    return any(gpu.id in state.jobs[job].excess for job in state.over_limit)
+def _is_watched(state: State, gpu: Gpu) -> bool:
+    """Its pages are read often: what a job over its limit frees is taken from its credit at once, and a job that waits
+    to go on gets what others free."""
+    return any(gpu.id in state.jobs[job].excess for job in state.over_limit) or waiters.first(state, gpu) is not None
 
 
 def _sample_at(state: State, gpu: Gpu) -> float:

@@ -59,7 +59,8 @@ class Policy:
     poll: float = 0.02
     """The time between two looks at words and NVML while a claim waits."""
     shrink: float = 0.1
-    """The time between two looks at words while a job is above its limit, because the limit was lowered."""
+    """The time between two looks at words while a job is above its limit, because the limit was lowered, or waits to go
+    on."""
     unkillable_after: float = 5.0
     """Memory of a killed job whose processes still live after this time is no longer expected back."""
     settling: float = 2.0

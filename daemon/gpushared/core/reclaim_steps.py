@@ -86,17 +86,13 @@ def stop(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -
     if ReclaimStep.TERM in victim.spec.on_reclaim or tx.policy.last_step == ReclaimStep.TERM:
         _terminate(tx, gpu, victim, claim, needed_by)
     else:
-        _step_on(tx, gpu, victim, claim, _Step(ReclaimStep.KILL, tx.now, _why(tx, gpu, victim, claim, 0.0)))
+        _step_on(tx, gpu, victim, claim, _Step(ReclaimStep.KILL, tx.now, _why_stopped(tx, gpu, victim, claim, 0.0)))
         kill(tx, gpu, victim)
 
 
 def _terminate(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
     grace = min(tx.policy.grace_of(victim.spec), max(0.0, needed_by - tx.now - tx.policy.teardown))
-    reason = _why(tx, gpu, victim, claim, grace)
-    if ReclaimStep.SUSPEND in victim.spec.on_reclaim:
-        why = suspend_rules.obstacle(tx.state, victim, tx.now) or "it could not leave the GPU in time"
-        reason = replace(reason, facts=(*reason.facts, ("not suspended", why)))
-        tx.record("not_suspended", f"is not suspended: {why}", job=victim, gpu=gpu.id)
+    reason = _why_stopped(tx, gpu, victim, claim, grace)
     already = next((one for one in victim.reclaims.values() if one.step >= ReclaimStep.TERM), None)
     deadline = already.deadline if already else tx.now + grace
     _step_on(tx, gpu, victim, claim, _Step(ReclaimStep.TERM, deadline, reason))
@@ -112,6 +108,16 @@ def _terminate(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: fl
     wants = f" wants {what}, and this job has {loan} there on loan{otherwise}"
     text = words("asked with SIGTERM to give back: ", owner, wants)
     tx.record_reason("term", reason, text, job=victim, gpu=gpu.id)
+
+
+def _why_stopped(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Reason:
+    """With what was in the way of suspending it, if it wanted that."""
+    reason = _why(tx, gpu, victim, claim, grace)
+    if ReclaimStep.SUSPEND not in victim.spec.on_reclaim:
+        return reason
+    why = suspend_rules.obstacle(tx.state, victim, tx.now) or "it could not leave the GPU in time"
+    tx.record("not_suspended", f"is not suspended: {why}", job=victim, gpu=gpu.id)
+    return replace(reason, facts=(*reason.facts, ("not suspended", why)))
 
 
 def kill(tx: Transaction, gpu: Gpu, victim: Job) -> None:

@@ -56,6 +56,13 @@ def footprint(state: State, job: Job) -> int:
     return sum(share.parked.committed for share in state.shares_of(job, job.suspension.gpu) if share.parked is not None)
 
 
+def first(state: State, gpu: Gpu) -> Job | None:
+    """The one that goes on next, if nothing is in its way but the room."""
+    waiting = _unordered(state, gpu) if state.suspended or state.asleep else []
+    found = min(waiting, key=_place)[0] if waiting else None
+    return found if found is not None and _can_go_on(found) else None
+
+
 class Kept(NamedTuple):
     """What is kept free for the first that waits, beside what is free of its request (State.unlent)."""
 
@@ -74,26 +81,25 @@ NOTHING = Kept()
 
 def kept(state: State, gpu: Gpu) -> Kept:
     """What is kept free on this GPU now."""
-    waiting = _unordered(state, gpu) if state.suspended or state.asleep else []
-    if not waiting:
+    waiting = first(state, gpu)
+    if waiting is None:
         return NOTHING
-    first = min(waiting, key=_place)[0]
-    had = footprint(state, first) if first.suspension is not None else hooks.had(first, gpu.id)
-    if not _can_go_on(first) or had > gpu.capacity - gpu.unmanaged - _own_of_others(state, gpu, first):
+    had = footprint(state, waiting) if waiting.suspension is not None else hooks.had(waiting, gpu.id)
+    if had > gpu.capacity - gpu.unmanaged - _own_of_others(state, gpu, waiting):
         return NOTHING
-    return Kept(first, max(0, had - first.committed.get(gpu.id, 0) - first.kept(gpu.id)))
+    return Kept(waiting, max(0, had - waiting.committed.get(gpu.id, 0) - waiting.kept(gpu.id)))
 
 
-def _own_of_others(state: State, gpu: Gpu, first: Job) -> int:
+def _own_of_others(state: State, gpu: Gpu, waiting: Job) -> int:
     """Bytes that others use within their requests, or keep."""
-    others = [job for job in state.owners(gpu.id) if job is not first]
+    others = [job for job in state.owners(gpu.id) if job is not waiting]
     return sum(
         job.own(gpu.id) if job.lends_nothing else min(job.own(gpu.id), state.usage(job, gpu.id)) for job in others
     )
 
 
 def _can_go_on(job: Job) -> bool:
-    """Nothing is in the way but the room: who brings it back is there, and has not just failed."""
+    """Who brings it back is there, and has not just failed."""
     if job.suspension is not None:
         return job.suspender and not job.suspension.failures
     return job.hook and job.wakes and job.sleep is not None and not job.sleep.failures
