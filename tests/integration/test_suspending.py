@@ -225,6 +225,23 @@ def test_an_allocation_waits_until_its_job_goes_on(node: Node) -> None:
     assert a.end() == 0
 
 
+def test_a_program_that_is_started_in_a_suspended_job_waits_until_it_goes_on(node: Node) -> None:
+    node.start_daemon('[reclaim]\nclaim_timeout = "1s"\n')
+    env = node.job_env("A", "--request", "256Mi", "--limit", "3840Mi", *STEPS)
+    first = Puppet("A", node.spawn([str(node.puppets / "puppet-dlopen")], **env))
+    first.do("open 0")
+    first.alloc(PART)
+    wait_for(lambda: suspendable(node, "A"), "its suspender")
+    assert node.gpushare("suspend", "A").returncode == 0
+    wait_for(lambda: state(node, "A") == "suspended", "A to be suspended")
+    second = Puppet("A", node.spawn([str(node.puppets / "puppet-dlopen")], **env))
+    second.send("open 0")
+    time.sleep(10)  # longer than a process waits for the answer to a claim
+    assert node.gpushare("resume", "A").returncode == 0
+    assert second.answer() == ["ok"]
+    assert second.end() == first.end() == 0
+
+
 def test_without_room_in_host_memory_it_is_stopped_and_told_why(node: Node) -> None:
     node.start_daemon('[suspend]\nmemory = "1Gi"\n')
     a = borrower(node, "A", 12, "--grace", "300ms")
