@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -115,13 +116,16 @@ def solved_by(node: Node, claims: int, seed: int) -> dict[str, int]:
         owner.do("free all")
         for one in borrowers:
             one.end()
-    text = node.metrics()
+    found = claims_met(node)
     owner.end()
-    found = {}
-    for line in text.splitlines():
-        if line.startswith("gpushare_claims_met_total{"):
-            found[line.split('"')[1]] = int(float(line.split()[-1]))
     return found
+
+
+def claims_met(node: Node) -> dict[str, int]:
+    """Claims that had to wait, by the highest reclaim step that was taken for them."""
+    pattern = r'^gpushare_claim_wait_seconds_count\{step="(\w+)"\} ([0-9.]+)$'
+    found = {step: int(float(count)) for step, count in re.findall(pattern, node.metrics(), re.MULTILINE)}
+    return {step: count for step, count in found.items() if count}
 
 
 def nodes(directory: Path, puppets: Path, teardown: int) -> Iterator[Node]:

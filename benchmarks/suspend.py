@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from reclaim import build_puppet, quiet  # noqa: E402
+from reclaim import build_puppet, claims_met, quiet  # noqa: E402
 
 from integration.node import GIB, MIB, Node, Puppet, wait_for  # noqa: E402
 
@@ -139,14 +139,6 @@ class Borrower:
         return True
 
 
-def met(node: Node) -> dict[str, int]:
-    found = {}
-    for line in node.metrics().splitlines():
-        if line.startswith("gpushare_claims_met_total{"):
-            found[line.split('"')[1]] = int(float(line.split()[-1]))
-    return found
-
-
 def mix(directory: Path, seconds: float) -> None:
     dice = random.Random(1)
     with Node(directory, directory, sim="memory=16Gi,context=300Mi,checkpoint_rate=8Gi") as node:
@@ -171,7 +163,7 @@ def mix(directory: Path, seconds: float) -> None:
                     owner.alloc(size)
                     owners[place] = owner, time.monotonic() + dice.uniform(3, 12)
             time.sleep(0.05)
-        found = met(node)
+        found = claims_met(node)
         reclaims = sum(count for rung, count in found.items() if rung != "revoke")
         stops = found.get("term", 0) + found.get("kill", 0)
         print(f"\n{serial} owners in {seconds:.0f} s; claims met by {found}")

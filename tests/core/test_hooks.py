@@ -233,6 +233,30 @@ def test_a_job_that_wakes_is_granted_the_same_by_the_short_way(world: World) -> 
     assert not world.refusals
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_nobody_is_stopped_for_what_one_whose_resume_hook_runs_gives_later(waits: bool) -> None:
+    """If there is time for it after the hook."""
+    world = node() if waits else node(claim_timeout=12.0)
+    a = server(world, "A", 8 * GIB)
+    b = owner(world)
+    world.wait(1.0)
+    u = start(world, "U", "none", "15Gi")
+    world.allocate(u, "GPU-0", 2 * GIB)
+    world.wait(10.0)
+    world.hooks.takes = 2.0
+    world.free(b, "GPU-0", 7 * GIB)
+    world.wait(0.5)
+    assert state_of(world, a) == SleepState.WAKING
+    world.allocate(a, "GPU-0", 8 * GIB)
+    world.allocate(b, "GPU-0", 5 * GIB)
+    world.wait(6.0)
+    stopped = [one.job for one in world.terminated]
+    assert stopped == ([] if waits else [world.programs[u].job] if u in world.programs else stopped), stopped
+    assert bool(stopped) is not waits
+    world.wait(16.0)
+    assert used(world, b) == 5 * GIB
+
+
 @pytest.mark.parametrize("how", ["fails", "hangs", "silent"])
 def test_a_resume_hook_that_fails_is_called_again(world: World, how: str) -> None:
     a = server(world, "A", 12 * GIB, "ok", how)

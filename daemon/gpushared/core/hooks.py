@@ -45,7 +45,8 @@ def candidates(tx: Transaction, jobs: Sequence[Job], newest: float) -> Iterator[
     for job in jobs if tx.policy.last_step >= ReclaimStep.HOOK else ():
         failed = job.hook_failed is not None and tx.now - job.hook_failed[0] < tx.policy.hook_again
         there = job.hook or tx.now < tx.policy.helper_due(job)
-        can = ReclaimStep.HOOK in job.spec.on_reclaim and there and job.sleep is None and job.suspension is None
+        awake = (job.sleep is None or job.wakes_now) and job.suspension is None
+        can = ReclaimStep.HOOK in job.spec.on_reclaim and there and awake
         if can and not failed and job.hooked_at < newest:
             yield job
 

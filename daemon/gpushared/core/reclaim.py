@@ -26,8 +26,8 @@ The rules. Each is checked on freshly read page words just before the action:
   grace left.
 * Jobs that can be suspended are suspended first; jobs are stopped only for the rest. Memory that is just leaving counts
   as covered.
-* If a job that is protected for a while yet (it has just started, or resumed) can give memory by its hook or by being
-  suspended in time for the claim, no job is stopped for that amount.
+* If a job that is protected for a while yet (it has just started or resumed, or its resume hook runs) can give memory
+  by its hook or by being suspended in time for the claim, no job is stopped for that amount.
 * No job is stopped on an old sample: memory outside gpushare may have come back, or exceed all loans.
 * A victim that has given back, or is no longer needed, is not stopped.
 * Memory on its way back counts as covered; it counts as free only when NVML shows it free.
@@ -182,7 +182,7 @@ def _untold(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
         job
         for job in _lenders(tx, gpu, claims)
         if not job.is_left_alone
-        and not hooks.is_busy(job)
+        and (not hooks.is_busy(job) or job.wakes_now)
         and (gpu.id not in job.reclaims or job.reclaims[gpu.id].step <= ReclaimStep.HOOK)
     ]
 

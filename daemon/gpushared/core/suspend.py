@@ -124,9 +124,11 @@ def suspending(state: State, gpu: Gpu) -> list[Job]:
 
 def free_at(state: State, job: Job, now: float) -> float:
     """From then on it may be asked by its hook, suspended or stopped for others. One that resumes has its while to run
-    before it."""
+    before it, also one whose resume hook runs."""
     if job.suspension is not None:
         return now + state.policy.resume_runs
+    if job.sleep is not None and job.sleep.deadline is not None and job.wakes_now:
+        return max(now, job.sleep.deadline) + state.policy.resume_runs
     return max(now, state.protected_until(job))
 
 
@@ -143,7 +145,7 @@ def candidates(tx: Transaction, gpu: Gpu, jobs: Sequence[Job], needed_by: float)
 def _will_be_possible(state: State, job: Job, now: float) -> bool:
     """Nothing is in the way but what is over when the job is free for it."""
     why = obstacle(state, job, now)
-    return not why or why == RESUMES or (why == NO_SUSPENDER and now < state.policy.helper_due(job))
+    return not why or why == RESUMES or job.wakes_now or (why == NO_SUSPENDER and now < state.policy.helper_due(job))
 
 
 def is_held_back(state: State, ask: Ask) -> bool:
