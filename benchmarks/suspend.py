@@ -9,7 +9,8 @@ One software GPU of 16 GiB, which moves so many GiB a second, the real daemon, l
     back    from the moment when the owner frees its memory until the borrower's next call returns
 
 beside the driver's own lock and checkpoint, and restore and unlock, of a program of that size without gpushare. Then
-the mix: three borrowers that may be suspended and three that may not take all that they get; two owners come and go.
+the mix: four borrowers that may be suspended, and four that may not, want 1 to 4 GiB each; two owners of 2 to 5 GiB
+come and go.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def costs(directory: Path, runs: int, rate: int) -> None:
 class Borrower:
     """Takes all that it gets, and is started again when it was stopped."""
 
-    def __init__(self, node: Node, name: str, steps: str) -> None:
+    def __init__(self, node: Node, name: str, steps: str, dice: random.Random) -> None:
+        self.dice = dice
         self.node, self.name, self.steps = node, name, steps
         self.serial, self.stops = 0, 0
         self.waits = False
@@ -118,6 +120,8 @@ class Borrower:
         self.program.send("term ignore")
         self.program.answer()
         self.opened = self.waits = False
+        self.parts, self.wants = 0, self.dice.randint(4, 16)
+        """Of 256 MiB."""
 
     def act(self, dice: random.Random) -> None:
         if self.program.wrapper.poll() is not None:
@@ -128,13 +132,18 @@ class Borrower:
         elif not self.opened:
             self.opened = self.program.try_("open 0")[0] == "ok"
         else:
-            self.program.send(f"alloc {256 * MIB}" if dice.random() < 0.9 else "free last")
+            grows = self.parts < self.wants
+            if not grows and dice.random() < 0.9:
+                return
+            self.program.send(f"alloc {256 * MIB}" if grows else "free last")
             self.waits = True
 
     def has_answered(self) -> bool:
         if not select.select([self.program.wrapper.stdout], [], [], 0)[0]:
             return False
-        self.program.answer()
+        answer = self.program.answer()
+        if answer[0] == "ok":
+            self.parts += 1 if len(answer) == 3 else -1
         self.waits = False
         return True
 
@@ -143,8 +152,8 @@ def mix(directory: Path, seconds: float) -> None:
     dice = random.Random(1)
     with Node(directory, directory, sim="memory=16Gi,context=300Mi,checkpoint_rate=8Gi") as node:
         node.start_daemon()
-        borrowers = [Borrower(node, f"s{number}", SUSPENDABLE) for number in range(3)]
-        borrowers += [Borrower(node, f"u{number}", OTHERS) for number in range(3)]
+        borrowers = [Borrower(node, f"s{number}", SUSPENDABLE, dice) for number in range(4)]
+        borrowers += [Borrower(node, f"u{number}", OTHERS, dice) for number in range(4)]
         owners: dict[int, tuple[Puppet, float]] = {}
         serial, until = 0, time.monotonic() + seconds
         next_at = [time.monotonic() + 8, time.monotonic() + 12]

@@ -263,7 +263,7 @@ class Cast:
     def _quit(self, actor: Actor) -> None:
         actor.quitting = True
         actor.program.doomed_from = time.monotonic()
-        if actor.where == "on":
+        if not self._is_held(actor):
             self.stage.order(actor.program, "quit")
         else:
             self.stage.kill(actor.program)  # it would hear it when it goes on
@@ -328,7 +328,8 @@ class Cast:
 
     def _is_held(self, actor: Actor) -> bool:
         """It can answer nothing now: it is stopped, or suspended."""
-        return actor.stopped or actor.where != "on"
+        siblings = self._of(actor.job) if actor.job else []  # one that has just started waits with the others
+        return actor.stopped or any(one.where != "on" for one in siblings)
 
     def _answers(self) -> None:
         """Until every program that can act has answered, or has ended."""
