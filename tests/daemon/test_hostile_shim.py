@@ -219,6 +219,27 @@ def test_pages_that_are_cut_short(shared):
         assert other.hello(request=GIB, limit=GIB).status == lib.GS_OK and other.attach(GPU).status == lib.GS_OK
 
 
+def test_a_page_that_is_cut_short_and_let_go_of_is_given_up_once(shared, caplog):
+    """Its process lives and is connected, but has the file no more, as one that has become another program."""
+
+    def counted():
+        return shared.call(lambda: dict(shared.daemon.shell.limits.users._used))
+
+    with ShimClient(shared.shim) as other, contextlib.ExitStack() as stack:
+        other.hello(request=GIB, limit=GIB)
+        before = counted()
+        for number in range(1, 4):
+            client = stack.enter_context(ShimClient(shared.shim))
+            client.hello(request=64 * MIB, limit=GIB)
+            client.attach(GPU)
+            client.allocate(16 * MIB)
+            os.ftruncate(client.page_fd, 0)
+            client.unmap()
+            until(lambda: len(shared.client.jobs()) == 1)
+            until(lambda: counted() == before)
+            assert caplog.text.count("is outside of gpushare from now on") == number
+
+
 def test_a_real_daemon_survives_it(node, program):
     """Not on a thread of the test's, where somebody else's handler of the signal could help."""
     node.start()

@@ -64,8 +64,9 @@ class ProcessLifecycle:
                 "a process has cut its credit page short, and is outside of gpushare from now on",
                 extra=facts(pid=client.process.pid, command=client.command, **who),
             )
-        if client.disconnect is not None:
-            client.disconnect()
+        disconnect, client.disconnect = client.disconnect, None
+        if disconnect is not None:  # its end is no news: that would lead back to here
+            disconnect()
         if record is not None:
             record.totals.refusals += self._credit.refusals(client.id)
             self._note_last_peak(client, record)
