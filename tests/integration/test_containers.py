@@ -27,10 +27,10 @@ def podman(tmp_path: Path) -> Iterator[list[str]]:
     lacking = [name for name in ("podman", "runc", "conmon") if shutil.which(name) is None]
     if lacking or os.geteuid() != 0:
         pytest.skip(f"needs root and {', '.join(lacking) or 'nothing else'}")
+    short = tempfile.mkdtemp(prefix="gs-")  # podman wants a short path
     top = tmp_path / "tree"
     top.mkdir()
     mounts = [["mount", "-t", "tmpfs", "none", str(top)], ["mkdir", *(f"{top}/{name}" for name in ("up", "work", "m"))]]
-    short = tempfile.mkdtemp(prefix="gs-")  # podman wants a short path
     options = f"lowerdir=/,upperdir={top}/up,workdir={top}/work"
     mounts.append(["mount", "-t", "overlay", "none", "-o", options, f"{top}/m"])
     try:
@@ -44,6 +44,9 @@ def podman(tmp_path: Path) -> Iterator[list[str]]:
             pytest.skip(f"podman does not run here: {found.stderr.strip()[-200:]}")
         yield [*line, f"{top}/m"]
     finally:
+        wait_for(
+            lambda: subprocess.run(["pgrep", "-f", short], capture_output=True).returncode == 1, "podman to clean up"
+        )
         subprocess.run(["umount", "-l", f"{top}/m"], capture_output=True)
         subprocess.run(["umount", "-l", str(top)], capture_output=True)
         shutil.rmtree(short, ignore_errors=True)

@@ -8,7 +8,8 @@ from test_scheduler_words import told
 
 from gpushare.cluster.engines.kubernetes import starts
 from gpushare.cluster.engines.kubernetes.volumes import NODE
-from gpushare.cluster.engines.seam import Accepted
+from gpushare.cluster.engines.seam import Accepted, Refused
+from gpushare.cluster.model import Place
 
 CLAIMS = "/api/v1/namespaces/team-a/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
@@ -139,6 +140,20 @@ def test_a_restarted_scheduler_waits_on(zones, scheduler):
     scheduler.settle()
     scheduler.engine.snapshot()
     assert zones.pod("train")["spec"]["nodeName"] == "n1"
+
+
+def test_of_a_group_none_is_bound_where_one_volume_cannot_be_asked_for(zones, scheduler):
+    put_wish(zones)
+    group = {"labels": {"gpushare.dev/pod-group": "g"}, "annotations": {"gpushare.dev/pod-group-size": "2"}}
+    uid = zones.submit("first", Program(requeue=False), queue="a", **group)
+    submit(zones, "second", **group)
+    scheduler.settle()
+    where = f"{CLAIMS}/disk"
+    zones.api.refuses = lambda method, path, _: (403, {"message": "no"}) if (method, path) == ("PATCH", where) else None
+    places = tuple(Place(0, task, "n1", (task,), 8 * GIB, 0) for task in range(2))
+    assert isinstance(scheduler.start(uid, places=places), Refused)
+    assert not any(zones.pod(name)["spec"].get("nodeName") for name in ("first", "second"))
+    assert not any(zones.claim_of(name).get("status", {}).get("allocation") for name in ("first", "second"))
 
 
 def test_a_class_says_where_its_volumes_can_be(zones, ruled):

@@ -34,8 +34,8 @@ class Starter:
     """When who makes volumes was told the node of a pod's attempt."""
 
     def start(self, due: Sequence[Due], classes: Mapping[str, Thing]) -> Answer:
-        """All marks, then all claims, then all bindings: what a pod of a group lacks is known before one is bound.
-        Unless it is Accepted, those that are not bound hold nothing."""
+        """All marks, then all claims, then all volumes, then all bindings: what a pod of a group lacks is known before
+        one is bound. Unless it is Accepted, those that are not bound hold nothing."""
         marked: list[Due] = []
         for one in due:
             try:
@@ -45,14 +45,11 @@ class Starter:
             except writes.Refusal as error:
                 return self._undo(marked, Refused(str(error)))
             marked.append(one)
-        for one in due:
-            refused = self._allocate(one, classes)
-            if refused is not None:
-                return self._undo(marked, refused)
-        for one in due:
-            refused = self._make_volumes(one) or self._bind(one)
-            if refused is not None:
-                return self._undo(marked, refused)
+        for step in (lambda one: self._allocate(one, classes), self._make_volumes, self._bind):
+            for one in due:
+                refused = step(one)
+                if refused is not None:
+                    return self._undo(marked, refused)
         return Accepted()
 
     def finish(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
