@@ -79,6 +79,7 @@ def test_a_pod_goes_where_its_cpus_and_memory_are(others, ruled, requests):
     has(others, "n2", "16", "64Gi")
     for number in range(2):
         submit(others, f"p{number}", **requests)
+    ruled.settle()
     ruled.go(lambda: all(one.began for one in others.programs.values()))
     assert {others.pod(f"p{number}")["spec"]["nodeName"] for number in range(2)} == {"n2"}
 
@@ -88,6 +89,7 @@ def test_what_others_have_counts_until_it_is_over(others, ruled):
     has(others, "n2", "16")
     path = other(others, "web", "n2", cpu="10")
     submit(others, "train", cpu="8")
+    ruled.settle()
     for _ in range(4):
         ruled.round()
     assert "nodeName" not in others.pod("train")["spec"]
@@ -101,9 +103,11 @@ def test_what_runs_goes_on_when_others_come(others, ruled):
     has(others, "n1", "16")
     has(others, "n2", "4")
     submit(others, "train", cpu="8")
+    ruled.settle()
     ruled.go(lambda: others.programs["train"].began)
     other(others, "web", "n1", cpu="14")
     submit(others, "waits", cpu="8")
+    ruled.settle()
     for _ in range(6):
         ruled.round()
     assert others.programs["train"].began == 1 and others.pod("train")["status"]["phase"] == "Running"
