@@ -36,7 +36,7 @@ def of_queues(client: ClusterClient, queue: str | None, asked: Asked) -> QueueRe
     names = [one["name"] for one in overview["queues"]]
     if queue is not None and queue not in names:
         raise UsageError(f"no queue {queue[:60]!r}", hint=what_there_is(queue, names))
-    jobs = {job["id"] for job in overview["jobs"] if queue in (None, job["queue"])}
+    jobs = set() if queue is None else {job["id"] for job in client.jobs(ended=True, queue=queue)}
     history = _history(client, asked)
     if not asked.ends_now:
         overview = _then(overview, history)

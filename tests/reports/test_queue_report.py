@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -114,8 +114,25 @@ def test_a_report_that_ends_earlier_shows_what_was_so(service: Process) -> None:
     assert "start" in told and "cancelled" not in told
 
 
+def test_a_queues_report_tells_what_happened_to_jobs_that_have_ended(service: Process) -> None:
+    """Two of three were cancelled, and are no longer among the cluster's jobs."""
+    now = time.time()
+    found = queues.of_queues(service.client, "lab", Asked(now - 600, now, 1.0, now))
+    over = [one["id"] for one in service.client.jobs(ended=True) if one["state"] == "ended"]
+    assert len(over) == 2
+    for id in over:
+        told = [one["event"] for one in found["notices"] if one["job"] == id]
+        assert {"start", "running", "cancelled", "ended"} <= set(told), told
+    assert "submitted" in {one["event"] for one in found["notices"]}
+
+
 class Told:
     """A service that says what a test has put down."""
+
+    notices: ClassVar[list[dict[str, Any]]] = []
+
+    def jobs(self, *, ended: bool, queue: str) -> list[dict[str, Any]]:
+        return [{"id": "1", "queue": "lab"}, {"id": "2_0", "queue": "lab"}] if ended and queue == "lab" else []
 
     def __init__(self, series: dict[str, list[list[float]]], *, kept: bool = True) -> None:
         self.series = [{"queue": name, "points": points} for name, points in series.items()]
@@ -130,7 +147,28 @@ class Told:
         return {"series": self.series, "kept": self.kept, "cut": False, "step": step}
 
     def events(self, begin: float) -> list[dict[str, Any]]:
-        return []
+        return [one for one in self.notices if one["time"] >= begin]
+
+
+def test_notices_are_of_the_queue_and_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [
+        (5, "1", "job 1 runs"),
+        (11, "1", "job 1 runs"),
+        (12, "2_0", "start 2_0: within its fair share"),
+        (13, "3", "start 3: within its fair share"),
+        (14, "4", "anna submitted job 4 to lab"),
+        (15, "5", "anna submitted job 5 to lab-2"),
+        (16, None, "n1 is closed, by root"),
+        (31, "1", "job 1 has ended"),
+    ]
+    notices = [{"time": time, "job": job, "text": text} for time, job, text in said]
+    monkeypatch.setattr(Told, "notices", notices)
+    told = cast(ClusterClient, Told({"lab": [[10]], "web": [[10]]}))
+    times = {
+        queue: [one["time"] for one in queues.of_queues(told, queue, Asked(10, 30, 10.0, 1000))["notices"]]
+        for queue in ("lab", "web", None)
+    }
+    assert times == {"lab": [11, 12, 14], "web": [], None: [11, 12, 13, 14, 15, 16]}
 
 
 def test_what_is_unknown_at_the_end_of_a_report_is_nothing_there() -> None:

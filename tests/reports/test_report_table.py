@@ -54,6 +54,20 @@ def test_each_step_has_a_row_until_the_series_ends() -> None:
     assert [(one["time"], one["gpu"]) for one in found] == sorted((one["time"], one["gpu"]) for one in found)
 
 
+def test_rows_of_one_time_are_by_gpu_and_then_by_job() -> None:
+    """Whatever the order in which the history has them."""
+    both = [
+        series("outside", [point(UNTIL - 10, 1)]),
+        series(SERVER, [point(UNTIL - 10, 1)], "server", gpu=1),
+        series(SERVER, [point(UNTIL - 10, 1)], "server"),
+        series(TRAIN, [point(UNTIL - 10, 1)], "train", gpu=1),
+        series(TRAIN, [point(UNTIL - 10, 1)], "train"),
+    ]
+    for found in (both, both[::-1]):
+        shown = [(one["gpu"], one["job"]) for one in rows(node_report(Client(series=found)))]
+        assert shown == [("0", TRAIN), ("0", SERVER), ("0", "outside"), ("1", TRAIN), ("1", SERVER)]
+
+
 def test_sums_are_left_out_and_so_is_nothing_outside() -> None:
     found = rows(node_report())
     assert {one["job"] for one in found} == {TRAIN, SERVER, NAMED, "outside"}

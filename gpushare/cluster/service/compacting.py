@@ -37,7 +37,6 @@ class Compacting:
         """Begin, if it is time. If no process can be started, it begins when the log is twice as long."""
         if self._process is not None and self._process.poll() is None:
             return
-        self._process = None
         if self._store.is_long():
             line = [sys.executable, "-I", "-c", BOOT, str(PACKAGE.parent), str(self._store.path)]
             nothing = subprocess.DEVNULL
