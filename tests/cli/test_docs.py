@@ -78,6 +78,21 @@ def test_on_a_terminal_it_is_paged_and_fits_and_stays_readable(environ, monkeypa
     assert max(map(len, paged.splitlines())) == longest
 
 
+def test_a_terminal_is_told_what_to_do_and_a_pipe_is_not(environ):
+    assert explain(text=MESSAGE)[2] == ""
+    controller, terminal = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "gpushare", "explain", "-"]
+        with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stderr.readline() == b"paste the messages, then Ctrl-D\n"
+            os.write(controller, MESSAGE.encode() + b"\x04")
+            out, err = process.communicate(timeout=60)
+        assert process.returncode == 0 and b"over this job's limit" in out and err == b""
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
 # ---- explain ---------------------------------------------------------------------------------------
 
 

@@ -181,6 +181,42 @@ def test_every_view_is_json_too(cluster, view: str) -> None:
     assert cluster(view)
 
 
+def test_nodes_show_the_gpus_that_are_whole_and_the_largest_part(cluster) -> None:
+    def row(name: str) -> list[str]:
+        (line,) = (line for line in cluster("nodes").splitlines() if line.split()[:1] == [name])
+        return line.split()[3:]
+
+    assert row("n1") == row("n2") == ["4", "80.0", "GiB", "4", "0", "ok"]
+    cluster("submit -q a --gpus 3 --node n1 --name three")
+    assert row("n1") == ["4", "80.0", "GiB", "1", "0", "ok"]
+    cluster("submit -q a --gpus 0.25 --node n1 --name quarter")
+    assert row("n1") == ["4", "80.0", "GiB", "0", "0.75", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "node"),
+    [
+        ("cordon n1 n2", "cordoned n1, n2", "cordoned"),
+        ("uncordon n1", "open again: n1", "ok"),
+        ("drain n2", "drained n2", "cordoned"),
+    ],
+)
+def test_a_word_to_a_node_says_what_was_done(cluster, line: str, said: str, node: str) -> None:
+    assert said in cluster(line)
+    name = line.rsplit(maxsplit=1)[-1]
+    assert any(row.split()[:1] == [name] and row.endswith(node) for row in cluster("nodes").splitlines())
+
+
+def test_a_word_to_a_job_says_what_was_done(cluster) -> None:
+    cluster("submit -q a --gpus 4 --node n1 --name first")
+    cluster("submit -q a --gpus 4 --node n1 --name second")
+    assert cluster("hold second").startswith("held second\n")
+    assert states(cluster) == {"first": "running", "second": "pending"}
+    assert "held: by its user" in cluster("explain second")
+    assert cluster("release second").startswith("released second\n")
+    assert "held" not in cluster("explain second")
+
+
 def test_what_if_as_json(cluster) -> None:
     answer = cluster.json("plan --what-if 'submit: {{name: x, queue: a, gpus: 2}}' --what-if 'lose: n1'")
     assert answer["allocated"]["a"] == {"now": 0, "then": 2_000_000}

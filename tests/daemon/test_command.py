@@ -72,6 +72,12 @@ def test_what_check_config_prints_is_a_config(tmp_path):
         ("[reclaim]\nclaim_timeout = inf", "$.reclaim.claim_timeout", "short"),
         ('[daemon]\nreveal = "all"', "$.daemon.reveal", "name, user, none"),
         ('[metrics]\nlisten = "9836"', "$.metrics.listen", "host:port"),
+        ("[policy.projects.p]\nmax_jobs = 3", "$.policy.projects.p", "members is not a list"),
+        ("[policy.projects.p]\nmembers = []", "$.policy.projects.p.members", "members is not a list"),
+        ('[policy.projects.p]\nmembers = "ann"', "$.policy.projects.p.members", "members is not a list"),
+        ('[policy.projects.p]\nmembers = ["ann", 7]', "$.policy.projects.p.members", "members is not a list"),
+        ('[policy.projects.p]\nmembers = ["ann", "@"]', "$.policy.projects.p.members", "members is not a list"),
+        ('[policy.users.ann]\nmembers = ["bob"]', "$.policy.users.ann.members", "no such key"),
     ],
 )
 def test_settings_that_are_wrong_are_named_with_their_path(tmp_path, text, path, says):

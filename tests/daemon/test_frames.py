@@ -61,6 +61,20 @@ def test_asks_over_the_limit_are_denied_with_words(daemon, shim):
     assert shim.ask(MIB).text == ""
 
 
+def test_a_connection_whose_frames_are_all_answered_owes_nothing(daemon, shim):
+    """Too many that it owes, and the connection is not read until some are answered."""
+
+    def owed():
+        return [one.outstanding for one in daemon.daemon.shims._connections]
+
+    until(lambda: daemon.call(owed) == [0])
+    shim.ask(MIB)
+    shim.ask(64 * GIB)
+    shim.send(shim.frame(99))
+    shim.answer()
+    until(lambda: daemon.call(owed) == [0])
+
+
 def test_answers_carry_the_seq_of_their_frame(shim):
     first, second = shim.send_ask(MIB), shim.send_ask(9 * GIB)
     answers = {answer.seq: answer.status for answer in (shim.answer(), shim.answer())}

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpushare._layout import ffi, lib
-from gpushared.clients.pages import Page, Pages, cut, map_checked, units
+from gpushared.clients.pages import OtherVersion, Page, Pages, cut, map_checked, units
 from gpushared.system.processes import Process, start_time
 
 GPU = "GPU-00000000-0000-0000-0000-00000000000a"
@@ -89,6 +89,24 @@ def test_a_page_is_found_again_with_its_words(pages, me, directory):
     for one in (page, again):
         one.close(remove=False)
     owner.close()
+
+
+def test_a_page_that_is_too_old_is_named_and_kept_as_it_is(pages, me, directory, caplog, monkeypatch):
+    def of_version_1(fd, _path):
+        """No version has been dropped yet."""
+        os.close(fd)
+        raise OtherVersion(1)
+
+    page = make(pages, me)
+    monkeypatch.setattr("gpushared.clients.pages.map_checked", of_version_1)
+    before = Path(page.path).read_bytes()
+    with page.for_its_process():
+        assert list(Pages(directory / "pages").reopen()) == []
+    (said,) = (one for one in caplog.records if one.levelname == "WARNING")
+    assert said.getMessage() == "a page is too old for this daemon"
+    assert said.facts == {"page": f"{page.id:016x}", "version": 1}
+    assert Path(page.path).read_bytes() == before
+    page.close(remove=True)
 
 
 def test_a_page_of_a_dead_process_is_removed(pages, directory):

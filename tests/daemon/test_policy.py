@@ -62,6 +62,13 @@ def accounts(monkeypatch):
 # ---- admission ---------------------------------------------------------------------------------
 
 
+def test_members_of_a_project_are_users_and_groups():
+    found = rules('[policy.projects.p]\nmembers = ["ann", "@vision", "bob", "@nlp"]\nmax_jobs = 2\n')
+    (table,) = (one for one in found.tables if one.path == "$.policy.projects.p")
+    assert (table.users, table.groups) == ({"ann", "bob"}, {"vision", "nlp"})
+    assert table.values["max_jobs"] == 2 and "members" not in table.values
+
+
 def test_a_reservation_is_no_way_around_the_rules(make_daemon):
     daemon = make_daemon(rules=rules('[policy]\nmax_request = "4Gi"\n'))
     with pytest.raises(Refused, match="do not allow") as caught:

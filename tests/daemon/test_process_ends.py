@@ -10,7 +10,10 @@ import pytest
 from daemon_harness import GIB, GPU, until
 from shim_client import MIB
 
+from gpushare import api
 from gpushare._layout import lib
+from gpushare.reasons import Code, Reason
+from gpushared.jobs.registry import killed_facts
 from gpushared.system.processes import is_stopped
 
 
@@ -281,3 +284,36 @@ def test_a_job_lasts_as_long_as_its_program_when_the_wrapper_is_killed(daemon, p
     assert shown["state"] == "running" and shown["gpus"][0]["request"] == 6 * GIB
     os.kill(int(main), signal.SIGKILL)
     until(lambda: daemon.client.jobs() == [])
+
+
+NOTHING = {
+    "claim": None,
+    "owner": None,
+    "owner_user": None,
+    "asked": 0,
+    "got": 0,
+    "loan": 0,
+    "request": 0,
+    "grace": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"usage": 9, "over": 4, "limit": 5, "request": 3, "loan": 2}, {"usage": 9, "request": 3, "loan": 2, "got": 2}),
+        ({"usage": 9, "grace": 1.5, "victim": "a"}, {"usage": 9, "grace": 1.5}),
+        (
+            {"owner": "a1", "owner_name": "train", "owner_user": "ann", "asked": 7, "usage": 9, "request": 3, "loan": 6}
+            | {"grace": 2.5},
+            {"owner": "train", "owner_user": "ann", "asked": 7, "usage": 9, "request": 3, "loan": 6, "got": 6}
+            | {"grace": 2.5},
+        ),
+    ],
+    ids=["overuse", "stuck", "reclaim"],
+)
+def test_an_outcome_says_of_a_kill_what_is_known_and_of_the_rest_nothing(data, told):
+    found = killed_facts(Reason(Code.RECLAIM, "why", data=data))
+    assert found.pop("code") == "reclaim" and found.pop("reason") == "why" and found.pop("time") > 0
+    assert found == NOTHING | told
+    assert api.fits({**found, "code": "reclaim", "reason": "why", "time": 1.0}, api.Killed)

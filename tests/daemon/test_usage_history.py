@@ -417,6 +417,19 @@ def test_a_full_disk_costs_what_it_costs_and_no_more(path, quick, monkeypatch, c
     assert kept(path, "max(usage)") == 9
 
 
+def test_room_that_was_made_stays_made(path, monkeypatch):
+    """The file is closed after it, and opened again."""
+    file = File(path, START)
+    for number in range(100):
+        second(file, number, {A: amounts(number)})
+    file.commit(START + 100_000)
+    before = kept(path)
+    monkeypatch.setattr(history_file, "MOST_PAGES", 1)
+    file.make_room()
+    file.close()
+    assert before // 3 <= kept(path) <= before // 2 + 1
+
+
 def test_a_file_that_breaks_meanwhile_is_put_aside_once(path, quick, monkeypatch, caplog):
     """A disk that breaks each file would otherwise take the first one, at which somebody may look."""
     usage, broken, real = UsageHistory(path.parent), [True], File.write

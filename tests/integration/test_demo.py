@@ -15,6 +15,8 @@ from integration.node import Node
 def test_the_demo_tells_its_story(node: Node) -> None:
     done = node.gpushare("demo", "--sim")
     assert done.returncode == 0, done.stdout + done.stderr
+    acts = [line for line in done.stdout.splitlines() if line.startswith("Act ")]
+    assert [line.partition(":")[0] for line in acts] == ["Act 1", "Act 2", "Act 3", "Act 4"]
     for line in ("working on with", "was stopped to return borrowed memory", "late never saw an error"):
         assert line in done.stdout
     assert "That went wrong" not in done.stdout

@@ -233,3 +233,10 @@ def test_any_text_is_a_duration_or_refused(text):
 )
 def test_format_duration(seconds, text):
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", ".0", "0.", "0%", "0.00%", "0Gi", "0.0Mi", "0e3", " 0 "])
+def test_nothing_is_told_how_to_say_it(text):
+    with pytest.raises(QuantityError) as caught:
+        Quantity.parse(text)
+    assert caught.value.message.endswith(": nothing") and "write none" in caught.value.hint
