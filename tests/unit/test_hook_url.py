@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -70,3 +71,39 @@ def test_a_failure_does_not_tell_what_may_be_a_secret(server):
     with pytest.raises(Failed) as caught:
         make_calls(f"http://127.0.0.1:{server.server_address[1]}/free?token=secret", "relief", 5.0)
     assert "/free: HTTP 302" in str(caught.value) and "secret" not in str(caught.value)
+
+
+class Ollama(BaseHTTPRequestHandler):
+    """It unloads a model a moment after it was asked to."""
+
+    def do_GET(self) -> None:
+        self.server.calls.append(self.path)
+        models = [{"model": name} for name in self.server.loaded]
+        if self.server.unloading:
+            self.server.loaded.remove(self.server.unloading.pop())
+        self._answer({"models": models})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.calls.append((self.path, asked["model"], asked["keep_alive"]))
+        self.server.unloading.append(asked["model"])
+        self._answer({"done": True})
+
+    def _answer(self, value: object) -> None:
+        text = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_ollama_is_asked_to_unload_each_model_and_waited_for(server):
+    server.RequestHandlerClass = Ollama
+    server.loaded, server.unloading, server.calls = ["one", "two"], [], []
+    make_calls(f"ollama+http://127.0.0.1:{server.server_address[1]}", "relief", 20.0)
+    assert server.loaded == []
+    unload = [("/api/generate", name, 0) for name in ("one", "two")]
+    assert server.calls == ["/api/ps", *unload, "/api/ps", "/api/ps", "/api/ps"]
