@@ -34,8 +34,12 @@ check: $(VENV)/installed-test ## lint, formats, types
 pytest: $(VENV)/installed-test
 	$(BIN)/pytest -n 2 --dist loadfile -q
 
-test-engines: $(VENV)/installed-test ## the engines on real servers: Slurm (root, Debian's packages of it)
-	GPUSHARE_TEST_ENGINES=1 $(BIN)/pytest tests/engines -k slurm -n 2 --dist loadfile -q
+test-engines: $(VENV)/installed-test ## the engines on real servers: Slurm (root, Debian's packages of it) [SLURM_ROOT=FOLDER]
+	GPUSHARE_TEST_ENGINES=1 GPUSHARE_TEST_SLURM_ROOT=$(SLURM_ROOT) \
+		$(BIN)/pytest tests/engines -k slurm -n 2 --dist loadfile -q
+
+slurm-root: ## a newer Slurm for these tests, from Debian 13, in a folder: make slurm-root SLURM_ROOT=/var/tmp/slurm
+	tests/engines/make_slurm_root.sh $(SLURM_ROOT)
 
 property: $(VENV)/installed-test ## random events against both cores: make property EVENTS=200000 SEED=1
 	GPUSHARE_TEST_EVENTS=$(EVENTS) GPUSHARE_TEST_SEED=$(SEED) $(BIN)/pytest \

@@ -17,6 +17,7 @@ from slurm_stage import Cluster, missing, open_folder, with_plugins
 
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.engines.slurm import engine
+from gpushare.cluster.engines.slurm.listing import nodes
 
 MIB = 2**20
 USER = "games"
@@ -199,7 +200,13 @@ class SlurmStand(Queued):
 
     def silence(self, node: str) -> None:
         self.cluster.kill(f"slurmd.{node}", signal.SIGSTOP)
-        self._set(node, "State=NORESP")
+        while self._answers(node):  # what it had said before may count until then
+            self._set(node, "State=NORESP")
+            time.sleep(1.5)
+
+    def _answers(self, node: str) -> bool:
+        shown = nodes(self.cluster.run("scontrol", "-o", "show", "node", node, check=True).stdout)
+        return next(shown).responds
 
     def lose(self, node: str) -> None:
         ids = self.cluster.run("squeue", "-h", "-p", "gpushare", "-w", node, "-o", "%A").stdout.split()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import slurm_root
 from local_stage import alive
 
 from gpushare.cluster.engines import slurm as package
@@ -34,8 +36,10 @@ from gpushare.cluster.store import Store
 Done = subprocess.CompletedProcess[str]
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "squeue", "sbatch", "scancel")
 PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins libslurm-dev"
-PLUGIN = "/usr/lib/x86_64-linux-gnu/slurm-wlm/job_submit_lua.so"
+PLUGIN = "usr/lib/x86_64-linux-gnu/slurm-wlm/job_submit_lua.so"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+if entered := slurm_root.enter():
+    os.environ["PATH"] = f"{entered}:{os.environ['PATH']}"
 FILES = Path(package.__file__).parent
 ROOT = Caller(0, 0, "root", admin=True)
 WITHIN = 100.0
@@ -91,14 +95,16 @@ def missing() -> str:
     """Why no cluster can be started here; "" if it can."""
     if not os.environ.get("GPUSHARE_TEST_ENGINES"):
         return "starts real servers: make test-engines"
+    if wrong := slurm_root.wrong():
+        return wrong
     path = os.environ["PATH"] + ":" + SBIN
     absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if absent:
         return f"needs {', '.join(absent)}: apt-get install --no-install-recommends {PACKAGES}"
     if os.geteuid() != 0:
         return "needs root: jobs of several users are started"
-    if not Path(PLUGIN).exists():
-        return f"needs {PLUGIN}: apt-get install slurm-wlm-basic-plugins"
+    if not (slurm_root.directory() or Path("/")).joinpath(PLUGIN).exists():
+        return f"needs /{PLUGIN}: apt-get install slurm-wlm-basic-plugins"
     return ""
 
 
@@ -261,12 +267,19 @@ class Cluster:
             ]
         self.conf.write_text("\n".join([*lines, *self.partitions]) + "\n")
         (self.root / "etc" / "gres.conf").write_text("\n".join(gres) + "\n")
+        if self.version() >= (23, 11):
+            (self.root / "etc" / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         for name, text in self.files.items():
             path = self.root / "etc" / name
             path.write_text(text.replace("{root}", str(self.root)))
             path.chmod(0o755)
 
     # ---- use -------------------------------------------------------------------------------------------
+
+    def version(self) -> tuple[int, ...]:
+        """Such as (22, 5, 8)."""
+        said = self.run("slurmctld", "-V", check=True).stdout.split()[-1]
+        return tuple(int(part) for part in re.findall(r"\d+", said)[:3])
 
     def run(self, *words: str, user: str | None = None, check: bool = False, **more: Any) -> Done:
         """A command of Slurm, as root or as another user."""
@@ -339,14 +352,14 @@ mkdir -p {root}/budgets
 """A Prolog where no node daemon is: tasks get no variables, and steps join nothing."""
 
 
-def with_plugins(root: Path, prolog: str = NO_BUDGET, **more: Any) -> Cluster:
+def with_plugins(root: Path, prolog: str = NO_BUDGET, kind: type[Cluster] = Cluster, **more: Any) -> Cluster:
     """A cluster whose jobs are held for the allocator."""
     files = {name: (FILES / name).read_text() for name in ("job_submit.lua", "gpushare_submit.lua")}
     files["plugstack.conf"] = f"required {build_spank(root)} dir={root}/budgets\n"
     files["prolog"] = prolog
     lines = ["JobSubmitPlugins=lua", "PlugStackConfig={root}/etc/plugstack.conf", "Prolog={root}/etc/prolog"]
     lines += more.pop("more", ())
-    return Cluster(root, files={**files, **more.pop("files", {})}, more=lines, **more)
+    return kind(root, files={**files, **more.pop("files", {})}, more=lines, **more)
 
 
 def build_spank(folder: Path) -> Path:
@@ -385,10 +398,10 @@ def free_ports(count: int) -> list[int]:
 class Stage:
     """A cluster with the plug-in for submission, and one service after the other over it."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, **settings: Any) -> None:
         self.cluster = cluster
         self.directory = directory
-        self.open()
+        self.open(**settings)
 
     def open(self, **settings: Any) -> QueueService:
         """The service starts, perhaps again."""

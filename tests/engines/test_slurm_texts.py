@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.cluster.engines import slurm as package
-from gpushare.cluster.engines.slurm import listing, mark, request, seen, stopped
+from gpushare.cluster.engines.slurm import accounts, listing, mark, request, seen, shards, stopped
 from gpushare.cluster.engines.slurm.engine import gres_of
 from gpushare.cluster.engines.slurm.lease import Lease, found
 from gpushare.cluster.engines.slurm.listing import Listed, hosts
@@ -54,6 +54,84 @@ def test_the_plug_in_for_submission_knows_the_same_words() -> None:
     text = (Path(package.__file__).parent / "gpushare_submit.lua").read_text()
     listed = re.search(r"M\.KEYS = \{(.*?)\}", text, re.DOTALL)
     assert listed is not None and re.findall(r'"(\w+)"', listed[1]) == list(request.KEYS)
+    placed = re.search(r"local PLACED_KEYS = \{(.*?)\}", text)
+    assert placed is not None and set(re.findall(r'"(\w+)"', placed[1])) == {"limit"} < set(request.KEYS)
+
+
+@pytest.mark.parametrize("words", ["", "default"])
+def test_no_words(words) -> None:
+    assert request.words_of(words) == {}
+
+
+# ---- jobs that Slurm places --------------------------------------------------------------------------
+
+ENVIRON = {"SLURMD_NODENAME": "n1", "SPANK_GPUSHARE": "limit=80%"}
+SHARDED = "NodeName=n1 Gres=gpu:2,shard:200,gpumem:g0:16K Partitions=a"
+
+
+def placed(gres: str, environ: dict[str, str] = ENVIRON) -> tuple[tuple[int, ...], int, int] | None:
+    """GPUs, request and limit, of a job on n0 and n1, of which the latter has two GPUs of 1000 MiB."""
+    job = (
+        f"JobId=7 Nodes=n0 CPU_IDs=0 Mem=0 GRES=shard:9(9/100,0/100) Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES={gres} MinCPUs=1"
+    )
+    found = shards.placed(environ, job, SHARDED, [1000 * 2**20] * 2)
+    if found is None:
+        return None
+    (spot,) = found.mark.place
+    return spot.gpus, spot.request // 2**20, spot.limit // 2**20
+
+
+def test_shards_of_both_kinds_of_slurm_and_counters() -> None:
+    assert placed("shard:25(IDX:1)") == ((1,), 250, 800)
+    assert placed("shard:25(0/100,25/100)") == ((1,), 250, 800)
+    assert placed("shard:a100:120(100/100,20/100)") == ((0, 1), 1000, 1000), "the larger part counts on all of its GPUs"
+    assert placed("gpumem:g1(CNT:500)") == ((1,), 500, 800)
+    assert placed("gpu:1(IDX:0)") is placed("") is placed("shard:25(7/100)".replace("7", "0")) is None
+    assert placed("shard:250(IDX:1)") == ((1,), 1000, 1000), "no more than there is"
+
+
+def test_without_a_limit_it_is_the_request_and_a_bad_one_says_why() -> None:
+    assert placed("shard:25(IDX:1)", {"SLURMD_NODENAME": "n1"}) == ((1,), 250, 250)
+    assert placed("shard:25(IDX:1)", {**ENVIRON, "SPANK_GPUSHARE": "limit=10%"}) == ((1,), 250, 250)
+    for words, why in (("limit=8x", "8x"), ("limits=80%", "no word 'limits'")):
+        found = shards.placed(
+            {**ENVIRON, "SPANK_GPUSHARE": words}, "Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:25(IDX:1)", SHARDED, [8, 8]
+        )
+        assert found is not None and why in found.wrong
+
+
+def test_each_start_of_it_is_a_later_attempt() -> None:
+    found = shards.placed(
+        {**ENVIRON, "SLURM_JOB_RESTART_COUNT": "2"}, "Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:25(IDX:1)", SHARDED, [8, 8]
+    )
+    assert found is not None and (found.mark.attempt, found.mark.token) == (3, (0, 2))
+
+
+# ---- accounts ----------------------------------------------------------------------------------------
+
+ASSOCIATIONS = """
+root||||1|
+root||root||1|
+art|root|||10|cpu=4,gres/gpu=2
+art||ada||parent|
+art||ada|night|7|
+science|root|||30|gres/gpu=9,gres/gpumem=%s
+physics|science|||parent|
+science||bob||5|
+science||eve||0|
+"""
+
+
+@pytest.mark.parametrize("memory", ["32768", "32768M", "32G"])
+def test_accounts_are_a_tree_of_queues(memory) -> None:
+    read = accounts.read(ASSOCIATIONS % memory)
+    found = {name: (one.parent, one.weight, one.limit) for name, one in accounts.queues_of(read, 16384)}
+    assert found == {
+        "art": (None, 10_000_000, 2_000_000),
+        "science": (None, 30_000_000, 2_000_000),
+        "science.users": ("science", 5_000_000, None),
+        "physics": ("science", 1_000_000, None),
+    }
 
 
 # ---- jobs that their node has stopped ----------------------------------------------------------------
@@ -106,9 +184,9 @@ def test_what_is_no_mark_is_the_users_own_comment(text) -> None:
 
 def test_counters_are_those_of_each_node_or_none() -> None:
     one = Spot("n1", (1,), 1024 * 2**20, 0)
-    assert gres_of((one,)) == "gpumem:g1:1024"
-    assert gres_of((one, one._replace(node="n2"))) == "gpumem:g1:1024"
-    assert gres_of((one, one._replace(gpus=(0,)))) == "gpumem:g0:1024,gpumem:g1:1024"
+    assert gres_of((one,)) == "gpumem:g1:1023"
+    assert gres_of((one, one._replace(node="n2"))) == "gpumem:g1:1023"
+    assert gres_of((one, one._replace(gpus=(0,)))) == "gpumem:g0:1023,gpumem:g1:1023"
     assert gres_of((one, one._replace(node="n2", gpus=(0,)))) == ""
 
 

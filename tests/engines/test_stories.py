@@ -32,7 +32,7 @@ EQUAL = {"a1-netapp": {"c": "b", "c-4": "b-4"}}
 """Queues, and jobs of theirs, between which nothing decides but the order in which they came. In the file all jobs of a
 step come at one moment, real ones one after the other. One stands for both."""
 PLAYED = [(engine, name) for engine in ("paced", "local") for name in STORIES]
-PLAYED += [("slurm", "a2-greedy"), ("slurm", "a4-blocked")]
+PLAYED += [("slurm", name) for name in STORIES]
 """Not a1-netapp on Slurm: there Slurm 22.05 leaves a job of two GPUs waiting that was evicted and is to start on others
 (reason Resources), while the counters of these are free."""
 MOST_GPUS = 16

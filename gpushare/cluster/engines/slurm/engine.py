@@ -13,8 +13,9 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gpushare.cluster.engines.seam import (
     Evict,
     Gone,
     Observed,
+    QueueTold,
     Refused,
     SeenJob,
     SeenNode,
@@ -36,6 +38,7 @@ from gpushare.cluster.engines.seam import (
 )
 from gpushare.cluster.engines.slurm import mark as marks
 from gpushare.cluster.engines.slurm import request
+from gpushare.cluster.engines.slurm.accounts import Accounts
 from gpushare.cluster.engines.slurm.commands import Commands, NoJob, Refusal
 from gpushare.cluster.engines.slurm.lease import Lease, found
 from gpushare.cluster.engines.slurm.listing import COUNTER, Listed, ListedNode, jobs, nodes
@@ -53,7 +56,7 @@ from gpushare.cluster.engines.slurm.seen import (
     used_by_others,
     waits,
 )
-from gpushare.cluster.model import Job
+from gpushare.cluster.model import Job, Queue
 from gpushare.cluster.quantity import MICRO
 from gpushare.errors import UsageError
 from gpushare.quantity import parse_duration
@@ -67,11 +70,13 @@ CANNOT = {
 
 log = logging.getLogger(__name__)
 
-DEFAULTS = {"conf": "", "timeout": 15.0, "poll": 1.0, "start_within": 60.0}
-"""Settings in the table [slurm]: slurm.conf's path; seconds for a command, between two looks, and until a job that was
-released and has not started counts as failed."""
+DEFAULTS = {"conf": "", "timeout": 15.0, "poll": 1.0, "start_within": 60.0, "accounts": 0.0}
+"""Settings in the table [slurm]: slurm.conf's path; seconds for a command, between two looks, until a job that was
+released and has not started counts as failed, and between two readings of the accounts' shares (0: never)."""
 ROOM = ("None", "Resources", "Priority", "ReqNodeNotAvail", "BeginTime", "Nodes_required_for_job_are_DOWN")
 """Reasons of Slurm that are about nodes. All others are about the job: a licence, a limit of its account."""
+MOST_TOGETHER = 32
+"""Jobs that are released by one command."""
 MOST_NOTES = 20
 """Of annotate() in one round: each takes a command."""
 USUAL_PRIORITY = 50
@@ -117,6 +122,7 @@ class Slurm:
         settings: Mapping[str, Any] = {**DEFAULTS, **said}
         self._poll, self._start_within = settings["poll"], settings["start_within"]
         self._commands = Commands(settings["conf"] or None, settings["timeout"])
+        self._accounts = Accounts(self._commands, settings["accounts"], time.monotonic)
         self._clock = context.clock
         self._term = 0
         """Of this process, since it leads."""
@@ -235,12 +241,13 @@ class Slurm:
 
     def _job_of(self, listed: Listed, asked: Asked, mark: Mark, there: list[ListedNode]) -> Job | None:
         """None: its words make no sense, which it is told."""
-        key = (listed.admin_comment, listed.partition, listed.excluded, listed.name, len(there), listed.batch)
+        key = (listed.admin_comment, listed.partition, listed.excluded, listed.name, len(there), listed.account)
         found = self._read.get(listed.id)
         if found is not None and found[0] == key:
             return found[1]
         try:
             job = request.job_of(listed.id, asked, listed.name, selector_of(listed, asked, there))
+            self._accounts.check(job.queue, listed.account)
         except UsageError as error:
             words = f"{error.message} ({error.hint})" if error.hint else error.message
             if mark.why != words and not is_over(listed):
@@ -263,9 +270,19 @@ class Slurm:
             ended=is_over(listed) or by_hand,
             note=mark.why or mark.stopped,
             user=listed.user,
-            account=listed.account,
+            account=self._accounts.queue_of(listed.account),
             started=listed.started if listed.state in RUNS else None,
         )
+
+    # ---- queues --------------------------------------------------------------------------------------
+
+    def queues(self) -> Mapping[str, Queue | str] | None:
+        if self._accounts.followed and not self._nodes:
+            self._look()
+        return self._accounts.queues(max((one.node.memory // MIB for one in self._nodes.values()), default=0))
+
+    def tell_queues(self, told: Mapping[str, QueueTold]) -> None:
+        self._accounts.tell(told)
 
     # ---- what Slurm does by itself -------------------------------------------------------------------
 
@@ -309,6 +326,68 @@ class Slurm:
     # ---- start ---------------------------------------------------------------------------------------
 
     def start(self, command: Start, token: Token) -> Answer:
+        ((_, answer),) = self._start_together([(command, token)])
+        if answer is None:
+            raise Unanswered(f"nobody knows whether job {command.uid} starts")
+        return answer
+
+    def start_all(self, commands: Iterable[tuple[Start, Token]]) -> Iterator[tuple[Start, Answer | None]]:
+        left = iter(commands)
+        while some := list(islice(left, MOST_TOGETHER)):
+            yield from self._start_together(some)
+
+    def _start_together(self, commands: Sequence[tuple[Start, Token]]) -> list[tuple[Start, Answer | None]]:
+        """Each is placed by a command of its own, while it is held; all are released by one."""
+        answers: list[tuple[Start, Answer | None]] = []
+        due: list[tuple[Start, Known]] = []
+        for command, token in commands:
+            answer: Answer | None = None
+            try:
+                found = self._due(command, token)
+                if isinstance(found, Mark):
+                    known = self._jobs[command.uid]
+                    answer = self._place(known, found)
+                    if answer is None:
+                        due.append((command, known))
+                        continue
+                else:
+                    answer = found
+            except Unanswered as error:
+                log.warning("no answer to the start of %s: %s", command.uid, error)
+            answers.append((command, answer))
+        return [*answers, *self._release_all(due)]
+
+    def _release_all(self, due: Sequence[tuple[Start, Known]]) -> Iterator[tuple[Start, Answer | None]]:
+        if not due:
+            return
+        try:
+            self._commands.run("scontrol", "release", *(known.listed.id for _, known in due))
+            failed = False
+        except (Unanswered, NoJob, Refusal):
+            failed = True  # perhaps of one of them alone
+        for command, known in due:
+            answer: Answer | None = Accepted()
+            if failed:
+                answer = self._release(known)
+            if isinstance(answer, Accepted):
+                known.listed = replace(known.listed, priority=1, reason="")
+                self._released.pop(known.listed.id, None)
+            yield command, answer
+
+    def _release(self, known: Known) -> Answer | None:
+        """None: nobody knows. It may have begun already."""
+        try:
+            self._commands.run("scontrol", "release", known.listed.id)
+        except Unanswered:
+            return None
+        except NoJob:
+            return Gone()
+        except Refusal as error:
+            return Refused(f"Slurm: {error}")
+        return Accepted()
+
+    def _due(self, command: Start, token: Token) -> Answer | Mark:
+        """What is to be noted in the job, if it is to start."""
         self._check_term(token)
         known = self._jobs.get(command.uid)
         if known is None or is_over(known.listed):
@@ -341,7 +420,7 @@ class Slurm:
             Spot(place.node, place.gpus, place.amount, self._limit(known.job, place.node, place.amount))
             for place in places
         )
-        started = replace(
+        return replace(
             mark,
             attempt=command.attempt,
             place=spots,
@@ -355,10 +434,10 @@ class Slurm:
             token=token,
             why="",
         )
-        return self._release(known, started)
 
-    def _release(self, known: Known, mark: Mark) -> Answer:
-        """In steps: between them the job is held, and in the end has a place, so a later start() goes on from there."""
+    def _place(self, known: Known, mark: Mark) -> Answer | None:
+        """Of a job that is held, and stays so: it has a place then, so a later start() goes on from there. None: it
+        can be released."""
         id = known.listed.id
         hosts = list(dict.fromkeys(spot.node for spot in mark.place))
         counters = gres_of(mark.place)
@@ -374,16 +453,13 @@ class Slurm:
             if gres_of(known.mark.place) not in ("", counters):
                 self._commands.update(id, [("TresPerNode", "")])  # else Slurm keeps the counters of both for it
             self._commands.update(id, changes)
-            known.mark = mark
-            self._commands.run("scontrol", "release", id)
         except NoJob:
             return Gone()
         except Refusal as error:
             return Refused(f"Slurm: {error}")
-        known.listed = replace(known.listed, priority=1, reason="")
-        self._released.pop(id, None)
+        known.mark = mark
         self._count(mark)
-        return Accepted()
+        return None
 
     def _count(self, mark: Mark) -> None:
         for spot in mark.place:
@@ -457,8 +533,10 @@ class Slurm:
         known = self._jobs.get(uid)
         if known is None or is_over(known.listed) or known.listed.together or self._notes >= MOST_NOTES:
             return
-        self._notes += 1
         mark = replace(known.mark, why=text[: marks.LONGEST_WHY])
+        if mark == known.mark:
+            return  # a start has taken the words away
+        self._notes += 1
         try:
             self._note(known.listed, mark)
         except (NoJob, Refusal) as error:
@@ -472,10 +550,13 @@ class Slurm:
 
 def gres_of(place: tuple[Spot, ...]) -> str:
     """The counters that Slurm is to keep for it on each of its nodes. A job has the same on all of them, so one with
-    other GPUs on another node has none: it is counted here alone, and by the node."""
+    other GPUs on another node has none: it is counted here alone, and by the node.
+
+    Each is one less than the request in MiB, so that none is ever used up: Slurm 22.05 starts no job on a node where a
+    counter is used up that the job had in an earlier start, whatever it asks for now."""
     hosts: dict[str, dict[int, int]] = {}
     for spot in place:
-        hosts.setdefault(spot.node, {}).update({gpu: max(1, spot.request // MIB) for gpu in spot.gpus})
+        hosts.setdefault(spot.node, {}).update({gpu: max(1, spot.request // MIB - 1) for gpu in spot.gpus})
     first, *others = hosts.values() or ({},)
     if any(other != first for other in others):
         return ""

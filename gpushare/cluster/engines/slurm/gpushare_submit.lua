@@ -3,17 +3,21 @@
 --   local gpushare = dofile("/etc/slurm/gpushare_submit.lua")
 --   gpushare.partitions = {gpushare = true}     jobs there have to say --gpushare=...
 --   gpushare.operators = {[64030] = true}       users beside root whose changes are not checked
+--   gpushare.enforce = true                     there is no allocator: Slurm places jobs, by shards or counters
 --
 -- A job with --gpushare is held: only the allocator starts it. What its user asks for goes into its AdminComment, which
 -- only operators change. In its Comment the allocator keeps where it runs. So users must not write comments that look
 -- like that, or change what was decided.
 
-local M = {partitions = {}, operators = {}}
+local M = {partitions = {}, operators = {}, enforce = false}
 
 -- engines/slurm/request.py has the same list.
 M.KEYS = {
    "gpus", "request", "limit", "queue", "priority", "preemptible", "min_run_time", "movable", "checkpoint_every",
 }
+
+-- Where Slurm places jobs; engines/slurm/shards.py reads them.
+local PLACED_KEYS = {"limit"}
 
 local OURS = "gpushare "
 local HELD = "gpushare held "
@@ -44,8 +48,8 @@ local function asked(job)
    return nil
 end
 
--- What is wrong with the words; nil: nothing.
-local function mistake(words)
+-- What is wrong with the words, of which there may be these; nil: nothing.
+local function mistake(words, keys)
    if words == "default" then
       return nil
    end
@@ -55,11 +59,11 @@ local function mistake(words)
          return string.format("cannot read %q: write words as in request=25%%,limit=80%%,queue=vision", word)
       end
       local known = false
-      for _, one in ipairs(M.KEYS) do
+      for _, one in ipairs(keys) do
          known = known or one == key
       end
       if not known then
-         return string.format("no word %q: there are %s", key, table.concat(M.KEYS, ", "))
+         return string.format("no word %q: there are %s", key, table.concat(keys, ", "))
       end
    end
    return nil
@@ -86,13 +90,13 @@ local function managed(names)
    return false
 end
 
-local function of_gpus(job)
+local function gres_of(job)
    local all = ""
    for _, text in ipairs({job.gres or "", job.tres_per_node or "", job.tres_per_job or "", job.tres_per_socket or "",
                           job.tres_per_task or ""}) do
       all = all .. " " .. text
    end
-   return string.match(all, "gpu") or string.match(all, "shard")
+   return all
 end
 
 local function submit(job, partitions, user)
@@ -107,11 +111,18 @@ local function submit(job, partitions, user)
       end
       return slurm.SUCCESS
    end
-   local wrong = mistake(words)
+   local wrong = mistake(words, M.enforce and PLACED_KEYS or M.KEYS)
    if wrong ~= nil then
       return refuse("--gpushare: %s", wrong)
    end
-   if of_gpus(job) then
+   local gres = gres_of(job)
+   if M.enforce then
+      if string.match(gres, "shard") or string.match(gres, "gpumem") then
+         return slurm.SUCCESS
+      end
+      return refuse("--gpushare says what a job may use beyond its shards: ask for some, with --gres=shard:25")
+   end
+   if string.match(gres, "gpu") or string.match(gres, "shard") then
       return refuse("--gpushare beside --gres or --gpus: say how many GPUs of each node it takes with --gpushare=gpus=2")
    end
    local kept = "gpushare ask=" .. (words == "default" and "" or words)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["COUNTER", "Listed", "ListedNode", "counts", "hosts", "jobs", "nodes"]
+__all__ = ["COUNTER", "Listed", "ListedNode", "counts", "hosts", "indices", "jobs", "nodes"]
 
 COUNTER = "gpumem"
 """The typed counter of each GPU, in MiB: gpumem:g0, gpumem:g1, ..."""
@@ -91,7 +91,7 @@ def jobs(shown: Mapping[str, Any]) -> Iterator[Listed]:
         waiting = str(entry.get("array_task_string") or "")
         if waiting and entry.get("array_job_id"):
             array = _number(entry["array_job_id"])
-            for index in _indices(waiting):
+            for index in indices(waiting):
                 yield replace(job, id=f"{array}_{index}", together=True)
         else:
             yield job
@@ -149,7 +149,7 @@ def _number(value: Any) -> int:
     return int(value or 0)
 
 
-def _indices(text: str) -> Iterator[int]:
+def indices(text: str) -> Iterator[int]:
     """Of "0-3,7,10-20:2%4"."""
     for part in text.partition("%")[0].strip("[]").split(","):
         span, _, step = part.partition(":")

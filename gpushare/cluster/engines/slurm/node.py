@@ -1,5 +1,7 @@
 """What Slurm's Prolog and Epilog do on a node: `python3 -m gpushare.cluster.engines.slurm.node prolog` (or epilog).
 
+With `prolog --enforce` jobs with shards, which Slurm's own scheduler places, get budgets, too (shards.py).
+
 The Prolog finds in SLURM_JOB_COMMENT which GPUs the job has here and how much of them, places it at the node daemon
 (docs/placements.md), and writes two files for the SPANK plug-in: the variables of the job's tasks, and the request with
 which each step tells the daemon that its processes belong to the job. It fails where the daemon does not answer or
@@ -21,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import locate
-from gpushare.api import Killed, Placement
+from gpushare.api import Gpu, Killed, Placement
 from gpushare.client import MAY_PASS, Client
 from gpushare.cluster.engines.seam import Unanswered
 from gpushare.cluster.engines.slurm import mark as marks
-from gpushare.cluster.engines.slurm import stopped
-from gpushare.cluster.engines.slurm.commands import Commands, Refusal
+from gpushare.cluster.engines.slurm import shards, stopped
+from gpushare.cluster.engines.slurm.commands import Commands, NoJob, Refusal
 from gpushare.cluster.engines.slurm.mark import Mark, Spot
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, UsageError
@@ -35,6 +37,7 @@ from gpushare.paths import library, software_driver_dir
 __all__ = ["DIRECTORY", "epilog", "main", "prolog"]
 
 DIRECTORY = Path("/run/gpushare-slurm")
+ENFORCE = "--enforce"
 COMMAND_WITHIN = 10.0
 WAIT_FOR_END = 5.0
 """Seconds until the daemon has seen that all programs of a job have ended."""
@@ -47,14 +50,15 @@ OVER = ".over"
 
 def main() -> None:
     what, *more = sys.argv[1:] or [""]
-    directory = Path(more[0]) if more else DIRECTORY
+    enforce = ENFORCE in more
+    directory = next((Path(one) for one in more if one != ENFORCE), DIRECTORY)
     try:
         if what == "prolog":
-            prolog(os.environ, directory)
+            prolog(os.environ, directory, enforce=enforce)
         elif what == "epilog":
             epilog(os.environ, directory)
         else:
-            raise UsageError("say prolog or epilog, and perhaps a directory")
+            raise UsageError(f"say prolog or epilog, and perhaps {ENFORCE} and a directory")
     except GpushareError as error:
         print(error.render(), file=sys.stderr)
         sys.exit(1)
@@ -84,17 +88,17 @@ class Files:
         fresh.replace(path)
 
 
-def prolog(environ: Mapping[str, str], directory: Path) -> None:
+def prolog(environ: Mapping[str, str], directory: Path, *, enforce: bool = False) -> None:
     """Raises GpushareError where the job cannot have its budget here. A job that is none of ours is left alone."""
     files = Files(environ, directory)
-    mark = marks.read(environ.get("SLURM_JOB_COMMENT", ""))
     epilog(environ, directory)  # of an earlier start that had none
+    mark = mark_of(environ) if enforce else marks.read(environ.get("SLURM_JOB_COMMENT", ""))
     if not mark.place or mark.stop:
         return
     spots = [spot for spot in mark.place if spot.node == files.node]
     if not spots:
         raise UsageError(f"job {environ['SLURM_JOB_ID']} has no place on {files.node}")
-    node = locate.find(load_settings({}, environ))
+    node = locate_node(environ)
     body = body_of(environ, mark, spots, gpus_of(node, spots))
     id = f"slurm/{environ['SLURM_JOB_ID']}.{mark.token[0]}.{mark.token[1]}"
     placed = place(node, id, body)
@@ -102,6 +106,24 @@ def prolog(environ: Mapping[str, str], directory: Path) -> None:
     files.write(files.place, [str(node.runtime.api_socket), id, without], 0o600)
     lines = [f"{name}={value}" for name, value in variables(environ, node, placed, body).items()]
     files.write(files.variables, lines, 0o644)
+
+
+def mark_of(environ: Mapping[str, str]) -> Mark:
+    """Of a job of which the environment does not say who has placed it: its user may write its comment."""
+    commands = Commands(environ.get("SLURM_CONF"), COMMAND_WITHIN)
+    try:
+        job = commands.run("scontrol", "-d", "-o", "show", "job", environ["SLURM_JOB_ID"])
+        shown = commands.run("scontrol", "-o", "show", "node", environ["SLURMD_NODENAME"])
+    except (Unanswered, Refusal, NoJob) as error:
+        raise UsageError(f"Slurm does not say what job {environ['SLURM_JOB_ID']} has: {error}") from None
+    if stopped.is_ours(stopped.record_of(job, environ["SLURM_JOB_ID"])):
+        return marks.read(environ.get("SLURM_JOB_COMMENT", ""))
+    found = shards.placed(environ, job, shown, [gpu["capacity"] for gpu in gpus(locate_node(environ))])
+    if found is None:
+        return Mark()
+    if found.wrong:
+        print(f"gpushare: job {environ['SLURM_JOB_ID']} has no other limit than its request: {found.wrong}")
+    return found.mark
 
 
 def epilog(environ: Mapping[str, str], directory: Path) -> None:
@@ -129,7 +151,7 @@ def _end(environ: Mapping[str, str], path: Path) -> bool:
     _, id, body = path.read_text().splitlines()
     attempt = json.loads(body + "}")["attempt"]
     try:
-        killed = displace(locate.find(load_settings({}, environ)).client(), id, attempt)
+        killed = displace(locate_node(environ).client(), id, attempt)
     except DaemonUnreachable:
         return False
     path.unlink()
@@ -158,10 +180,17 @@ def requeue(environ: Mapping[str, str], number: str, attempt: int, killed: Kille
         print(f"gpushare: job {number} was stopped for an owner, and is not requeued: {error}", file=sys.stderr)
 
 
+def locate_node(environ: Mapping[str, str]) -> locate.Node:
+    return locate.find(load_settings({}, environ))
+
+
+def gpus(node: locate.Node) -> list[Gpu]:
+    return sorted(node.client().status()["gpus"], key=lambda gpu: gpu["index"])
+
+
 def gpus_of(node: locate.Node, spots: Sequence[Spot]) -> list[str]:
     """Their UUIDs."""
-    shown = node.client().status()["gpus"]
-    known = [gpu["uuid"] for gpu in sorted(shown, key=lambda gpu: gpu["index"])]
+    known = [gpu["uuid"] for gpu in gpus(node)]
     wanted = sorted({gpu for spot in spots for gpu in spot.gpus})
     if wanted[-1] >= len(known):
         raise UsageError(f"this node has {len(known)} GPUs, and no GPU {wanted[-1]}", hint="compare with gres.conf")

@@ -21,9 +21,11 @@ from gpushare.cluster.model import Job, Selector
 from gpushare.errors import UsageError
 from gpushare.nearest import did_you_mean
 
-__all__ = ["Asked", "job_of", "read"]
+__all__ = ["Asked", "job_of", "read", "words_of"]
 
 FIRST = "gpushare"
+DEFAULT = "default"
+"""What the option has for no words."""
 KEYS: Mapping[str, str] = {
     "gpus": "gpus",
     "request": "request",
@@ -74,15 +76,20 @@ def job_of(id: str, asked: Asked, name: str, selector: Selector) -> Job:
     return replace(job, queue=queue, name=name, selector=selector)
 
 
-def _said(words: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for word in filter(None, words.split(",")):
+def words_of(words: str) -> dict[str, str]:
+    """As they were written, by key. Raises UsageError."""
+    found: dict[str, str] = {}
+    for word in filter(None, words.split(",") if words != DEFAULT else ()):
         key, equals, value = word.partition("=")
         if key not in KEYS or not equals or not value:
             why = f"no word {key!r}" if key not in KEYS else f"{key} has no value"
             raise UsageError(f"--gpushare: {why}", hint=did_you_mean(key, KEYS) or f"there are: {', '.join(KEYS)}")
-        found[KEYS[key]] = _value(key, value)
+        found[key] = value
     return found
+
+
+def _said(words: str) -> dict[str, Any]:
+    return {KEYS[key]: _value(key, value) for key, value in words_of(words).items()}
 
 
 def _value(key: str, value: str) -> Any:

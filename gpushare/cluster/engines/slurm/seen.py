@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from gpushare.cluster.engines.seam import SeenNode, SeenTask
-from gpushare.cluster.engines.slurm.listing import Listed, ListedNode, counts, hosts
+from gpushare.cluster.engines.slurm.listing import Listed, ListedNode, counts, hosts, indices
 from gpushare.cluster.engines.slurm.mark import Mark
 from gpushare.cluster.engines.slurm.request import Asked
 from gpushare.cluster.model import ANYWHERE, Node, Selector
@@ -168,6 +168,4 @@ def used_by_others(
 
 def _whole(held: str) -> Iterator[int]:
     for spans in re.findall(r"\bgpu:[^(,]*\(IDX:([\d,-]+)\)", held):
-        for span in spans.split(","):
-            first, _, last = span.partition("-")
-            yield from range(int(first), int(last or first) + 1)
+        yield from indices(spans)

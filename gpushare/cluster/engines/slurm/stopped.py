@@ -21,11 +21,12 @@ from typing import Any
 from gpushare.api import Killed
 from gpushare.cluster.engines.seam import Unanswered
 from gpushare.cluster.engines.slurm import mark as marks
+from gpushare.cluster.engines.slurm import request
 from gpushare.cluster.engines.slurm.commands import Commands, NoJob
 from gpushare.exit_message import owner
 from gpushare.quantity import format_bytes
 
-__all__ = ["reason_of", "record_of", "requeue", "tell"]
+__all__ = ["is_ours", "reason_of", "record_of", "requeue", "tell"]
 
 BY_ITSELF = ("NonZeroExitCode", "JobLaunchFailure")
 """Slurm's reasons of a job that has failed: nobody has cancelled it, and its time is not over. A script that was killed
@@ -41,6 +42,11 @@ def reason_of(killed: Killed, node: str) -> str:
     if killed["code"] == BREACH:
         return f"stopped on {node}: it used more memory than its limit"
     return f"stopped on {node} to return {format_bytes(killed['loan'])} of borrowed memory to {owner(killed)}"
+
+
+def is_ours(record: Mapping[str, str]) -> bool:
+    """The allocator places it: only operators change an AdminComment."""
+    return record.get("AdminComment") == request.FIRST
 
 
 def record_of(shown: str, number: str) -> Mapping[str, str]:
@@ -75,10 +81,15 @@ def requeue(commands: Commands, number: str, attempt: int, killed: Killed, node:
 def _requeue(commands: Commands, number: str, attempt: int, killed: Killed, node: str) -> None:
     record = record_of(commands.run("scontrol", "show", "job", number), number)
     mark, words = marks.read(record.get("Comment", "")), reason_of(killed, node)
-    if record.get("Reason") not in BY_ITSELF or max(1, mark.attempt) != attempt or not mark.place:
+    ours = is_ours(record)
+    begun = (max(1, mark.attempt) if mark.place else 0) if ours else int(record.get("Restarts", -1)) + 1
+    if record.get("Reason") not in BY_ITSELF or begun != attempt:
         return  # it was cancelled or evicted, another of its nodes has done this, or it has begun again
     tell(record, words)
     if killed["code"] == BREACH or "0" in (record["Requeue"], record["BatchFlag"]):
+        return
+    if not ours:
+        commands.run("scontrol", "requeue", record["id"])  # Slurm starts it again, after two minutes
         return
     commands.run("scontrol", "requeuehold", record["id"])
     noted = replace(mark, stop=True, stopped=words, evictions=mark.evictions + 1)

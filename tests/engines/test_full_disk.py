@@ -1,0 +1,96 @@
+"""The disk of the cluster's file is full, or takes no writing: what users are told, and that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from test_queue_commands import WITHIN, Service
+
+from gpushare.paths import SYSTEM_DIR, library
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"), reason="mounts a small disk: root"
+)
+MOUNTED = 'mount -t tmpfs -o size=8m none "$1" && shift && exec "$@"'
+
+
+class OnSmallDisk(Service):
+    """Its state is on a disk of 8 MiB, which it alone sees, and who enters its mounts."""
+
+    def start(self) -> None:
+        self.state = self.directory / "state"
+        self.state.mkdir(exist_ok=True)
+        serve = [sys.executable, "-P", "-m", "gpushare", "cluster", "serve", "--engine", "local"]
+        line = ["unshare", "-m", "sh", "-c", MOUNTED, "sh", str(self.state), *serve]
+        self.process = subprocess.Popen(line, env=self.environ, cwd=self.directory, stderr=self.log, stdout=self.log)
+        deadline = time.monotonic() + WITHIN
+        while self("queue").returncode:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.said()
+            time.sleep(0.1)
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess:
+        return self.inside(sys.executable, "-P", "-m", "gpushare", *words)
+
+    def inside(self, *words: str) -> subprocess.CompletedProcess:
+        line = ["nsenter", "-t", str(self.process.pid), "-m", f"--wd={self.directory}", *words]
+        return subprocess.run(line, env=self.environ, capture_output=True, text=True, check=False, timeout=WITHIN)
+
+    def fill(self) -> None:
+        self.inside("dd", "if=/dev/zero", f"of={self.state}/filler", "bs=1k")
+
+    def empty(self) -> None:
+        self.inside("rm", f"{self.state}/filler")
+
+    def names(self) -> set[str]:
+        return {job["name"] for job in json.loads(self("queue", "--json").stdout)["jobs"]}
+
+
+@pytest.fixture
+def service(tmp_path):
+    if not library().exists():
+        pytest.skip(f"{library()} is not built")
+    if SYSTEM_DIR.exists():
+        pytest.skip("a system daemon's directory exists on this machine and comes first")
+    service = OnSmallDisk(tmp_path)
+    service.start()
+    yield service
+    for job in json.loads(service("queue", "--json").stdout)["jobs"]:
+        service("cancel", "--now", job["id"])
+    service.stop()
+    service.log.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_is_named_and_what_was_taken_stays(service) -> None:
+    held = service("submit", "--name", "waits", "--hold", "--", "true")
+    runs = service("submit", "--name", "runs", "--", "sleep", "600")
+    assert held.returncode == runs.returncode == 0, (held.stderr, runs.stderr)
+    service.until(runs.stdout.strip(), "running")
+    service.fill()
+    for words in (["submit", "--name", "late", "--", "true"], ["release", held.stdout.strip()]):
+        done = service(*words)
+        assert done.returncode != 0
+        assert "cluster.db: database or disk is full" in done.stderr and "free some space there" in done.stderr
+    assert service.names() == {"waits", "runs"}, "questions are answered, and what was refused is not half there"
+    service.empty()
+    assert service("release", held.stdout.strip()).returncode == 0
+    assert service.until(held.stdout.strip(), "ended")["result"]["how"] == "done"
+    assert service.job(runs.stdout.strip())["state"] == "running"
+
+
+@pytest.mark.timeout(300)
+def test_a_disk_that_takes_no_writing_is_named(service, tmp_path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    words = [sys.executable, "-P", "-m", "gpushare", "cluster", "serve", "--engine", "local", "--store"]
+    mounted = f'mount -t tmpfs -o ro none {other} && exec "$@"'
+    line = ["unshare", "-m", "sh", "-c", mounted, "sh", *words, f"{other}/cluster.db", "--socket", f"{tmp_path}/s"]
+    done = subprocess.run(line, env=service.environ, capture_output=True, text=True, check=False, timeout=WITHIN)
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert str(other) in done.stderr and "hint: " in done.stderr, done.stderr
