@@ -256,7 +256,8 @@ class Loop:
             log.warning("the allocator refuses what the engine shows: %s", error)
             for event in batch:
                 if isinstance(event, JobSubmitted):
-                    self.notes.wrong[event.job.id] = error.message, self.ledger.at(now) + self.settings.last_retry
+                    words = f"{error.message} ({error.hint})" if error.hint else error.message
+                    self.notes.wrong[event.job.id] = words, self.ledger.at(now) + self.settings.last_retry
             return False
         self.heed(batch, actions)
         return True

@@ -19,7 +19,7 @@ What an engine promises:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from gpushare.cluster.model import Job, Node, Place, Queue
@@ -121,6 +121,8 @@ class SeenNode:
 class Observed:
     nodes: tuple[SeenNode, ...] = ()
     jobs: tuple[SeenJob, ...] = ()
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    """Jobs whose words make no sense, by uid, and why. They are none of `jobs`."""
 
 
 # ---- commands and answers ----------------------------------------------------------------------------

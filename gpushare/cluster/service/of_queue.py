@@ -58,6 +58,7 @@ class WithQueues:
         self._make = make
         self.jobs: Mapping[str, SeenJob] = {}
         """As the last look showed them."""
+        self.wrong: Mapping[str, str] = {}
 
     def lead(self, holder: str, seconds: float) -> int | None:
         return self._engine.lead(holder, seconds)
@@ -86,6 +87,7 @@ class WithQueues:
     def _named(self, seen: Observed) -> Observed:
         named = tuple(one if one.job.queue else self._with_queue(one) for one in seen.jobs)
         self.jobs = {one.job.id: one for one in named}
+        self.wrong = seen.wrong
         return replace(seen, jobs=named)
 
     def _with_queue(self, one: SeenJob) -> SeenJob:
@@ -221,10 +223,10 @@ class QueueService(Common):
         return []  # the engine's own history has them
 
     def show(self, name: str, caller: Caller) -> Shown:  # noqa: ARG002
-        return self._show(self._jobs[self._find(name)])
+        return self._show(self._jobs[self._sound(name)])
 
     def explain(self, name: str) -> dict[str, Any]:
-        id = self._find(name)
+        id = self._sound(name)
         if id in self.store.allocator.jobs:
             return self._explained(id)
         if self._jobs[id].ended:
@@ -232,8 +234,16 @@ class QueueService(Common):
         why = self.work.loop.notes.wrong.get(id)
         raise UsageError(why[0] if why else f"job {id} is being queued", hint=None if why else "ask again in a moment")
 
+    def _sound(self, name: str) -> str:
+        """UsageError for a job whose words make no sense."""
+        id = self._find(name)
+        if id in self.work.seen.wrong:
+            hint = f"cancel it with {self._hints['cancel'].format(job=id)}, and submit it again"
+            raise UsageError(self.work.seen.wrong[id], hint=hint)
+        return id
+
     def _find(self, name: str) -> str:
-        if name in self._jobs:
+        if name in self._jobs or name in self.work.seen.wrong:
             return name
         named = [id for id, one in self._jobs.items() if name in (one.job.name, id.partition("_")[0]) and not one.ended]
         if len(named) == 1:

@@ -56,7 +56,8 @@ class Commands:
         except ValueError as error:
             raise Unanswered(f"squeue --json: {error}") from None
         if found.get("errors") or "jobs" not in found:
-            raise Unanswered(f"squeue --json: {found.get('errors')}")
+            said = "; ".join(str(one.get("description") or one.get("error")) for one in found.get("errors") or ())
+            raise Unanswered(f"squeue shows no jobs ({said or 'it does not say why'}): look with `scontrol ping`")
         return found
 
     def nodes(self) -> str:

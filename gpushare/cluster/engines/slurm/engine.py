@@ -134,6 +134,8 @@ class Slurm:
         self._nodes: dict[str, SeenNode] = {}
         self._used: Counter[tuple[str, int]] = Counter()
         """Bytes of each GPU that jobs of ours hold."""
+        self._wrong: dict[str, str] = {}
+        """Why a job's words make no sense."""
         self._read: dict[str, tuple[object, Job]] = {}
         """What was made of a job's words, and of what."""
         self._released: dict[str, float] = {}
@@ -189,7 +191,7 @@ class Slurm:
         self._look()
         self._notes = 0
         seen = tuple(self._seen(known) for known in self._jobs.values())
-        return Observed(tuple(self._nodes.values()), seen)
+        return Observed(tuple(self._nodes.values()), seen, dict(self._wrong))
 
     def glance(self, uids: Collection[str]) -> Observed:  # noqa: ARG002  one list shows all
         return self.snapshot()
@@ -214,6 +216,7 @@ class Slurm:
         listed = list(jobs(self._commands.jobs()))
         there = list(nodes(self._commands.nodes()))
         known: dict[str, Known] = {}
+        self._wrong.clear()
         for one in listed:
             asked = request.read(one.admin_comment)
             if asked is None:
@@ -250,8 +253,11 @@ class Slurm:
             self._accounts.check(job.queue, listed.account)
         except UsageError as error:
             words = f"{error.message} ({error.hint})" if error.hint else error.message
-            if mark.why != words and not is_over(listed):
-                self._note(listed, replace(mark, why=words))
+            if not is_over(listed):
+                self._wrong[listed.id] = words
+                if mark.why != words:
+                    with contextlib.suppress(NoJob, Refusal):
+                        self._note(listed, replace(mark, why=words))
             return None
         self._read[listed.id] = key, job
         return job

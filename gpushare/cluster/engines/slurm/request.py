@@ -24,6 +24,7 @@ from gpushare.nearest import did_you_mean
 __all__ = ["Asked", "job_of", "read", "words_of"]
 
 FIRST = "gpushare"
+FROM = "--gpushare"
 DEFAULT = "default"
 """What the option has for no words."""
 KEYS: Mapping[str, str] = {
@@ -72,7 +73,10 @@ def job_of(id: str, asked: Asked, name: str, selector: Selector) -> Job:
     if share is not None:
         said["share" if _is_share(share) else "memory"] = share
     entry = {"name": id, "queue": queue or "-", "tasks": asked.count, **said}
-    job = reading.job(parse_line(json.dumps(entry), "--gpushare", 0))
+    try:
+        job = reading.job(parse_line(json.dumps(entry), FROM, 0))
+    except UsageError as error:
+        raise UsageError(_as_written(error.message), hint=error.hint) from None
     return replace(job, queue=queue, name=name, selector=selector)
 
 
@@ -86,6 +90,14 @@ def words_of(words: str) -> dict[str, str]:
             raise UsageError(f"--gpushare: {why}", hint=did_you_mean(key, KEYS) or f"there are: {', '.join(KEYS)}")
         found[key] = value
     return found
+
+
+def _as_written(message: str) -> str:
+    """With the user's word for what is wrong, in place of that of reading.py."""
+    for theirs, ours in (*KEYS.items(), ("request", "share"), ("request", "memory")):
+        if message.startswith(f"{FROM}: {ours}: "):
+            return f"{FROM}: {theirs}: {message.removeprefix(f'{FROM}: {ours}: ')}"
+    return message
 
 
 def _said(words: str) -> dict[str, Any]:
