@@ -858,7 +858,7 @@ def test_the_allocator_is_killed_at_every_point_and_each_job_runs_once(stand: St
 
 
 def test_jobs_go_on_while_no_allocator_is_there(stand: Stand) -> None:
-    runs, ends = stand.submit(), stand.submit(Work(seconds=1.0))
+    runs, ends = stand.submit(), stand.submit(Work(seconds=3.0))
     stand.go(lambda: stand.phase(runs) == stand.phase(ends) == "running")
     stand.revive()
     stand.until(lambda: not stand.holds(ends))
