@@ -4,7 +4,7 @@ python benchmarks/slurm.py [--jobs 2000] [--nodes 32] [--seconds 5]
 
 Both get one array of equal jobs of one GPU, on the same cluster, one after the other. Slurm's backfill counts the GPUs
 of each node, as on sites that share none. All daemons and jobs run on this machine, so the times are those of a small
-one that does all of it. A start takes the allocator two commands of Slurm.
+one that does all of it. A start takes the allocator one command of Slurm, and up to 32 together one more.
 """
 
 from __future__ import annotations
