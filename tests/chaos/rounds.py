@@ -148,6 +148,7 @@ class Chaos(Checks):
             way = "registered"  # we are its wrapper, and have a suspender that tells us what it does
         elif "hook" in ladder:
             way = "registered" if way == "registered" else "wrapped"
+        gpus = gpus if way == "registered" else gpus[:1]
         what = f"start {name} ({way}) {request // MIB}..{limit // MIB}Mi on {gpus}, grace {grace}, {ladder}"
         what += f", priority {priority}{'' if lend else ', lends nothing'}{', protected' if protected else ''}"
         fits = all(request <= self.truth.capacity[gpu] - self._requested(gpu) - self._outside(gpu) for gpu in gpus)
@@ -163,7 +164,6 @@ class Chaos(Checks):
             self._open_all(actor)
             self._help(name)
             return what
-        gpus = gpus[:1]
         settings = {"GPUSHARE_GRACE": f"{grace}s", "GPUSHARE_PRIORITY": str(priority), "GPUSHARE_ON_RECLAIM": ladder}
         settings |= {"GPUSHARE_MIN_RUN_TIME": f"{protected}s", "GPUSHARE_NAME": name}
         settings |= {"GPUSHARE_REQUEST": str(amounts["request"]), "GPUSHARE_LIMIT": str(amounts["limit"])}
