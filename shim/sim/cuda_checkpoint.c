@@ -231,6 +231,10 @@ static CUresult act(int pid, enum step step, uint64_t timeout_ms, const void *re
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     CUresult result = take_step(slot, step, timeout_ms);
+    if (pool_find(pid) != slot) { /* it has ended meanwhile, and another process may have its slot */
+        pool_set_state(slot, POOL_RUNNING);
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
     pool_let_go(held);
     return result;
 }

@@ -351,6 +351,26 @@ def test_a_caller_killed_while_it_locks_stops_nobody(sim: Any) -> None:
     program.end()
 
 
+def test_a_program_killed_while_it_is_locked_leaves_nothing_to_the_next(sim: Any) -> None:
+    """The one that locks it comes to its end when others have the place of the dead already."""
+    settings = f"{sim.settings},pool={sim.pool},latency=cuMemsetD8:600ms"
+    keeper = sim.start(holds, MI)
+    keeper.line()
+    program, actor = sim.start(slow_call, GPUSHARE_SIM=settings), Actor(sim)
+    pid = int(program.line())
+    program.tell()
+    program.line()
+    time.sleep(0.1)
+    actor.child.tell(f"{LOCK} {pid} 5000")
+    time.sleep(0.1)
+    program.kill()
+    keeper.tell("who frees what the dead one had")
+    keeper.line()
+    time.sleep(0.5)
+    next_one = sim.start(holds, MI)
+    assert int(next_one.line()) > 0, "it runs"
+
+
 def test_one_that_breaks_off_leaves_a_failed_process(sim: Any) -> None:
     program = sim.start(keeps_data)
     actor = Actor(sim, GPUSHARE_SIM=f"{sim.settings},pool={sim.pool},checkpoint_break=1")
