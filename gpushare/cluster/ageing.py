@@ -21,6 +21,7 @@ from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code
 from gpushare.cluster.order import ROOM
 from gpushare.cluster.placement import forbidden, gang_of, wants_of
+from gpushare.cluster.queues import QueueState
 from gpushare.cluster.search import commit
 from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import FOREVER
@@ -146,15 +147,15 @@ def complete(turn: Turn) -> bool:
     job = state.reserver
     if job is None or job.places or not state.backfills:
         return False
-    found = {}
+    found: dict[QueueState, dict[JobClass, None]] = {}
     for seq in sorted(state.backfills):
         cls = state.by_seq[seq].cls
-        if not cls.preemptible:
-            continue
-        found[cls] = Candidate((0, 0), 0, cls)
+        if cls.preemptible:
+            found.setdefault(cls.queue, {})[cls] = None
+    candidates = [Candidate(0, queue, list(classes)) for queue, classes in found.items()]
     nodes = state.space.mask(job.cls.shape.selector) & state.space.reserved
     gang = gang_of(state, job.cls, job, more=False)
-    search = Stopping(turn, gang, nodes, list(found.values()), Bounds(), only=state.backfills)
+    search = Stopping(turn, gang, nodes, candidates, Bounds(), only=state.backfills)
     if not search.run():
         state.undo(search.mark)
         return False

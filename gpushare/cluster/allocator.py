@@ -15,8 +15,8 @@ This file has what others call. What decides, in the order in which a decision n
         moves.py       others move
         elastic.py     others shrink; they grow back
         victims.py     others are stopped, by reclaim or preemption
-                       candidates.py, holders.py: which may be, where they are    singles.py: one that is enough
-                       floors.py, proof.py: how few there must be, the check
+                       candidates.py, lines.py: which may be, in which order      holders.py: where they are
+                       singles.py: one that is enough    floors.py, proof.py: how few there must be, the check
         clearing.py    the cheapest way to make room for one task on one node
         widening.py    fewer to stop and to move, where the first answer may be too many           overlay.py
     ageing.py      reservations for jobs that have waited too long

@@ -7,25 +7,21 @@
     Preempt: jobs of the same queue with strictly lower priority.
     In both: what rules.py allows.
 
-The order: lower priority classes of queues first, of queues above their shares, then lower job priorities (a stage is
-only left when it does not suffice); within a stage the queue most over its share, and of it who loses the least work.
+The order (lines.py): lower priority classes of queues first, of queues above their shares, then lower job priorities (a
+stage is only left when it does not suffice); within a stage the queue most over its share, and of it who loses the
+least work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heapreplace, merge
-from itertools import takewhile
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gpushare.cluster.jobs import JobClass, JobState
-from gpushare.cluster.lists import Run
 from gpushare.cluster.model import Place
 from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import Barrier, How, barrier, price
 from gpushare.cluster.space import NodeState, Space
-from gpushare.cluster.turn import Turn
 
 NOTHING: Mapping[QueueState, int] = {}
 
@@ -38,7 +34,7 @@ class Unit:
 
     __slots__ = ("charge", "freed", "here", "job", "last", "places", "rank")
 
-    def __init__(self, job: JobState, places: Sequence[Place], node: str, rank: int) -> None:
+    def __init__(self, job: JobState, places: Sequence[Place], node: str, rank: Any) -> None:
         self.job = job
         self.places = places
         if len(places) == 1:
@@ -58,7 +54,7 @@ class Unit:
         self.freed = sum(len(place.gpus) for place in self.here)
 
 
-def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -> list[Unit]:
+def units_on(job: JobState, node: NodeState, rank: Any, *, extras_first: bool) -> list[Unit]:
     """What of the job could be taken to make room on the node."""
     if not job.places:
         return []
@@ -77,7 +73,7 @@ def units_on(job: JobState, node: NodeState, rank: int, *, extras_first: bool) -
     return [unit] if unit.here else []
 
 
-def units_of(job: JobState, space: Space, rank: int) -> list[Unit]:
+def units_of(job: JobState, space: Space, rank: Any) -> list[Unit]:
     """What of the job could be taken, wherever it is."""
     units: dict[tuple[int, int], Unit] = {}
     for node in dict.fromkeys(place.node for place in job.places.values()):
@@ -100,7 +96,7 @@ class Bounds:
         self.ceilings: list[tuple[QueueState, int, bool]] = []
         """The job's queue and its ancestors: with the job, each may hold so much if victims are taken outside of it;
         whether that is its quota."""
-        self.late: set[JobState] = set()
+        self.late: Container[JobState] = ()
         """Jobs in quota: those before them in the order of victims would bring their queues down to their bounds."""
         self.strict = True
         """A queue that one of these is taken from keeps its bound ..."""
@@ -109,7 +105,7 @@ class Bounds:
 
     def begin(self) -> None:
         """Another search begins."""
-        self.late.clear()
+        self.late = ()
         self.strict, self.spared = True, False
 
     def room(self, leaf: QueueState) -> int:
@@ -212,13 +208,17 @@ def within(queue: QueueState, top: QueueState) -> bool:
 
 
 class Candidate(NamedTuple):
-    """A class of jobs that may be victims."""
+    """A leaf of which jobs may be victims."""
 
-    stage: tuple[int, int]
-    """Priority class of its queue, priority of the jobs: stages are tried in this order."""
-    standing: int
-    """Its queue's place among those that may be taken from."""
-    cls: JobClass
+    group: int
+    """Its priority class, in which its turn comes."""
+    queue: QueueState
+    classes: list[JobClass]
+
+    @property
+    def stages(self) -> list[tuple[int, int]]:
+        """Priority classes of queues, and in each priorities of jobs, are tried in this order."""
+        return [(self.group, cls.priority) for cls in self.classes]
 
 
 def candidates_for_reclaim(cls: JobClass, charge: int, *, shares: bool) -> tuple[list[Candidate], Bounds]:
@@ -226,31 +226,24 @@ def candidates_for_reclaim(cls: JobClass, charge: int, *, shares: bool) -> tuple
     top = _full_ancestor(cls, charge)
     found = []
     highest = max((key[0] for key, _ in bounds.leaves), default=0)
-    for standing, (key, leaf) in enumerate(bounds.leaves):
+    for key, leaf in bounds.leaves:
         if top is not None and not within(leaf, top):
             continue
-        # A queue at its share would take what it loses from one above its own: its class does not put it first.
-        over = all(queue.allocated > queue.share for queue, _ in bounds.of[leaf])
-        group = key[0] if over else highest
-        for victim in leaf.classes.values():
-            if victim.preemptible and len(victim.running):
-                found.append(Candidate((group, victim.priority), standing, victim))
-    found.sort(key=_candidate_order)
+        classes = [victim for victim in leaf.classes.values() if victim.preemptible and victim.running]
+        if classes:
+            # A queue at its share would take what it loses from one above its own: its class does not put it first.
+            over = all(queue.allocated > queue.share for queue, _ in bounds.of[leaf])
+            found.append(Candidate(key[0] if over else highest, leaf, classes))
     return found, bounds
 
 
 def candidates_for_preempt(cls: JobClass) -> tuple[list[Candidate], Bounds]:
-    found = [
-        Candidate((0, victim.priority), 0, victim)
+    lower = [
+        victim
         for victim in cls.queue.classes.values()
-        if victim.preemptible and victim.priority < cls.priority and len(victim.running)
+        if victim.preemptible and victim.priority < cls.priority and victim.running
     ]
-    found.sort(key=_candidate_order)
-    return found, Bounds()
-
-
-def _candidate_order(one: Candidate) -> tuple[object, ...]:
-    return one.stage, one.standing
+    return [Candidate(0, cls.queue, lower)] if lower else [], Bounds()
 
 
 def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
@@ -259,90 +252,3 @@ def _full_ancestor(cls: JobClass, charge: int) -> QueueState | None:
         if queue.cap is not None and queue.allocated + charge > queue.cap:
             return queue
     return None
-
-
-def allows(turn: Turn, job: JobState, how: How) -> bool:
-    """Do the rules allow this now?"""
-    why = barrier(job, how, turn.now, turn.number)
-    if why is Barrier.GIVEN_NOW:
-        turn.again = True  # what was given in this cycle can be taken in the next, which is to follow
-    return why is None
-
-
-class Pick(NamedTuple):
-    """Whom a search may stop for now."""
-
-    turn: Turn
-    may_go: Callable[[JobState], bool]
-    too_dear: Callable[[JobState], bool]
-
-
-def in_order(
-    candidates: Iterable[Candidate],
-    stage: tuple[int, int],
-    pick: Pick,
-    among: Container[QueueState] | None = None,
-) -> Iterator[JobState]:
-    """Victims up to a stage, best first: of the queue that is most over the one that costs least, one after another."""
-    leaves: dict[QueueState, list[Candidate]] = {}
-    for one in candidates:
-        if one.stage <= stage and (among is None or one.cls.queue in among):
-            leaves.setdefault(one.cls.queue, []).append(one)
-    if len(leaves) == 1:
-        for found in leaves.values():
-            yield from _cheapest(found, pick)
-        return
-    heap = [
-        (found[0].stage[0], -ratio(leaf.allocated, leaf.share), -leaf.order, leaf.allocated, leaf)
-        for leaf, found in leaves.items()
-    ]
-    heapify(heap)
-    begun: dict[QueueState, Iterator[JobState]] = {}
-    while heap:
-        group, _, order, left, leaf = heap[0]
-        jobs = begun.get(leaf)
-        if jobs is None:
-            jobs = begun[leaf] = _cheapest(leaves[leaf], pick)
-        job = next(jobs, None)
-        if job is None:
-            heappop(heap)
-            continue
-        left -= job.charge
-        yield job
-        heapreplace(heap, (group, -ratio(left, leaf.share), order, left, leaf))
-
-
-def _cheapest(candidates: Sequence[Candidate], pick: Pick) -> Iterator[JobState]:
-    """Of the jobs of one queue's classes those that may go: lowest priority first, then the cheapest."""
-    turn = pick.turn
-    by_seq, policy, now = turn.state.by_seq, turn.state.policy, turn.now
-
-    def of(run: Run) -> tuple[float, int, int]:
-        return price(by_seq[run[2]], policy, now)
-
-    begin = 0
-    while begin < len(candidates):
-        stage, end = candidates[begin].stage, begin + 1
-        while end < len(candidates) and candidates[end].stage == stage:
-            end += 1
-        each = [_within_price(one.cls, of, pick) for one in candidates[begin:end]]
-        for run in merge(*each, key=of) if len(each) > 1 else each[0]:
-            job = by_seq[run[2]]
-            if pick.may_go(job):
-                yield job
-        begin = end
-
-
-def alike(cls: JobClass) -> bool:
-    """Does the job of the class that started last cost the least? Where all hold as much, and nothing else counts."""
-    shape = cls.shape
-    return not (shape.elastic or shape.by_bytes or shape.rungs > 1 or cls.uneven)
-
-
-def _within_price(cls: JobClass, of: Callable[[Run], tuple[float, int, int]], pick: Pick) -> Iterator[Run]:
-    """Its running jobs that are not too dear, the cheapest first. Where they are alike the first that is too dear ends
-    the search for more."""
-    by_seq, too_dear = pick.turn.state.by_seq, pick.too_dear
-    if alike(cls):
-        return takewhile(lambda run: not too_dear(by_seq[run[2]]), cls.running.newest_first())
-    return iter(sorted([run for run in cls.running if not too_dear(by_seq[run[2]])], key=of))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, combinations
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpushare.cluster.candidates import Bounds, Unit
 from gpushare.cluster.model import Place
@@ -21,7 +21,11 @@ EXHAUSTIVE = 10
 _by_rank = attrgetter("rank")
 
 
-def _most_held(entry: tuple[Unit, int]) -> tuple[int, int]:
+def _by_charge_and_rank(unit: Unit) -> tuple[int, Any]:
+    return unit.charge, unit.rank
+
+
+def _most_held(entry: tuple[Unit, int]) -> tuple[int, Any]:
     return -entry[1], entry[0].rank
 
 
@@ -30,7 +34,7 @@ class Cost(NamedTuple):
 
     tasks: int
     excess: int
-    ranks: tuple[int, ...]
+    ranks: tuple[Any, ...]
     """Of the victims, the best to keep first."""
 
 
@@ -179,7 +183,7 @@ def _greedy_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Boun
     by_gpu.sort(key=lambda entry: entry[:2])
     for _, _, mine in by_gpu[: need.gpus]:
         chosen += [unit for unit in mine if unit not in chosen]
-    for unit in sorted(chosen, key=lambda unit: (-unit.charge, -unit.rank)):
+    for unit in sorted(chosen, key=_by_charge_and_rank, reverse=True):
         rest = [one for one in chosen if one is not unit]
         if fits_without(node, need, (place for one in rest for place in one.here)):
             chosen = rest

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import groupby, islice
 
-from gpushare.cluster.candidates import allows, entitled, reclaimable
+from gpushare.cluster.candidates import entitled, reclaimable
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, forbidden, gang_of, next_charge
@@ -22,7 +22,7 @@ from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import How
 from gpushare.cluster.search import Search, Way
 from gpushare.cluster.space import NodeState, Space, fit_on
-from gpushare.cluster.turn import Turn
+from gpushare.cluster.turn import Turn, allows
 from gpushare.cluster.watch import OVER
 
 

@@ -108,9 +108,9 @@ def _who(state: State, job: JobState, now: float) -> Iterator[str]:
         candidates, _ = candidates_for_reclaim(cls, cls.charge, shares=True)
         if not candidates:
             yield "nobody from whom it may take is above share and quota"
-        for name in dict.fromkeys(one.cls.queue.name for one in candidates):
-            yield from _protected(state, state.queues[name], now)
-    lower = sum(len(one.cls.running) for one in candidates_for_preempt(cls)[0])
+        for one in sorted(candidates, key=lambda one: min(one.stages)):
+            yield from _protected(state, one.queue, now)
+    lower = sum(len(victim.running) for one in candidates_for_preempt(cls)[0] for victim in one.classes)
     jobs = count(lower, "preemptible job of lower priority runs", "preemptible jobs of lower priority run")
     yield f"{jobs if lower else 'no preemptible job of lower priority runs'} in {queue.name}"
 

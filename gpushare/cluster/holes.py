@@ -15,27 +15,52 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
 
 from gpushare.cluster.quantity import MICRO
+from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import Space
 from gpushare.cluster.state import State
 
 
-class Holes(NamedTuple):
-    """In micro-GPUs, true of one version of the state."""
+class Holes:
+    """What is known of moves, true of one version of the state; in micro-GPUs."""
 
-    version: int
-    room: Mapping[int, int]
-    """What those who leave a node can have elsewhere, at most, by the memory of the node's GPUs: who asks for bytes
-    costs less on larger GPUs."""
-    dust: int
-    """What is free besides on one node, at most."""
+    __slots__ = ("dust", "failed", "room", "version")
+
+    def __init__(self, version: int, room: Mapping[int, int], dust: int) -> None:
+        self.version = version
+        self.room = room
+        """What those who leave a node can have elsewhere, at most, by the memory of the node's GPUs: who asks for bytes
+        costs less on larger GPUs."""
+        self.dust = dust
+        """What is free besides on one node, at most."""
+        self.failed: dict[Shape, int] = {}
+        """Shapes for which moves made no room, and the nodes that were looked at."""
 
     def allow(self, memories: Iterable[int], charge: int, tasks: int) -> bool:
         """Could moves make room on such nodes for so many tasks that cost so much together?"""
         room = max([self.room.get(memory, 0) for memory in memories], default=0)
         return room > 0 and charge <= room + tasks * self.dust
+
+    def failed_for(self, shape: Shape, mask: int) -> bool:
+        """Have moves made no room on these nodes for this shape, or for one that needs no more?"""
+        return any(
+            not mask & ~nodes and (other is shape or _needs_as_much(shape, other, self.room))
+            for other, nodes in self.failed.items()
+        )
+
+
+def _needs_as_much(one: Shape, other: Shape, memories: Iterable[int]) -> bool:
+    """Would there be room for the other wherever there is room for the one?"""
+    if len(one.groups) > 1 or len(other.groups) > 1:
+        return False
+    mine, its = one.groups[0], other.groups[0]
+    need, least = mine.needs[-1], its.needs[-1]
+    return (
+        mine.least >= its.least
+        and need.gpus >= least.gpus
+        and all(need.on(memory) >= least.on(memory) for memory in memories)
+    )
 
 
 def holes(state: State) -> Holes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from gpushare.cluster.candidates import Unit, allows
+from gpushare.cluster.candidates import Unit
 from gpushare.cluster.clearing import Cost, clear
 from gpushare.cluster.holes import holes
 from gpushare.cluster.jobs import JobClass, JobState
@@ -26,7 +26,7 @@ from gpushare.cluster.search import Search, Way, elsewhere
 from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import State
-from gpushare.cluster.turn import Turn
+from gpushare.cluster.turn import Turn, allows
 from gpushare.cluster.widening import small_enough
 
 Batch = tuple[list[NodeState], tuple[int, int] | None]
@@ -36,10 +36,10 @@ Batch = tuple[list[NodeState], tuple[int, int] | None]
 def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Search | None:
     """The fewest moves that make room for the job, if moving alone does."""
     state, shape = turn.state, cls.shape
-    if not state.policy.consolidate or (job is not state.reserver and shape.stuck == state.version):
-        return None
     free = state.space.capacity - state.root.allocated
-    if not free or (not more and (free < cls.charge or not could_move(state, shape))):
+    if not free or not state.policy.consolidate:
+        return None
+    if not more and (free < cls.charge or not could_move(state, shape) or _failed(state, job)):
         return None
     gang = gang_of(state, cls, job, more=more)
     if free < gang.charge or forbidden(cls, gang.charge) is not None:
@@ -47,9 +47,14 @@ def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Search 
     search = Moving(turn, gang)
     if search.could_suffice() and search.run():
         return search
-    if not more and not shape.by_bytes and not turn.spent:  # bytes may only be too dear for this one's queue
-        state.journal.set(shape, "stuck", state.version)
+    if not more and not turn.spent:
+        holes(state).failed[shape] = search.mask
     return None
+
+
+def _failed(state: State, job: JobState) -> bool:
+    """Is it known that moves make no room for it now?"""
+    return holes(state).failed_for(job.cls.shape, allowed_nodes(state, job))
 
 
 def could_move(state: State, shape: Shape) -> bool:
@@ -57,27 +62,12 @@ def could_move(state: State, shape: Shape) -> bool:
     return small_enough(state) or shape.elastic or holes(state).allow(state.space.models, shape.cheapest, shape.tasks)
 
 
-def could_consolidate(turn: Turn, job: JobState) -> bool:
-    """Would moves make room for such a job? Whether it is allowed to start is another question."""
-    state, shape = turn.state, job.cls.shape
-    if not state.policy.consolidate or shape.stuck == state.version:
-        return False
-    search = Moving(turn, gang_of(state, job.cls, job, more=False), anyhow=True)
-    found = search.could_suffice() and search.run()
-    state.undo(search.mark)
-    if not found and not turn.spent:
-        state.journal.set(shape, "stuck", state.version)
-    return found
-
-
 class Moving(Search):
     """Those who must leave move. Nobody is stopped."""
 
-    def __init__(self, turn: Turn, gang: Gang, *, anyhow: bool = False) -> None:
+    def __init__(self, turn: Turn, gang: Gang) -> None:
         job = gang.job
         super().__init__(turn, gang, affordable(turn.state, job.cls, gang.wants, allowed_nodes(turn.state, job)))
-        self.anyhow = anyhow
-        """Even if the job's queues do not allow it to start."""
         self.floor = 0
         """No answer moves fewer."""
         self.holes = holes(turn.state)
@@ -92,9 +82,6 @@ class Moving(Search):
         if found is not None and found.size[0] <= self.floor:
             return True
         return self.widen(self.mark, found)
-
-    def holds(self) -> bool:
-        return self.anyhow or super().holds()
 
     def could_suffice(self) -> bool:
         """Is so much free somewhere, though scattered or in part, and is there room for anybody who may move?"""

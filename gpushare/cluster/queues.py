@@ -22,6 +22,7 @@ class QueueState:
     __slots__ = (
         "allocated",
         "cap",
+        "changes",
         "children",
         "classes",
         "demand",
@@ -51,6 +52,8 @@ class QueueState:
         self.path: tuple[QueueState, ...] = (self, *parent.path) if parent is not None and parent.parent else (self,)
         """This queue and its ancestors, without the root that holds the top queues."""
         self.allocated = 0
+        self.changes = 0
+        """Rises, and never falls, with all that changes who could be stopped of its jobs, and in which order."""
         self.fixed = 0
         """Of what is allocated, what non-preemptible jobs hold."""
         self.demand = 0

@@ -9,7 +9,7 @@ from gpushare.cluster import ageing, elastic
 from gpushare.cluster.candidates import entitled
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code, Place
-from gpushare.cluster.moves import consolidate, could_consolidate, could_move
+from gpushare.cluster.moves import consolidate, could_move
 from gpushare.cluster.news import settle
 from gpushare.cluster.order import ROOM, standing
 from gpushare.cluster.placement import (
@@ -26,11 +26,10 @@ from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import claims_share_from
 from gpushare.cluster.search import commit, give
-from gpushare.cluster.shapes import Shape
 from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place, touches
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import preempt, reclaim
-from gpushare.cluster.watch import ANY, FREED, NEXT, OVER, About, Ask, Key
+from gpushare.cluster.watch import ANY, BY_MOVES, FREED, NEXT, OVER, About, Ask, Key
 
 
 def make_room(turn: Turn, *, rightful: bool) -> bool:
@@ -64,8 +63,8 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
             continue
         if success and _has_room(turn, cls, more):
             continue  # others that went have left it: it starts in the next round
-        watch.woken.pop(ask, None)
-        if _make_room_for(turn, cls, more):
+        by_moves = watch.woken.pop(ask, None) is BY_MOVES
+        if _move_for(turn, cls, more) if by_moves else _make_room_for(turn, cls, more):
             success = True
             settle(turn)
             if line_up(ask):
@@ -102,6 +101,22 @@ def _make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
     return False
 
 
+def _move_for(turn: Turn, cls: JobClass, more: bool) -> bool:
+    """The same by moves alone: whatever else could help was tried, and is still listened to."""
+    gate = cls.more_gate if more else cls.gate
+    if gate is None or gate.code not in ROOM:
+        return False
+    turn.spent = False
+    found = consolidate(turn, cls, _first(turn, cls, more), more)
+    if found is not None:
+        commit(turn, found)
+    elif turn.spent:
+        watch = turn.state.watch
+        keys = watch.keys.get((cls, more), ())
+        watch.sleep((cls, more), (*(key for key in keys if key != ANY), ANY))
+    return found is not None
+
+
 def _sleep(turn: Turn, cls: JobClass, more: bool, *, again: bool = False) -> None:
     """No room could be made: what could change that?"""
     state = turn.state
@@ -134,12 +149,11 @@ def _wake_for_moves(turn: Turn) -> None:
     watch.loose = False
     free = _free(turn)
     if free:
-        for shape in sorted(watch.crowded, key=_by_cost):
-            if shape.stuck == state.version or not (shape.elastic or shape.cheapest <= free):
-                continue
-            if could_move(state, shape) and _movable(turn, shape):
+        for shape in watch.crowded:
+            if (shape.elastic or shape.cheapest <= free) and could_move(state, shape):
                 for cls in shape.classes:
-                    watch.woken[cls, False] = watch.woken[cls, True] = None
+                    for more in (False, True):
+                        watch.woken.setdefault((cls, more), BY_MOVES)
 
 
 def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
@@ -168,27 +182,6 @@ def _has_means(turn: Turn, cls: JobClass) -> bool:
     if state.tall or _free(turn) >= cls.charge:
         return True
     return _entitled(turn, cls, False) or _outranks(turn, cls, False)
-
-
-def _by_cost(shape: Shape) -> tuple[int, int]:
-    """The cheapest first: if these find no room, many others find none either. Then by age, as tables have no order."""
-    return shape.cheapest, min((cls.pending.first for cls in shape.classes if cls.pending), default=0)
-
-
-def _movable(turn: Turn, shape: Shape) -> bool:
-    """Could moving others make room for this shape? Tried with one job, for all classes of the shape."""
-    # By age: in which order classes were made depends on which were forgotten in between.
-    for cls in sorted(shape.classes, key=lambda cls: cls.pending.first if cls.pending else turn.state.sequence):
-        if turn.state.reserver is not None and turn.state.reserver.cls is cls:
-            return True  # it may use nodes that the others may not
-        if (cls.priced and cls.pending) or (cls.more_priced and cls.short):
-            return True  # others of the shape may pay more, so nobody can say it for all
-        if _waits(turn, cls, False) and forbidden(cls, cls.charge) is None:
-            turn.spent = False
-            return could_consolidate(turn, _first(turn, cls, False)) or turn.spent
-        if _waits(turn, cls, True):
-            return True
-    return False
 
 
 def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:

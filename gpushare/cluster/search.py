@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare.cluster.candidates import Bounds, Unit, allows, within
+from gpushare.cluster.candidates import Bounds, Unit, within
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, forbidden, place_task, take
@@ -26,7 +26,7 @@ from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import Code, Reason
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import NodeState, fit_on
-from gpushare.cluster.turn import Turn, spread
+from gpushare.cluster.turn import Turn, allows, spread
 from gpushare.cluster.widening import MOST, VICTIMS, Answer, Widening, small_enough
 
 
@@ -200,7 +200,7 @@ class Search:
         charge, space = self.charge, self.state.space
         for again in (self._free_again, self._free_elsewhere) if moving else (self._free_again,):
             kept: list[Unit] = []
-            for unit in sorted(self.taken, key=lambda unit: (-unit.charge, -unit.rank)):
+            for unit in sorted(self.taken, key=lambda unit: (unit.charge, unit.rank), reverse=True):
                 free = space.capacity - self.state.root.allocated - charge
                 if unit.charge > free or self._breaks_limit(unit, charge) or not again(unit):
                     kept.append(unit)

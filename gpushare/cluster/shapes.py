@@ -42,7 +42,6 @@ class Shape:
         "rungs",
         "selector",
         "simple",
-        "stuck",
         "tasks",
     )
 
@@ -79,8 +78,6 @@ class Shape:
         """The same for one further task of an elastic job."""
         self.movable = False
         """One of its jobs may be moved, or might."""
-        self.stuck = -1
-        """The version of the state for which moving others was found not to help."""
         self.classes: dict[JobClass, None] = {}
 
     @property

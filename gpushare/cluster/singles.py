@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from operator import itemgetter
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from gpushare.cluster.candidates import Unit
@@ -21,30 +20,33 @@ def singles(search: Stopping) -> Iterator[JobState]:
     as it was whenever the next is asked for."""
     if len(search.wants) > 1 or search.state.space.find(search.wants[0].need, search.mask) is not None:
         return  # or there is room: then it is a limit that is in the way
-    if search.wants[0].need.gpus > 1 and not any(
-        one.stage == search.reach.stage and _could_do_alone(search, one.cls) for one in search.candidates
-    ):
+    classes = [cls for stage, cls in search.classes() if stage == search.reach.stage and _could_do_alone(search, cls)]
+    if not classes:
         return
-    least, cheap = _least_excess(search)
+    least, cheap = _least_excess(search, classes)
     # With many queues most hold nothing of the right size, and would be gone through before the one that does.
     found: dict[JobState, None] = {}
-    for excess, job in _able(search, cheap):
+    for excess, job in _able(search, search.order.jobs(cheap)):
         if excess <= least:
             found[job] = None
             yield job
-    others: list[tuple[int, JobState]] = []
-    for excess, job in _able(search, None):
-        if excess > least:
-            others.append((excess, job))
-        elif job not in found:
-            yield job
-    for _, job in sorted(others, key=itemgetter(0)):
+    others = []
+    for number in search.holders.could_clear(search.wants[0].need):
+        jobs = [search.state.by_seq[seq] for seq in search.state.space.nodes[number].jobs]
+        others += [
+            (excess, rank, job)
+            for excess, job in _able(search, jobs)
+            if job not in found and (rank := search.order.rank(job)) is not None
+        ]
+    for _, _, job in sorted(others):
         yield job
 
 
 def _could_do_alone(search: Stopping, cls: JobClass) -> bool:
     """Could one job of the class free enough? By the numbers of its tasks and GPUs alone."""
     need, shape = search.wants[0].need, cls.shape
+    if need.gpus == 1:
+        return True
     if shape.tasks > 1:
         return False
     if not need.whole:
@@ -53,10 +55,10 @@ def _could_do_alone(search: Stopping, cls: JobClass) -> bool:
     return gpus + search.state.space.largest(search.mask) >= need.gpus
 
 
-def _able(search: Stopping, leaves: Container[QueueState] | None) -> Iterator[tuple[int, JobState]]:
-    """Jobs of these leaves that free enough alone, in the order of victims, each with the excess of its charge."""
+def _able(search: Stopping, jobs: Iterable[JobState]) -> Iterator[tuple[int, JobState]]:
+    """Of these jobs those that free enough alone, each with the excess of its charge."""
     need, charge, deficit = search.wants[0].need, search.charge, search.deficit()
-    for job in search.victims() if leaves is None else search.look(leaves):
+    for job in jobs:
         if len(job.places) != 1 or job.charge < deficit or job.cls.priority != search.reach.stage[1]:
             continue
         (place,) = job.places.values()
@@ -66,21 +68,20 @@ def _able(search: Stopping, leaves: Container[QueueState] | None) -> Iterator[tu
             yield max(0, job.charge - charge), job
 
 
-def _least_excess(search: Stopping) -> tuple[int, Container[QueueState]]:
-    """The least excess that a victim of the stage can have, and the leaves that may have such a victim."""
+def _least_excess(search: Stopping, classes: Iterable[JobClass]) -> tuple[int, Container[QueueState]]:
+    """The least excess that a victim of these classes can have, and the leaves that may have such a victim."""
     least, charge = ENDLESS, search.charge
     alike: set[QueueState] = set()
     """Where the jobs of a class cost the same, and so little."""
     unlike: set[QueueState] = set()
-    for one in search.candidates:
-        if one.stage == search.reach.stage:
-            shape, queue = one.cls.shape, one.cls.queue
-            sample = search.state.by_seq[one.cls.running.first[2]].charge
-            excess = sample - charge if sample > charge else 0
-            if excess < least:
-                least, alike = excess, set()
-            if excess == least:
-                alike.add(queue)
-            if shape.by_bytes or shape.elastic or shape.rungs > 1:
-                unlike.add(queue)
+    for cls in classes:
+        shape, queue = cls.shape, cls.queue
+        sample = search.state.by_seq[cls.running.first[2]].charge
+        excess = sample - charge if sample > charge else 0
+        if excess < least:
+            least, alike = excess, set()
+        if excess == least:
+            alike.add(queue)
+        if shape.by_bytes or shape.elastic or shape.rungs > 1:
+            unlike.add(queue)
     return least, alike | unlike

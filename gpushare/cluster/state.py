@@ -114,6 +114,7 @@ class State:
     def _pay(self, job: JobState, charge: int) -> None:
         job.charge += charge
         job.cls.held += charge
+        job.queue.changes += 1
         fixed = not job.cls.preemptible
         for queue in job.queue.path:
             queue.allocated += charge

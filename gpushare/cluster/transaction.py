@@ -89,6 +89,7 @@ class Transactions:
             apply(turn, event)
         decide(turn)
         _answer(turn)
+        turn.lines.clear()  # they hold the turn
         return turn
 
 

@@ -13,6 +13,7 @@ tasks end does not matter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from gpushare.cluster.jobs import NO_PLACES, NOTHING_SEEN, JobState
 from gpushare.cluster.model import (
@@ -29,7 +30,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.rules import guarded_until
+from gpushare.cluster.rules import Barrier, How, barrier, guarded_until
 from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import State
 from gpushare.cluster.watch import OVER
@@ -45,6 +46,7 @@ class Turn:
         "arrived",
         "hypothetical",
         "indexed",
+        "lines",
         "now",
         "number",
         "out",
@@ -75,6 +77,8 @@ class Turn:
         """Jobs restored with fewer tasks than their gang needs."""
         self.spent = False
         """A search has spent its steps and found nothing."""
+        self.lines: dict[object, Any] = {}
+        """Who may be stopped, in order: see lines.py."""
         self.steps = STEPS
         """What is left for exact searches."""
 
@@ -144,6 +148,7 @@ class Turn:
     def loosen(self, job: JobState) -> None:
         """It can be stopped or moved from now on, or may be."""
         watch = self.state.watch
+        job.queue.changes += 1
         watch.changed[job.queue] = None
         watch.loose = True
         watch.publish(OVER)  # a move of it beside a stop may make room, whatever its queue holds
@@ -298,6 +303,7 @@ class Turn:
     def runs_since(self, job: JobState, since: float) -> None:
         """It is running, and started at another time than was noted."""
         state, running = self.state, job.cls.running
+        job.queue.changes += 1
         state.delist(running, job.run)
         state.journal.set(job, "since", since)
         state.enlist(running, job.run)
@@ -401,6 +407,14 @@ def physically_free(node: NodeState, gpu: int) -> bool:
     return node.free[gpu] + node.claimed.get(gpu, 0) - node.leaving.get(gpu, 0) >= 0
 
 
+def allows(turn: Turn, job: JobState, how: How) -> bool:
+    """Do the rules allow this now?"""
+    why = barrier(job, how, turn.now, turn.number)
+    if why is Barrier.GIVEN_NOW:
+        turn.again = True  # what was given in this cycle can be taken in the next, which is to follow
+    return why is None
+
+
 def spread(queue: QueueState) -> bool:
     for one in queue.path:
         if one.spec.placement is not None:
@@ -408,4 +422,4 @@ def spread(queue: QueueState) -> bool:
     return False
 
 
-__all__ = ["THERE_IS_ROOM", "Code", "Turn", "physically_free", "spread"]
+__all__ = ["THERE_IS_ROOM", "Code", "Turn", "allows", "physically_free", "spread"]

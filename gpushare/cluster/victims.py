@@ -23,44 +23,40 @@ most over their share, then the jobs that cost the least. 2 and 4 are answers of
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator, Mapping
-from copy import copy
-from itertools import islice, tee
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from gpushare.cluster import floors
 from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
-    Pick,
     Unit,
-    alike,
-    allows,
     candidates_for_preempt,
     candidates_for_reclaim,
-    in_order,
     units_of,
     within,
 )
 from gpushare.cluster.holders import Holders
 from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.lines import Latecomers, Line, Order, Price, alike, line_among, line_of
 from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
 from gpushare.cluster.proof import holds
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import BANDS, How, claims_share_from, price
+from gpushare.cluster.rules import BANDS, How, claims_share_from
 from gpushare.cluster.search import Search, Way
 from gpushare.cluster.singles import singles
-from gpushare.cluster.turn import Turn
+from gpushare.cluster.turn import Turn, allows
 from gpushare.cluster.widening import MOST, small_enough
+
+FEW = 4096
+"""Of so many victims it is asked first whether there would be room without all of them. Of more, the first are."""
 
 REFUSED = 8
 """After so many victims that alone would be enough and that the rules do not allow, several are looked for."""
-
-DEARER = 3
-"""After so many looks at some of them, one at all victims that does not ask for their order."""
 
 Stage = tuple[int, int]
 
@@ -90,16 +86,12 @@ class Stopping(Search):
         self.candidates = candidates
         self.only = only
         """If said, none but these may be victims: backfilling jobs, which give way."""
-        self.reach = Reach(candidates[-1].stage if candidates else (0, 0), ENDLESS)
+        self.reach = Reach((0, 0), ENDLESS)
         """Who may go for now."""
-        self.ordered: dict[Reach, tuple[Generator[JobState, None, None], Iterator[JobState]]] = {}
-        """As each begins from the same state: what looks at the victims, and those that it has seen."""
+        self.orders: dict[Reach, Order] = {}
+        """As each begins from the same state: those who may go."""
         self.gathered: dict[Reach, Holders] = {}
         """The same by node."""
-        self.late: dict[Reach, set[JobState]] = {}
-        """Who comes late in their order."""
-        self.dearer = False
-        """Somebody was passed over for the price."""
         self.missing = gang.charge - (self.state.space.capacity - self.state.root.allocated)
         """What the job needs beyond all that is free, wherever."""
 
@@ -109,44 +101,33 @@ class Stopping(Search):
 
     # ---- who may go ----------------------------------------------------------------------------------
 
-    def victims(self) -> Iterator[JobState]:
+    @property
+    def order(self) -> Order:
         """Jobs that may be stopped, in order. Each is looked at once, however often they are gone through."""
-        known = self.ordered.get(self.reach)
-        if known is None:
-            looks = self.look()
-            known = self.ordered[self.reach] = (looks, tee(looks, 1)[0])
-        return copy(known[1])
+        found = self.orders.get(self.reach)
+        if found is None:
+            (group, top), most = self.reach
+            found = self.orders[self.reach] = Order(
+                self.turn,
+                [
+                    (one.group, ENDLESS if one.group < group else top, self._line(one, most))
+                    for one in self.candidates
+                    if one.group <= group
+                ],
+            )
+        return found
 
-    def look(self, among: Container[QueueState] | None = None) -> Generator[JobState, None, None]:
-        """Jobs of these leaves that may be stopped. Those are `late` that come when a queue is at its bound."""
-        of, late = self.bounds.of, self.bounds.late
-        pick = Pick(self.turn, self._may_go, self._too_dear)
-        gone: dict[QueueState, int] = {}
-        for job in in_order(self.candidates, self.reach.stage, pick, among):
-            chain = of.get(job.queue, ())
-            for queue, bound in chain:
-                if queue.allocated - gone.get(queue, 0) <= bound:
-                    late.add(job)
-                    break
-            else:
-                for queue, _ in chain:
-                    gone[queue] = gone.get(queue, 0) + job.charge
-            yield job
+    def _line(self, one: Candidate, most: float) -> Line:
+        only, turn = self.only, self.turn
+        if only is None:
+            return line_of(turn, one.queue, most, self.gang.charge)
+        price = Price(turn, most, self.gang.charge)
+        return line_among(
+            price, one.queue, one.classes, lambda job: job.seq in only and allows(turn, job, How.GIVE_WAY)
+        )
 
-    def _may_go(self, job: JobState) -> bool:
-        if self.only is not None:
-            return job.seq in self.only and allows(self.turn, job, How.GIVE_WAY)
-        return allows(self.turn, job, How.STOP)
-
-    def _too_dear(self, job: JobState) -> bool:
-        """Would a stop lose more than the band allows, for each GPU of the job that is of use to the taker?"""
-        most = self.reach.most
-        if most < ENDLESS:
-            lost = price(job, self.state.policy, self.turn.now)[0]
-            if lost > most * max(1, min(job.charge, self.gang.charge)):
-                self.dearer = True
-                return True
-        return False
+    def victims(self) -> Iterator[JobState]:
+        return self.order.jobs()
 
     def why_stopped(self, victim: JobState) -> Reason:
         mine, name = self.job.queue, self.job.job.id
@@ -169,7 +150,7 @@ class Stopping(Search):
     def run(self) -> bool:
         """Find victims: by the ways above, each stage by stage."""
         self.bounds.begin()
-        stages = sorted({one.stage for one in self.candidates})
+        stages = [(0, ENDLESS)] if self.only is not None else sorted({stage for stage, _ in self.classes()})
         while not (found := self._evicting(stages) or self._moving(stages)) and self.bounds.spared:
             self.bounds.strict = self.bounds.spared = False
         self._forget()
@@ -177,28 +158,27 @@ class Stopping(Search):
 
     def _allow(self, stage: Stage, most: float) -> None:
         """Who may go from now on."""
-        self.reach, self.dearer = Reach(stage, most), False
-        self.bounds.late = self.late.setdefault(self.reach, set())
+        self.reach = Reach(stage, most)
+        self.bounds.late = Latecomers(self.bounds, self.order)
 
     def _forget(self) -> None:
         """Who could go is not known any more."""
         for holders in self.gathered.values():
             holders.end()
-        for looks, _ in self.ordered.values():
-            looks.close()  # it holds this search, which holds it
         self.gathered.clear()
-        self.ordered.clear()
-        self.late.clear()
+        self.orders.clear()
 
     def _evicting(self, stages: list[Stage]) -> bool:
         """Stops alone make the room."""
         self._allow(stages[-1], ENDLESS)
         if len(stages) > 1 and self._too_little():
             return False
+        few = sum(len(cls.running) for _, cls in self.classes()) <= FEW
+        if few and not self._surely() and not self.holders.could_suffice(self.wants):
+            return False
         for index, stage in enumerate(stages):
             if index == 1:
                 self._allow(stages[-1], ENDLESS)
-                self.holders.gather()
                 if not self.holders.could_suffice(self.wants):
                     return False
             self._allow(stage, ENDLESS)
@@ -209,22 +189,23 @@ class Stopping(Search):
     def _evicting_cheaply(self, stage: Stage) -> bool:
         """Stop jobs of the lowest band that is enough. Most searches that fail do so in the first; whether there is an
         answer at all is asked before the bands between are."""
-        mark, asked = self.state.mark(), False
-        for most in (*BANDS, ENDLESS):
+        mark, asked, most = self.state.mark(), False, BANDS[0]
+        while True:
             self._allow(stage, most)
-            if next(self.victims(), None) is None and self.dearer:
-                continue
-            if self._answered(mark):
-                return True
-            if not self.dearer:
+            if next(self.victims(), None) is not None or most == ENDLESS:
+                if self._answered(mark):
+                    return True
+                if not asked and self.order.dearer is not None:
+                    self._allow(stage, ENDLESS)
+                    asked = self._answered(mark)
+                    if not asked:
+                        return False
+                    self.give_up(mark)
+                    self._allow(stage, most)
+            dearer = self.order.dearer
+            if dearer is None:
                 return False
-            if not asked:
-                self._allow(stage, ENDLESS)
-                asked = self._answered(mark)
-                if not asked:
-                    return False
-                self.give_up(mark)
-        return False
+            most = next((band for band in BANDS if dearer <= band), ENDLESS)
 
     def _answered(self, mark: tuple[int, int, int, int]) -> bool:
         for alone in self._answers():
@@ -269,14 +250,18 @@ class Stopping(Search):
             self.turn.spent = True
         return self.turn.steps > 0
 
+    def classes(self) -> Iterator[tuple[Stage, JobClass]]:
+        """Classes of victims, each with its stage."""
+        return (((one.group, cls.priority), cls) for one in self.candidates for cls in one.classes)
+
     def _classes(self) -> list[JobClass]:
-        return [one.cls for one in self.candidates if one.stage <= self.reach.stage]
+        return [cls for stage, cls in self.classes() if stage <= self.reach.stage]
 
     def _surely(self) -> bool:
         """One task, and all jobs that could go are alike and large enough: nearly always the first of them will do."""
-        if len(self.wants) > 1 or len(self.candidates) > 1:
+        if len(self.wants) > 1 or len(self.candidates) > 1 or len(self.candidates[0].classes) > 1:
             return False
-        return self.state.by_seq[self.candidates[0].cls.running.first[2]].charge >= self.charge
+        return self.state.by_seq[self.candidates[0].classes[0].running.first[2]].charge >= self.charge
 
     def _too_little(self, *, moving: bool = False) -> bool:
         """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
@@ -288,21 +273,18 @@ class Stopping(Search):
         need = self.wants[0].need
         if len(self.wants) == 1 and need.whole and not moving:
             needed = max(needed, (need.gpus - state.space.largest(self.mask)) * MICRO)
-        held: dict[QueueState, tuple[int, int, int]] = {}
-        """By leaf: what its classes hold, the most that one job of them does, and what can be had of it."""
         got = 0
         for one in self.candidates:
             if got >= needed:
                 return False
-            if one.stage <= self.reach.stage:
-                cls = one.cls
-                charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first[2]].charge)
-                total, most, had = held.get(cls.queue, (0, 0, 0))
-                total, most = total + len(cls.running) * charged, max(most, charged)
-                room = self.bounds.room(cls.queue)
-                have = min(total, room + most - 1) if room > 0 else 0
-                held[cls.queue] = total, most, have
-                got += have - had
+            total = most = 0
+            for cls in one.classes:
+                if (one.group, cls.priority) <= self.reach.stage:
+                    charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first[2]].charge)
+                    total, most = total + len(cls.running) * charged, max(most, charged)
+            room = self.bounds.room(one.queue)
+            if room > 0:
+                got += min(total, room + most - 1)
         return got < needed
 
     def holds(self) -> bool:
@@ -320,41 +302,17 @@ class Stopping(Search):
         """Who could go at this stage, by node."""
         found = self.gathered.get(self.reach)
         if found is None:
-            found = self.gathered[self.reach] = Holders(self.state, self.victims(), self.mask, self.bounds)
+            found = self.gathered[self.reach] = Holders(self.state, self.order, self.mask, self.bounds)
         return found
 
     # ---- several -------------------------------------------------------------------------------------
 
     def _many(self) -> bool:
-        return self._soon() or (self.place_all() and self._cover_deficit())
-
-    def _soon(self) -> bool:
-        """One task of whole GPUs: look at the first so many victims only, if none after them could do better.
-
-        The order of victims counts last. So if among the first there is a set with the fewest tasks that any node
-        needs, and of these with the least excess, it is the answer, and thousands need not be looked at.
-        """
-        want, holders = self.wants[0], self.holders
-        if len(self.wants) > 1 or not want.need.whole or self.state.space.find(want.need, self.mask) is not None:
-            return False
-        mark = self.state.mark()
-        floor = floors.by_size(self.state.space, self._classes(), want.need, self.mask)
-        for looked, _ in enumerate(holders.looks):
-            if looked == DEARER:
-                floor = floors.by_place(self.turn, self._classes(), want.need, self.mask)
-            heap = holders.costs(want.need)
-            if heap and heap[0][0][:2] <= floor:
-                if any(self.clear(want, way) for way in holders.cheapest(want.need, heap)) and self.deficit() <= 0:
-                    return True
-                self.give_up(mark)
-                break
-        return False
+        return self.place_all() and self._cover_deficit()
 
     def ways(self, want: Want) -> Iterator[Way]:
-        if not self.taken:
-            self.holders.gather()
-            if not self.holders.could_suffice(self.wants[len(self.placed) :]):
-                return iter(())
+        if not self.taken and not self.holders.begin(self.wants[len(self.placed) :]):
+            return iter(())
         return self.holders.ways(want.need)
 
     def clear(self, want: Want, way: Way) -> bool:
@@ -393,9 +351,8 @@ class Stopping(Search):
 
     def _below(self, queue: QueueState) -> Iterator[Unit]:
         """What could be taken of the jobs below a queue, the best victims first."""
-        for rank, job in enumerate(self.victims()):
-            if within(job.queue, queue):
-                yield from units_of(job, self.state.space, rank)
+        for job in self.order.jobs({leaf for leaf in self.order.lines if within(leaf, queue)}):
+            yield from units_of(job, self.state.space, self.order.rank(job))
 
 
 def reclaim(turn: Turn, gang: Gang, *, reserved: bool) -> Search | None:

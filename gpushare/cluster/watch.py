@@ -12,8 +12,8 @@ ask that cannot be met keeps the keys of what could change that:
 
 Room is not a key: `crowded` lists the shapes that wait for it, for all of their classes at once. They are looked at
 when something is freed on their nodes, or others could be moved. Two memories of failures are kept elsewhere: a shape's
-`full` and a class's gate say that there was no place, and a shape's `stuck` that moves made none, at one version of the
-state.
+`full` and a class's gate say that there was no place, and `failed` (holes.py) that moves made none, at one version of
+the state.
 
 Changes of the ledger are noted as news (`freed`, `dropped`, `changed`, `loose`). news.py publishes them: each key has
 its listeners, and these are looked at again. A key may be published too often, which costs time; never too seldom,
@@ -64,6 +64,9 @@ NEXT = Key(About.NEXT)
 ANY = Key(About.ANY)
 
 
+BY_MOVES = "by moves"
+
+
 class Watch:
     __slots__ = (
         "changed",
@@ -95,8 +98,8 @@ class Watch:
         """Leaves with one of these:"""
         self.classes: dict[JobClass, None] = {}
         self.shapes: dict[Shape, None] = {}
-        self.woken: dict[Ask, None] = {}
-        """For these room may be made."""
+        self.woken: dict[Ask, str | None] = {}
+        """For these room may be made; or BY_MOVES alone."""
         # News:
         self.freed: list[Freed] = []
         """Nodes of which something was given back, and what was free on them before."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpushare.cluster.candidates import Bounds, Unit, allows
+from gpushare.cluster.candidates import Bounds, Unit
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place
 from gpushare.cluster.overlay import Overlay, each_gpu, fit
@@ -36,7 +36,7 @@ from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import State
-from gpushare.cluster.turn import Turn, spread
+from gpushare.cluster.turn import Turn, allows, spread
 
 NOWHERE = Place(-1, -1, "", (), 0, 0)
 

@@ -46,6 +46,7 @@ CLUSTER = [
     "holes",
     "jobs",
     "journal",
+    "lines",
     "lists",
     "losses",
     "model",

@@ -1,4 +1,4 @@
-"""Of many victims the first few are looked at first. What is found among them is what a look at all of them finds."""
+"""Nodes to clear are looked at by bounds of what they cost. What is found so is what a look at all of them finds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from random import Random
 import pytest
 from allocator_stage import Stage
 
-from gpushare.cluster import holders, victims
+from gpushare.cluster.clearing import Cost
+from gpushare.cluster.holders import Holders
 from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Policy, Preempt, Tasks
+from gpushare.cluster.order import ENDLESS
 
 
 def played(seed: int) -> tuple[list[object], int]:
@@ -42,11 +44,14 @@ def played(seed: int) -> tuple[list[object], int]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_first_victims_say_what_all_of_them_do(seed, monkeypatch) -> None:
-    monkeypatch.setattr(holders, "FIRST", ())
-    expected, stopped = played(seed)
+def test_bounds_change_nothing(seed, monkeypatch) -> None:
+    found, stopped = played(seed)
     assert stopped
-    for first, dearer in (((1, 2, 4, 8, 16), 0), ((1, 4, 16, 64), 2), ((5,), 9)):
-        monkeypatch.setattr(holders, "FIRST", first)
-        monkeypatch.setattr(victims, "DEARER", dearer)
-        assert played(seed)[0] == expected
+    nothing_is_known = Cost(0, -ENDLESS, ())
+    monkeypatch.setattr(
+        Holders,
+        "could_clear",
+        lambda holders, need: {node.number: nothing_is_known for node in holders.state.space.among(holders.mask)},
+    )
+    monkeypatch.setattr(Holders, "could_suffice", lambda holders, wants: True)
+    assert played(seed)[0] == found

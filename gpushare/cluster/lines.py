@@ -1,0 +1,248 @@
+"""The order of victims: a line for each queue, and the lines of several queues together.
+
+In a line the lowest priority comes first, then who costs the least to stop. Of several queues the one that is most over
+its share comes first; each job stands where its queue would be if all who are before it in the line were gone. So a
+job's place in the order follows from its own line, and nobody has to go through all of them to know it.
+
+A line is kept for the turn, as long as nothing changes in its queue. It is looked at as far as is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import groupby, takewhile
+from operator import attrgetter
+
+from gpushare.cluster.candidates import Bounds
+from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.lists import Run
+from gpushare.cluster.order import ENDLESS, ratio
+from gpushare.cluster.queues import QueueState
+from gpushare.cluster.rules import Barrier, How, barrier, price
+from gpushare.cluster.space import Space
+from gpushare.cluster.turn import Turn
+
+Rank = tuple[int, int, int, int]
+"""How full the queue is then (negative), its order (negative), what it holds (negative), and the place in the line."""
+
+_priority = attrgetter("priority")
+
+
+class Price:
+    """What a stop may cost: seconds of work that are lost for each GPU of a job that is of use to the taker."""
+
+    __slots__ = ("charge", "dear", "given", "most", "turn")
+
+    def __init__(self, turn: Turn, most: float, charge: int) -> None:
+        self.turn = turn
+        self.most = most
+        self.charge = charge
+        """What the taker needs."""
+        self.dear: dict[int, float] = {}
+        """What the cheapest costs that was passed over for the price, by priority."""
+        self.given = False
+        """Somebody was passed over who can go in the next turn."""
+
+    def too_dear(self, job: JobState) -> bool:
+        if self.most == ENDLESS:
+            return False
+        lost = price(job, self.turn.state.policy, self.turn.now)[0] / max(1, min(job.charge, self.charge))
+        if lost <= self.most:
+            return False
+        priority = job.cls.priority
+        self.dear[priority] = min(lost, self.dear.get(priority, lost))
+        return True
+
+    def of(self, run: Run) -> tuple[float, int, int]:
+        return price(self.turn.state.by_seq[run[2]], self.turn.state.policy, self.turn.now)
+
+    def may_go(self, job: JobState) -> bool:
+        why = barrier(job, How.STOP, self.turn.now, self.turn.number)
+        self.given = self.given or why is Barrier.GIVEN_NOW
+        return why is None
+
+
+class Line:
+    """Jobs of one leaf that may be stopped, in the order in which they should go."""
+
+    __slots__ = ("changes", "jobs", "leaf", "left", "price", "ranks", "rest", "share", "spots")
+
+    def __init__(self, leaf: QueueState, price: Price, rest: Iterator[JobState]) -> None:
+        self.leaf = leaf
+        self.changes, self.share = leaf.changes, leaf.share
+        """Of the leaf, when this was made."""
+        self.price = price
+        self.rest = rest
+        """Who was not looked at yet."""
+        self.jobs: list[JobState] = []
+        self.ranks: dict[JobState, Rank] = {}
+        self.left = leaf.allocated
+        """What the leaf would hold without these."""
+        self.spots: dict[tuple[int, bool], list[tuple[int, tuple[int, int]]]] = {}
+
+    def __iter__(self) -> Iterator[JobState]:
+        jobs, index = self.jobs, 0
+        while index < len(jobs) or self._look():
+            yield jobs[index]
+            index += 1
+
+    def _look(self) -> bool:
+        job = next(self.rest, None)
+        if job is None:
+            return False
+        left, leaf = self.left, self.leaf
+        self.ranks[job] = -ratio(left, self.share), -leaf.order, -left, len(self.jobs)
+        self.jobs.append(job)
+        self.left = left - job.charge
+        return True
+
+    def end(self) -> None:
+        """Look at all of them."""
+        while self._look():
+            pass
+
+    def held(self, space: Space, top: int, *, whole: bool) -> list[tuple[int, tuple[int, int]]]:
+        """Where its jobs up to a priority are: the node, and of each task how many GPUs it has and what it costs; or
+        else of each of its GPUs which it is and how much of it."""
+        found = self.spots.get((top, whole))
+        if found is None:
+            found = self.spots[top, whole] = []
+            by_name = space.by_name
+            for job in self.jobs:
+                if job.cls.priority > top:
+                    break
+                for place in job.places.values():
+                    number = by_name[place.node].number
+                    if whole:
+                        found.append((number, (len(place.gpus), place.charge)))
+                    else:
+                        found += [(number, (gpu, place.amount)) for gpu in place.gpus]
+        return found
+
+
+def line_of(turn: Turn, leaf: QueueState, most: float, charge: int) -> Line:
+    """Of the leaf's jobs those whose stop costs no more, for a taker that needs so much."""
+    key = leaf, most, charge if most < ENDLESS else 0
+    line: Line | None = turn.lines.get(key)
+    if line is None or line.changes != leaf.changes or line.share != leaf.share:
+        price = Price(turn, most, charge)
+        classes = sorted([cls for cls in leaf.classes.values() if cls.preemptible and cls.running], key=_priority)
+        levels = [list(some) for _, some in groupby(classes, key=_priority)]
+        line = turn.lines[key] = Line(leaf, price, _in_line(levels, price, price.may_go))
+    return line
+
+
+def line_among(price: Price, leaf: QueueState, classes: Sequence[JobClass], may_go: Callable[[JobState], bool]) -> Line:
+    """The same for those alone that may go, whatever their priorities. It is not kept."""
+    return Line(leaf, price, _in_line([classes], price, may_go))
+
+
+def _in_line(
+    levels: Iterable[Sequence[JobClass]], price: Price, may_go: Callable[[JobState], bool]
+) -> Iterator[JobState]:
+    by_seq = price.turn.state.by_seq
+    for classes in levels:
+        each = [_within_price(cls, price) for cls in classes]
+        for run in merge(*each, key=price.of) if len(each) > 1 else each[0]:
+            job = by_seq[run[2]]
+            if may_go(job):
+                yield job
+
+
+def alike(cls: JobClass) -> bool:
+    """Does the job of the class that started last cost the least? Where all hold as much, and nothing else counts."""
+    shape = cls.shape
+    return not (shape.elastic or shape.by_bytes or shape.rungs > 1 or cls.uneven)
+
+
+def _within_price(cls: JobClass, price: Price) -> Iterator[Run]:
+    """Its running jobs that are not too dear, the cheapest first. Where they are alike the first that is too dear ends
+    the search for more."""
+    by_seq = price.turn.state.by_seq
+    if alike(cls):
+        runs = cls.running.newest_first()
+        return runs if price.most == ENDLESS else takewhile(lambda run: not price.too_dear(by_seq[run[2]]), runs)
+    return iter(sorted([run for run in cls.running if not price.too_dear(by_seq[run[2]])], key=price.of))
+
+
+class Order:
+    """Victims of several queues, the best first."""
+
+    def __init__(self, turn: Turn, lines: Iterable[tuple[int, int, Line]]) -> None:
+        self.turn = turn
+        self.lines = {line.leaf: (group, top, line) for group, top, line in lines}
+        """By leaf: the stage of its queue, up to which priority its jobs may go, its line."""
+
+    def rank(self, job: JobState) -> tuple[int, Rank] | None:
+        """Its place in the order; None: it may not go, or was not looked at."""
+        found = self.lines.get(job.queue)
+        if found is None or job.cls.priority > found[1]:
+            return None
+        rank = found[2].ranks.get(job)
+        return None if rank is None else (found[0], rank)
+
+    def jobs(self, among: Container[QueueState] | None = None) -> Iterator[JobState]:
+        """Of these leaves."""
+        some = [entry for leaf, entry in self.lines.items() if among is None or leaf in among]
+        if len(some) == 1:
+            _, top, line = some[0]
+            return takewhile(lambda job: job.cls.priority <= top, line)
+        return (job for _, _, job in merge(*(_ranked(*entry) for entry in some)))
+
+    def end(self) -> None:
+        """Look at all of them."""
+        for _, _, line in self.lines.values():
+            line.end()
+            if line.price.given:
+                self.turn.again = True
+
+    @property
+    def dearer(self) -> float | None:
+        """What the cheapest costs that was passed over for the price."""
+        passed: list[float] = []
+        for _, top, line in self.lines.values():
+            passed += [lost for priority, lost in line.price.dear.items() if priority <= top]
+        return min(passed, default=None)
+
+
+def _ranked(group: int, top: int, line: Line) -> Iterator[tuple[int, Rank, JobState]]:
+    ranks = line.ranks
+    for job in line:
+        if job.cls.priority > top:
+            return
+        yield group, ranks[job], job
+
+
+class Latecomers:
+    """Jobs in quota: those before them in the order of victims would bring their queues down to their bounds."""
+
+    def __init__(self, bounds: Bounds, order: Order) -> None:
+        self.chains = bounds.of
+        self.order = order
+        self.held = {queue: queue.allocated for chain in self.chains.values() if len(chain) > 1 for queue, _ in chain}
+        """What the queues hold above several leaves, at the beginning."""
+        self.below: dict[QueueState, set[JobState]] = {}
+        """By such a queue, those of its jobs that come late."""
+
+    def __contains__(self, job: object) -> bool:
+        assert isinstance(job, JobState)
+        chain, rank = self.chains.get(job.queue), self.order.rank(job)
+        if not chain or rank is None:
+            return False
+        if len(chain) == 1:
+            return -rank[1][2] <= chain[0][1]
+        top = chain[0][0]
+        if top not in self.below:
+            self.below[top] = set(self._late_below(top))
+        return job in self.below[top]
+
+    def _late_below(self, top: QueueState) -> Iterator[JobState]:
+        gone: dict[QueueState, int] = {}
+        for job in self.order.jobs({leaf for leaf, chain in self.chains.items() if chain[0][0] is top}):
+            chain = self.chains[job.queue]
+            if any(self.held[queue] - gone.get(queue, 0) <= bound for queue, bound in chain):
+                yield job
+            else:
+                for queue, _ in chain:
+                    gone[queue] = gone.get(queue, 0) + job.charge
