@@ -67,11 +67,13 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
         if _move_for(turn, cls, more) if by_moves else _make_room_for(turn, cls, more):
             success = True
             settle(turn)
+            watch.woken[ask] = None
             if line_up(ask):
                 heappush(heap, heap.pop())
             # Its further tasks come before those who have just lost their places: these would lose them again.
             if not more and cls.short and _lacks_room(turn, cls):
                 attempt(turn, cls, True)
+                watch.woken[cls, True] = None
                 if line_up((cls, True)):
                     heappush(heap, heap.pop())
     return success

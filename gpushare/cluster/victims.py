@@ -192,16 +192,17 @@ class Stopping(Search):
         mark, asked, most = self.state.mark(), False, BANDS[0]
         while True:
             self._allow(stage, most)
-            if next(self.victims(), None) is not None or most == ENDLESS:
-                if self._answered(mark):
-                    return True
-                if not asked and self.order.dearer is not None:
-                    self._allow(stage, ENDLESS)
-                    asked = self._answered(mark)
-                    if not asked:
-                        return False
-                    self.give_up(mark)
-                    self._allow(stage, most)
+            if next(self.victims(), None) is None:
+                self.order.end()  # it may be that they can go in the next turn
+            elif self._answered(mark):
+                return True
+            elif not asked and self.order.dearer is not None:
+                self._allow(stage, ENDLESS)
+                asked = self._answered(mark)
+                if not asked:
+                    return False
+                self.give_up(mark)
+                self._allow(stage, most)
             dearer = self.order.dearer
             if dearer is None:
                 return False
