@@ -1,6 +1,8 @@
 """Room by stopping others: reclaim across queues, preemption inside one. The search for the fewest victims.
 
-    candidates.py   who may be taken from, how far, in which order
+    candidates.py   who may be taken from, and how far
+    lines.py        in which order
+    holders.py      which nodes could be cleared, the cheapest first
     clearing.py     the cheapest way to make room for one task on one node
     singles.py      one victim that is enough
     search.py       nodes for all tasks of the gang; what is not needed is put back; fewer, if the search is widened
