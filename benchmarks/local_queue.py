@@ -40,6 +40,7 @@ def main() -> None:
             measure(service, options)
         finally:
             service("cancel", "--now", "1")
+            service("wait", "1")
             service.stop()
             service.log.close()
 
