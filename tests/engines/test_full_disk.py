@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 from test_queue_commands import WITHIN, Service
@@ -23,16 +22,10 @@ MOUNTED = 'mount -t tmpfs -o size=8m none "$1" && shift && exec "$@"'
 class OnSmallDisk(Service):
     """Its state is on a disk of 8 MiB, which it alone sees, and who enters its mounts."""
 
-    def start(self) -> None:
+    def line(self) -> list[str]:
         self.state = self.directory / "state"
         self.state.mkdir(exist_ok=True)
-        serve = [sys.executable, "-P", "-m", "gpushare", "cluster", "serve", "--engine", "local"]
-        line = ["unshare", "-m", "sh", "-c", MOUNTED, "sh", str(self.state), *serve]
-        self.process = subprocess.Popen(line, env=self.environ, cwd=self.directory, stderr=self.log, stdout=self.log)
-        deadline = time.monotonic() + WITHIN
-        while self("queue").returncode:
-            assert self.process.poll() is None and time.monotonic() < deadline, self.said()
-            time.sleep(0.1)
+        return ["unshare", "-m", "sh", "-c", MOUNTED, "sh", str(self.state), *super().line()]
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess:
         return self.inside(sys.executable, "-P", "-m", "gpushare", *words)

@@ -43,9 +43,12 @@ class Service:
         }
         self.log = (directory / "service.log").open("ab")
 
+    def line(self) -> list[str]:
+        return [sys.executable, "-P", "-m", "gpushare", "cluster", "serve", "--engine", "local"]
+
     def start(self) -> None:
-        line = [sys.executable, "-P", "-m", "gpushare", "cluster", "serve", "--engine", "local"]
-        self.process = subprocess.Popen(line, env=self.environ, cwd=self.directory, stderr=self.log, stdout=self.log)
+        out = self.log
+        self.process = subprocess.Popen(self.line(), env=self.environ, cwd=self.directory, stderr=out, stdout=out)
         deadline = time.monotonic() + WITHIN
         while self("queue").returncode:
             assert self.process.poll() is None and time.monotonic() < deadline, self.said()

@@ -114,14 +114,19 @@ def test_what_runs_goes_on_when_others_come(others, ruled):
     assert "nodeName" not in others.pod("waits")["spec"]
 
 
-def test_what_own_pods_hold_counts_where_gpus_are_free(others, ruled):
-    """The kubelet would refuse the second one, and its pod would have failed."""
+def fill_two_nodes(others, ruled):
+    """Of three pods two have room, on a node each."""
     has(others, "n1", "8")
     has(others, "n2", "8")
     for number in range(3):
         submit(others, f"p{number}", cpu="5")
     ruled.settle()
     ruled.go(lambda: sum(one.began for one in others.programs.values()) == 2)
+
+
+def test_what_own_pods_hold_counts_where_gpus_are_free(others, ruled):
+    """The kubelet would refuse the second one, and its pod would have failed."""
+    fill_two_nodes(others, ruled)
     for _ in range(5):
         ruled.round()
     nodes = [others.pod(f"p{number}")["spec"].get("nodeName") for number in range(3)]
@@ -158,12 +163,7 @@ def test_a_quota_is_kept_where_borrowers_have_the_cpus_too(others, ruled):
 
 
 def test_a_restarted_scheduler_leaves_those_that_fill_a_node_alone(others, ruled, tmp_path):
-    has(others, "n1", "8")
-    has(others, "n2", "8")
-    for number in range(3):
-        submit(others, f"p{number}", cpu="5")
-    ruled.settle()
-    ruled.go(lambda: sum(one.began for one in others.programs.values()) == 2)
+    fill_two_nodes(others, ruled)
     ruled.close()
     (tmp_path / "again").mkdir()
     again = Ruled(others, tmp_path / "again")
