@@ -1,10 +1,10 @@
 """The order of victims: a line for each queue, and the lines of several queues together.
 
-In a line the lowest priority comes first, then who costs the least to stop. Of several queues the one that is most over
-its share comes first; each job stands where its queue would be if all who are before it in the line were gone. So a
-job's place in the order follows from its own line, and nobody has to go through all of them to know it.
+In a line the lowest priority comes first, then the job that costs the least to stop. Of several queues the one that is
+most over its share comes first. Each job stands where its queue would be if all jobs before it in the line were gone. So
+its own line gives a job's place in the order; the other lines are not read.
 
-A line is kept for the turn, as long as nothing changes in its queue. It is looked at as far as is asked.
+A line is kept for one turn, as long as nothing changes in its queue. It is computed only as far as it is read.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ static bool is_wanted(uint32_t number) {
 }
 
 /* How much less the process holds than when the trim began. The program allocates and frees meanwhile: the daemon
- * counts the result, whoever has brought it about. */
+ * counts the result of all of it. */
 static uint32_t given(uint32_t number) {
     uint32_t used = gs_word_used(gs_word_load(line_of(number)));
     uint32_t before = __atomic_load_n(&trim.before[number], __ATOMIC_RELAXED);

@@ -97,7 +97,7 @@ def test_a_job_of_higher_priority_borrows_all_the_same(world: Three) -> None:
 
 
 def test_nothing_is_kept_for_a_job_that_cannot_go_on(world: Three) -> None:
-    """Whoever brings it back has gone."""
+    """The process that would bring it back has gone."""
     assert borrow(world, 3 * GIB)
     leave_some(world)
     assert not borrow(world, 512 * MIB)
