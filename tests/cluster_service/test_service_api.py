@@ -169,7 +169,7 @@ def test_the_command_line_talks_to_the_service(service: Process) -> None:
     assert "cancelled" in run("cancel", id, waiting)
     until(lambda: not service.client.jobs())
     wrong = CliRunner().invoke(command, ["change", "lose: n1", "--store", str(service.store)])
-    assert isinstance(wrong.exception, UsageError) and "the engine memory says" in str(wrong.exception)
+    assert isinstance(wrong.exception, UsageError) and "come from the engine memory" in str(wrong.exception)
     ended = CliRunner().invoke(command, ["end", id, "--store", str(service.store)])
     assert isinstance(ended.exception, UsageError)
 

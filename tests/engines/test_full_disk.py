@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from test_queue_commands import WITHIN, Service
@@ -45,18 +47,19 @@ class OnSmallDisk(Service):
 
 
 @pytest.fixture
-def service(tmp_path):
+def service():
     if not library().exists():
         pytest.skip(f"{library()} is not built")
     if SYSTEM_DIR.exists():
         pytest.skip("a system daemon's directory exists on this machine and comes first")
-    service = OnSmallDisk(tmp_path)
-    service.start()
-    yield service
-    for job in json.loads(service("queue", "--json").stdout)["jobs"]:
-        service("cancel", "--now", job["id"])
-    service.stop()
-    service.log.close()
+    with tempfile.TemporaryDirectory(prefix="gs-") as made:  # short: the name of a socket has at most 107 bytes
+        service = OnSmallDisk(Path(made))
+        with service.log:
+            service.start()
+            yield service
+            for job in json.loads(service("queue", "--json").stdout)["jobs"]:
+                service("cancel", "--now", job["id"])
+            service.stop()
 
 
 @pytest.mark.timeout(300)

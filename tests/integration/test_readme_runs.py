@@ -20,6 +20,7 @@ SPOKEN = set(re.findall(r"`(gpushare [^`]+)`", README))
 ELSEWHERE = {
     "gpushare cluster": "a family of commands: below",
     "gpushare run": "with a command, in every other test here",
+    "gpushare run --container": "with Podman: tests/integration/test_containers.py",
     "gpushare run --exec": "what a kernel starts as: tests/notebook",
     "gpushare dashboard": "it does not end: tests/dashboard",
     "gpushare cluster serve": "it does not end: tests/engines/test_queue_commands.py",

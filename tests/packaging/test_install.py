@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "daemon/deploy/README.md"]
 SOURCE_ONLY = (
+    ".venv/",
     "shim/",
     "gpushare/",
     "daemon/gpushared",
@@ -97,11 +98,11 @@ def test_what_is_installed_works(installed: Path, env: dict[str, str], tmp_path:
     subprocess.run(["gpushare", "daemon", "stop"], env=env, cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_the_commands_of_the_readme_work_in_the_shared_folder(installed: Path, env: dict[str, str]) -> None:
+def test_the_commands_of_the_documents_work_in_the_shared_folder(installed: Path, env: dict[str, str]) -> None:
     shared = installed / "share" / "gpushare"
-    readme = (shared / "README.md").read_text()
-    commands = re.findall(r"^gpushare cluster (?:apply|simulate) \S+", readme, re.MULTILINE)
-    assert len(commands) >= 2
+    page = (shared / "docs" / "cluster.md").read_text()
+    commands = re.findall(r"^gpushare cluster (?:apply|simulate) examples/\S+", page, re.MULTILINE)
+    assert len(commands) >= 3
     for command in commands:
         done = subprocess.run(["sh", "-c", command], cwd=shared, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and done.stdout, (command, done.stderr)

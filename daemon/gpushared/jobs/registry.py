@@ -243,8 +243,8 @@ class JobRegistry:
 
 
 def killed_facts(reason: Reason) -> dict[str, Any]:
-    """The shape of the API's Outcome.killed. A job that is killed for overuse owes nobody and has no grace, and one
-    whose suspension is stuck has nothing on loan."""
+    """The shape of the API's Outcome.killed. A job that is killed for overuse owes nobody and has no grace, one
+    whose suspension is stuck has nothing on loan, and one that cannot be signalled has only the reason."""
     data = reason.data
     return {
         "code": reason.code.value,
@@ -254,7 +254,7 @@ def killed_facts(reason: Reason) -> dict[str, Any]:
         "asked": data.get("asked", 0),
         "got": data.get("loan", 0),
         "loan": data.get("loan", 0),
-        "usage": data["usage"],
+        "usage": data.get("usage", 0),
         "request": data.get("request", 0),
         "grace": data.get("grace", 0.0),
         "reason": reason.message,
