@@ -1,8 +1,8 @@
 """The order of victims: a line for each queue, and the lines of several queues together.
 
 In a line the lowest priority comes first, then the job that costs the least to stop. Of several queues the one that is
-most over its share comes first. Each job stands where its queue would be if all jobs before it in the line were gone. So
-its own line gives a job's place in the order; the other lines are not read.
+most over its share comes first. Each job stands where its queue would be if all jobs before it in the line were gone.
+So its own line gives a job's place in the order; the other lines are not read.
 
 A line is kept for one turn, as long as nothing changes in its queue. It is computed only as far as it is read.
 """
