@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from functools import partial
@@ -16,6 +17,8 @@ from chaos.truth import Ask
 COUNTED = ("trim", "trimmed", "term", "kill", "relieved", "claim_met", "resumed", "not_resumed", "stuck", "awake")
 LATE = 4.0
 """Beyond a bound, on a machine with other things to do."""
+USED_AGAIN = 0.3
+"""A tenth of a second, on such a machine."""
 
 
 class Checks(Helped):
@@ -107,6 +110,12 @@ class Checks(Helped):
             self._fault("end", f"{actor.job or OUTSIDE}[{actor.program.pid}] ended with {status}, and nobody knows why")
         self.ended.clear()
 
+    def _most_of(self, ask: Ask, limit: int) -> int:
+        """What its job may have. Under a lowered limit, what it has just freed may be used again (docs/reasons.md)."""
+        if self.truth.jobs[ask.job].changed == -math.inf:
+            return limit
+        return max(limit, self.truth.most_during(ask.job, ask.gpu, ask.began - USED_AGAIN, ask.began))
+
     def _check_asks(self) -> None:
         for ask in self.truth.asks:
             if ask.ended < self.round_began or ask.ok is None:
@@ -118,7 +127,7 @@ class Checks(Helped):
             waited = ask.ended - ask.began
             if ask.ok:
                 least = self.truth.least_during(ask.job, ask.gpu, ask.began, ask.ended)
-                if least + ask.size > limit and job.changed < self.round_began:
+                if least + ask.size > self._most_of(ask, limit) and job.changed < self.round_began:
                     self._fault(
                         "cap", f"{ask.job} got {ask.size >> 20} MiB on {least >> 20}: its limit is {limit >> 20}"
                     )
