@@ -646,8 +646,11 @@ class World:
         for ask, one in sorted(self.waiting.items(), key=lambda item: self._place(*item)):
             if self._place(ask, one) < place and one.gpu == answer.gpu and self.programs[one.program].job == job:
                 growth = self._after(one) - self.usage(job, answer.gpu)
-                if self.usage(job, answer.gpu) + promised + growth <= request:
+                room = request - self.usage(job, answer.gpu) - promised
+                if growth <= room:
                     promised += growth
+                elif one.attach and room > 0:
+                    promised += UNIT  # a guess is no refusal, but a context costs something
         return promised
 
     def _check_stop(self, job: str, processes: tuple[int, ...], data: Mapping[str, object]) -> None:
