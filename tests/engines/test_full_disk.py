@@ -59,6 +59,7 @@ def service():
             yield service
             for job in json.loads(service("queue", "--json").stdout)["jobs"]:
                 service("cancel", "--now", job["id"])
+            service("daemon", "stop")
             service.stop()
 
 
