@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ class OnSmallDisk(Service):
     def __call__(self, *words: str) -> subprocess.CompletedProcess:
         return self.inside(sys.executable, "-P", "-m", "gpushare", *words)
 
+    def stop_daemon(self) -> bool:
+        """The node daemon that the service has started, and would start again. It stays while it has jobs."""
+        line = [sys.executable, "-P", "-m", "gpushare", "daemon", "stop"]
+        done = subprocess.run(line, env=self.environ, cwd=self.directory, capture_output=True, timeout=WITHIN)
+        return done.returncode == 0
+
     def inside(self, *words: str) -> subprocess.CompletedProcess:
         line = ["nsenter", "-t", str(self.process.pid), "-m", f"--wd={self.directory}", *words]
         return subprocess.run(line, env=self.environ, capture_output=True, text=True, check=False, timeout=WITHIN)
@@ -44,6 +51,13 @@ class OnSmallDisk(Service):
 
     def names(self) -> set[str]:
         return {job["name"] for job in json.loads(self("queue", "--json").stdout)["jobs"]}
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + WITHIN
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -59,8 +73,8 @@ def service():
             yield service
             for job in json.loads(service("queue", "--json").stdout)["jobs"]:
                 service("cancel", "--now", job["id"])
-            service("daemon", "stop")
             service.stop()
+            wait_until(service.stop_daemon)
 
 
 @pytest.mark.timeout(300)
