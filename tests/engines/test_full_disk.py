@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from test_queue_commands import WITHIN, Service
 
+from cluster_service.service_process import until
 from gpushare.paths import SYSTEM_DIR, library
 
 pytestmark = pytest.mark.skipif(
@@ -53,13 +53,6 @@ class OnSmallDisk(Service):
         return {job["name"] for job in json.loads(self("queue", "--json").stdout)["jobs"]}
 
 
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def service():
     if not library().exists():
@@ -74,7 +67,7 @@ def service():
             for job in json.loads(service("queue", "--json").stdout)["jobs"]:
                 service("cancel", "--now", job["id"])
             service.stop()
-            wait_until(service.stop_daemon)
+            until(service.stop_daemon)
 
 
 @pytest.mark.timeout(300)
