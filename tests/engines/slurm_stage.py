@@ -362,6 +362,17 @@ def with_plugins(root: Path, prolog: str = NO_BUDGET, kind: type[Cluster] = Clus
     return kind(root, files={**files, **more.pop("files", {})}, more=lines, **more)
 
 
+@contextlib.contextmanager
+def running() -> Iterator[Cluster]:
+    """Such a cluster, until the end of the block."""
+    with open_folder() as root:
+        cluster = with_plugins(root)
+        try:
+            yield cluster.up()
+        finally:
+            cluster.down()
+
+
 def build_spank(folder: Path) -> Path:
     """AssertionError with the compiler's words."""
     made = folder / "spank_gpushare.so"

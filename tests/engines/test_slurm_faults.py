@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from slurm_stage import Stage, missing, open_folder, with_plugins
+from slurm_stage import Stage, missing, running
 
 from gpushare.errors import GpushareError
 
@@ -14,12 +14,8 @@ PART = "--gpushare=request=10%"
 
 @pytest.fixture(scope="module")
 def cluster():
-    with open_folder() as root:
-        cluster = with_plugins(root)
-        try:
-            yield cluster.up()
-        finally:
-            cluster.down()
+    with running() as cluster:
+        yield cluster
 
 
 @pytest.fixture

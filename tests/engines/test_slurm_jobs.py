@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from slurm_stage import ROOT, Stage, missing, open_folder, with_plugins
+from slurm_stage import ROOT, Stage, missing, running
 
 from gpushare.errors import UsageError
 
@@ -21,12 +21,8 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def cluster():
-    with open_folder() as root:
-        cluster = with_plugins(root)
-        try:
-            yield cluster.up()
-        finally:
-            cluster.down()
+    with running() as cluster:
+        yield cluster
 
 
 @pytest.fixture
