@@ -254,6 +254,14 @@ class Stand:
         found = {task.phase for task in self.tasks(uid)}
         return "+".join(sorted(found)) or "nothing"
 
+    def runs(self, uid: str, times: int | None = None) -> bool:
+        """The engine says so, and programs of it have begun: exactly so often in all, if `times` is given.
+
+        A real engine says it a moment before the first program begins.
+        """
+        began = self.began(uid)
+        return self.phase(uid) == "running" and (began == times if times is not None else began > 0)
+
     def holds(self, uid: str) -> bool:
         return any(task.holds for task in self.tasks(uid))
 
@@ -356,7 +364,7 @@ class Stand:
     def fill(self, queue: str = "a", work: Work = RUNS, **more: Any) -> list[str]:
         """A job on each GPU; they run."""
         uids = [self.submit(work, queue=queue, **more) for _ in range(self.total)]
-        self.go(lambda: all(self.phase(uid) == "running" and self.began(uid) for uid in uids), "all GPUs are taken")
+        self.go(lambda: all(self.runs(uid) for uid in uids), "all GPUs are taken")
         return uids
 
     def queues(self) -> list[QueueAdded]:

@@ -104,7 +104,7 @@ def test_a_task_runs_where_it_was_placed_with_what_it_was_given(stand: Stand) ->
     task = stand.task(uid)
     assert task is not None and task.phase in ("starting", "running"), "the snapshot shows what was answered"
     assert (task.attempt, task.node, task.gpus, task.amount) == (1, place.node, (1,), place.amount)
-    stand.until(lambda: stand.phase(uid) == "running")
+    stand.until(lambda: stand.runs(uid))
     stand.until(lambda: stand.began(uid) == 1 and stand.alive(uid) == 1)
     assert stand.seen(uid).attempt == 1 and not stand.seen(uid).ended
 
@@ -112,7 +112,7 @@ def test_a_task_runs_where_it_was_placed_with_what_it_was_given(stand: Stand) ->
 def test_a_task_has_several_gpus(stand: Stand) -> None:
     uid = stand.submit(gpus=2)
     assert stand.start(uid, stand.place(0, 1)) == Accepted()
-    stand.until(lambda: stand.phase(uid) == "running")
+    stand.until(lambda: stand.runs(uid))
     assert sorted(stand.task(uid).gpus) == [0, 1]
 
 
@@ -214,7 +214,7 @@ def test_what_cannot_start_says_why(stand: Stand) -> None:
 def test_tasks_of_a_gang_start_together(stand: Stand) -> None:
     uid = stand.submit(tasks=2)
     assert stand.start(uid, stand.place(0), stand.place(1, task=1)) == Accepted()
-    stand.until(lambda: stand.phase(uid) == "running" and stand.began(uid) == 2)
+    stand.until(lambda: stand.runs(uid, 2))
     assert sorted((task.task, task.gpus) for task in stand.tasks(uid)) == [(0, (0,)), (1, (1,))]
 
 
@@ -225,7 +225,7 @@ def test_tasks_of_a_gang_run_on_several_nodes(stand: Stand, gpu: int, other: int
     first, second = (one.node.name for one in stand.nodes()[:2])
     uid = stand.submit(tasks=2)
     assert stand.start(uid, stand.place(gpu, node=first), stand.place(other, node=second, task=1)) == Accepted()
-    stand.until(lambda: stand.phase(uid) == "running" and stand.began(uid) == 2)
+    stand.until(lambda: stand.runs(uid, 2))
     assert {(task.node, task.gpus) for task in stand.tasks(uid)} == {(first, (gpu,)), (second, (other,))}
 
 
@@ -351,7 +351,7 @@ def test_an_evicted_job_starts_again_in_a_later_attempt(stand: Stand) -> None:
     stand.evict(uid, grace=0.0)
     stand.until(lambda: not stand.holds(uid))
     stand.until(lambda: stand.start(uid, stand.place(1), attempt=2) == Accepted())
-    stand.until(lambda: stand.phase(uid) == "running" and stand.began(uid) == 2)
+    stand.until(lambda: stand.runs(uid, 2))
     assert [(task.attempt, task.gpus) for task in stand.tasks(uid)] == [(2, (1,))]
 
 
@@ -397,7 +397,7 @@ def test_an_earlier_leader_is_not_heard(stand: Stand) -> None:
             answer = command(uid, token=(term - 1, number + 100))
             assert isinstance(answer, Busy | Refused | Gone | Accepted)
     stand.wait(1.0)
-    assert stand.phase(uid) == "running" and stand.began(uid) == 1
+    assert stand.runs(uid, 1)
 
 
 # ---- nodes, and programs of others ---------------------------------------------------------------------
@@ -428,7 +428,7 @@ def test_a_silent_node_keeps_what_runs_there(stand: Stand) -> None:
     assert stand.holds(uid)
     stand.bring_back(node)
     stand.until(lambda: {one.node.name: one.state for one in stand.nodes()}[node] == "ready")
-    assert stand.phase(uid) == "running" and stand.began(uid) == 1
+    assert stand.runs(uid, 1)
 
 
 @needs("nodes")
@@ -448,7 +448,7 @@ def test_nothing_runs_on_a_lost_node(stand: Stand) -> None:
 def test_what_runs_is_found_again(stand: Stand) -> None:
     uid = stand.running()
     stand.kill_engine()
-    stand.until(lambda: stand.phase(uid) == "running")
+    stand.until(lambda: stand.runs(uid))
     assert stand.alive(uid) == stand.began(uid) == 1
     assert (stand.task(uid).attempt, stand.task(uid).gpus) == (1, (0,))
     stand.evict(uid, grace=0.0)
@@ -582,7 +582,7 @@ def test_cancelled_while_it_starts(stand: Stand) -> None:
 
 def test_cancelled_while_it_runs(stand: Stand) -> None:
     uid = stand.submit()
-    stand.go(lambda: stand.phase(uid) == "running" and stand.began(uid) == 1)
+    stand.go(lambda: stand.runs(uid, 1))
     cancelled(stand, uid)
 
 
@@ -592,7 +592,7 @@ def test_cancelled_while_it_is_being_evicted(stand: Stand) -> None:
     evicted = stand.go(lambda: [uid for uid in uids if stand.phase(uid) == "stopping"] or stopped(stand, uids))[0]
     cancelled(stand, evicted)
     assert stand.began(evicted) == 1
-    stand.go(lambda: stand.phase(owner) == "running")
+    stand.go(lambda: stand.runs(owner))
 
 
 def stopped(stand: Stand, uids: list[str]) -> list[str]:
@@ -639,13 +639,13 @@ def test_a_gang_runs_together_and_is_over_together(stand: Stand) -> None:
 def test_the_owner_gets_its_gpu_back_and_the_borrower_waits_again(stand: Stand) -> None:
     uids = stand.fill("a")
     owner = stand.submit(queue="b")
-    stand.go(lambda: stand.phase(owner) == "running")
+    stand.go(lambda: stand.runs(owner))
     (evicted,) = [uid for uid in uids if stand.view(uid).state == "pending"]
     assert stand.began(owner) == 1 and stand.began(evicted) == 1 and not stand.alive(evicted)
     assert stand.evictions(evicted) == 1 and sum(stand.evictions(uid) for uid in uids) == 1
     stand.go(lambda: stand.why(evicted))
     stand.cancel(owner)
-    stand.go(lambda: stand.phase(evicted) == "running" and stand.began(evicted) == 2)
+    stand.go(lambda: stand.runs(evicted, 2))
     assert stand.view(evicted).attempt == 2
 
 
@@ -658,7 +658,7 @@ def test_a_quota_that_is_lowered_lets_others_in(stand: Stand) -> None:
     assert counts["b"] <= 1
     stand.store.append([QueueChanged(Queue("a", quota=0)), QueueChanged(Queue("b", quota=10**6))], stand.clock())
     stand.loop.active.update(stand.store.allocator.jobs)
-    stand.go(lambda: stand.phase(waits) == "running")
+    stand.go(lambda: stand.runs(waits))
     assert stand.began(waits) == 1
 
 
@@ -697,7 +697,7 @@ def refusing(stand: Stand, first: str, times: int = 10**9) -> Counter[str]:
 def test_a_node_that_refuses_rests_and_is_tried_again(stand: Stand) -> None:
     told = refusing(stand, stand.node, 1)
     uids = [stand.submit() for _ in range(stand.total)]
-    stand.go(lambda: all(stand.phase(uid) == "running" for uid in uids))
+    stand.go(lambda: all(stand.runs(uid) for uid in uids))
     assert told[stand.node] >= 2 and [stand.began(uid) for uid in uids] == [1] * stand.total
 
 
@@ -705,13 +705,13 @@ def test_a_node_that_refuses_rests_and_is_tried_again(stand: Stand) -> None:
 def test_a_job_starts_elsewhere_when_a_node_refuses_it(stand: Stand) -> None:
     refusing(stand, stand.node)
     uid = stand.submit()
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     assert stand.task(uid).node != stand.node
 
 
 def test_nothing_starts_on_a_cordoned_node_and_what_runs_stays(stand: Stand) -> None:
     uid = stand.submit(share=0.5)
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     for one in stand.nodes():
         stand.cordon(one.node.name)
     stand.rounds(2)
@@ -720,13 +720,13 @@ def test_nothing_starts_on_a_cordoned_node_and_what_runs_stays(stand: Stand) -> 
     assert stand.phase(uid) == "running" and not stand.holds(waits)
     for one in stand.nodes():
         stand.uncordon(one.node.name)
-    stand.go(lambda: stand.phase(waits) == "running")
+    stand.go(lambda: stand.runs(waits))
     assert stand.began(uid) == 1
 
 
 def test_a_drained_node_is_left(stand: Stand) -> None:
     uid = stand.submit()
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     node = stand.task(uid).node
     for one in stand.nodes():
         stand.cordon(one.node.name, draining=one.node.name == node)
@@ -734,7 +734,7 @@ def test_a_drained_node_is_left(stand: Stand) -> None:
     assert not stand.alive(uid)
     for one in stand.nodes():
         stand.uncordon(one.node.name)
-    stand.go(lambda: stand.phase(uid) == "running" and stand.began(uid) == 2)
+    stand.go(lambda: stand.runs(uid, 2))
 
 
 @needs("foreign")
@@ -747,11 +747,11 @@ def test_nothing_starts_in_the_place_of_a_foreign_program(stand: Stand) -> None:
     stand.rounds(2)
     uid = stand.submit()
     small = stand.submit(share=0.25)
-    stand.go(lambda: stand.phase(small) == "running")
+    stand.go(lambda: stand.runs(small))
     assert not stand.holds(uid)
     free = 1 - stand.task(small).gpus[0]
     stand.foreign(stand.node, free, 0)
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     assert (stand.task(uid).node, stand.task(uid).gpus) == (stand.node, (free,))
 
 
@@ -813,7 +813,7 @@ def test_what_is_late_by_an_attempt_is_void(stand: Stand) -> None:
     stand.between(call)
     uids = stand.fill("a")
     owner = stand.submit(queue="b")
-    stand.go(lambda: stand.phase(owner) == "running" and stand.began(owner))
+    stand.go(lambda: stand.runs(owner))
     began = [stand.began(uid) for uid in (*uids, owner)]
     where = {uid: [task.where for task in stand.tasks(uid)] for uid in (*uids, owner)}
     assert any(isinstance(arguments[0], Evict) for _, arguments in told)
@@ -859,7 +859,7 @@ def test_the_allocator_is_killed_at_every_point_and_each_job_runs_once(stand: St
 
 def test_jobs_go_on_while_no_allocator_is_there(stand: Stand) -> None:
     runs, ends = stand.submit(), stand.submit(Work(seconds=3.0))
-    stand.go(lambda: stand.phase(runs) == stand.phase(ends) == "running")
+    stand.go(lambda: stand.runs(runs) and stand.runs(ends))
     stand.revive()
     stand.until(lambda: not stand.holds(ends))
     stand.go(lambda: stand.over(ends) and stand.phase(runs) == "running")
@@ -870,7 +870,7 @@ def test_two_allocators_at_once_and_one_acts(stand: Stand) -> None:
     uid = stand.submit()
     stand.round()
     assert stand.rival() is False
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     assert stand.rival() is False
     assert stand.began(uid) == 1 and stand.task(uid).attempt == 1
 
@@ -878,7 +878,7 @@ def test_two_allocators_at_once_and_one_acts(stand: Stand) -> None:
 @needs("forgotten")
 def test_an_allocator_without_records_takes_over_what_runs(stand: Stand) -> None:
     uid, waits = stand.submit(), stand.submit(held=True)
-    stand.go(lambda: stand.phase(uid) == "running" and stand.began(uid))
+    stand.go(lambda: stand.runs(uid))
     where = stand.task(uid).where
     stand.forget()
     stand.go(lambda: stand.view(uid) is not None and stand.view(uid).state == "running")
@@ -891,11 +891,11 @@ def test_an_allocator_without_records_takes_over_what_runs(stand: Stand) -> None
 @pytest.mark.parametrize("seconds", [86400.0, -86400.0], ids=["forward", "back"])
 def test_the_clock_jumps_and_jobs_go_on(stand: Stand, seconds: float) -> None:
     runs, waits = stand.submit(), stand.submit(held=True)
-    stand.go(lambda: stand.phase(runs) == "running")
+    stand.go(lambda: stand.runs(runs))
     stand.shift += seconds
     stand.rounds(3)
     stand.release(waits)
-    stand.go(lambda: stand.phase(waits) == "running")
+    stand.go(lambda: stand.runs(waits))
     assert stand.phase(runs) == "running"
     stand.cancel(runs)
     stand.go(lambda: stand.over(runs))
@@ -915,20 +915,20 @@ def test_an_engine_that_cannot_be_seen_is_told_nothing(stand: Stand) -> None:
 
     stand.between(call)
     runs = stand.submit()
-    stand.go(lambda: stand.phase(runs) == "running")
+    stand.go(lambda: stand.runs(runs))
     blind = True
     waits = stand.submit()
     stand.rounds(4)
     assert not told and stand.phase(runs) == "running"
     blind = False
-    stand.go(lambda: stand.phase(waits) == "running")
+    stand.go(lambda: stand.runs(waits))
     assert (stand.began(runs), stand.began(waits)) == (1, 1)
 
 
 @needs("nodes")
 def test_a_silent_node_keeps_its_jobs_and_gets_none(stand: Stand) -> None:
     uid = stand.submit()
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     node = stand.task(uid).node
     stand.silence(node)
     stand.go(lambda: stand.store.allocator.nodes[node].unknown)
@@ -938,13 +938,13 @@ def test_a_silent_node_keeps_its_jobs_and_gets_none(stand: Stand) -> None:
     assert all(task.node != node for one in others for task in stand.tasks(one)) and stand.began(uid) == 1
     stand.bring_back(node)
     stand.go(lambda: sum(stand.phase(one) == "running" for one in others) == stand.total - 1)
-    assert stand.phase(uid) == "running" and stand.began(uid) == 1
+    assert stand.runs(uid, 1)
 
 
 @needs("nodes")
 def test_jobs_of_a_lost_node_run_elsewhere(stand: Stand) -> None:
     uid = stand.submit()
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     node = stand.task(uid).node
     stand.lose(node)
     stand.go(lambda: stand.phase(uid) == "running" and stand.task(uid).node != node)
@@ -956,12 +956,12 @@ def test_jobs_of_a_lost_node_run_elsewhere(stand: Stand) -> None:
 @needs("takeover")
 def test_another_takes_over_when_the_leader_falls_silent(stand: Stand) -> None:
     uid = stand.submit()
-    stand.go(lambda: stand.phase(uid) == "running")
+    stand.go(lambda: stand.runs(uid))
     term, number = stand.engine.lead("one", 15.0), 1000
     stand.until(lambda: stand.engine.lead("two", 15.0) is not None)
     with pytest.raises(Deposed):
         stand.evict(uid, token=(term, number))
-    assert stand.phase(uid) == "running" and stand.began(uid) == 1
+    assert stand.runs(uid, 1)
 
 
 # ---- what was proved -----------------------------------------------------------------------------------
