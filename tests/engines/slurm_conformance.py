@@ -106,9 +106,9 @@ class SlurmStand(Queued):
         priority=50,
         held=False,
         preemptible=True,
+        movable=False,
     ) -> str:
-        if not preemptible:
-            queue = f"{queue},preemptible=no"
+        queue += ("" if preemptible else ",preemptible=no") + (",movable=yes" if movable else "")
         return self._submit(work, queue, gpus, tasks, share, limit, priority, *(["--hold"] if held else []))
 
     def submit_array(self, count: int, work: Work = RUNS, *, queue: str = "a") -> list[str]:
