@@ -117,8 +117,9 @@ art||ada||parent|
 art||ada|night|7|
 science|root|||30|gres/gpu=9,gres/gpumem=%s
 physics|science|||parent|
-science||bob||5|
+science||bob||5|gres/gpu=1
 science||eve||0|
+physics||ada|night|7|
 """
 
 
@@ -128,10 +129,34 @@ def test_accounts_are_a_tree_of_queues(memory) -> None:
     found = {name: (one.parent, one.weight, one.limit) for name, one in accounts.queues_of(read, 16384)}
     assert found == {
         "art": (None, 10_000_000, 2_000_000),
+        "art:ada": ("art", 1_000_000, None),
         "science": (None, 30_000_000, 2_000_000),
-        "science.users": ("science", 5_000_000, None),
+        "science:bob": ("science", 5_000_000, 1_000_000),
+        "science:eve": ("science", 0, None),
         "physics": ("science", 1_000_000, None),
+        "physics:ada": ("physics", 7_000_000, None),
     }
+
+
+class Database:
+    """What answers the commands of accounts."""
+
+    def run(self, command: str, *_: str) -> str:
+        return "ClusterName = c1\n" if command == "scontrol" else ASSOCIATIONS % "32768"
+
+
+def test_the_share_that_a_job_has_is_that_of_its_user_in_its_account() -> None:
+    database = Database()
+    known = accounts.Accounts(database, 1.0, lambda: 0.0)
+    known.queues(16384)
+    for queue, account, user in (("", "art", "ada"), ("art:ada", "art", "ada"), ("", "music", "eve")):
+        known.check(queue, account, user)
+    with pytest.raises(UsageError, match="eve has no share in account art") as caught:
+        known.check("", "art", "eve")
+    assert caught.value.hint == "an administrator can give one: sacctmgr add user eve account=art"
+    for queue in ("art", "science:bob"):
+        with pytest.raises(UsageError, match=f"a job of account art cannot use the queue {queue}"):
+            known.check(queue, "art", "ada")
 
 
 # ---- jobs that their node has stopped ----------------------------------------------------------------

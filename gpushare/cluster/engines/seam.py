@@ -46,6 +46,7 @@ __all__ = [
     "StartsMany",
     "Token",
     "Unanswered",
+    "queue_of_user",
 ]
 
 Token = tuple[int, int]
@@ -102,9 +103,14 @@ class SeenJob:
     user: str = ""
     """Who submitted it, where the engine knows. One whose job names no queue uses the user's own."""
     account: str = ""
-    """Whose queue it uses, if there is a queue of that name and the job names none."""
+    """Whose queue it uses, if the job names none: that of its user in this account, else that of the account."""
     started: float | None = None
     """Since when it runs, where the engine knows (seconds since 1970)."""
+
+
+def queue_of_user(account: str, user: str) -> str:
+    """The queue of a user's own part of what an account has, where there is one. No name of either has a colon."""
+    return f"{account}:{user}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from gpushare.cluster.engines.seam import (
     Start,
     Token,
     Unanswered,
+    queue_of_user,
 )
 from gpushare.cluster.model import (
     Action,
@@ -49,8 +50,8 @@ NOBODY = -1
 
 
 class WithQueues:
-    """The engine as the loop sees it: each job has a queue. That is the one that it names, else that of its account,
-    if there is one, else its user's own, which is made."""
+    """The engine as the loop sees it: each job has a queue. That is the one that it names, else that of its user in its
+    account, or that of its account, if there is one, else its user's own, which is made."""
 
     def __init__(self, engine: QueueEngine, known: Callable[[str], bool], make: Callable[[str], None]) -> None:
         self._engine = engine
@@ -91,7 +92,8 @@ class WithQueues:
         return replace(seen, jobs=named)
 
     def _with_queue(self, one: SeenJob) -> SeenJob:
-        queue = one.account if one.account and self._known(one.account) else one.user
+        names = (queue_of_user(one.account, one.user), one.account) if one.account else ()
+        queue = next((name for name in names if self._known(name)), one.user)
         if not one.ended and not self._known(queue):
             self._make(queue)
         return replace(one, job=replace(one.job, queue=queue))

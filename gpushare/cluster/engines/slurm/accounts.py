@@ -1,8 +1,8 @@
 """Slurm's accounts as queues: the tree, shares and limits that `sacctmgr` shows, where a site has slurmdbd.
 
-An account is a queue below that of its parent. Its fair-share number is the queue's weight, and what GrpTRES allows of
-gres/gpu, or of gres/gpumem, its limit. No account has a quota: Slurm knows no guarantee. Only leaves of the tree of
-queues take jobs, so an account with accounts below it has one more queue, NAME.users, for the users who submit there.
+An account is a queue below that of its parent, and each of its users is one below it (seam.queue_of_user). A fair-share
+number is the queue's weight, and what GrpTRES allows of gres/gpu, or of gres/gpumem, its limit. None has a quota: Slurm
+knows no guarantee.
 """
 
 from __future__ import annotations
@@ -12,32 +12,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from gpushare.cluster.engines.seam import QueueTold, Unanswered
+from gpushare.cluster.engines.seam import QueueTold, Unanswered, queue_of_user
 from gpushare.cluster.engines.slurm.commands import Commands, Refusal
 from gpushare.cluster.engines.slurm.listing import COUNTER, UNITS
 from gpushare.cluster.model import Queue
 from gpushare.cluster.quantity import MICRO
 from gpushare.errors import UsageError
 
-__all__ = ["Account", "Accounts", "queues_of", "read"]
+__all__ = ["Account", "Accounts", "Part", "queues_of", "read"]
 
 log = logging.getLogger(__name__)
 
 FIELDS = ("account", "parentname", "user", "partition", "share", "grptres")
 TOP = "root"
-USERS = ".users"
 NO_SHARE = "parent"
 """A fair share that is that of the account above. Here it counts as one share."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an association says of an account, or of a user in it."""
+
+    share: int
+    tres: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     parent: str
     """ "": it is at the top."""
-    share: int
-    tres: Mapping[str, str]
-    users: list[int] = field(default_factory=list)
-    """The shares of those who submit in its name."""
+    part: Part
+    users: dict[str, Part] = field(default_factory=dict)
+    """Those who submit in its name."""
 
 
 class Accounts:
@@ -75,14 +81,13 @@ class Accounts:
         chosen = [f"cluster={name}", f"format={','.join(FIELDS)}"]
         return read(self._commands.run("sacctmgr", "-nP", "list", "associations", *chosen))
 
-    def queue_of(self, account: str) -> str:
-        """In which jobs of the account wait."""
-        known = self._known or {}
-        return f"{account}{USERS}" if any(one.parent == account for one in known.values()) else account
-
-    def check(self, queue: str, account: str) -> None:
-        """UsageError for a job that names another queue than that of its account, so takes another's share."""
-        mine = self.queue_of(account)
+    def check(self, queue: str, account: str, user: str) -> None:
+        """UsageError for a job that has no share in its account, or names another queue than its own there."""
+        users = self._known[account].users if self._known and account in self._known else {}
+        if users and user not in users:
+            hint = f"an administrator can give one: sacctmgr add user {user} account={account}"
+            raise UsageError(f"{user} has no share in account {account}", hint=hint)
+        mine = queue_of_user(account, user) if users else account
         if self.followed and queue not in ("", mine):
             hint = "leave queue= out, and name the account with -A"
             raise UsageError(f"a job of account {account or '(none)'} cannot use the queue {queue}", hint=hint)
@@ -101,28 +106,28 @@ def read(text: str) -> Mapping[str, Account]:
     found: dict[str, Account] = {}
     for account, parent, user, partition, share, tres in (line for line in lines if len(line) == len(FIELDS)):
         if not user and not partition and account != TOP:
-            limits = dict(one.partition("=")[::2] for one in tres.split(",") if "=" in one)
-            found[account] = Account("" if parent == TOP else parent, _share(share), limits)
-    for account, _, user, partition, share, _ in (line for line in lines if len(line) == len(FIELDS)):
-        if user and not partition and account in found:
-            found[account].users.append(_share(share))
+            found[account] = Account("" if parent == TOP else parent, _part(share, tres))
+    for account, _, user, partition, share, tres in (line for line in lines if len(line) == len(FIELDS)):
+        if user and account in found and (not partition or user not in found[account].users):
+            found[account].users[user] = _part(share, tres)
     return found
 
 
-def _share(text: str) -> int:
-    return 1 if text == NO_SHARE else int(text or 0)
+def _part(share: str, tres: str) -> Part:
+    limits = dict(one.partition("=")[::2] for one in tres.split(",") if "=" in one)
+    return Part(1 if share == NO_SHARE else int(share or 0), limits)
 
 
 def queues_of(accounts: Mapping[str, Account], memory: int) -> Iterator[tuple[str, Queue]]:
-    parents = {one.parent for one in accounts.values()}
     for name, one in accounts.items():
-        yield name, _queue(name, one.parent, one.share, limit=_limit(one.tres, memory))
-        if name in parents and one.users:
-            yield name + USERS, _queue(name + USERS, name, sum(one.users))
+        yield name, _queue(name, one.parent, one.part, memory)
+        for user, part in one.users.items():
+            below = queue_of_user(name, user)
+            yield below, _queue(below, name, part, memory)
 
 
-def _queue(name: str, parent: str, share: int, limit: int | None = None) -> Queue:
-    return Queue(name, parent or None, quota=0, limit=limit, weight=share * MICRO)
+def _queue(name: str, parent: str, part: Part, memory: int) -> Queue:
+    return Queue(name, parent or None, quota=0, limit=_limit(part.tres, memory), weight=part.share * MICRO)
 
 
 def _limit(tres: Mapping[str, str], memory: int) -> int | None:

@@ -250,7 +250,7 @@ class Slurm:
             return found[1]
         try:
             job = request.job_of(listed.id, asked, listed.name, selector_of(listed, asked, there))
-            self._accounts.check(job.queue, listed.account)
+            self._accounts.check(job.queue, listed.account, listed.user)
         except UsageError as error:
             words = f"{error.message} ({error.hint})" if error.hint else error.message
             if not is_over(listed):
@@ -276,7 +276,7 @@ class Slurm:
             ended=is_over(listed) or by_hand,
             note=mark.why or mark.stopped,
             user=listed.user,
-            account=self._accounts.queue_of(listed.account),
+            account=listed.account,
             started=listed.started if listed.state in RUNS else None,
         )
 
