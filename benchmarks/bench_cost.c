@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,10 +103,26 @@ static void floor_of_pair(void) {
 static struct {
     void (*operation)(void);
     long rounds;
+    unsigned begun;
     pthread_barrier_t start;
 } work;
 
+/* Threads are spread over the processors, so that they meet: left to the scheduler, all may take turns on one. */
+static void spread(unsigned number) {
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    unsigned left = number % (unsigned)CPU_COUNT(&all);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &all) || left-- > 0)
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+}
+
 static void *work_on(void *taken) {
+    spread(__atomic_fetch_add(&work.begun, 1, __ATOMIC_RELAXED));
     work.operation();
     pthread_barrier_wait(&work.start);
     double start = now_ns();
@@ -120,6 +137,7 @@ static void measure(const char *name, void (*operation)(void), unsigned threads,
     double taken[MOST_THREADS], all = 0;
     work.operation = operation;
     work.rounds = rounds / threads;
+    work.begun = 0;
     pthread_barrier_init(&work.start, NULL, threads);
     for (unsigned i = 0; i < threads; i++)
         if (pthread_create(&ids[i], NULL, work_on, &taken[i]) != 0)

@@ -127,7 +127,7 @@ def table(rows: list[Row], others: list[Row]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=400_000)
+    parser.add_argument("--rounds", type=int, default=800_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--shim", type=Path, default=ROOT / "gpushare" / "lib" / "libgpushare.so")
     parser.add_argument("--before", type=Path)
