@@ -116,7 +116,7 @@ def answers(run: Path) -> bool:
 
 @pytest.fixture
 def stage(node, cgroup_mount, monkeypatch):
-    monkeypatch.setattr("gpushare.cluster.engines.local.runner.sys.executable", str(PYTHON))
+    monkeypatch.setattr("gpushare.cluster.engines.local.keepers.sys.executable", str(PYTHON))
     for name in [name for name in os.environ if name.startswith("GPUSHARE_")]:
         monkeypatch.delenv(name)
     environ = {"PATH": os.environ["PATH"], "GPUSHARE_SOCKET": str(node / "run" / "api.sock")}

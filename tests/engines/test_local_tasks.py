@@ -18,6 +18,7 @@ import pytest
 from local_stage import GIB, NODE, Stage, alive, kill
 
 from gpushare.cluster.engines.local import force
+from gpushare.cluster.engines.local.keepers import Keepers
 from gpushare.cluster.engines.local.spool import Folder, Key, boot_id
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Evict, Gone, Refused, Start, Unanswered
@@ -403,7 +404,7 @@ def test_the_service_was_killed_before_it_started_the_keeper(stage, monkeypatch)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage.runner, "_spawn", killed)
+        patch.setattr(Keepers, "_start", killed)
         with pytest.raises(Killed):
             stage.start(stage.record("1", "echo ran"))
     stage.crash()
@@ -414,7 +415,7 @@ def test_the_service_was_killed_before_it_started_the_keeper(stage, monkeypatch)
 def test_the_service_was_killed_between_keeper_and_permission(stage, monkeypatch) -> None:
     """A keeper that is not told that its limits are set does nothing; the next service starts another one."""
     with monkeypatch.context() as patch:
-        patch.setattr("gpushare.cluster.engines.local.runner.os.write", lambda *_: 0)
+        patch.setattr("gpushare.cluster.engines.local.keepers.os.write", lambda *_: 0)
         stage.start(stage.record("1", "echo ran"))
     assert stage.over("1").exit == 0
     assert stage.output() == "ran\n"
@@ -526,7 +527,7 @@ def test_what_ended_just_when_it_was_told_to_stop_goes_with_its_eviction(stage) 
 
 
 def test_a_keeper_that_cannot_run_is_a_start_that_failed(stage, monkeypatch) -> None:
-    monkeypatch.setattr("gpushare.cluster.engines.local.runner.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("gpushare.cluster.engines.local.keepers.LONGEST_PAUSE", 0.01)
     folder = _by_hand(stage, "echo ran")
     (folder.path / "start.json").write_text(json.dumps({k: v for k, v in folder.start().items() if k != "log"}))
     stage.crash()
@@ -691,7 +692,7 @@ def test_a_system_service_starts_it_as_its_user_and_never_writes_as_root(monkeyp
     python = Path("/usr/bin/python3")
     if not python.exists():
         pytest.skip(f"other users need a Python that they may run: there is no {python}")
-    monkeypatch.setattr("gpushare.cluster.engines.local.runner.sys.executable", str(python))
+    monkeypatch.setattr("gpushare.cluster.engines.local.keepers.sys.executable", str(python))
     with tempfile.TemporaryDirectory(prefix="gpushare-local-") as directory:
         where = Path(directory)
         where.chmod(0o755)

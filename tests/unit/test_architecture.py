@@ -126,10 +126,10 @@ def test_the_allocator_imports_nothing_that_does_io(module: str) -> None:
         assert name in ALLOWED_IN_CLUSTER or name in core or name == "collections.abc", f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("module", ["seam", "reconcile", "memory", "hosted"])
+@pytest.mark.parametrize("module", ["seam", "reconcile", "memory", "hosted", "obeyed"])
 def test_what_is_decided_for_engines_is_decided_without_io(module: str) -> None:
     pure = {f"gpushare.cluster.{name}" for name in CLUSTER}
-    pure |= {"gpushare.cluster.engines.seam", "gpushare.cluster.engines.runner"}
+    pure |= {f"gpushare.cluster.engines.{name}" for name in ("seam", "runner", "obeyed")}
     for name in imports(ROOT / "gpushare" / "cluster" / "engines" / f"{module}.py"):
         assert name in ALLOWED_IN_CLUSTER | pure | {"collections.abc", "random"}, f"{module} imports {name}"
 

@@ -17,6 +17,7 @@ PYTHON = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if (ROOT / "gpushare" / "cluster") not in path.parents
 )
+CLUSTER_PYTHON = sorted(path.relative_to(ROOT) for path in (ROOT / "gpushare" / "cluster").rglob("*.py"))
 PRELOAD = sorted(path.relative_to(ROOT) for path in (ROOT / "shim" / "preload").glob("*.[ch]"))
 
 ALLOCATOR = [ROOT / "gpushare" / "cluster" / f"{name}.py" for name in CLUSTER]
@@ -24,6 +25,8 @@ ALLOCATOR = [ROOT / "gpushare" / "cluster" / f"{name}.py" for name in CLUSTER]
 LONGEST_FILE = 450
 """Of those that decide in a cluster."""
 LONGEST_CLASS = 300
+LONGER = {"Slurm": 451, "State": 307, "Store": 338, "Turn": 357, "Widening": 312}
+"""Classes that have not been split yet. None joins them, and none of them grows."""
 LONGEST_FUNCTION = 60
 MOST_ATTRIBUTES = 15
 """Of one object, that others may touch."""
@@ -41,11 +44,12 @@ def length(node: ast.stmt) -> int:
     return node.end_lineno - node.lineno + 1
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=str)
+@pytest.mark.parametrize("path", PYTHON + CLUSTER_PYTHON, ids=str)
 def test_no_class_and_no_function_is_too_long(path: Path) -> None:
     for node in nodes(path):
         if isinstance(node, ast.ClassDef):
-            assert length(node) <= LONGEST_CLASS, f"{path}: class {node.name} has {length(node)} lines"
+            most = LONGER.get(node.name, LONGEST_CLASS)
+            assert length(node) <= most, f"{path}: class {node.name} has {length(node)} lines"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert length(node) <= LONGEST_FUNCTION, f"{path}: {node.name}() has {length(node)} lines"
 

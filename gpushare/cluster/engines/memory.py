@@ -7,12 +7,13 @@ it judges its caller: two runs of a job at once, or more on a GPU than it has, r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
+from gpushare.cluster.engines.obeyed import Obeyed
 from gpushare.cluster.engines.seam import (
     Accepted,
     Answer,
@@ -95,8 +96,6 @@ class _Job:
     note: str = ""
     tasks: dict[tuple[int, int, int], _Task] = field(default_factory=dict)
     """By attempt, group and number."""
-    tokens: dict[tuple[int, int, int], Token] = field(default_factory=dict)
-    """The newest command that was obeyed for each."""
     runs: int = 0
     """How often it began to run."""
 
@@ -133,7 +132,7 @@ class Memory:
         """Commands that would have broken something, of those that were not late."""
         self._late: list[tuple[float, Start | Evict, Token]] = []
         self._leader: tuple[str, float] | None = None
-        self._term = 0
+        self._obeyed = Obeyed()
 
     # ---- people --------------------------------------------------------------------------------------
 
@@ -142,6 +141,7 @@ class Memory:
 
     def submit(self, job: Job, duration: float) -> None:
         self.jobs[job.id] = _Job(job, duration, self.now)
+        self._obeyed.forget(job.id)
 
     def cancel(self, uid: str) -> None:
         """It is ended, and what runs of it is stopped."""
@@ -221,7 +221,7 @@ class Memory:
             node.foreign = {gpu: used for gpu, used in self.others[node.node.name].items() if used}
         elif self._fate(faults.foreign):
             gpu = self.random.randrange(node.node.gpus)
-            free = node.node.memory - self._used(node.node.name).get(gpu, 0)
+            free = node.node.memory - used_on(node.node.name, self.jobs.values()).get(gpu, 0)
             node.foreign[gpu] = self.random.choice([0, 0, free, free // 2])
         elif node.foreign and not faults.foreign:
             node.foreign.clear()
@@ -241,9 +241,9 @@ class Memory:
         if self._leader is not None and self._leader[0] != holder and self.now < self._leader[1]:
             return None
         if self._leader is None or self._leader[0] != holder or self.now >= self._leader[1]:
-            self._term += 1
+            self._obeyed.term += 1
         self._leader = holder, self.now + seconds
-        return self._term
+        return self._obeyed.term
 
     def snapshot(self) -> Observed:
         if self._fate(self.faults.blind):
@@ -280,7 +280,7 @@ class Memory:
         return self._hear(command, token)
 
     def annotate(self, uid: str, text: str, token: Token) -> None:
-        self._check_term(token)
+        self._obeyed.check_term(token)
         if uid in self.jobs:
             self.jobs[uid].note = text
 
@@ -304,23 +304,14 @@ class Memory:
     def _send_late(self, command: Start | Evict, token: Token) -> None:
         self._late.append((self.now + self.random.uniform(0.0, 40.0), command, token))
 
-    def _check_term(self, token: Token) -> None:
-        if token[0] < self._term:
-            raise Deposed(f"term {token[0]} is over")
-
     def _obey(self, command: Start | Evict, token: Token) -> Answer:
-        self._check_term(token)
+        self._obeyed.check_term(token)
         job = self.jobs.get(command.uid)
         if job is None:
             return Gone()
         if isinstance(command, Start):
             return self._start(job, command, token)
         return self._evict(job, command, token)
-
-    def _newer(self, job: _Job, key: tuple[int, int, int], token: Token) -> bool:
-        """Was neither this command nor a later one obeyed for this task, in whatever attempt?"""
-        known = max((one for other, one in job.tokens.items() if other[1:] == key[1:]), default=(0, 0))
-        return token > known
 
     def _start(self, job: _Job, command: Start, token: Token) -> Answer:
         if job.ended:
@@ -348,18 +339,18 @@ class Memory:
                 return Refused("half of it was started", self.random.choice([None, place.node]))
             key = (command.attempt, place.group, place.task)
             old = job.tasks.get(key)
-            if not self._newer(job, key, token):
+            if not self._obeyed.is_news(job.job.id, *key[1:], token):
                 continue
             if old is not None and (old.seen.node, old.seen.gpus) != (place.node, place.gpus):
                 return Refused("it runs elsewhere")
-            node, used = self.nodes[place.node], self._used(place.node)
+            node, used = self.nodes[place.node], used_on(place.node, self.jobs.values())
             more = place.amount - (old.seen.amount if old is not None else 0)
             for gpu in place.gpus:
                 others = node.foreign.get(gpu, 0)
                 if more > 0 and used.get(gpu, 0) + others + more > node.node.memory:
                     self.guarded += not others
                     return Refused("it does not fit", place.node)
-            job.tokens[key] = token
+            self._obeyed.note(job.job.id, *key[1:], token)
             if old is not None:
                 old.seen = replace(old.seen, amount=place.amount)
                 continue
@@ -378,9 +369,9 @@ class Memory:
             return Refused("by fate", retry_after=20.0)
         found = False
         for key in tasks:
-            if not self._newer(job, key, token):
+            if not self._obeyed.is_news(job.job.id, *key[1:], token):
                 continue
-            job.tokens[key] = token
+            self._obeyed.note(job.job.id, *key[1:], token)
             task = job.tasks.get(key)
             if task is None:
                 continue
@@ -397,25 +388,28 @@ class Memory:
 
     # ---- judging -------------------------------------------------------------------------------------
 
-    def _used(self, node: str) -> dict[int, int]:
-        """Bytes of each GPU that jobs hold."""
-        used: dict[int, int] = {}
-        for task in self._holding():
-            if task.node == node:
-                for gpu in task.gpus:
-                    used[gpu] = used.get(gpu, 0) + task.amount
-        return used
-
-    def _holding(self) -> Iterator[SeenTask]:
-        return (task.seen for job in self.jobs.values() for task in job.tasks.values() if task.seen.holds)
-
     def judge(self) -> None:
-        """Raise Overlap if a job runs twice at once, or a GPU holds more than it has."""
-        for job in self.jobs.values():
-            attempts = {task.seen.attempt for task in job.tasks.values() if task.seen.holds}
-            if len(attempts) > 1:
-                raise Overlap(f"attempts {sorted(attempts)} of {job.job.id} run at once")
-        for node in self.nodes.values():
-            for gpu, used in self._used(node.node.name).items():
-                if used > node.node.memory:
-                    raise Overlap(f"GPU {gpu} of {node.node.name} holds {used} bytes")
+        judge(self.jobs.values(), self.nodes.values())
+
+
+def judge(jobs: Collection[_Job], nodes: Collection[_Node]) -> None:
+    """Raise Overlap if a job runs twice at once, or a GPU holds more than it has."""
+    for job in jobs:
+        attempts = {task.seen.attempt for task in job.tasks.values() if task.seen.holds}
+        if len(attempts) > 1:
+            raise Overlap(f"attempts {sorted(attempts)} of {job.job.id} run at once")
+    for node in nodes:
+        for gpu, used in used_on(node.node.name, jobs).items():
+            if used > node.node.memory:
+                raise Overlap(f"GPU {gpu} of {node.node.name} holds {used} bytes")
+
+
+def used_on(node: str, jobs: Collection[_Job]) -> dict[int, int]:
+    """Bytes of each GPU that jobs hold."""
+    used: dict[int, int] = {}
+    for job in jobs:
+        for task in job.tasks.values():
+            if task.seen.holds and task.seen.node == node:
+                for gpu in task.seen.gpus:
+                    used[gpu] = used.get(gpu, 0) + task.seen.amount
+    return used

@@ -69,12 +69,7 @@ class Service(Common):
         self._check_queue(queue, caller)
         self._check_min_run_time(wanted.job, caller)
         count = 1 if wanted.array is None else wanted.array
-        if self.work.per_user[caller.uid] + count > self.options.most_jobs:
-            raise Refused(
-                f"{caller.user} has {self.work.per_user[caller.uid]} jobs, and may have {self.options.most_jobs}",
-                code="too_many_jobs",
-                hint="cancel some, or wait until some have ended",
-            )
+        self._check_number(count, caller)
         after = self._after(wanted.after)
         number, now = self.book.number(), self.clock()
         ids = [str(number)] if wanted.array is None else [f"{number}_{index}" for index in range(wanted.array)]
@@ -134,6 +129,15 @@ class Service(Common):
             raise UsageError("no queue is named", hint=f"name a queue: {', '.join(list(queues)[:8])}")
         events.append(self.options.own_queue(caller.user))
         return caller.user
+
+    def _check_number(self, more: int, caller: Caller) -> None:
+        had, most = self.work.per_user[caller.uid], self.options.most_jobs
+        if had + more > most:
+            raise Refused(
+                f"{caller.user} has {had} jobs, and may have {most}",
+                code="too_many_jobs",
+                hint="cancel some, or wait until some have ended",
+            )
 
     def _check_queue(self, queue: str, caller: Caller) -> None:
         owner = self.book.own_queues.get(queue)

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
@@ -24,8 +24,8 @@ import gpushare_installation
 from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed, Member
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
-from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.queue_keeper import QueueKeeper
+from gpushare.cluster.engines.kubernetes.room import Room
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.engines.seam import (
@@ -99,10 +99,7 @@ class Kubernetes(QueueKeeper):
         self._clock = clock
         self._board = Board(settings.scheduler, settings.rules)
         self._classes: Mapping[str, Thing] = {}
-        self._begun: dict[str, Needs] = {}
-        """CPUs and memory of each node that starts since the last look take."""
-        self._crowded: set[str] = set()
-        """Nodes that have been refused since then."""
+        self._room = Room(self._board)
         self._notes = 0
         self._leadership = api.leadership(clock)
 
@@ -155,8 +152,7 @@ class Kubernetes(QueueKeeper):
         listed: Listed = self._api.listed()
         self._classes = {name: one for (_, name), one in listed.classes.items()}
         self._board.look(listed, self._clock())
-        self._begun.clear()
-        self._crowded.clear()
+        self._room.look()
 
     def _tend(self, member: Member) -> None:
         """Finish what was begun: a start of which only the mark is there, and the end of one that was not bound."""
@@ -177,7 +173,7 @@ class Kubernetes(QueueKeeper):
     def _go_on(self, member: Member) -> None:
         mark = member.mark
         if self._api.starter.finish(self._board.due(member, mark), self._classes) is not None and not member.joins:
-            self._board.used.subtract({(mark.node, gpu): mark.amount for gpu in mark.gpus})
+            self._room.give_back(mark)
 
     def _join(self, member: Member, first: Member) -> None:
         """Start it beside the pod that has its claim, as a part of the same task."""
@@ -237,11 +233,9 @@ class Kubernetes(QueueKeeper):
             answer = self._startable(command, place, token, due)
             if answer is not None:
                 return answer
-        refusal = self._unfit(due)
+        refusal = self._room.take(due)
         if refusal is not None:
             return refusal
-        for _, place in due:
-            self._board.used.update({(place.node, gpu): place.amount for gpu in place.gpus})
         return [
             self._board.due(member, self._mark(member, place, command, token)) for member, place in due
         ] or Accepted()
@@ -250,7 +244,7 @@ class Kubernetes(QueueKeeper):
         """The room of those that did not start after all."""
         for one in due if not isinstance(answer, Accepted) else ():
             if not one.member.bound:
-                self._board.used.subtract({(one.mark.node, gpu): one.mark.amount for gpu in one.mark.gpus})
+                self._room.give_back(one.mark)
 
     def _startable(self, command: Start, place: Place, token: Token, due: list[tuple[Member, Place]]) -> Answer | None:
         """None: its pod is in `due`, or nothing is to be done about it."""
@@ -286,32 +280,6 @@ class Kubernetes(QueueKeeper):
         if command.attempt == seat.attempt and not member.mark.attempt and not grows_back:
             return Refused(POD_GONE)
         due.append((member, place))
-        return None
-
-    def _unfit(self, due: Sequence[tuple[Member, Place]]) -> Refused | Busy | None:
-        """CPUs and memory of a node may have been decided away to several: one of those that are left over has the
-        node rest, and the allocator looks for other nodes for all of them. Busy: until it has."""
-        board = self._board
-        more: Counter[tuple[str, int]] = Counter()
-        crowd: dict[str, Needs] = {}
-        for member, place in due:
-            kept = board.nodes.get(place.node)
-            if kept is None or kept.state == "lost" or any(gpu not in kept.devices for gpu in place.gpus):
-                return Refused(f"there is no GPU {place.gpus} on {place.node}", place.node)
-            for gpu in place.gpus:
-                which = place.node, gpu
-                more[which] += place.amount
-                if board.used[which] + board.foreign[which] + more[which] > kept.node.memory:
-                    return Refused("it does not fit beside what runs there", place.node)
-            assert member.asked is not None
-            crowd[place.node] = crowd.get(place.node, NONE).plus(member.asked.wants.needs)
-            if not crowd[place.node].within(kept.room.less(self._begun.get(place.node, NONE))):
-                if place.node in self._crowded:
-                    return Busy()
-                self._crowded.add(place.node)
-                return Refused("its CPUs and memory do not fit beside what runs there", place.node)
-        for node, wanted in crowd.items():
-            self._begun[node] = self._begun.get(node, NONE).plus(wanted)
         return None
 
     def _mark(self, member: Member, place: Place, command: Start, token: Token) -> Mark:

@@ -8,32 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
-import pwd
-import resource
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from gpushare.cluster.engines.local import force, submission
+from gpushare.cluster.engines.local import admission
 from gpushare.cluster.engines.local.gpus import Daemon
+from gpushare.cluster.engines.local.keepers import Keepers
 from gpushare.cluster.engines.local.placing import Placing
 from gpushare.cluster.engines.local.spool import Key, Spool, boot_id
 from gpushare.cluster.engines.local.start_file import Site, start_of
 from gpushare.cluster.engines.local.task_state import Task, seen, without_env
+from gpushare.cluster.engines.obeyed import Obeyed
 from gpushare.cluster.engines.runner import Context, Record
 from gpushare.cluster.engines.seam import (
     Accepted,
     Answer,
     Busy,
-    Deposed,
     Evict,
     Gone,
     Refused,
@@ -45,7 +41,6 @@ from gpushare.cluster.engines.seam import (
 )
 from gpushare.cluster.model import Place
 from gpushare.errors import GpushareError, UsageError
-from gpushare.quantity import format_duration
 
 __all__ = ["CANNOT", "Local", "make"]
 
@@ -56,15 +51,12 @@ CANNOT = {
 }
 """Of ABILITIES (abilities.py)."""
 
-KEEPER = Path(__file__).with_name("keeper.py")
 SETTINGS = ("socket", "driver", "log_size")
 LOG_SIZE = 64 * 2**20
 """Bytes of output that are kept of a task, in two files."""
 LEAST_LOG = 64 * 2**10
 LOOK_AGAIN = 0.25
 """Seconds between two looks while something starts or stops."""
-KEEPER_TRIES = 5
-LONGEST_PAUSE = 60.0
 
 
 @dataclass(slots=True)
@@ -111,11 +103,10 @@ class Local:
                 self._environ[f"GPUSHARE_{name.upper()}"] = str(context.settings[name])
         self.daemon = Daemon(self._environ, start=not context.system)
         self.placing = Placing(self.daemon, self._directory, system=context.system)
+        self._keepers = Keepers(self.placing, self.wake)  # watch() does not know a new one yet
         self._boot = boot_id()
         self._tasks: dict[Key, Task] = {}
-        self._tokens: dict[tuple[str, int, int], Token] = {}
-        """The newest command that was obeyed for each task of a job."""
-        self._term = 0
+        self._obeyed = Obeyed()
         self._wake = _Wake()
         self._find()
 
@@ -128,7 +119,7 @@ class Local:
                 continue
             told = folder.told_to_stop()
             self._tasks[key] = Task(folder, without_env(start), stop=told["kill_at"] if told else None)
-            self._obeyed(key, (int(start["token"][0]), int(start["token"][1])))
+            self._note(key, (int(start["token"][0]), int(start["token"][1])))
 
     def _lock_directory(self) -> int:
         descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -144,29 +135,7 @@ class Local:
     # ---- submissions ---------------------------------------------------------------------------------
 
     def check(self, record: Record) -> None:
-        launch = submission.read(record.run)
-        if launch.grace is not None and launch.grace > self._max_grace and record.uid != 0:
-            most = format_duration(self._max_grace)
-            raise UsageError(
-                f"a grace of {format_duration(launch.grace)} is more than {most}, the most here",
-                hint=f"--grace {most}, or ask an administrator: `max_grace` in the service's settings",
-            )
-        if self._system:
-            try:
-                pwd.getpwuid(record.uid)
-            except KeyError:
-                raise UsageError(
-                    f"this machine knows no user {record.uid}", hint="jobs are started as the user who submits them"
-                ) from None
-        elif record.uid != os.getuid():
-            raise UsageError(
-                f"this service runs jobs of user {os.getuid()} only, not of {record.uid}",
-                hint="a service of your own: gpushare cluster serve --engine local",
-            )
-        elif not Path(launch.cwd).is_dir():
-            raise UsageError(
-                f"cannot start in {launch.cwd}: there is no such directory", hint="submit from another one"
-            )
+        admission.check(record, self._max_grace, system=self._system)
 
     # ---- what there is -------------------------------------------------------------------------------
 
@@ -195,7 +164,7 @@ class Local:
             task.begun = time.monotonic()
         lock = task.folder.lock()
         if lock is None:
-            self._enforce(task)
+            self._keepers.enforce(task)
             return
         if task.keeper is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -203,11 +172,11 @@ class Local:
         try:
             end = task.folder.end()
             if end is None:
-                self._keep(task, lock)
+                self._keepers.keep(task, lock)
                 return
         finally:
             os.close(lock)
-        self._close(task)
+        task.close()
         task.end = end
         self.placing.over(task.start)
         again = end["kind"] == "stopped" or (
@@ -216,79 +185,10 @@ class Local:
         if again:
             self._drop(key, task)
 
-    def _enforce(self, task: Task) -> None:
-        """Hold a task to its deadlines if its keeper does not."""
-        now, limit = time.monotonic(), task.start["time"]
-        if task.stop is None and limit is not None and task.begun is not None:
-            over = task.begun + limit + float(task.start["grace"])
-            if now >= over + force.LATE:
-                task.folder.tell_to_stop(over, "over_time")
-                task.stop = over
-        if task.stop is None or now < max(task.stop, task.kept_since) + force.LATE:
-            return
-        keeper, identity = task.folder.keeper(), task.start["identity"]
-        if keeper is not None and force.kill(keeper, identity[0] if identity else os.getuid()):
-            words = "the keeper of a task of job %s did not stop it in time: all of it was killed"
-            logging.getLogger(__name__).warning(words, task.start["job"])
-            task.next_try = 0.0  # another keeper writes down how it ended
-
-    def _keep(self, task: Task, lock: int) -> None:
-        """Start a keeper for a task that has none, unless the last ones have failed just now."""
-        now = time.monotonic()
-        if now < task.next_try:
-            return
-        if task.tries >= KEEPER_TRIES and not task.folder.has("begun"):
-            words = f"its keeper cannot run: {_last_line(task.folder.path / 'keeper.log')}"
-            task.end = {"kind": "failed", "why": words}
-            return
-        task.next_try = now + min(0.5 * 2**task.tries, LONGEST_PAUSE)
-        task.tries += 1
-        self._spawn(task, lock)
-
-    def _spawn(self, task: Task, lock: int) -> None:
-        """Raises OSError."""
-        uid, gid, groups = task.start["identity"] or (None, None, None)
-        ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
-        log = os.open(task.folder.path / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        start = os.open(task.folder.path / "start.json", os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), str(lock), str(ready_read)],
-                stdin=start,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                cwd=task.folder.own,
-                env={"PATH": os.defpath},
-                start_new_session=True,
-                pass_fds=(lock, ready_read),
-                user=uid,
-                group=gid,
-                extra_groups=groups,
-                umask=0o077,
-            )
-            if uid is not None:
-                _raise_limits(keeper.pid, task.start["rlimits"])
-            if (noted := force.noted(keeper.pid)) is not None:
-                task.folder.note_keeper(noted)
-            try:
-                self.placing.enter(task.start, keeper.pid, task.folder.program())
-            except (GpushareError, OSError) as error:
-                logging.getLogger(__name__).warning("a task cannot be told of to the node daemon, and waits: %s", error)
-            else:
-                os.write(ready_write, b"1")
-        finally:
-            for descriptor in (ready_read, ready_write, log, start):
-                os.close(descriptor)
-        self._close(task)
-        task.keeper, task.kept_since = keeper, time.monotonic()
-        with contextlib.suppress(OSError):
-            task.pidfd = os.pidfd_open(keeper.pid)
-        self.wake()  # watch() does not know it yet
-
     # ---- start ---------------------------------------------------------------------------------------
 
     def start(self, record: Record, command: Start, token: Token) -> Answer:
-        self._check_term(token)
+        self._obeyed.check_term(token)
         mine = [(key, task) for key, task in self._tasks.items() if key.job == command.uid]
         if any(key.attempt > command.attempt for key, _ in mine):
             return Refused("a later attempt is known")
@@ -296,13 +196,13 @@ class Local:
             return Busy()
         for place in command.places:
             key = Key(command.uid, command.attempt, place.group, place.task)
-            if not self._newer(key, token):
+            if not self._obeyed.is_news(key.job, key.group, key.task, token):
                 continue
             task = self._tasks.get(key)
             refusal = self._begin(record, key, place, token) if task is None else self._resize(task, place)
             if refusal is not None:
                 return refusal
-            self._obeyed(key, token)
+            self._note(key, token)
         return Accepted()
 
     def _begin(self, record: Record, key: Key, place: Place, token: Token) -> Busy | Refused | None:
@@ -329,7 +229,7 @@ class Local:
         lock = folder.lock()
         if lock is not None:
             try:
-                self._keep(task, lock)
+                self._keepers.keep(task, lock)
             except OSError as error:
                 self._drop(key, task)
                 self.placing.over(start)
@@ -381,13 +281,13 @@ class Local:
     # ---- stop ----------------------------------------------------------------------------------------
 
     def evict(self, command: Evict, token: Token) -> Answer:
-        self._check_term(token)
+        self._obeyed.check_term(token)
         found = False
         for group, number in command.tasks:
             key = Key(command.uid, command.attempt, group, number)
-            if not self._newer(key, token):
+            if not self._obeyed.is_news(key.job, key.group, key.task, token):
                 continue
-            self._obeyed(key, token)
+            self._note(key, token)
             task = self._tasks.get(key)
             if task is None:
                 continue
@@ -419,23 +319,10 @@ class Local:
             if key.job == id and task.end is not None:
                 self._drop(key, task)
         if not any(key.job == id for key in self._tasks):
-            for which in [which for which in self._tokens if which[0] == id]:
-                del self._tokens[which]
+            self._obeyed.forget(id)
 
-    # ---- tokens --------------------------------------------------------------------------------------
-
-    def _check_term(self, token: Token) -> None:
-        if token[0] < self._term:
-            raise Deposed(f"term {token[0]} is over")
-        self._term = token[0]
-
-    def _newer(self, key: Key, token: Token) -> bool:
-        return token > self._tokens.get((key.job, key.group, key.task), (0, 0))
-
-    def _obeyed(self, key: Key, token: Token) -> None:
-        which = key.job, key.group, key.task
-        self._tokens[which] = max(token, self._tokens.get(which, (0, 0)))
-        self._term = max(self._term, token[0])
+    def _note(self, key: Key, token: Token) -> None:
+        self._obeyed.note(key.job, key.group, key.task, token)
 
     # ---- waiting -------------------------------------------------------------------------------------
 
@@ -466,38 +353,13 @@ class Local:
     def close(self) -> None:
         self.wake()
         for task in self._tasks.values():
-            self._close(task)
+            task.close()
             if task.keeper is not None and task.keeper.poll() is None:
                 task.keeper.returncode = 0  # it runs on without us, and Popen would complain
         self.daemon.close()
         os.close(self._lock)
 
-    def _close(self, task: Task) -> None:
-        if task.pidfd is not None:
-            os.close(task.pidfd)
-            task.pidfd = None
-
     def _drop(self, key: Key, task: Task) -> None:
-        self._close(task)
+        task.close()
         task.folder.remove()
         self._tasks.pop(key, None)
-
-
-def _raise_limits(pid: int, wanted: Mapping[str, Sequence[int]]) -> None:
-    """Let a process of another user have what its user had at submission. Only root may."""
-    for name, (_, hard) in wanted.items():
-        which = getattr(resource, name, None)
-        if which is None:
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            soft, most = resource.prlimit(pid, which)
-            if most != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or hard > most):
-                resource.prlimit(pid, which, (soft, hard))
-
-
-def _last_line(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        lines = path.read_text(errors="replace").strip().splitlines()
-        if lines:
-            return lines[-1][:200]
-    return "it said nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -36,6 +37,11 @@ class Task:
     @property
     def amount(self) -> int:
         return int(self.start["amount"])
+
+    def close(self) -> None:
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
 
 
 def seen(key: Key, task: Task) -> SeenTask:
