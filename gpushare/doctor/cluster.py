@@ -5,6 +5,7 @@ Objects may be of anybody: what cannot be read counts as absent (gpushare/kubern
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare.doctor.finding import Check, Finding
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted
 from gpushare.kubernetes import fields
+from gpushare.kubernetes.names import ATTACHED, ATTACHES, NVIDIA
 
 if TYPE_CHECKING:
     from gpushare.kubernetes.reader import Reader
@@ -27,17 +29,21 @@ NAMESPACE = "gpushare"
 DRIVER = "gpushare.dev"
 NODE_LABEL = f"{DRIVER}/node"
 PLUGIN, SCHEDULER = "gpushare-dra", "gpushare-scheduler"
+ATTACH_CLASS = f"attach.{DRIVER}"
+SLICES = "resource.k8s.io/resourceslices"
 SINCE = (1, 34)
 """Kubernetes that serves resource.k8s.io/v1."""
 RECENT = 3600.0
 """Seconds: events before that say nothing about now."""
 MOST_NAMED = 4
+ATTACH_HINT = f"look at the log of NVIDIA's driver there, or take the label {ATTACHES} away and restart {PLUGIN}"
 APPLY = "kubectl apply -k deploy/kubernetes"
+APPLY_ATTACH = "kubectl apply -k deploy/kubernetes/attach"
 APPLY_SCHEDULER = "kubectl apply -k deploy/kubernetes/scheduler"
 RIGHTS: Mapping[str, Mapping[str, str]] = {
     PLUGIN: {
         "nodes": "get",
-        "resource.k8s.io/resourceslices": "get create update",
+        SLICES: "get create update",
         "resource.k8s.io/resourceclaims": "get",
         "resource.k8s.io/resourceclaims/status": "patch update",
     },
@@ -51,7 +57,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
         "persistentvolumeclaims": "list watch patch",
         "storage.k8s.io/storageclasses": "list watch",
         "events": "create",
-        "resource.k8s.io/resourceslices": "list watch",
+        SLICES: "list watch",
         "resource.k8s.io/deviceclasses": "list watch",
         "resource.k8s.io/resourceclaims": "get list watch patch update",
         "resource.k8s.io/resourceclaims/status": "patch",
@@ -92,7 +98,7 @@ class Cluster:
     def slices(self) -> dict[str, list[Thing]]:
         """Slices of this driver, by node; of several generations the newest."""
         found: dict[str, list[Thing]] = {}
-        for one in self._all("/apis/resource.k8s.io/v1/resourceslices") or ():
+        for one in self._every_slice:
             if fields.text(one, "spec/driver") == DRIVER:
                 found.setdefault(fields.text(one, "spec/nodeName"), []).append(one)
         newest = {node: max(map(_generation, those)) for node, those in found.items()}
@@ -100,13 +106,30 @@ class Cluster:
 
     @property
     def devices(self) -> list[tuple[str, Thing]]:
-        """All devices, with their nodes."""
+        """All GPUs, with their nodes."""
         return [
             (node, device)
             for node, those in sorted(self.slices.items())
-            for one in those
-            for device in fields.objects(one, "spec/devices")
+            for device in _devices(those)
+            if not _attaches(device)
         ]
+
+    @property
+    def attaching(self) -> list[str]:
+        """Nodes whose GPUs NVIDIA's driver publishes; none where who asks may not know."""
+        with contextlib.suppress(NotPermitted):
+            return [node for node, those in sorted(self.slices.items()) if any(map(_attaches, _devices(those)))]
+        return []
+
+    @property
+    def of_nvidia(self) -> set[str]:
+        """Nodes on which NVIDIA's DRA driver publishes GPUs."""
+        those = [one for one in self._every_slice if fields.text(one, "spec/driver") == NVIDIA]
+        return {fields.text(one, "spec/nodeName") for one in those if fields.objects(one, "spec/devices")}
+
+    @cached_property
+    def _every_slice(self) -> list[Thing]:
+        return self._all("/apis/resource.k8s.io/v1/resourceslices") or []
 
     @cached_property
     def pods(self) -> list[Thing]:
@@ -197,7 +220,12 @@ def check_class(cluster: Cluster) -> Finding:
     said = [fields.text(one, "cel/expression").strip() for one in fields.objects(found, "spec/selectors")]
     if said != [OWN_CLASS]:
         return Finding("warn", f"DeviceClass {DRIVER} selects {_some(said) or 'all devices'}", fix=(APPLY,))
-    return Finding("ok", f"DeviceClass {DRIVER}")
+    if cluster.attaching:
+        try:
+            cluster.reader.ask(f"/apis/resource.k8s.io/v1/deviceclasses/{ATTACH_CLASS}")
+        except NoSuchJob:
+            return Finding("fail", f"there is no DeviceClass {ATTACH_CLASS}", fix=(APPLY_ATTACH,))
+    return Finding("ok", f"DeviceClass {DRIVER}" + (f", {ATTACH_CLASS}" if cluster.attaching else ""))
 
 
 # ---- nodes ---------------------------------------------------------------------------------------------
@@ -238,10 +266,20 @@ def check_slices(cluster: Cluster) -> Finding:
     partly = [node for node, those in cluster.slices.items() if len(those) < wanted[node]]
     if partly:
         return Finding("warn", f"some of the slices are missing: {_some(partly)}")
-    empty = cluster.slices.keys() - {node for node, _ in cluster.devices}
+    having, attaching = {node for node, _ in cluster.devices}, cluster.attaching
+    empty = cluster.slices.keys() - having.union(attaching)
     if empty:
         return Finding("warn", f"no GPU is in the slices of {_some(empty)}")
-    return Finding("ok", f"{_count(len(cluster.devices), 'GPU')} on {_count(len(cluster.slices), 'node')}")
+    twice = having & cluster.of_nvidia
+    if twice:
+        hint = f"one driver has to publish them: docs/kubernetes.md says what the label {ATTACHES}=true of a node does"
+        return Finding("warn", f"both {DRIVER} and {NVIDIA} publish the GPUs of {_some(twice)}", hint)
+    alone = [node for node in attaching if node not in cluster.of_nvidia]
+    if alone:
+        return Finding("warn", f"{NVIDIA} publishes no GPU that {_some(alone)} could attach to", ATTACH_HINT)
+    text = f"{_count(len(cluster.devices), 'GPU')} on {_count(len(having), 'node')}"
+    also = f"; {_some(attaching)}: {NVIDIA}'s" if attaching else ""
+    return Finding("ok", text + also)
 
 
 def check_health(cluster: Cluster) -> Finding:
@@ -322,9 +360,14 @@ def check_rights(cluster: Cluster) -> Finding:
     lacking = []
     for account in accounts:
         needed = [(verb, what) for what, verbs in RIGHTS[account].items() for verb in verbs.split()]
+        needed += [("list", SLICES)] if account == PLUGIN and cluster.attaching else []
         lacking += [f"{account}: {verb} {what}" for verb, what in needed if not _may(cluster, account, verb, what)]
     if lacking:
-        fix = (APPLY, *([APPLY_SCHEDULER] if SCHEDULER in accounts else []))
+        fix = (
+            APPLY,
+            *([APPLY_ATTACH] if cluster.attaching else []),
+            *([APPLY_SCHEDULER] if SCHEDULER in accounts else []),
+        )
         return Finding("fail", "; ".join(lacking[:MOST_NAMED]) + _more(lacking), fix=fix)
     return Finding("ok", f"{' and '.join(accounts)} may do what they need to")
 
@@ -407,6 +450,15 @@ def _lasted(seconds: float) -> str:
     from gpushare.quantity import format_duration
 
     return format_duration(float(int(seconds)))
+
+
+def _devices(slices: Sequence[Thing]) -> list[Thing]:
+    return [device for one in slices for device in fields.objects(one, "spec/devices")]
+
+
+def _attaches(device: Thing) -> bool:
+    """It stands for GPUs of NVIDIA's driver."""
+    return ATTACHED in fields.part(device, "attributes")
 
 
 def _count(number: int, what: str) -> str:

@@ -63,7 +63,7 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
     with needs_extra():
         from gpushare.kubernetes.plugin import Plugin
         from gpushare.kubernetes.prepare import Preparer
-        from gpushare.kubernetes.publish import CLAIMS
+        from gpushare.kubernetes.publish import CLAIMS, of_nvidia
         from gpushare.kubernetes.records import Records
         from gpushare.kubernetes.server import Access, Server
         from gpushare.kubernetes.sync import Sync
@@ -87,6 +87,7 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
         Records(state / "claims"),
         inside=inside(found, copied(library(), state / "lib"), os.environ),
         folders=folders,
+        others=lambda: of_nvidia(server, node),
     )
     sync = Sync(node, daemon, server, preparer, folders)
     plugin = Plugin(preparer, kubelet)

@@ -17,11 +17,11 @@ from gpushare.errors import GpushareError, UsageError
 from gpushare.kubernetes import budget as budgets
 from gpushare.kubernetes.amounts import parse, written
 from gpushare.kubernetes.budget import Budget
-from gpushare.kubernetes.names import DRIVER, MEMORY, device_of
+from gpushare.kubernetes.names import ATTACH, DRIVER, MEMORY, NVIDIA, device_of
 from gpushare.kubernetes.slices import STEP
 from gpushare.quantity import Quantity
 
-__all__ = ["Allocated", "Device", "body", "gpus_of", "read"]
+__all__ = ["Allocated", "Device", "Other", "body", "gpus_of", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,22 @@ class Device:
     name: str
     memory: int | None
     """Bytes that were booked; None: the whole device."""
+
+    @property
+    def attaches(self) -> bool:
+        """It stands for devices of NVIDIA's driver in the same claim (attach.py)."""
+        return self.name.partition("-")[0] == ATTACH
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A device that NVIDIA's driver has allocated in the same claim."""
+
+    request: str
+    pool: str
+    name: str
+    booked: Mapping[str, Any] | None
+    """Of its capacities; None: the whole device."""
 
 
 MALFORMED = (AttributeError, KeyError, TypeError, RecursionError)
@@ -51,6 +67,12 @@ class Allocated:
     budget: Budget
     pods: Sequence[str]
     """The uids of the pods that it is reserved for."""
+    others: Sequence[Other] = ()
+    """Where it attaches."""
+
+    @property
+    def attaches(self) -> bool:
+        return any(device.attaches for device in self.devices)
 
     def __str__(self) -> str:
         return f"claim {self.namespace}/{self.name}"
@@ -73,13 +95,14 @@ def _read(claim: Mapping[str, Any], node: str) -> Allocated:
         raise UsageError(f"{title} has no GPU of {DRIVER} on {node}", code="not_allocated")
     try:
         devices = [_device(one) for one in results]
-        names = {one["request"] for one in results}
+        others = _others(allocation["results"]) if any(one.attaches for one in devices) else []
+        names = {one["request"] for one in results} | {one.request for one in others}
         blocks = _blocks(allocation.get("config") or (), names)
         budget = budgets.merged(*(map(budgets.read, blocks[of_class]) for of_class in (True, False)))
     except GpushareError as error:
         raise UsageError(f"{title}: {error.message}", hint=error.hint, code=error.code) from None
     pods = [one["uid"] for one in status.get("reservedFor") or () if one.get("resource") == "pods"]
-    return Allocated(meta["uid"], meta["namespace"], meta["name"], devices, budget, pods)
+    return Allocated(meta["uid"], meta["namespace"], meta["name"], devices, budget, pods, others)
 
 
 def gpus_of(one: Allocated, gpus: Iterable[Gpu]) -> list[Gpu]:
@@ -124,6 +147,14 @@ def _device(result: Mapping[str, Any]) -> Device:
     if memory == 0:
         raise UsageError(f"its request {result['request']} has no memory", hint="ask for memory: 8Gi")
     return Device(result["request"].partition("/")[0], result["pool"], result["device"], memory)
+
+
+def _others(results: Iterable[Mapping[str, Any]]) -> list[Other]:
+    return [
+        Other(one["request"].partition("/")[0], one["pool"], one["device"], one.get("consumedCapacity"))
+        for one in results
+        if one["driver"] == NVIDIA
+    ]
 
 
 def _blocks(config: Iterable[Mapping[str, Any]], names: Iterable[str]) -> Mapping[bool, list[object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["API", "BUDGET", "DRIVER", "MEMORY", "device_of", "placement_of"]
+__all__ = ["API", "ATTACH", "ATTACHED", "ATTACHES", "BUDGET", "DRIVER", "MEMORY", "NVIDIA", "device_of", "placement_of"]
 
 DRIVER = "gpushare.dev"
 """Of the driver, and of the device class that comes with it."""
@@ -13,6 +13,14 @@ BUDGET = "Budget"
 """The kind of the driver's own block in a claim or in a class."""
 MEMORY = "memory"
 """The capacity of a device that claims take parts of."""
+NVIDIA = "gpu.nvidia.com"
+"""NVIDIA's own DRA driver."""
+ATTACHES = f"{DRIVER}/attach"
+"""Label of a node whose GPUs are those of NVIDIA's driver: "true"."""
+ATTACH = "attach"
+"""How the names of such a node's devices begin."""
+ATTACHED = f"{ATTACH}.{DRIVER}/driver"
+"""Their attribute: whose GPUs the node has. A selector finds it by its domain, which no other device has."""
 LONGEST_LABEL = 63
 
 

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gpushare.api import Gpu
 from gpushare.client import Client
 from gpushare.container import Inside, nvidia_devices
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, Refused, UsageError
-from gpushare.kubernetes import cdi, cgroups, claim
+from gpushare.kubernetes import attach, cdi, cgroups, claim
 from gpushare.kubernetes.cdi import CDI
 from gpushare.kubernetes.cgroups import CGROUPS
 from gpushare.kubernetes.claim import Allocated
@@ -36,6 +36,8 @@ LOCKS = 64
 
 Read = Callable[[str, str], Mapping[str, Any]]
 """A claim's object, by namespace and name. Raises GpushareError; NoSuchJob: there is none."""
+Others = Callable[[], Iterable[Mapping[str, Any]]]
+"""The ResourceSlices of NVIDIA's driver on this node. Raises GpushareError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,13 @@ class Preparer:
         *,
         inside: Inside,
         folders: Folders,
+        others: Others = list,
     ) -> None:
         self.records = records
         self._node = node
         self._daemon = daemon
         self._read = read
+        self._others = others
         self._inside = inside
         self._folders = folders
         self._locks = tuple(threading.Lock() for _ in range(LOCKS))
@@ -147,8 +151,10 @@ class Preparer:
         if found["metadata"]["uid"] != uid:
             raise NoSuchJob(f"claim {namespace}/{name} is another one now: its uid is not {uid}", code="no_such_claim")
         allocated = claim.read(found, self._node)
-        gpus = claim.gpus_of(allocated, self._daemon().status()["gpus"])
-        body = {**claim.body(allocated, gpus), "job": secrets.token_hex(8), "cgroups": self._cgroups(allocated)}
+        every = self._daemon().status()["gpus"]
+        held = attach.with_gpus(allocated, self._others(), every) if allocated.attaches else allocated
+        gpus = claim.gpus_of(held, every)
+        body = {**claim.body(held, gpus), "job": secrets.token_hex(8), "cgroups": self._cgroups(allocated)}
         record = replace(self._record(allocated, gpus, body), done=known is not None and known.done)
         self._free(uid)  # if its record was lost
         self.records.put(record)
@@ -156,7 +162,8 @@ class Preparer:
 
     def _record(self, one: Allocated, gpus: Sequence[Gpu], body: Mapping[str, Any]) -> Record:
         more = {} if one.budget.visible is None else {"GPUSHARE_VISIBLE": one.budget.visible}
-        nvidia = nvidia_devices(gpus, self._folders.nvidia) if self._inside.driver == "nvidia" else []
+        ours = self._inside.driver == "nvidia" and not one.attaches  # else nobody or NVIDIA's driver brings the files
+        nvidia = nvidia_devices(gpus, self._folders.nvidia) if ours else []
         if nvidia is None:
             more["NVIDIA_VISIBLE_DEVICES"] = ",".join(body["gpus"])
         theirs = dict(zip((device.name for device in one.devices), nvidia or (), strict=False))

@@ -1,4 +1,5 @@
-"""What the cluster is told: the node's GPUs (a ResourceSlice), and how each claim uses its own (`status.devices`)."""
+"""What the cluster is told: the node's GPUs (a ResourceSlice), and how each claim uses its own (`status.devices`); and
+what NVIDIA's driver has told it."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from typing import Any
 
 from gpushare.api import Gpu, Job
 from gpushare.errors import GpushareError, NoSuchJob
-from gpushare.kubernetes import stored
+from gpushare.kubernetes import fields, stored
 from gpushare.kubernetes.amounts import written
-from gpushare.kubernetes.names import API, DRIVER, device_of
+from gpushare.kubernetes.names import API, ATTACH, ATTACHES, DRIVER, NVIDIA, device_of
 from gpushare.kubernetes.server import Answer, Server
 from gpushare.kubernetes.slices import resource_slice
 from gpushare.quantity import format_bytes
 
-__all__ = ["CLAIMS", "Publisher", "use_of"]
+__all__ = ["CLAIMS", "Publisher", "of_nvidia", "use_of"]
 
 log = logging.getLogger(__name__)
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -24,6 +25,7 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 NODES = "/api/v1/nodes"
 ALLOCATION = "status.allocation"
 """In the words of an API server that takes what it has stored itself for a change of it (stored.py)."""
+FORBIDDEN = 403
 COARSE = 64 * 2**20
 """Bytes: what claims use is shown in multiples of this, so that small changes write nothing."""
 
@@ -35,6 +37,7 @@ class Publisher:
         self._server = server
         self._node = node
         self._shared = True
+        self._attach = False
         self._owner: list[dict[str, Any]] = []
         self._tells = True
 
@@ -43,7 +46,8 @@ class Publisher:
         if not self._owner:
             node = self._server.ask("GET", f"{NODES}/{self._node}")
             self._owner = [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node["metadata"]["uid"]}]
-        wanted = resource_slice(self._node, gpus, driver, shared=self._shared)
+            self._attach = fields.named(node, "labels", ATTACHES) == "true"
+        wanted = resource_slice(self._node, gpus, driver, shared=self._shared, attach=self._attach)
         wanted["metadata"]["ownerReferences"] = self._owner
         answer = self._write(wanted)
         devices = answer["spec"].get("devices") or ()
@@ -95,13 +99,25 @@ class Publisher:
         return self._server.ask("PUT", f"{path}/status", data, stored.PROTOBUF)
 
 
+def of_nvidia(server: Server, node: str) -> list[Mapping[str, Any]]:
+    """The ResourceSlices of NVIDIA's driver on this node. Raises GpushareError."""
+    try:
+        answer = server.ask("GET", f"{SLICES}?fieldSelector=spec.driver%3D{NVIDIA}%2Cspec.nodeName%3D{node}")
+    except Answer as error:
+        if error.status == FORBIDDEN:
+            error.hint = "kubectl apply -k deploy/kubernetes/attach gives it this right"
+        raise
+    return fields.objects(answer, "items")
+
+
 def use_of(claim: Mapping[str, Any], node: str, job: Job) -> list[dict[str, Any]]:
     """The claim's `status.devices` of this driver, without times. Pure."""
     results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
-    gpus = {device_of(gpu["uuid"]): gpu for gpu in job["gpus"]}
+    gpus: dict[str, Mapping[str, Any]] = {device_of(gpu["uuid"]): gpu for gpu in job["gpus"]}
+    every = {name: sum(gpu[name] for gpu in gpus.values()) for name in ("usage", "loan", "request", "limit")}
     found = []
     for one in results:
-        gpu = gpus.get(one["device"])
+        gpu = every if one["device"].partition("-")[0] == ATTACH else gpus.get(one["device"])
         if (one["driver"], one["pool"]) != (DRIVER, node) or gpu is None:
             continue
         usage, loan = (-(-gpu[key] // COARSE) * COARSE for key in ("usage", "loan"))

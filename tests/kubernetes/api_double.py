@@ -11,6 +11,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 
 class ApiDouble:
@@ -112,7 +113,7 @@ class ApiDouble:
         request.send_error(405)
 
     def handle(self, method: str, path: str, body: Any, headers: Any) -> tuple[int, dict[str, Any]]:
-        path = path.partition("?")[0]
+        path, _, query = path.partition("?")
         with self._lock:
             self.requests.append((method, path))
             if self.fails:
@@ -122,6 +123,8 @@ class ApiDouble:
             if method == "POST":
                 path = f"{path}/{body['metadata']['name']}"
                 return (409, {"message": "already exists"}) if path in self.objects else (201, self._store(path, body))
+            if method == "GET" and "fieldSelector" in query:
+                return 200, {"items": self._selected(path, parse_qs(query)["fieldSelector"][0])}
             known = self.objects.get(path.removesuffix("/status"))
             if known is None:
                 return 404, {"kind": "Status", "message": f"{path.rpartition('/')[2]!r} not found"}
@@ -135,6 +138,12 @@ class ApiDouble:
                 status = {**known.get("status", {}), **body["status"]}
                 return 200, self._store(path.removesuffix("/status"), {**known, "status": status})
             return 200, known
+
+    def _selected(self, path: str, selector: str) -> list[dict[str, Any]]:
+        """Of a collection, what has these values in its spec."""
+        wanted = dict(one.removeprefix("spec.").split("=") for one in selector.split(","))
+        those = [found for where, found in sorted(self.objects.items()) if where.startswith(f"{path}/")]
+        return [one for one in those if all(one["spec"].get(name) == value for name, value in wanted.items())]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         with self._lock:

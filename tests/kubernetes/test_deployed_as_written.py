@@ -13,8 +13,9 @@ from kube_stage import until
 
 from gpushare.kubernetes import claim as claims
 from gpushare.kubernetes.__main__ import command
+from gpushare.kubernetes.attach import with_gpus
 from gpushare.kubernetes.budget import FIELDS
-from gpushare.kubernetes.names import DRIVER
+from gpushare.kubernetes.names import ATTACH, ATTACHED, DRIVER, NVIDIA
 from gpushare.kubernetes.publish import CLAIMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +75,13 @@ def resource(path: str) -> str:
 
 def test_the_manifests_are_a_whole():
     (kustomization,) = objects("kustomization.yaml")
-    here = {path.name for path in DEPLOY.iterdir()} - {"kustomization.yaml", "Containerfile", "scheduler", "webhook"}
+    here = {path.name for path in DEPLOY.iterdir()} - {
+        "kustomization.yaml",
+        "Containerfile",
+        "attach",
+        "scheduler",
+        "webhook",
+    }
     assert set(kustomization["resources"]) == here
     (role, binding) = (
         next(o for o in objects("rbac.yaml") if o["kind"] == k) for k in ("ClusterRole", "ClusterRoleBinding")
@@ -103,6 +110,43 @@ def test_the_manifest_mounts_what_the_plugin_looks_for_unasked():
         default = re.search(rf"{option}.*?\[default:\s+([^\]]+)\]", shown, re.DOTALL)[1]
         assert any(path == default or path.startswith(f"{default}/") for path in mounted), default
     assert "/run/gpushare" in mounted
+
+
+def test_the_claim_of_the_page_that_attaches_is_read_and_its_manifests_are_a_whole():
+    block = next(one for one in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "attach.gpushare.dev" in one)
+    devices = yaml.safe_load(block)["spec"]["spec"]["devices"]
+    of_nvidia, ours = devices["requests"]
+    (kind,) = objects("attach/deviceclass.yaml")
+    assert ours["exactly"] == {"deviceClassName": kind["metadata"]["name"]}
+    memory = of_nvidia["exactly"]["capacity"]["requests"]["memory"]
+    results = [
+        {
+            "request": of_nvidia["name"],
+            "driver": NVIDIA,
+            "pool": NODE,
+            "device": "gpu-0",
+            "consumedCapacity": {"memory": memory},
+        },
+        {"request": ours["name"], "driver": DRIVER, "pool": NODE, "device": ATTACH},
+    ]
+    found = claim(*results, config=[{"source": "FromClaim", **one} for one in devices["config"]])
+    device = {
+        "name": "gpu-0",
+        "attributes": {"uuid": {"string": gpu()["uuid"]}},
+        "capacity": {"memory": {"value": "80Gi"}},
+    }
+    slices = [{"spec": {"driver": NVIDIA, "pool": {"name": NODE, "generation": 1}, "devices": [device]}}]
+    held = with_gpus(claims.read(found, NODE), slices, [gpu(capacity=78 * 2**30)])
+    body = claims.body(held, [gpu()])
+    assert (body["request"], body["limit"]) == ("8Gi", "24Gi")
+    domain = ATTACHED.partition("/")[0]
+    assert f'"{domain}" in device.attributes' in kind["spec"]["selectors"][0]["cel"]["expression"]
+    (kustomization,) = objects("attach/kustomization.yaml")
+    assert {path.name for path in (DEPLOY / "attach").iterdir()} == {"kustomization.yaml", *kustomization["resources"]}
+    role, binding = objects("attach/rbac.yaml")
+    assert role["rules"] == [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == objects("rbac.yaml")[2]["subjects"]
 
 
 @pytest.mark.parametrize("words", [[], ["--node", "n", "--every", "0"]])

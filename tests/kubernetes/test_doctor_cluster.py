@@ -187,9 +187,44 @@ def test_all_is_well(installed):
     assert [one["id"] for one in checks] == [f"GK{number:02}" for number in range(1, 14)]
 
 
+def attaches(one: Installed, *, alone: bool = False) -> None:
+    """n2 has the GPUs of NVIDIA's driver."""
+    made = resource_slice("n2", one.cluster.gpus["n2"], "sim", attach=True)
+    one.api.put(f"{SLICES}/{made['metadata']['name']}", made)
+    one.api.put(f"{CLASSES}/attach.gpushare.dev", {"metadata": {"name": "attach.gpushare.dev"}})
+    if not alone:
+        of_nvidia(one, "n2")
+
+
+def of_nvidia(one: Installed, node: str) -> None:
+    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": {"name": node}, "devices": [{"name": "gpu-0"}]}
+    one.api.put(f"{SLICES}/{node}-nvidia", {"metadata": {"name": f"{node}-nvidia"}, "spec": spec})
+
+
+def without_class(one: Installed) -> None:
+    attaches(one)
+    one.api.remove(f"{CLASSES}/attach.gpushare.dev")
+
+
+def without_right(one: Installed) -> None:
+    attaches(one)
+    one.denied.add((PLUGIN, "list resource.k8s.io/resourceslices"))
+
+
 @pytest.mark.parametrize(
     ("change", "check", "state", "words"),
     [
+        (attaches, "GK07", "ok", "2 GPUs on 1 node; n2: gpu.nvidia.com's"),
+        (attaches, "GK04", "ok", "DeviceClass gpushare.dev, attach.gpushare.dev"),
+        (lambda one: attaches(one, alone=True), "GK07", "warn", "publishes no GPU that n2 could attach to"),
+        (
+            lambda one: of_nvidia(one, "n1"),
+            "GK07",
+            "warn",
+            "both gpushare.dev and gpu.nvidia.com publish the GPUs of n1",
+        ),
+        (without_class, "GK04", "fail", "there is no DeviceClass attach.gpushare.dev"),
+        (without_right, "GK13", "fail", "gpushare-dra: list resource.k8s.io/resourceslices"),
         (lambda one: setattr(one, "version", "v1.20.2"), "GK01", "warn", "1.20.2"),
         (lambda one: setattr(one, "version", "soon"), "GK01", "warn", "'soon'"),
         (lambda one: one.kinds.remove("resourceclaims"), "GK02", "fail", "lacks resourceclaims"),

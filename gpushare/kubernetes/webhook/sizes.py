@@ -11,6 +11,7 @@ from typing import Any
 
 from gpushare.cluster.engines.kubernetes import fitting
 from gpushare.errors import GpushareError, UsageError
+from gpushare.kubernetes import fields
 from gpushare.kubernetes.amounts import parse, written
 from gpushare.kubernetes.names import DRIVER, MEMORY
 
@@ -52,6 +53,6 @@ def _sizes(one: Thing) -> Iterable[int]:
     for device in one["spec"].get("devices") or ():
         if device.get("allowMultipleAllocations"):
             try:
-                yield parse(device["capacity"][MEMORY]["value"])
+                yield parse(fields.text(device, f"capacity/{MEMORY}/value"))
             except GpushareError:
                 continue

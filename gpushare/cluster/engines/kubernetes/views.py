@@ -264,6 +264,8 @@ def loans(found: Sequence[Use], known: Mapping[tuple[str, str], Device]) -> Iter
         idle = [(use.who, use.request - use.usage) for use in those if use.usage < use.request]
         whole = known[where].memory if where in known else 0
         free = whole - sum(use.request for use in those)
+        if where in known and not whole:  # it stands for GPUs of another driver, and not for one GPU
+            idle = []
         lenders = [*sorted(idle, key=lambda one: -one[1]), *([("", free)] if free > 0 else [])]
         for use in sorted(those, key=lambda one: (-one.loan, one.who)):
             if use.loan:
