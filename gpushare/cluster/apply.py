@@ -14,6 +14,8 @@ from typing import Any
 from gpushare.cluster import ageing, attempts, nodes
 from gpushare.cluster.attempts import forget_parked, park, unpark
 from gpushare.cluster.checks import bad, check_job, check_moment, check_number, check_queue
+from gpushare.cluster.claimed import unclaim
+from gpushare.cluster.classes import class_of, forget
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.losses import forget_leaving
 from gpushare.cluster.model import (
@@ -133,7 +135,7 @@ def _queue_removed(turn: Turn, event: QueueRemoved) -> None:
     if any(cls.busy for cls in queue.classes.values()):
         raise bad(at, "it has jobs", "wait until they have ended, or withdraw them: `gpushare cluster cancel`")
     for cls in list(queue.classes.values()):
-        state.forget(cls)
+        forget(state, cls)
     assert queue.parent is not None
     state.journal.drop(queue.parent.children, event.queue)
     state.journal.drop(state.queues, event.queue)
@@ -187,7 +189,7 @@ def enter(turn: Turn, spec: Job) -> JobState:
     if cls is None:
         check_job(spec)
         _check_limits(spec, queue)
-        cls = state.class_of(spec, queue)
+        cls = class_of(state, spec, queue)
     elif not spec.id or spec.min_runtime or spec.checkpoint_every is not None:
         check_job(spec)
     seq = state.sequence
@@ -267,7 +269,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
     state.enlist(job.cls.pending, job.seq)
     length = len(turn.out)
     turn.begin(job, places, event.rung, Reason(Code.FREE))
-    turn.unclaim(job, places)  # they run already
+    unclaim(turn.state, job, places)  # they run already
     turn.take_back(length)
     job.attempt = event.attempt
     turn.runs_since(job, event.since)
@@ -296,7 +298,7 @@ def _job_changed(turn: Turn, event: JobChanged) -> None:
         preemptible=old.preemptible if event.preemptible is None else event.preemptible,
     )
     check_job(spec)
-    cls = state.class_of(spec, job.queue)
+    cls = class_of(state, spec, job.queue)
     if cls is old:
         return
     charge = job.charge
@@ -355,7 +357,7 @@ def _job_ended(turn: Turn, event: JobEnded) -> None:
     state = turn.state
     job = known(state, event.job)
     places = list(job.places.values())
-    turn.unclaim(job, places)
+    unclaim(turn.state, job, places)
     for place in places:
         turn.lift(job, place)
     for key in [key for key in state.leaving if key[0] == event.job]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpushare.cluster import ageing
+from gpushare.cluster.claimed import unclaim
 from gpushare.cluster.jobs import NOTHING_SEEN, JobState
 from gpushare.cluster.losses import forget_leaving, give_up, lose_places
 from gpushare.cluster.model import Code, Place, Reason, Started, StartFailed, Stopped, StopRefused, TasksLost
@@ -203,7 +204,7 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
         job.attempt = attempt
     else:
         turn.extend(job, places, reason)
-    turn.unclaim(job, places)  # they run already
+    unclaim(turn.state, job, places)  # they run already
     turn.take_back(length)
     return True
 

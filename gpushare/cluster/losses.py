@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpushare.cluster.claimed import unclaim
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place, Reason
 from gpushare.cluster.state import State
@@ -31,7 +32,7 @@ def lose_places(turn: Turn, job: JobState, lost: Sequence[Place], reason: Reason
         turn.stop(job, reason, again=True, gone=lost)
         turn.state.journal.set(job, "evicted_in", -1)
         return
-    turn.unclaim(job, lost)
+    unclaim(turn.state, job, lost)
     for place in lost:
         turn.lift(job, place)
         turn.state.journal.drop(job.seen, (place.group, place.task))
@@ -46,7 +47,7 @@ def give_up(turn: Turn, job: JobState, places: Sequence[Place], reason: Reason) 
     left = [place.group for place in job.places.values() if place not in places]
     if left and all(left.count(index) >= group.least for index, group in enumerate(job.shape.groups)):
         started = [place for place in places if (place.group, place.task) not in job.unstarted]
-        turn.unclaim(job, places)
+        unclaim(turn.state, job, places)
         for place in places:
             turn.lift(job, place)
         if started:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpushare.cluster import ageing
 from gpushare.cluster.checks import MOST_BYTES, bad, check_node, check_number
+from gpushare.cluster.classes import weigh
 from gpushare.cluster.losses import forget_leaving, give_up, lose_places
 from gpushare.cluster.model import (
     Code,
@@ -101,7 +102,7 @@ def _estimate_again(state: State, shape: Shape) -> None:
         state.journal.set(shape, "cheapest", charge)
         if cls.charge != charge:
             state.journal.set(cls, "charge", charge)
-            state.weigh(cls.queue)
+            weigh(state, cls.queue)
             state.open(cls)
         state.journal.set(cls, "demand", demand)
         for seq in (*cls.pending, *(run[2] for run in cls.running)):

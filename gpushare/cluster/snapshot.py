@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.classes import class_of, weigh
 from gpushare.cluster.codec import decode, encode
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
@@ -247,14 +248,14 @@ def _classes(state: State, kept: Snapshot) -> None:
     state.tidy_at = max(kept.tidy_at, len(kept.classes))  # none has jobs yet
     for one in kept.classes:
         sample = Job("-", one.queue, one.tasks, one.priority, one.preemptible, 0.0, one.selector, True, one.backfill)
-        cls = state.class_of(sample, state.queues[one.queue])
+        cls = class_of(state, sample, state.queues[one.queue])
         cls.charge, cls.demand, cls.gate, cls.more_gate = one.charge, one.demand, one.gate, one.more_gate
-        state.weigh(cls.queue)
+        weigh(state, cls.queue)
 
 
 def _enter(state: State, one: KeptJob, now: float) -> None:
     queue = state.queues[one.job.queue]
-    cls = state.class_of(one.job, queue)
+    cls = class_of(state, one.job, queue)
     job = JobState(one.job, one.seq, queue, cls, one.since)
     job.changed, job.attempt, job.rung = one.changed, one.attempt, one.rung
     job.backfill, job.reason = one.backfill, one.reason

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from gpushare.cluster.jobs import NO_PLACES, JobClass, JobState
 from gpushare.cluster.journal import Journal
 from gpushare.cluster.lists import Key, SeqList
-from gpushare.cluster.nouns import Job, Place, Policy, Queue
+from gpushare.cluster.nouns import Place, Policy, Queue
 from gpushare.cluster.queues import QueueState, divide_shares
 from gpushare.cluster.reasons import Reason
-from gpushare.cluster.rules import may_backfill
 from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import FOREVER, Space
 from gpushare.cluster.watch import Ask, Watch
@@ -266,70 +265,6 @@ class State:
         assert parent is not None
         parent.divided = -1
         self._bubble(parent, queue.useful - before)
-
-    # ---- classes -------------------------------------------------------------------------------------
-
-    def class_of(self, job: Job, queue: QueueState) -> JobClass:
-        backfill = may_backfill(job.preemptible, job.backfill, job.min_runtime)
-        shape_key = (job.tasks, job.selector, backfill)
-        key = (queue.name, job.priority, job.preemptible, shape_key)
-        cls = self.classes.get(key)
-        if cls is None:
-            if len(self.classes) >= self.tidy_at:
-                self._tidy()
-            shape = self.shapes.get(shape_key)
-            if shape is None:
-                shape = Shape(job.tasks, job.selector, backfill)
-                shape.possible = shape.too_large(self.space) is None
-                self.journal.put(self.shapes, shape_key, shape)
-                if shape.several:
-                    self.journal.set(self, "several", self.several + 1)
-            cls = JobClass(key, queue, job, shape)
-            cls.charge = shape.least_charge(self.space)
-            cls.demand = shape.demand(self.space)
-            shape.cheapest = cls.charge
-            if shape.rungs > 1:
-                self.least_step = min(self.least_step, shape.least_step)
-            self.journal.put(self.classes, key, cls)
-            if not queue.mixed and any(one.priority != cls.priority for one in queue.classes.values()):
-                self.journal.set(queue, "mixed", True)
-            self.journal.put(queue.classes, key, cls)
-            self.weigh(queue)
-            self.journal.put(shape.classes, cls, None)
-        return cls
-
-    def _tidy(self) -> None:
-        """Forget the classes that have no jobs: where no two jobs are alike there would be one for every job that ever
-        came. Seldom, since a class is dear to make and the next such job may come soon."""
-        for cls in [cls for cls in self.classes.values() if not cls.busy]:
-            self.forget(cls)
-        self.journal.set(self, "tidy_at", max(FEW_CLASSES, 2 * len(self.classes)))
-
-    def forget(self, cls: JobClass) -> None:
-        """A class without jobs, and its shape if it was the last of it."""
-        journal, shape = self.journal, cls.shape
-        journal.drop(self.classes, cls.key)
-        journal.drop(self.aged, cls)
-        for ask in ((cls, False), (cls, True)):
-            self.watch.forget(ask)
-            self.watch.woken.pop(ask, None)
-            journal.drop(self.patient, ask)
-        journal.drop(cls.queue.classes, cls.key)
-        self.weigh(cls.queue)
-        self.watch.classes.pop(cls, None)
-        journal.drop(shape.classes, cls)
-        if not shape.classes:
-            journal.drop(self.shapes, shape.key)
-            if shape.several:
-                journal.set(self, "several", self.several - 1)
-            journal.drop(self.watch.crowded, shape)
-            self.watch.shapes.pop(shape, None)
-
-    def weigh(self, queue: QueueState) -> None:
-        """Its classes or what they cost have changed."""
-        alike = not queue.mixed and not any(cls.shape.elastic for cls in queue.classes.values())
-        least = min((cls.charge for cls in queue.classes.values()), default=0) if alike else 0
-        self.journal.set(queue, "least", least)
 
     def divide_shares(self) -> list[QueueState]:
         """Divide again where something has changed; the queues whose share is another one now."""

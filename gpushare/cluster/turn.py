@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpushare.cluster.jobs import NO_PLACES, NOTHING_SEEN, JobState
+from gpushare.cluster.claimed import claim, leave, must_wait, unclaim
+from gpushare.cluster.jobs import NOTHING_SEEN, JobState
 from gpushare.cluster.model import (
     Action,
     Code,
@@ -31,7 +32,7 @@ from gpushare.cluster.model import (
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import Barrier, How, barrier, guarded_until
-from gpushare.cluster.space import NodeState
+from gpushare.cluster.sizes import note_sizes
 from gpushare.cluster.state import State
 from gpushare.cluster.watch import OVER
 
@@ -111,14 +112,14 @@ class Turn:
             journal.set(cls, "uneven", True)
         shape = cls.shape
         if shape.elastic or shape.rungs > 1:
-            self._note_elastic(job)
+            note_sizes(state, job)
         if backfill:
             journal.put(state.backfills, job.seq, None)
         if job.job.min_runtime or job.queue.granted:
             self.guard(job)
         self._correct_demand(job)
-        if self.reported and self._must_wait(job, places):
-            self._claim(job, places)
+        if self.reported and must_wait(state, job, places):
+            claim(state, job, places)
         else:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), rung, reason, backfill))
 
@@ -128,11 +129,11 @@ class Turn:
         state.pay(job, sum(place.charge for place in places))
         state.watch.changed[job.queue] = None
         state.journal.set(job, "given_in", self.number)
-        self._note_elastic(job)
+        note_sizes(state, job)
         self._correct_demand(job)
         # While its gang waits for others to end, what comes later waits with it.
-        if self.reported and (job.unstarted or self._must_wait(job, places)):
-            self._claim(job, places)
+        if self.reported and (job.unstarted or must_wait(state, job, places)):
+            claim(state, job, places)
         else:
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, reason, job.backfill))
 
@@ -156,60 +157,10 @@ class Turn:
         if job.cls.tall:
             watch.publish_all()  # or shrunk
 
-    def _note_elastic(self, job: JobState) -> None:
-        """Keep the lists of those that could have more tasks, or a larger or smaller share."""
-        state, cls = self.state, job.cls
-        journal, shape, seq = state.journal, cls.shape, job.seq
-        short = bool(job.places) and len(job.places) < sum(group.top for group in shape.groups)
-        listed = seq in cls.short
-        if short and not listed:
-            state.enlist(cls.short, seq)
-            state.to_try(cls)
-        elif listed and not short:
-            state.delist(cls.short, seq)
-        if shape.rungs == 1:
-            return
-        if not job.places or job.rung == 0:
-            journal.drop(state.shrunk, seq)
-        elif seq not in state.shrunk:
-            journal.put(state.shrunk, seq, None)
-        tall = bool(job.places) and job.rung < shape.rungs - 1
-        listed = seq in cls.tall
-        if tall and not listed:
-            state.enlist(cls.tall, seq)
-            journal.put(state.tall, cls, None)
-        elif listed and not tall:
-            state.delist(cls.tall, seq)
-            if not cls.tall:
-                journal.drop(state.tall, cls)
-
     def _correct_demand(self, job: JobState) -> None:
         """Bytes cost more on smaller GPUs than was expected: while it is there, that is what it asks for."""
         if job.cls.shape.by_bytes:
             self.state.ask(job, max(job.cls.demand, job.charge) - job.demand)
-
-    # ---- places that others still hold -----------------------------------------------------------------
-
-    def _must_wait(self, job: JobState, places: Iterable[Place]) -> bool:
-        state = self.state
-        if any(name == job.job.id for name, _ in state.leaving):
-            return True
-        for place in places:
-            node = state.space.by_name[place.node]
-            if node.leaving:
-                for gpu in place.gpus:
-                    if not physically_free(node, gpu):
-                        return True
-        return False
-
-    def _claim(self, job: JobState, places: Iterable[Place]) -> None:
-        state = self.state
-        if job.unstarted is NO_PLACES:
-            job.unstarted = {}
-        for place in places:
-            state.journal.put(job.unstarted, (place.group, place.task), place)
-            state.claim(place, 1)
-        state.journal.put(state.waiting, job.seq, None)
 
     def start_claimed(self) -> None:
         """Start those whose places have become empty."""
@@ -219,7 +170,7 @@ class Turn:
             places = [job.unstarted[key] for key in sorted(job.unstarted)]
             for place in places:
                 state.claim(place, -1)
-            if self._must_wait(job, places):
+            if must_wait(state, job, places):
                 for place in places:
                     state.claim(place, 1)
                 continue
@@ -233,33 +184,6 @@ class Turn:
             self.loosen(job)
             self.out.append(Start(job.job.id, job.attempt, tuple(places), job.rung, job.reason, job.backfill))
 
-    def leave(self, job: JobState, places: Iterable[Place]) -> None:
-        """Tasks are told to stop; until that is reported their places are not empty."""
-        state = self.state
-        places = list(places)
-        if job.seen:
-            for place in places:
-                state.journal.drop(job.seen, (place.group, place.task))
-        if not self.reported:
-            return
-        key = (job.job.id, job.attempt)
-        running = tuple(place for place in places if (place.group, place.task) not in job.unstarted)
-        for place in running:
-            state.hold(place, 1)
-        if running:
-            state.journal.put(state.leaving, key, (*state.leaving.get(key, ()), *running))
-
-    def unclaim(self, job: JobState, places: Iterable[Place]) -> None:
-        """Places that were never started are given up."""
-        state = self.state
-        for place in places:
-            key = (place.group, place.task)
-            if key in job.unstarted:
-                state.claim(place, -1)
-                state.journal.drop(job.unstarted, key)
-        if not job.unstarted:
-            state.journal.drop(state.waiting, job.seq)
-
     # ---- lift, evict, move -----------------------------------------------------------------------------
 
     def lift(self, job: JobState, place: Place) -> None:
@@ -272,7 +196,7 @@ class Turn:
 
     def evicted(self, job: JobState, places: Sequence[Place], for_job: str, reason: Reason) -> None:
         """These places, lifted already, are lost for good."""
-        self.leave(job, places)
+        leave(self.state, job, places)
         whole = not job.places
         if whole:
             state = self.state
@@ -296,7 +220,7 @@ class Turn:
                 state.journal.set(job, "seen", NOTHING_SEEN)
             state.open(cls)
         elif cls.shape.elastic:
-            self._note_elastic(job)
+            note_sizes(state, job)
             state.open(cls)
         self._correct_demand(job)
 
@@ -313,7 +237,7 @@ class Turn:
         state = self.state
         state.journal.drop(state.guarded, job.seq)
         if job.cls.shape.elastic or job.cls.shape.rungs > 1:
-            self._note_elastic(job)
+            note_sizes(state, job)
         if job.backfill:
             state.journal.drop(state.backfills, job.seq)
             state.journal.set(job, "backfill", False)
@@ -322,21 +246,21 @@ class Turn:
         """These places, lifted already, have become others, which are occupied and paid for."""
         keys = sorted((place.group, place.task) for place in old)
         new = [job.places[key] for key in keys]
-        self.leave(job, old)
+        leave(self.state, job, old)
         self._correct_demand(job)
         self.state.journal.set(job, "given_in", self.number)
         self.state.watch.changed[job.queue] = None
         self.state.journal.set(job, "resized_in", self.number)
         self.out.append(Move(job.job.id, job.attempt, tuple(sorted(old)), tuple(new), for_job, reason))
         if self.reported:
-            self._claim(job, new)
+            claim(self.state, job, new)
 
     def stop(self, job: JobState, reason: Reason, again: bool, gone: Iterable[Place] = ()) -> None:
         """All of a placed job is stopped; `gone` are places that it has lost already with their node."""
         places = job.ordered
         started = [place for place in places if (place.group, place.task) not in job.unstarted]
-        self.leave(job, [place for place in started if place not in set(gone)])
-        self.unclaim(job, places)
+        leave(self.state, job, [place for place in started if place not in set(gone)])
+        unclaim(self.state, job, places)
         for place in places:
             self.lift(job, place)
         if started or again:
@@ -362,7 +286,7 @@ class Turn:
                 state.claim(new, 1)
                 state.journal.put(job.unstarted, (place.group, place.task), new)
         state.journal.set(job, "rung", rung)
-        self._note_elastic(job)
+        note_sizes(state, job)
 
     def shrunk(self, job: JobState, for_job: str, reason: Reason) -> None:
         """It has gone down its ladder; what starts in this turn starts there instead."""
@@ -402,11 +326,6 @@ def _restore(job: JobState, kept: tuple[int, int, float, float, bool, Reason, in
     job.attempt, job.rung, job.since, job.changed, job.backfill, job.reason, job.given_in = kept
 
 
-def physically_free(node: NodeState, gpu: int) -> bool:
-    """Do the started tasks, those that leave and nobody else fit on the GPU? (Others than those just placed wait.)"""
-    return node.free[gpu] + node.claimed.get(gpu, 0) - node.leaving.get(gpu, 0) >= 0
-
-
 def allows(turn: Turn, job: JobState, how: How) -> bool:
     """Do the rules allow this now?"""
     why = barrier(job, how, turn.now, turn.number)
@@ -422,4 +341,4 @@ def spread(queue: QueueState) -> bool:
     return False
 
 
-__all__ = ["THERE_IS_ROOM", "Code", "Turn", "allows", "physically_free", "spread"]
+__all__ = ["THERE_IS_ROOM", "Code", "Turn", "allows", "spread"]

@@ -59,12 +59,53 @@ def small_enough(state: State) -> bool:
     return state.space.alive.bit_count() <= FEW_NODES
 
 
+class Task:
+    """One that needs a place."""
+
+    __slots__ = ("alike", "away", "charge", "job", "mask", "movable", "old", "rank", "stoppable", "want")
+
+    def __init__(self, job: JobState, want: Want, old: Place, charge: int, mask: int) -> None:
+        self.job = job
+        self.want = want
+        self.old = old
+        """Its place, or NOWHERE if it is of the job that is to start."""
+        self.charge = charge
+        self.mask = mask
+        self.away = False
+        """Whether it must leave its place."""
+        self.stoppable = False
+        self.movable = True
+        self.rank = 0
+        """The smaller, the better a victim."""
+        self.alike: object = None
+        """Equal for tasks of a node of which it does not matter which one goes."""
+
+
+Landed = tuple[Task, NodeState, tuple[int, ...]]
+"""A task, and the node and the GPUs that it has found."""
+
+
 class Answer(NamedTuple):
     """What makes the room: where the job's tasks go, who is stopped, and who moves from where to where."""
 
     placed: list[Place]
     stopped: list[Unit]
     moved: list[tuple[JobState, list[Place], list[Place]]]
+
+    @classmethod
+    def of(cls, landed: Iterable[Landed], stopped: Iterable[Unit]) -> Answer:
+        placed: list[Place] = []
+        moved: dict[JobState, tuple[list[Place], list[Place]]] = {}
+        for task, node, gpus in landed:
+            want, memory = task.want, node.memory
+            new = Place(want.group, want.task, node.spec.name, gpus, want.need.on(memory), want.need.charge(memory))
+            if task.old is NOWHERE:
+                placed.append(new)
+            else:
+                old_ones, new_ones = moved.setdefault(task.job, ([], []))
+                old_ones.append(task.old)
+                new_ones.append(new)
+        return cls(placed, list(stopped), [(job, old, new) for job, (old, new) in moved.items()])
 
     @property
     def size(self) -> tuple[int, int]:
@@ -86,28 +127,6 @@ class Answer(NamedTuple):
                 turn.put_back(one, place)
         for place in self.placed:
             turn.state.occupy(job, place)
-
-
-class Task:
-    """One that needs a place."""
-
-    __slots__ = ("alike", "away", "charge", "job", "mask", "movable", "old", "rank", "stoppable", "want")
-
-    def __init__(self, job: JobState, want: Want, old: Place, charge: int, mask: int) -> None:
-        self.job = job
-        self.want = want
-        self.old = old
-        """Its place, or NOWHERE if it is of the job that is to start."""
-        self.charge = charge
-        self.mask = mask
-        self.away = False
-        """Whether it must leave its place."""
-        self.stoppable = False
-        self.movable = True
-        self.rank = 0
-        """The smaller, the better a victim."""
-        self.alike: object = None
-        """Equal for tasks of a node of which it does not matter which one goes."""
 
 
 class Widening:
@@ -146,7 +165,7 @@ class Widening:
         self.over = Overlay(turn.state)
         self.uniform = sum(bool(nodes) for nodes in self.space.models.values()) == 1
         """All GPUs have the same memory."""
-        self.landed: list[tuple[Task, NodeState, tuple[int, ...]]] = []
+        self.landed: list[Landed] = []
         self.stopped: list[Unit] = []
         self.answer: Answer | None = None
         self.steps = min(STEPS, turn.steps)
@@ -272,22 +291,10 @@ class Widening:
 
     def _accepted(self) -> bool:
         """Do all rules allow it? Then it is the answer."""
-        placed: list[Place] = []
-        moved: dict[JobState, tuple[list[Place], list[Place]]] = {}
-        for task, node, gpus in self.landed:
-            want, memory = task.want, node.memory
-            new = Place(want.group, want.task, node.spec.name, gpus, want.need.on(memory), want.need.charge(memory))
-            if task.old is NOWHERE:
-                placed.append(new)
-            else:
-                old_ones, new_ones = moved.setdefault(task.job, ([], []))
-                old_ones.append(task.old)
-                new_ones.append(new)
-        answer = Answer(placed, list(self.stopped), [(job, old, new) for job, (old, new) in moved.items()])
-        if not self.accepts(answer):
-            return False
-        self.answer = answer
-        return True
+        answer = Answer.of(self.landed, self.stopped)
+        if self.accepts(answer):
+            self.answer = answer
+        return self.answer is answer
 
     # ---- where there is room, and where it could be made -------------------------------------------------
 

@@ -317,14 +317,14 @@ def test_a_full_disk_leaves_the_state_as_the_log_has_it(tmp_path) -> None:
     path = tmp_path / "c.db"
     with Store.create(path) as store:
         store.append(CLUSTER, 1.0)
-        store._connection.execute("PRAGMA max_page_count = 8")
+        store._file._connection.execute("PRAGMA max_page_count = 8")
         many = [submit(f"a-{n}", amount="0.01") for n in range(300)]
         with pytest.raises(StoreError, match="full") as caught:
             store.append(many, 2.0)
         assert "space" in caught.value.hint
         assert store.allocator.dump() == replayed(path).dump()
         assert not store.allocator.jobs
-        store._connection.execute("PRAGMA max_page_count = 100000")
+        store._file._connection.execute("PRAGMA max_page_count = 100000")
         store.append(many, 2.0)
     assert len(Store.open(path).allocator.jobs) == 300
 
