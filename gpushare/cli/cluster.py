@@ -31,7 +31,6 @@ from gpushare.cluster import scenario
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.client import find
 from gpushare.cluster.codec import plain
-from gpushare.cluster.document import FileError, load, parse
 from gpushare.cluster.model import (
     Event,
     JobEnded,
@@ -41,6 +40,7 @@ from gpushare.cluster.model import (
     QueueChanged,
 )
 from gpushare.cluster.store import Store, default_path
+from gpushare.cluster.yaml_source import FileError, load, parse
 from gpushare.errors import NoSuchJob, UsageError
 from gpushare.nearest import did_you_mean, what_there_is
 from gpushare.quantity import count, format_bytes

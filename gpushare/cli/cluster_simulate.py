@@ -10,10 +10,10 @@ import click
 
 from gpushare.cli import cluster_views as views
 from gpushare.cli import output as _output
-from gpushare.cluster import reading, scenario
-from gpushare.cluster.document import load
+from gpushare.cluster import scenario, spec_parser
 from gpushare.cluster.recording import Recording
 from gpushare.cluster.simulation import Simulation
+from gpushare.cluster.yaml_source import load
 from gpushare.errors import GpushareError, UsageError
 from gpushare.quantity import count
 from gpushare.report import file as report_file
@@ -149,7 +149,7 @@ def _scenario(path: Path, *, record: bool, text: bool = False) -> tuple[views.Pl
 
 
 def _trace(path: Path, cluster: Path, *, record: bool) -> tuple[views.Played, Recording]:
-    jobs, recording = reading.trace(path), Recording()
+    jobs, recording = spec_parser.trace(path), Recording()
     given = scenario.given(load(cluster))
     simulation = scenario.begin(
         scenario.Scenario(path.stem, "", given, ()), check=False, watch=recording.after_decision if record else None

@@ -14,7 +14,6 @@ import click
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.client import ClusterClient, find
 from gpushare.cluster.codec import decode, encode_events, read_action
-from gpushare.cluster.document import FileError
 from gpushare.cluster.model import (
     Action,
     Event,
@@ -30,6 +29,7 @@ from gpushare.cluster.model import (
 from gpushare.cluster.service.lock import writing
 from gpushare.cluster.snapshot import restore
 from gpushare.cluster.store import Store, default_path
+from gpushare.cluster.yaml_source import FileError
 from gpushare.errors import UsageError
 
 __all__ = ["Cluster", "Served", "opened", "said_in", "stored"]

@@ -15,11 +15,11 @@ import click
 from gpushare.cli import cluster_views as views
 from gpushare.cli import output as _output
 from gpushare.cli.cluster_state import Cluster, Served, opened, said_in, stored
-from gpushare.cluster import reading
+from gpushare.cluster import spec_parser
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.codec import plain, read_action, read_reason
-from gpushare.cluster.document import Item, load
 from gpushare.cluster.model import Action, Code, Job, JobSubmitted, Refuse, Start
+from gpushare.cluster.yaml_source import Item, load
 from gpushare.errors import Refused, UsageError
 
 SUBMIT_OPTIONS = ("gpus", "share", "memory", "limit", "tasks", "min", "priority", "min_runtime", "checkpoint_every")
@@ -105,9 +105,9 @@ def _submit_to_service(cluster: Served, file: Path | None, options: dict[str, An
     if file:
         said = _said_of_jobs(file, options)
         words = [
-            {**{key: value for key, value in entry.plain().items() if key not in reading.SERIES_KEYS}, "name": name}
+            {**{key: value for key, value in entry.plain().items() if key not in spec_parser.SERIES_KEYS}, "name": name}
             for entry in said.entries()
-            for _, name in reading.series(entry)
+            for _, name in spec_parser.series(entry)
         ]
     else:
         words = [{key: value for key, value in _words(options).items() if value is not None}]
@@ -150,7 +150,7 @@ def _said_of_jobs(file: Path, options: dict[str, Any]) -> Item:
 
 def _from_file(file: Path, options: dict[str, Any]) -> list[Job]:
     said = _said_of_jobs(file, options)
-    submissions = list(reading.jobs(said))
+    submissions = list(spec_parser.jobs(said))
     if any(one.at or one.duration is not None for one in submissions):
         said.refuse("`at`, `every` and `duration` belong in simulations", hint="leave them out here")
     return [one.job for one in submissions]
@@ -162,7 +162,7 @@ def _from_options(options: dict[str, Any], allocator: Allocator) -> Job:
     if not queue:
         names = [name for name in allocator.queues if not views.children(allocator, name)]
         raise UsageError("no queue is named", hint=f"name a queue with --queue: {', '.join(names[:8])}")
-    return reading.job(_item(_words(options) | {"name": options["name"] or _new_name(queue, allocator)}))
+    return spec_parser.job(_item(_words(options) | {"name": options["name"] or _new_name(queue, allocator)}))
 
 
 def _words(options: dict[str, Any]) -> dict[str, Any]:

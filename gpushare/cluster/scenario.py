@@ -3,7 +3,7 @@
     scenario: one line
     given:
       policy: {grow_hold: 30s}          what model.Policy takes
-      nodes, queues:                    as reading.py has them
+      nodes, queues:                    as spec_parser.py has them
       jobs:                             run already: {name, queue, gpus, on: node-1}
     steps:
       - title: what this is about
@@ -28,8 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.cluster import reading
-from gpushare.cluster.document import FileError, Item, load
+from gpushare.cluster import spec_parser
 from gpushare.cluster.model import (
     Event,
     GpuHealth,
@@ -48,6 +47,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.scenario_checks import CHECKS, Course
 from gpushare.cluster.simulation import Run, Simulation
+from gpushare.cluster.yaml_source import FileError, Item, load
 from gpushare.errors import GpushareError, NoSuchJob
 
 __all__ = ["ACTIONS", "Failure", "Given", "Scenario", "Step", "given", "read", "read_events", "run"]
@@ -117,13 +117,13 @@ def given(item: Item) -> Given:
     if not item.is_mapping():
         item.refuse("a cluster has `nodes:` and `queues:`", hint="write `nodes:` above the list of nodes")
     item.only("policy", "nodes", "queues", "jobs")
-    nodes = tuple(reading.nodes(item["nodes"])) if "nodes" in item else ()
-    queues = tuple(reading.queues(item["queues"])) if "queues" in item else ()
+    nodes = tuple(spec_parser.nodes(item["nodes"])) if "nodes" in item else ()
+    queues = tuple(spec_parser.queues(item["queues"])) if "queues" in item else ()
     for names, key in ((nodes, "nodes"), (queues, "queues")):
         twice = [name for name, count in Counter(one.name for one in names).items() if count > 1]
         if twice:
             item[key].refuse(f"{twice[0]} stands twice", hint="give them different names")
-    return Given(reading.policy(item.get("policy")), nodes, queues, item.get("jobs"))
+    return Given(spec_parser.policy(item.get("policy")), nodes, queues, item.get("jobs"))
 
 
 def _step(item: Item) -> Step:
@@ -146,7 +146,7 @@ def _check_action(item: Item) -> None:
     if len(item.keys()) != 1:
         item.refuse(f"{len(item.keys())} actions in one entry", hint="begin each action with a dash of its own")
     if "submit" in item:
-        list(reading.jobs(item["submit"]))
+        list(spec_parser.jobs(item["submit"]))
     elif "wait" in item and item["wait"].value != DONE:
         item["wait"].seconds()
     elif "at" in item:
@@ -157,7 +157,7 @@ def _check_action(item: Item) -> None:
 
 
 def _submit(course: Course, item: Item) -> None:
-    course.simulation.submit(list(reading.jobs(item)))
+    course.simulation.submit(list(spec_parser.jobs(item)))
 
 
 def _wait(course: Course, item: Item) -> None:
@@ -195,9 +195,9 @@ def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Eve
         case "withdraw":
             yield from (JobWithdrawn(one.name()) for one in item.entries())
         case "submit":
-            yield from (JobSubmitted(one.job) for one in reading.jobs(item))
+            yield from (JobSubmitted(one.job) for one in spec_parser.jobs(item))
         case "node":
-            yield from (NodeAdded(node) for node in reading.nodes(item))
+            yield from (NodeAdded(node) for node in spec_parser.nodes(item))
         case "lose":
             yield from (NodeLost(one.name()) for one in item.entries())
         case "break" | "mend":
@@ -222,7 +222,7 @@ def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Eve
 
 def _queue_events(entry: Item, queues: Mapping[str, Any]) -> Iterator[Event]:
     """A new queue, or a known one with other numbers; numbers that are not given stay."""
-    for queue, said in reading.said_of_queues(entry):
+    for queue, said in spec_parser.said_of_queues(entry):
         view = queues.get(queue.name)
         if view is None:
             yield QueueAdded(queue)
@@ -262,10 +262,10 @@ def begin(scenario: Scenario, *, check: bool = True, watch: Callable[[Simulation
     simulation = Simulation(cluster.policy, check=check, watch=watch)
     simulation.hand(*(NodeAdded(node) for node in cluster.nodes), *(QueueAdded(queue) for queue in cluster.queues))
     if cluster.jobs is not None:
-        seats = reading.Seats()
+        seats = spec_parser.Seats()
         for node in cluster.nodes:
             seats.add(node)
-        for event, duration in reading.restored(cluster.jobs, seats, simulation.now):
+        for event, duration in spec_parser.restored(cluster.jobs, seats, simulation.now):
             simulation.runs[event.job.id] = Run(event.job.queue, duration)
             simulation.hand(event)
     return simulation

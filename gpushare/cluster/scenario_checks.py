@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpushare.cluster.amounts import capacity
-from gpushare.cluster.document import Item
 from gpushare.cluster.model import Action, Code, Refuse, Start
 from gpushare.cluster.quantity import MICRO, format_gpus, whole_gpus
 from gpushare.cluster.simulation import VERBS, Simulation
+from gpushare.cluster.yaml_source import Item
 
 __all__ = ["CHECKS", "Course"]
 

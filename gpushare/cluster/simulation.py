@@ -39,7 +39,7 @@ from gpushare.cluster.model import (
     Wait,
 )
 from gpushare.cluster.quantity import format_gpus
-from gpushare.cluster.reading import Submission
+from gpushare.cluster.spec_parser import Submission
 from gpushare.cluster.timeline import Happening, Timeline
 from gpushare.errors import GpushareError
 from gpushare.quantity import count

@@ -8,8 +8,8 @@ import pytest
 
 from gpushare.cluster.model import Job, JobSubmitted, Node, NodeAdded, Policy, Preempt, Queue, QueueAdded, Start, Tasks
 from gpushare.cluster.quantity import MICRO, gpus
-from gpushare.cluster.reading import Submission
 from gpushare.cluster.simulation import Simulation
+from gpushare.cluster.spec_parser import Submission
 
 HOUR = 3600.0
 NODES, GPUS = 12, 8

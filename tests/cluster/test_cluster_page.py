@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.cli import main
-from gpushare.cluster import reading, scenario, scenario_checks
+from gpushare.cluster import scenario, scenario_checks, spec_parser
 from gpushare.cluster.model import Policy
 from gpushare.cluster.reasons import Code
 
@@ -30,10 +30,10 @@ def table(heading: str) -> set[str]:
 @pytest.mark.parametrize(
     ("heading", "keys"),
     [
-        ("`nodes:`", reading.NODE_KEYS),
-        ("`queues:`", reading.QUEUE_KEYS),
+        ("`nodes:`", spec_parser.NODE_KEYS),
+        ("`queues:`", spec_parser.QUEUE_KEYS),
         ("`policy:`", [field.name for field in dataclasses.fields(Policy)]),
-        ("key", (*reading.JOB_KEYS, *reading.SERIES_KEYS)),
+        ("key", (*spec_parser.JOB_KEYS, *spec_parser.SERIES_KEYS)),
         ("action", scenario.ACTIONS),
         ("check", scenario_checks.CHECKS),
         ("code", WAITS),
@@ -45,7 +45,7 @@ def test_each_table_has_what_there_is(heading: str, keys) -> None:
 
 def test_jobs_that_run_already_are_told_of() -> None:
     told = PAGE.split("`jobs` under `given` also take", 1)[1].split("\n\n", 1)[0]
-    assert set(reading.RESTORED_KEYS) - {"duration"} <= set(re.findall(r"`(\w+)`", told))
+    assert set(spec_parser.RESTORED_KEYS) - {"duration"} <= set(re.findall(r"`(\w+)`", told))
 
 
 def test_the_scenario_that_is_shown_goes_as_it_says(tmp_path) -> None:

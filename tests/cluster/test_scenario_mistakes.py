@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpushare.cluster import scenario
-from gpushare.cluster.document import FileError
+from gpushare.cluster.yaml_source import FileError
 
 GIVEN = "given:\n  nodes: [{name: n, gpus: 2}]\n  queues: [{name: a, quota: 1}]\n"
 

@@ -25,8 +25,8 @@ from gpushare.cluster.model import (
     Tasks,
 )
 from gpushare.cluster.quantity import gpus
-from gpushare.cluster.reading import Submission
 from gpushare.cluster.simulation import Simulation
+from gpushare.cluster.spec_parser import Submission
 from gpushare.errors import UsageError
 
 FOLDER = Path(__file__).resolve().parent / "scenarios"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.cluster import reading, scenario, scenario_checks
+from gpushare.cluster import scenario, scenario_checks, spec_parser
 from gpushare.cluster.amounts import capacity
-from gpushare.cluster.document import FileError, parse
 from gpushare.cluster.model import (
     Job,
     JobSubmitted,
@@ -22,8 +21,9 @@ from gpushare.cluster.model import (
     Tasks,
 )
 from gpushare.cluster.quantity import MICRO, gpus
-from gpushare.cluster.reading import Seats, Submission
 from gpushare.cluster.simulation import Simulation
+from gpushare.cluster.spec_parser import Seats, Submission
+from gpushare.cluster.yaml_source import FileError, parse
 
 
 def simulation(policy: Policy | None = None, nodes: int = 1) -> Simulation:
@@ -125,13 +125,13 @@ def read(text: str, key: str):
 def test_queues_below_queues() -> None:
     below = "{name: e, quota: 0.25, limit: 2, static: true}"
     text = f"queues: [{{name: d, quota: unlimited, queues: [{below}]}}, {{name: f, parent: d}}]"
-    found = list(reading.queues(read(text, "queues")))
+    found = list(spec_parser.queues(read(text, "queues")))
     assert found == [Queue("d", quota=None), Queue("e", "d", 250_000, 2 * MICRO, static=True), Queue("f", "d")]
 
 
 def test_nodes_of_a_series() -> None:
     text = "nodes: [{name: 'n{}', count: 2, first: 7, gpus: 4, memory: 40G, broken: [1], labels: {b: 1, a: x}}]"
-    first, second = reading.nodes(read(text, "nodes"))
+    first, second = spec_parser.nodes(read(text, "nodes"))
     assert first == Node("n7", 4, 40 * 10**9, labels=(("a", "x"), ("b", "1")), broken=frozenset({1}))
     assert second.name == "n8"
 
@@ -150,21 +150,21 @@ def test_nodes_of_a_series() -> None:
     ],
 )
 def test_what_a_job_asks_for(words: str, tasks: Tasks) -> None:
-    (found,) = reading.jobs(read(f"jobs: {{name: j, queue: q, {words}}}", "jobs"))
+    (found,) = spec_parser.jobs(read(f"jobs: {{name: j, queue: q, {words}}}", "jobs"))
     assert found.job.tasks == (tasks,)
 
 
 def test_groups_of_tasks_and_where_they_may_run() -> None:
     groups = "[{name: lead, gpus: 1}, {gpus: 8, tasks: 2}]"
     text = f"jobs: {{name: j, queue: q, groups: {groups}, pool: [p, o], labels: {{r: 1}}, type: T}}"
-    (found,) = reading.jobs(read(text, "jobs"))
+    (found,) = spec_parser.jobs(read(text, "jobs"))
     assert found.job.tasks == (Tasks(name="lead"), Tasks(2, gpus=8))
     assert found.job.selector == Selector(("p", "o"), ("T",), (("r", "1"),))
 
 
 def test_a_series_of_jobs_in_time() -> None:
     found = list(
-        reading.jobs(read("jobs: {name: 'j{}', count: 3, queue: q, at: 1m, every: 10s, duration: 5s}", "jobs"))
+        spec_parser.jobs(read("jobs: {name: 'j{}', count: 3, queue: q, at: 1m, every: 10s, duration: 5s}", "jobs"))
     )
     assert [(each.job.id, each.at, each.duration) for each in found] == [("j1", 60, 5), ("j2", 70, 5), ("j3", 80, 5)]
 
@@ -178,11 +178,11 @@ def test_jobs_that_run_already_are_seated_on_the_fullest_gpus_that_have_room() -
         "{name: w, queue: q, on: n}",
     )
     text = f"jobs: [{half}, {less}, {whole}]"
-    found = [event for event, _ in reading.restored(read(text, "jobs"), seats, 100.0)]
+    found = [event for event, _ in spec_parser.restored(read(text, "jobs"), seats, 100.0)]
     assert [event.places[0].gpus for event in found] == [(2,), (2,), (0,)]
     two = read("jobs: [{name: t, queue: q, tasks: 2, on: [n, n], ran: 1m}]", "jobs")
     with pytest.raises(FileError, match="no room on n"):
-        list(reading.restored(two, seats, 100.0))
+        list(spec_parser.restored(two, seats, 100.0))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_jobs_that_run_already_are_seated_on_the_fullest_gpus_that_have_room() -
     ],
 )
 def test_policies(text: str, policy: Policy) -> None:
-    assert reading.policy(read(f"policy: {text}", "policy")) == policy
+    assert spec_parser.policy(read(f"policy: {text}", "policy")) == policy
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_policies(text: str, policy: Policy) -> None:
 )
 def test_bad_policies(text: str, words: str) -> None:
     with pytest.raises(FileError) as caught:
-        reading.policy(read(f"policy: {text}", "policy"))
+        spec_parser.policy(read(f"policy: {text}", "policy"))
     assert words in f"{caught.value.message} {caught.value.hint}"
 
 

@@ -41,7 +41,7 @@ from gpushare.cluster.model import (
     TimePassed,
 )
 from gpushare.cluster.quantity import MICRO, format_gpus, gpus
-from gpushare.cluster.reading import Seats
+from gpushare.cluster.spec_parser import Seats
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 LEVELS = ("invariants", "queues", "running", "evictions")

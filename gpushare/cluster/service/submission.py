@@ -3,7 +3,7 @@
     {"job": {"queue": "vision", "gpus": 2, "request": "25%", "limit": "80%"}, "array": 20, "after": ["12"],
      "hold": false, "requeue": null, "run": {"command": ["python", "train.py"]}}
 
-`job` has the words of a cluster's file (reading.py), and `request`: a share of each GPU, or memory.
+`job` has the words of a cluster's file (spec_parser.py), and `request`: a share of each GPU, or memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpushare.cluster import reading
-from gpushare.cluster.document import Item, parse_line
+from gpushare.cluster import spec_parser
 from gpushare.cluster.model import Job
+from gpushare.cluster.yaml_source import Item, parse_line
 from gpushare.errors import UsageError
 from gpushare.nearest import did_you_mean
 from gpushare.printable import one_line
@@ -69,7 +69,7 @@ def _job(words: object) -> Job:
     if not isinstance(words, dict):
         raise _bad("job is not a JSON object")
     item = parse_line(json.dumps(words), "the job", 0)
-    item.only(*reading.JOB_KEYS, "request")
+    item.only(*spec_parser.JOB_KEYS, "request")
     named = item["name"].name() if "name" in item else ""
     said = {key: value for key, value in item.value.items() if key not in ("name", "request")}
     said["name"] = Item(ANY_ID, "the job", "name")
@@ -81,7 +81,7 @@ def _job(words: object) -> Job:
                 item[other].refuse("beside `request`", hint="leave one of the two out")
         text = item["request"].text()
         said["share" if _is_share(text) else "memory"] = item["request"]
-    job = reading.job(replace(item, value=said))
+    job = spec_parser.job(replace(item, value=said))
     return replace(job, id="", name=named, queue=job.queue if "queue" in item else "")
 
 

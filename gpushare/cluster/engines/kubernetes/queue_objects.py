@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare.cluster import reading
-from gpushare.cluster.document import parse_line
+from gpushare.cluster import spec_parser
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.seam import QueueTold
 from gpushare.cluster.model import Queue
 from gpushare.cluster.quantity import format_gpus
+from gpushare.cluster.yaml_source import parse_line
 from gpushare.errors import UsageError
 from gpushare.kubernetes.webhook import limits
 
@@ -27,7 +27,7 @@ FIELDS = {
     "defaultLimit": "default_limit",
     "maxLimit": "max_limit",
 }
-"""Of `spec`, and how reading.py calls them."""
+"""Of `spec`, and how spec_parser.py calls them."""
 KNOWN = tuple(dict.fromkeys((*FIELDS, *limits.FIELDS)))
 """All fields of `spec`. The allocator does not know `interactiveLimit`."""
 ACCEPTED = "Accepted"
@@ -44,7 +44,7 @@ def read(thing: Thing) -> Queue | str:
             return f"spec has no field {unknown[0]!r}: there are {', '.join(KNOWN)}"
         limits.read(spec, name)
         said = {FIELDS[key]: value for key, value in spec.items() if key in FIELDS}
-        ((queue, _),) = reading.said_of_queues(parse_line(json.dumps({"name": name, **said}), f"queue {name}", 0))
+        ((queue, _),) = spec_parser.said_of_queues(parse_line(json.dumps({"name": name, **said}), f"queue {name}", 0))
     except UsageError as error:
         return f"{error.message} ({error.hint})" if error.hint else error.message
     except (TypeError, ValueError, AttributeError) as error:

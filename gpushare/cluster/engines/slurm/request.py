@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpushare.cluster import reading
-from gpushare.cluster.document import parse_line
+from gpushare.cluster import spec_parser
 from gpushare.cluster.model import Job, Selector
+from gpushare.cluster.yaml_source import parse_line
 from gpushare.errors import UsageError
 from gpushare.nearest import did_you_mean
 
@@ -38,7 +38,7 @@ KEYS: Mapping[str, str] = {
     "movable": "movable",
     "checkpoint_every": "checkpoint_every",
 }
-"""Words of the option, and those of reading.py. job_submit.lua has the same list; a test compares them."""
+"""Words of the option, and those of spec_parser.py. job_submit.lua has the same list; a test compares them."""
 NUMBERS = ("gpus", "priority")
 FLAGS = {"yes": True, "no": False}
 FLAG_KEYS = ("preemptible", "movable")
@@ -74,7 +74,7 @@ def job_of(id: str, asked: Asked, name: str, selector: Selector) -> Job:
         said["share" if _is_share(share) else "memory"] = share
     entry = {"name": id, "queue": queue or "-", "tasks": asked.count, **said}
     try:
-        job = reading.job(parse_line(json.dumps(entry), FROM, 0))
+        job = spec_parser.job(parse_line(json.dumps(entry), FROM, 0))
     except UsageError as error:
         raise UsageError(_as_written(error.message), hint=error.hint) from None
     return replace(job, queue=queue, name=name, selector=selector)
@@ -93,7 +93,7 @@ def words_of(words: str) -> dict[str, str]:
 
 
 def _as_written(message: str) -> str:
-    """With the user's word for what is wrong, in place of that of reading.py."""
+    """With the user's word for what is wrong, in place of that of spec_parser.py."""
     for theirs, ours in (*KEYS.items(), ("request", "share"), ("request", "memory")):
         if message.startswith(f"{FROM}: {ours}: "):
             return f"{FROM}: {theirs}: {message.removeprefix(f'{FROM}: {ours}: ')}"

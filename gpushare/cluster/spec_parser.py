@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.cluster.document import FileError, Item, parse_line, read_text
 from gpushare.cluster.model import Job, JobRestored, Node, Place, Policy, Queue, Selector, Tasks
 from gpushare.cluster.nouns import MOST_GPUS_OF_NODE
 from gpushare.cluster.quantity import MICRO, bytes_of_share
+from gpushare.cluster.yaml_source import FileError, Item, parse_line, read_text
 
 __all__ = [
     "JOB_KEYS",

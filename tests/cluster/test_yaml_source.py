@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.cluster import document
-from gpushare.cluster.document import FileError, load, parse, parse_gpus
+from gpushare.cluster import yaml_source
+from gpushare.cluster.yaml_source import FileError, load, parse, parse_gpus
 from gpushare.errors import QuantityError
 
 
@@ -87,7 +87,7 @@ def test_files_that_cannot_be_read(text: str, file: str, words: str) -> None:
 
 
 def test_aliases_of_aliases_do_not_fill_the_memory(monkeypatch) -> None:
-    monkeypatch.setattr(document, "MOST_ITEMS", 10_000)
+    monkeypatch.setattr(yaml_source, "MOST_ITEMS", 10_000)
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     assert "more than" in complaint("\n".join(lines), lambda tree: tree).message
@@ -136,11 +136,11 @@ def test_what_to_write_instead_of_what_is_not_a_name(value: str, hint: str) -> N
 @pytest.mark.parametrize(("text", "good"), [("[1, 2, 3, 4]", True), ("[1, 2, 3, 4, 5]", False)])
 def test_as_many_values_as_are_read_and_one_more(tmp_path, monkeypatch, text: str, good: bool) -> None:
     """Aliases of aliases would fill the memory."""
-    monkeypatch.setattr(document, "MOST_ITEMS", 6)  # with the file itself and the list
+    monkeypatch.setattr(yaml_source, "MOST_ITEMS", 6)  # with the file itself and the list
     path = tmp_path / "c.yaml"
     path.write_text(f"a: {text}\n")
     if good:
-        document.load(path)
+        yaml_source.load(path)
     else:
         with pytest.raises(FileError, match="more than 6 values"):
-            document.load(path)
+            yaml_source.load(path)
