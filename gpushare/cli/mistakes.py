@@ -382,13 +382,13 @@ def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
     script = _runnable(name)
     if script is not None:
         return instead(*script)
+    if "/" not in name and shutil.which(f"{name}3"):  # Debian has python3, and no python
+        return instead(f"{name}3")
     if at > 1 and arguments[at - 2].startswith("--") and _runnable("".join(arguments[at + 1 : at + 2])):
         option, value = arguments[at - 2 : at]
         return f"{option} takes one word: " + (
             f"write {option} {value} {option} {name}" if option == "--gpu" else f"write {option} '{value} {name}'"
         )
-    if "/" not in name and shutil.which(f"{name}3"):  # Debian has python3, and no python
-        return instead(f"{name}3")
     close = nearest(name, _programs(), alike=CLEAR) if "/" not in name else []
     return instead(close[0]) if close else None
 

@@ -31,14 +31,15 @@ from gpushare.quantity import Quantity
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "daemon"))
 
 from daemon_harness import GIB, GPU, GPU2, InProcess
+from fixed_gpus import FixedGpus
 
 from gpushared import config as configuration
-from gpushared.gpus.inventory import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import GpuInfo
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = str(example(Path("examples/cluster/cluster.yaml")).parents[2])  # an installation or the source tree
 GOLDEN = Path(__file__).with_name("mistakes.txt")
-PROGRAMS = ("python", "bash", "env", "true", "sleep", "nvidia-smi", "stat", "htop")
+PROGRAMS = ("ipython3", "python", "bash", "env", "true", "sleep", "nvidia-smi", "stat", "htop")
 MISUSE = re.compile(r"no such (command|option)|unexpected|missing|requires|cannot (read|execute)|not found|invalid")
 UPDATE = bool(os.environ.get("GPUSHARE_TEST_UPDATE"))  # before a fixture clears the environment
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from daemon_harness import GIB, GPU, GPU2, InProcess, Program, Subprocess
+from fixed_gpus import FixedGpus
 
 from gpushare.paths import software_driver_dir
 from gpushared import config as configuration
-from gpushared.gpus.inventory import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import GpuInfo
 
 
 @pytest.fixture

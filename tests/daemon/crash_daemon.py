@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from daemon_harness import GIB, GPU, GPU2, ROOT
+from fixed_gpus import FixedGpus
 
 from gpushare import process_owner
 from gpushared import config
@@ -27,7 +28,7 @@ from gpushared.core.events import Event
 from gpushared.core.instructions import Instruction
 from gpushared.core.node import NodeState
 from gpushared.daemon import Daemon
-from gpushared.gpus.inventory import Fault, FixedGpus, GpuInfo, Inventory
+from gpushared.gpus.inventory import Fault, GpuInfo, Inventory
 from gpushared.runtime import shell as shell_module
 from gpushared.runtime.shell import Shell
 from gpushared.system import logs

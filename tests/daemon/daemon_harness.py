@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fixed_gpus import FixedGpus
 from shim_client import ShimClient
 
 from gpushare import unixhttp
@@ -21,7 +22,6 @@ from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable
 from gpushared import config as configuration
 from gpushared.daemon import Daemon
-from gpushared.gpus.inventory import FixedGpus
 from gpushared.system.runtime_dir import RuntimeDir
 
 GIB = 2**30

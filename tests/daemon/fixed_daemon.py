@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 from daemon_harness import GIB, GPU, GPU2
+from fixed_gpus import FixedGpus
 
 from gpushared import config
 from gpushared.daemon import Daemon
-from gpushared.gpus.inventory import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import GpuInfo
 from gpushared.system import logs
 from gpushared.system.runtime_dir import AlreadyRunning, RuntimeDir
 

@@ -12,10 +12,11 @@ import time
 
 import pytest
 from daemon_harness import GIB, GPU, GPU2, until
+from fixed_gpus import FixedGpus
 
 from gpushare._layout import lib
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
-from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
+from gpushared.gpus.inventory import GpuInfo, Sample
 
 JOB = {"name": "train", "command": ["train.py", "--fast"], "request": "4Gi", "limit": "14Gi", "gpus": 1}
 

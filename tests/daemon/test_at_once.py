@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from daemon_harness import GIB, GPU
+from fixed_gpus import FixedGpus
 from shim_client import MIB
 
 from gpushare._layout import lib
-from gpushared.gpus.inventory import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import GpuInfo
 
 CLIENTS = 50
 """More than are taken with one call; fewer than one process may have pages."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from daemon_harness import GIB, GPU, until
+from fixed_gpus import FixedGpus
 from other_user import ALICE, needs_root
 
 from gpushared.gpus.foreign_processes import (
@@ -22,7 +23,7 @@ from gpushared.gpus.foreign_processes import (
     open_unhooked,
     reason_of,
 )
-from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
+from gpushared.gpus.inventory import GpuInfo, Sample
 from gpushared.system.processes import start_time
 
 LOADABLE, DYNAMIC = 1, 2

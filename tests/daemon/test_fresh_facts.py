@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 from daemon_harness import GIB, GPU, InProcess, Program, until
+from fixed_gpus import FixedGpus
 from shim_client import MIB
 
 from gpushare._layout import lib
-from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
+from gpushared.gpus.inventory import GpuInfo, Sample
 from gpushared.runtime.process_lifecycle import LOOK_AGAIN
 
 CONTEXT = 300 * MIB

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from daemon_harness import GIB, GPU, GPU2, PYTHONPATH, InProcess, Program, until
+from fixed_gpus import FixedGpus
 
 from gpushare._layout import lib
-from gpushared.gpus.inventory import Examination, FixedGpus, GpuInfo, Sample
+from gpushared.gpus.inventory import Examination, GpuInfo, Sample
 from gpushared.runtime.driver_questions import SILENT_AFTER
 
 ANSWERS_WITHIN = 0.5

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from daemon_harness import GIB, GPU, GPU2, InProcess, Program, until
+from fixed_gpus import FixedGpus
 
 from gpushare._layout import lib
-from gpushared.gpus.inventory import FixedGpus, GpuInfo, Inventory, Sample
+from gpushared.gpus.inventory import GpuInfo, Inventory, Sample
 
 TOTAL = 16 * GIB
 STRANGER = 4_000_000

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from daemon_harness import GIB, GPU, InProcess, Program, until
+from fixed_gpus import FixedGpus
 
 from gpushare._layout import lib
-from gpushared.gpus.inventory import FixedGpus, GpuInfo, Inventory, Sample
+from gpushared.gpus.inventory import GpuInfo, Inventory, Sample
 from gpushared.gpus.pid_names import MISSES, PidNames
 
 OURS, THEIRS = 4_000_000, 4_000_001

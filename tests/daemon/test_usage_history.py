@@ -11,13 +11,14 @@ import time
 
 import pytest
 from daemon_harness import GIB, GPU, GPU2, until
+from fixed_gpus import FixedGpus
 from other_user import ALICE, as_user, needs_root
 
 from gpushare import unixhttp
 from gpushare.client import Events
 from gpushared.api import history as api_history
 from gpushared.api import history_question
-from gpushared.gpus.inventory import FixedGpus, GpuInfo, Sample
+from gpushared.gpus.inventory import GpuInfo, Sample
 from gpushared.history import file as history_file
 from gpushared.history import usage as history_usage
 from gpushared.history.file import File

@@ -68,7 +68,7 @@ def test_what_polling_finds_comes_and_goes(daemon: InProcess) -> None:
 
 
 def test_the_state_is_known_before_the_first_job_is_admitted(make_daemon: Callable[..., InProcess]) -> None:
-    from gpushared.gpus.inventory import FixedGpus
+    from fixed_gpus import FixedGpus
 
     gpus = FixedGpus([GpuInfo(GPU, 0, "Test GPU", 16 * GIB)], issues={GPU: (health_issues.rows_failed(),)})
     daemon = make_daemon(gpus)

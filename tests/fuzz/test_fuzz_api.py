@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from daemon_harness import GIB, GPU, InProcess
+from fixed_gpus import FixedGpus
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushared import config as configuration
-from gpushared.gpus.inventory import FixedGpus, GpuInfo
+from gpushared.gpus.inventory import GpuInfo
 
 EXAMPLES = 100 * int(os.environ.get("GPUSHARE_TEST_SECONDS", "1"))
 

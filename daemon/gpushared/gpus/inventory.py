@@ -1,19 +1,18 @@
 """The GPUs of this node: their names, their sizes, and which processes use how much.
 
-`Driver` is the interface; nvml.py implements it for real GPUs and for the software driver, FixedGpus for tests.
+`Driver` is the interface; nvml.py implements it for real GPUs and for the software driver.
 `Inventory` adds names as users write them, and the last samples.
 """
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpushare.errors import UsageError
 from gpushared.clients.pages import uuid_bytes
-from gpushared.core.health_issues import HealthIssue, removed
+from gpushared.core.health_issues import HealthIssue
 from gpushared.gpus import pid_names
 from gpushared.system.logs import Sparingly, facts, log
 
@@ -82,40 +81,6 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """The end."""
-
-
-@dataclass
-class FixedGpus:
-    """A driver for tests: GPUs of given sizes and memory."""
-
-    infos: list[GpuInfo]
-    samples: dict[str, Sample | None] = field(default_factory=dict)
-    issues: dict[str, tuple[HealthIssue, ...]] = field(default_factory=dict)
-    faults: queue.SimpleQueue[Fault] = field(default_factory=queue.SimpleQueue)
-    kind: str = "sim"
-
-    def list(self) -> list[GpuInfo]:
-        return list(self.infos)
-
-    def sample(self, uuid: str) -> Sample | None:
-        return self.samples.get(uuid, Sample(0, None))
-
-    def examine(self, uuid: str) -> Examination:
-        if uuid not in {info.uuid for info in self.infos}:
-            return Examination((removed(),))
-        return Examination(self.issues.get(uuid, ()))
-
-    def wait_for_fault(self, timeout: float) -> Fault | None:
-        try:
-            return self.faults.get(timeout=timeout)
-        except queue.Empty:
-            return None
-
-    def reopen(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class Inventory:
