@@ -1,7 +1,8 @@
 """What a container gets so that its programs are a job's: the library, a folder with one socket, and variables.
 
 Container Device Interface has words for it (`containerEdits`): the plugin of Kubernetes writes them into files
-(gpushare/kubernetes/cdi.py), and `gpushare run --container` says the same as options of podman and docker.
+(gpushare/kubernetes/cdi.py), `gpushare cdi` into files of named devices (cdi.py), and `gpushare run --container` says
+the same as options of podman and docker.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from gpushare import locate
 from gpushare.errors import UsageError
 from gpushare.paths import software_driver_dir
 
-__all__ = ["LIBRARY", "SOCKETS", "Inside", "edits", "engine_command", "inside", "nvidia_devices"]
+__all__ = [
+    "LIBRARY",
+    "SOCKETS",
+    "Inside",
+    "budget_variables",
+    "edits",
+    "engine_command",
+    "inside",
+    "nvidia_devices",
+    "nvidia_specs",
+]
 
 SOCKETS = "/run/gpushare"
 """In the container. The library looks there if its variable is gone, too."""
@@ -57,6 +68,17 @@ def inside(node: locate.Node, library: Path, environ: Mapping[str, str]) -> Insi
         pools = [word[5:] for word in environ.get("GPUSHARE_SIM", "").split(",") if word.startswith("pool=")]
         mounts += [(Path(pool), pool) for pool in pools]
     return Inside(library, node.runtime.directory / "containers", variables, mounts, node.driver)
+
+
+def budget_variables(body: Mapping[str, Any]) -> dict[str, str]:
+    """Of a placement: what its programs are told, without its job."""
+    return {
+        "GPUSHARE_MODE": "enforce",
+        "CUDA_VISIBLE_DEVICES": ",".join(body["gpus"]),
+        "GPUSHARE_NAME": body["name"],
+        "GPUSHARE_REQUEST": body["request"],
+        "GPUSHARE_LIMIT": body["limit"],
+    }
 
 
 def edits(job: Mapping[str, str], inside: Inside) -> dict[str, Any]:
@@ -138,20 +160,21 @@ def _gpu_options(engine: str, gpus: Sequence[Mapping[str, Any]]) -> list[str]:
 def nvidia_devices(gpus: Sequence[Mapping[str, Any]], folders: Iterable[Path]) -> list[str] | None:
     """Ids of NVIDIA's CDI devices for these GPUs, by their uuid or else by their index; None: it has not described all
     of them here."""
-    known = {name for folder in folders for name in _names(folder)}
+    known = {str(device["name"]) for content in nvidia_specs(folders) for device in content["devices"]}
     found = [next((name for name in (gpu["uuid"], str(gpu["index"])) if name in known), None) for gpu in gpus]
     return None if None in found else [f"{NVIDIA}={name}" for name in found]
 
 
-def _names(folder: Path) -> Iterable[str]:
+def nvidia_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
+    """NVIDIA's CDI files there that can be read."""
     try:
         import yaml
     except ModuleNotFoundError:  # it comes with the extra `kubernetes`
         return
-    for path in sorted((*folder.glob("*.json"), *folder.glob("*.yaml"))):
+    for path in sorted(path for folder in folders for kind in ("json", "yaml") for path in folder.glob(f"*.{kind}")):
         if path.name.startswith("gpushare.dev-"):
             continue
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError, AttributeError, TypeError, KeyError):
             content = yaml.safe_load(path.read_text())
-            if content["kind"] == NVIDIA:
-                yield from [str(device["name"]) for device in content["devices"]]
+            if content["kind"] == NVIDIA and [device["name"] for device in content["devices"]]:
+                yield content

@@ -29,7 +29,7 @@ SECTIONS = {
     "Watch and explain": ("ps", "status", "top", "dashboard", "report", "events", "explain"),
     "Change what runs": ("set", "stop", "suspend", "resume", "reserve", "release"),
     "Queue jobs": ("submit", "queue", "logs", "attach", "wait", "cancel", "hold", "cluster"),
-    "Set up and learn": ("demo", "doctor", "docs", "daemon", "shim-path", "completion"),
+    "Set up and learn": ("demo", "doctor", "docs", "daemon", "cdi", "shim-path", "completion"),
 }
 """The commands in the order of `gpushare --help`. Each is a module of this package with a `command`."""
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)

@@ -7,13 +7,12 @@ named beside ours and bring the device files; else NVIDIA's container runtime is
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpushare import container
+from gpushare.cdi import VERSION, write_file
 from gpushare.container import Inside
 from gpushare.kubernetes.names import DRIVER
 
@@ -23,7 +22,6 @@ CDI = Path("/var/run/cdi")
 KIND = f"{DRIVER}/claim"
 PREFIX = f"{DRIVER}-claim_"
 """Of files; the claim's uid follows."""
-VERSION = "0.6.0"
 
 
 def device_id(claim: str) -> str:
@@ -32,14 +30,7 @@ def device_id(claim: str) -> str:
 
 def spec(claim: str, body: Mapping[str, Any], more: Mapping[str, str], inside: Inside) -> dict[str, Any]:
     """The file's content. `body`: of the claim's placement. `more`: further variables."""
-    job = {
-        "GPUSHARE_MODE": "enforce",
-        "CUDA_VISIBLE_DEVICES": ",".join(body["gpus"]),
-        "GPUSHARE_JOB": body["job"],
-        "GPUSHARE_NAME": body["name"],
-        "GPUSHARE_REQUEST": body["request"],
-        "GPUSHARE_LIMIT": body["limit"],
-    }
+    job = {**container.budget_variables(body), "GPUSHARE_JOB": body["job"]}
     edits = container.edits({**job, **more}, inside)
     return {"cdiVersion": VERSION, "kind": KIND, "devices": [{"name": claim, "containerEdits": edits}]}
 
@@ -49,13 +40,7 @@ def spec(claim: str, body: Mapping[str, Any], more: Mapping[str, str], inside: I
 
 def write(claim: str, content: Mapping[str, Any], folder: Path) -> None:
     """In place at once, and readable by root alone: the container runtime is root. Raises OSError."""
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    path = _path(claim, folder)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no .json: the runtime does not read it
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(content, file, indent=1)
-    fresh.replace(path)
+    write_file(_path(claim, folder), content, 0o600)
 
 
 def remove(claim: str, folder: Path) -> None:

@@ -47,6 +47,7 @@ NOT_RUN = {
     "docs/notebooks.md: job torch-8g": "a picture of what tests/notebook compares",
     "docs/running.md: gpushare run [--request": "the form of a command",
     "docs/running.md: gpushare run --limit 8Gi --container": "tests/integration/test_containers.py",
+    "docs/running.md: gpushare cdi small": "tests/integration/test_named_devices.py",
 }
 """How a block's name begins -> why it is not run."""
 

@@ -57,7 +57,8 @@ def options_of(command: click.Command) -> set[str]:
 
 def test_options_exist() -> None:
     service = subprocess.run([sys.executable, "-m", "gpushared.cluster", "--help"], capture_output=True, text=True)
-    known = options_of(cli) | {"--check-config"} | set(re.findall(r"--[a-z-]+", service.stdout))  # gpushared's, serve's
+    known = options_of(cli) | set(re.findall(r"--[a-z-]+", service.stdout))  # serve's
+    known |= {"--check-config", "--device", "--env"}  # gpushared's, podman's
     for option in set(re.findall(r"(?<![-|\w])(--[a-z][a-z-]*)", README)):
         assert option in known, option
 
