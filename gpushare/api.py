@@ -59,15 +59,15 @@ class JobGpu(_JobGpuLater):
     index: int
     name: str  # of the GPU's model
     total: int
-    request: int  # that the job is guaranteed
+    request: int  # what the job is guaranteed
     limit: int  # the most that it may use
     usage: int  # what it uses, with overhead
-    accounted: int  # of it what its programs have allocated
-    overhead: int  # of it what the driver takes for its processes
+    accounted: int  # the part of usage that its programs have allocated
+    overhead: int  # the part of usage that the driver takes for its processes
     loan: int  # what it uses above its request
-    credit: int  # that its processes may use without asking
+    credit: int  # what its processes may use without asking
     peak: int  # the highest usage so far
-    grantable: int  # that it could have now
+    grantable: int  # what it could get now
     health: str  # of the GPU: ok, degraded, sick, lost
 
 
@@ -123,7 +123,7 @@ class _JobLater(TypedDict, total=False):
 
 
 class Job(_JobLater):
-    """Of another user's job `reveal` decides what is shown; what is not is `-`."""
+    """`reveal` decides what is shown of another user's job; the rest is `-`."""
 
     id: str
     name: str

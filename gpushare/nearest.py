@@ -23,9 +23,9 @@ def nearest(word: str, known: Iterable[str], *, alike: float = ALIKE) -> list[st
     return [names[lower] for lower in dict.fromkeys([*begun, *close])][:MOST]
 
 
-def did_you_mean(word: str, known: Iterable[str], *, alike: float = ALIKE) -> str | None:
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """`did you mean a, b or c?`, or None if nothing is close."""
-    *others, last = nearest(word, known, alike=alike) or [""]
+    *others, last = nearest(word, known) or [""]
     if not last:
         return None
     return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"

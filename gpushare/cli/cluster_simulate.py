@@ -98,9 +98,9 @@ def command(
             if written is not None:
                 _output.echo(f"{how} {written}")
     if played.failures:
-        number = count(len(played.failures), "thing")
+        number = count(len(played.failures), "expectation")
         raise GpushareError(
-            f"{number} did not follow as {file} says",
+            f"{number} of {file} did not come true",
             facts=[(failure.where, f"step {failure.step}, {failure.message}") for failure in played.failures],
             code="scenario_failed",
         )
@@ -108,7 +108,7 @@ def command(
 
 
 def _check_report(report: Path | None, beside: Path | None) -> None:
-    """Before anything long begins."""
+    """Raises UsageError before a long simulation begins."""
     if report is None:
         if beside is not None:
             raise UsageError("--beside is for --report", hint="name the file to write with --report FILE.html")

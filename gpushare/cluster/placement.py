@@ -173,10 +173,9 @@ def place_within(state: State, job: JobState, rung: int, mask: int, spread: bool
     return None
 
 
-def no_space(state: State, shape: Shape, mask: int | None = None) -> Reason:
+def no_space(state: State, shape: Shape) -> Reason:
     """Why there is no room: in numbers of what is asked for."""
-    space = state.space
-    mask = space.mask(shape.selector) if mask is None else mask
+    space, mask = state.space, state.space.mask(shape.selector)
     hardest = max(shape.groups, key=lambda group: (group.needs[-1].gpus, group.needs[-1].amount))
     need = hardest.needs[-1]
     tasks = {"tasks": shape.tasks} if shape.tasks > 1 else {}

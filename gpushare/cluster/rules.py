@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 NO_CYCLE = -2
 
 GROWTH = 3
-"""Each further eviction protects so many times as long."""
+"""Each further eviction makes the protection so many times as long."""
 
 SPARED = 2
-"""A second of protection counts against a stop as so many seconds of work."""
+"""A second of protection that is left counts as so many seconds of lost work."""
 
 
 HOUR = 3600.0
 BANDS = tuple([4**power * HOUR for power in range(7)])
-"""Seconds of work that are lost for each GPU that the taker gets. Jobs above one of these are stopped only where those
-below it are not enough, although fewer might do: ten that began minutes ago go before one that has run for days."""
+"""Lost work, in seconds for each GPU that the waiting job gets. Jobs that lose more than one of these bounds are
+stopped only if those that lose less are not enough. So ten jobs that began minutes ago go before one that has run for
+days."""
 
 
 class How(IntEnum):
@@ -78,7 +79,7 @@ def barrier(job: JobState, how: How, now: float, cycle: int = NO_CYCLE) -> Barri
 
 
 def guarded_until(job: JobState) -> float:
-    """When no rule forbids any more to stop a preemptible job that runs, seconds."""
+    """The time (seconds) from which the rules allow to stop a preemptible job that runs."""
     return max(job.since + max(job.job.min_runtime, job.queue.granted), job.spared)
 
 
@@ -88,12 +89,12 @@ def claims_share_from(job: JobState, policy: Policy) -> float:
 
 
 def price(job: JobState, policy: Policy, now: float) -> tuple[float, int, int]:
-    """What counts against a stop: microseconds of a GPU's work that are lost, how often the job was evicted, and its
-    age: of the newest the least.
+    """What a stop costs, compared in this order: the lost work (microseconds of a GPU), how often the job was evicted,
+    and its age; the newest job costs the least.
 
-    Lost is the work since its start or its last checkpoint. If the job was evicted before and is still protected, the
-    rest of that time counts as well, SPARED times. It forbids nothing: else jobs that are evicted often could keep a
-    queue from its share."""
+    The work since the start or the last checkpoint is lost. If the job was evicted before and is still protected, the
+    rest of that time counts as well, SPARED times. Protection only adds to the price: if it forbade stops, jobs that
+    are evicted often could keep a queue from its share."""
     worked = max(0.0, now - job.since)
     every = job.job.checkpoint_every
     if every is not None:

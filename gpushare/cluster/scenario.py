@@ -278,7 +278,7 @@ def run(
     on_step: Callable[[int, Step, Simulation], None] | None = None,
     watch: Callable[[Simulation], None] | None = None,
 ) -> tuple[Simulation, list[Failure]]:
-    """Play it, and say what did not follow as it should."""
+    """Play it; the expectations that did not come true."""
     course = Course(begin(scenario, check=check, watch=watch))
     failures: list[Failure] = []
     for number, step in enumerate(scenario.steps, 1):

@@ -1,4 +1,4 @@
-"""What there is to see: shares, loans, jobs, queues, nodes; the next time to wake; and the check of every invariant."""
+"""Views of the state: jobs, queues, nodes, shares, loans; the next time to wake; and the check of every invariant."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ def shares(state: State) -> dict[str, Share]:
 
 
 def loans(state: State) -> list[Loan]:
-    """Level by level: what queues hold above quota, matched with what their siblings leave unused of theirs.
+    """What queues hold above their quota, matched with what their siblings leave unused of theirs, level by level.
 
-    GPUs are alike, so who lends to whom is a matter of proportion: each borrower owes each lender, and the pool of
-    what is promised to nobody, its part; what rounding leaves over goes to the first.
+    GPUs are alike, so each borrower owes each lender in proportion to what that lender leaves unused. What is promised
+    to nobody counts as one more lender, None. The rest of a rounding goes to the first lenders.
     """
     found: list[Loan] = []
     levels = [state.root]
@@ -224,7 +224,7 @@ def _validate_index(state: State) -> None:
                     table = shared.setdefault(one.memory, {})
                     table[free] = table.get(free, 0) | bit
     assert (space.alive, space.closed, space.whole) == (alive, closed, whole), "index"
-    assert space.capacity == capacity, f"{space.capacity} micro-GPUs to divide, {capacity} there"
+    assert space.capacity == capacity, f"{space.capacity} micro-GPUs to divide, but the nodes have {capacity}"
     resting = {one.number for one in space.nodes if one.alive and one.until > -FOREVER}
     assert set(state.resting) == resting, "nodes that rest"
     assert {memory: table for memory, table in space.shared.items() if table} == shared, "index of shared GPUs"
@@ -233,8 +233,8 @@ def _validate_index(state: State) -> None:
 
 
 def _worth(state: State, node: NodeState) -> int:
-    """What a node adds to the capacity that is divided: each GPU that works. Where nothing may start, only what our
-    jobs hold; beside other programs, only what they leave."""
+    """What a node adds to the capacity that is divided: its working GPUs, without what other programs use of them. A
+    node where nothing may start adds only what our jobs hold."""
     held: dict[int, int] = {}
     for one in state.jobs.values():
         for place in one.places.values():

@@ -34,9 +34,9 @@ FOLDER = click.Path(path_type=Path)
 FIRST = 30.0
 """Seconds that the node daemon may take to answer at the start."""
 WHOLE = 5
-"""Of so many looks one asks the API server about all."""
+"""One look in so many asks the API server about all claims."""
 POD_EVERY = 0.2
-"""Seconds between two looks for pods that have come. A container of one comes later than that after its cgroup."""
+"""Seconds between two looks for new pods. More than that passes between a pod's cgroup and its first container."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -106,8 +106,8 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
 
 
 def copied(path: Path, folder: Path) -> Path:
-    """A copy whose name changes with its content: containers that run keep the one that they have. The plugin itself
-    may be in an image, of which the host sees nothing."""
+    """A copy whose name depends on its content, so that running containers keep theirs. The file itself may be in the
+    plugin's image, where the host cannot read it."""
     data = path.read_bytes()
     target = folder / f"{path.stem}-{hashlib.sha256(data).hexdigest()[:16]}{path.suffix}"
     if not target.exists():
@@ -126,7 +126,7 @@ def _alone(state: Path, ended: threading.Event) -> int:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-        if ended.wait(1.0):  # the one before is just ending
+        if ended.wait(1.0):  # an earlier plugin may just be ending
             break
     raise UsageError(f"another gpushare-dra uses {state}", code="already_running")
 

@@ -420,7 +420,7 @@ def test_a_scenario_that_goes_otherwise_fails(sh) -> None:
     text = (EXAMPLES / "a8-quick-start.yaml").read_text().replace("evicted: [a1]", "evicted: [a2]")
     (sh.directory / "wrong.yaml").write_text(text)
     sh("simulate {dir}/wrong.yaml", code=1)
-    assert "1 thing did not follow" in sh.err
+    assert "1 expectation of " in sh.err and "did not come true" in sh.err
     assert "wrong.yaml:20" in sh.err
     assert "evicted: a1 (a1 too; not a2)" in sh.err
 

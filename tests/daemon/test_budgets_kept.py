@@ -1,4 +1,4 @@
-"""What a program says of its budget with its environment alone: in shares, and found again by a later daemon."""
+"""A budget: given in shares of a GPU, shown after a change, compared with the peak, found again by a later daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_shares_are_of_the_gpu_that_the_program_opens(daemon, request_share, lim
 
 
 def test_a_job_sees_its_new_budget_when_the_change_is_answered(daemon, monkeypatch):
-    """And not with the next round of figures for all."""
+    """It need not wait until the figures of all jobs are published again."""
     job = daemon.client.register({"name": "a", "command": ["a"], "request": "4Gi", "limit": "8Gi", "gpus": 1})
     shim = daemon.connect()
     assert shim.hello(job["id"], request=4 * GIB, limit=8 * GIB).status == lib.GS_OK

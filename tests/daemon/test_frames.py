@@ -167,7 +167,7 @@ def test_descriptors_that_come_along_are_closed(daemon, shim):
         return daemon.call(lambda: len(list(Path("/proc/self/fd").iterdir())))
 
     def has_spares():
-        return daemon.daemon.shims.handshake.pages.spares == SPARES
+        return len(daemon.daemon.shims.handshake.pages._spares) == SPARES
 
     read, write = os.pipe()
     until(has_spares)  # each has descriptors too, and the fixture's program has just taken one

@@ -1,4 +1,4 @@
-"""The node of the tests, one for each file, with nothing on it when a test begins; and the scheduler's cluster."""
+"""A node for each file of tests, empty when a test begins; and a cluster with the scheduler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def node(_node: KubeNode) -> Iterator[KubeNode]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[KubeCluster]:
-    """What its scheduler writes is read by the plugin of a node."""
+    """A node's plugin reads what its scheduler writes."""
     made = KubeCluster(tmp_path)
     yield made
     made.close()

@@ -304,10 +304,6 @@ class Pages:
         while len(self._spares) < SPARES:
             self._spares.append(self._make())
 
-    @property
-    def spares(self) -> int:
-        return len(self._spares)
-
     def close(self) -> None:
         while self._spares:
             self._spares.pop()[-1].close(remove=True)

@@ -20,8 +20,8 @@ Of two borrowers the dearer is, by the first of these that differs,
     6. the one with the larger id
 
 Rule 2 compares single borrowers, not sums. To find the least sum of lost work that covers a shortfall is the knapsack
-problem, which takes exponential time; here exchanging one victim for another at a time is exact. The plan is the
-first of all sets for any number of borrowers and loans of any size, in the time that sorting takes.
+problem, which takes exponential time. With rule 2, exchanging one victim for another at a time is exact: it finds the
+first of all sets, for any number of borrowers and loans of any size, in the time that sorting takes.
 
 A victim counts with its *loan*, not with all that it holds: what it holds within its request is its own guarantee.
 Because all requests fit into the GPU, the loans cover every claim, unless memory outside gpushare is in the way.
@@ -35,8 +35,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 ASLEEP = -60.0
-"""In place of the seconds that a job has been idle: it is idle because it gave back what it could, and is dearer than a
-job of its class that has given nothing."""
+"""Stands for the idle seconds of a job that its hook has put to sleep. Such a job is idle because it has given back
+what it could. So it is dearer than jobs of its class that have given nothing."""
 
 
 @dataclass(frozen=True, slots=True)

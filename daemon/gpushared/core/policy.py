@@ -50,23 +50,22 @@ class Policy:
     hook_again: float = 60.0
     """The pause after a relief hook that gave nothing."""
     suspender_comes: float = 5.0
-    """Seconds after the start of the job or of the daemon. Meanwhile a job that may be suspended, or has a hook, is not
-    stopped: the process that does it is still on its way."""
+    """Seconds after the start of the job or of the daemon in which a job that may be suspended, or has a hook, is not
+    stopped: the process that suspends it or calls the hook may not be connected yet."""
     resume_runs: float = 5.0
-    """Seconds after it has resumed in which a job is neither suspended nor stopped."""
+    """Seconds in which a job that has resumed is neither suspended nor stopped."""
     resume_retry: float = 1.0
     """The pause after a failure to resume. It doubles with each failure, up to a minute."""
     poll: float = 0.02
     """The time between two looks at words and NVML while a claim waits."""
     shrink: float = 0.1
-    """The time between two looks at words while a job is above its limit, because the limit was lowered, or waits to go
-    on."""
+    """The time between two looks at words while a job is above a lowered limit, or waits to go on."""
     unkillable_after: float = 5.0
     """Memory of a killed job whose processes still live after this time is no longer expected back."""
     settling: float = 2.0
-    """A context grows while it opens. It is charged at least its first charge for this time, ..."""
+    """A new context keeps its first charge for this time while NVML does not show it yet: it may still be opening."""
     provisional_apart: float = 0.25
-    """... or until two samples this far apart show the same."""
+    """The time for which NVML must show a lower cost of a context before that cost is charged."""
     unattributed_after: float = 2.0
     """Without attribution by NVML, memory of an exited process counts as returned after this time."""
     on_breach: str = "deny"

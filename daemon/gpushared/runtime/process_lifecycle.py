@@ -65,7 +65,7 @@ class ProcessLifecycle:
                 extra=facts(pid=client.process.pid, command=client.command, **who),
             )
         disconnect, client.disconnect = client.disconnect, None
-        if disconnect is not None:  # its end is no news: that would lead back to here
+        if disconnect is not None:  # without a word to connection_lost(), which would lead back to here
             disconnect()
         if record is not None:
             record.totals.refusals += self._credit.refusals(client.id)
@@ -104,7 +104,7 @@ class ProcessLifecycle:
             self.gone(client)
 
     def end_replaced(self) -> None:
-        """Look at all clients that lost an earlier daemon and have not come back: exec after that reports nothing."""
+        """Look at all clients that have not connected since an earlier daemon ended. Nothing reports their exec."""
         for client in self._clients:
             if client.disconnect is None:
                 self.end_if_replaced(client)
@@ -123,7 +123,7 @@ class ProcessLifecycle:
         for gpu, share in process.shares.items():
             used = client.page.used().get(gpu, share.used) if share.parked is None else share.used
             record.totals.note_peak(gpu, job.usage[gpu] + used - share.used)
-            record.totals.note_peak(gpu, self._credit.peak(share))  # the job had as much, then
+            record.totals.note_peak(gpu, self._credit.peak(share))  # at some moment the job used at least as much
 
     def close(self) -> None:
         """The daemon stops. Pages stay where they are, for the next daemon."""
