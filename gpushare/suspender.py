@@ -65,7 +65,7 @@ class Suspender(Follower[api.SuspendCommand]):
 
 
 def _proved(driver: checkpoint.DriverCheckpoints) -> str:
-    """Why this driver is not to be trusted with other people's programs; empty if it is. The software driver is."""
+    """Why this driver must not suspend programs; "": it has passed the check. The software driver needs no check."""
     if os.environ.get("GPUSHARE_DRIVER") == "sim":
         return ""
     file = suspend_check.result_file(os.environ)
@@ -85,4 +85,4 @@ def main(job: str, api_socket: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:3])
-    os._exit(0)  # a driver that hangs in one of its threads keeps us from nothing
+    os._exit(0)  # at once, even if a thread of the driver hangs

@@ -1,5 +1,5 @@
-"""What a page is told of the node, and of the cluster: from which streams and calls it is made, and what has changed in
-it. The node's is the daemon's, the cluster's that of the service behind `gpushare cluster serve`.
+"""The state that a page of the dashboard shows: which streams and calls it comes from, and what has changed in it. The
+daemon has the state of the node, the service behind `gpushare cluster serve` that of the cluster.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ NOTHING_EARLIER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Of one of the two."""
+    """Where the state of the node, or of the cluster, comes from."""
 
     records: str
     """The stream of what happens."""
     changes: str
-    """The stream of changed amounts. Only of which jobs it tells counts: what a page shows is the state."""
+    """The stream of changed amounts. It tells which jobs to read again; the amounts come from the state."""
     read: Callable[[Daemon], Awaitable[State]]
     """The whole state."""
     read_jobs: Callable[[Daemon, Iterable[str]], Awaitable[State]] | None
-    """All but that only these jobs are in its list. None: it costs as much as the whole."""
+    """The state with only these jobs in its list. None: that would cost as much as the whole state."""
     lists: Mapping[str, str]
-    """Lists of which only what differs is told, with the field that names an item."""
+    """Lists of which a page is told only the changed items, with the field that identifies an item."""
     whole: tuple[str, ...]
     """Fields that are told whole."""
     pause: float
-    """Seconds between two looks at the state, at least, while lines come."""
+    """The least seconds between two readings of the state while lines come."""
 
 
 async def _node(daemon: Daemon) -> State:
@@ -86,7 +86,7 @@ def jobs_of(line: State) -> set[str] | None:
 
 
 def joined(before: State, found: State, asked: Iterable[str]) -> State:
-    """The state before, with what was `found` when only the jobs that were `asked` for were read."""
+    """The state before, updated with what was `found` when only the `asked` jobs were read."""
     fresh = {one["id"]: one for one in found["jobs"]}
     gone = {id for id in asked if id not in fresh}
     jobs = [fresh.pop(one["id"], one) for one in before["jobs"] if one["id"] not in gone]

@@ -24,7 +24,7 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 NODES = "/api/v1/nodes"
 ALLOCATION = "status.allocation"
-"""In the words of an API server that takes what it has stored itself for a change of it (stored.py)."""
+"""An API server names this field if it takes the allocation that it has stored itself for a change (stored.py)."""
 FORBIDDEN = 403
 COARSE = 64 * 2**20
 """Bytes: what claims use is shown in multiples of this, so that small changes write nothing."""
@@ -156,7 +156,7 @@ def _without_times(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _same(found: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> bool:
-    """In all that this driver says of devices. The server adds fields of its own, and when a taint was added."""
+    """In all fields that this driver writes. The server adds others, such as the time of a taint."""
     return list(map(_said, found)) == list(map(_said, wanted))
 
 

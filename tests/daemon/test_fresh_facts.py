@@ -113,7 +113,7 @@ def test_a_sibling_that_has_ended_is_no_ground_for_a_refusal(node, driver, progr
     (late,) = (client for client in node.shell.clients if client.process.pid == first.pid)
     until(lambda: node.call(lambda: late.disconnect is None))
     time.sleep(2 * LOOK_AGAIN)
-    node.call(late.process.unwatch)  # the kernel's word is late
+    node.call(late.process.unwatch)  # the kernel reports the end late
     os.kill(first.pid, signal.SIGKILL)
     first.process.wait()
     second.call("send_ask", 4 * GIB)

@@ -207,7 +207,7 @@ def test_descendants_are_found_however_deep() -> None:
 
 
 def test_without_a_record_of_the_program_no_other_process_belongs_to_the_task(tmp_path, monkeypatch) -> None:
-    """Session 0 is that of processes whose session began outside of a container: all whom somebody else has started."""
+    """Processes whose session began outside the container all show session 0: others have started them."""
     monkeypatch.chdir(tmp_path)
     me = os.getpid()
     table = {

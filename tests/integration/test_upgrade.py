@@ -106,7 +106,7 @@ def much_later(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def daemon_of(node: Node):
     """Starts a daemon of this version, in the place of the one that is there."""
-    # Nobody else is to start one: wrappers start what they themselves are a version of.
+    # No wrapper may start one: it would start a daemon of its own version.
     node.env["GPUSHARE_SOCKET"] = str(node.runtime / "api.sock")
     node.env["PYTHONSAFEPATH"] = "1"  # the present directory has this version's package
     running: list[int] = []
@@ -187,6 +187,6 @@ def test_a_version_that_has_dropped_ours_says_so_and_takes_nothing(node: Node, d
     after = sorted((path.name, path.read_bytes()) for path in (node.runtime / "pages").iterdir())
     assert [name for name, _ in after] == [name for name, _ in before]
     daemon_of(PRESENT)
-    check(node, ours, GIB)  # as if nothing had been
+    check(node, ours, GIB)  # the program has noticed nothing
     assert ours.end() == 0
     assert "frames of version 1; this daemon speaks 2 and later ones" in ours.errors()

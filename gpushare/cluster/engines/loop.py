@@ -46,12 +46,12 @@ __all__ = ["Ledger", "Loop", "start_each"]
 log = logging.getLogger(__name__)
 
 TERM = 15.0
-"""Seconds for which the loop leads. It gives no command later than that after it has asked."""
+"""Seconds for which the loop leads after it has asked to. After that it gives no command until it has asked again."""
 POLL = 10.0
-"""Seconds between two rounds in which nothing seems to have changed: who leads asks again before the term is over."""
+"""Seconds between two rounds if nothing seems to have changed: so a leader asks again before its term is over."""
 
 TOGETHER = 100
-"""Jobs whose facts are one handing-in."""
+"""The most jobs whose facts are handed in at once."""
 
 
 class Ledger(Protocol):
@@ -67,7 +67,7 @@ class Ledger(Protocol):
 
 
 class Part:
-    """Of the allocator what a round without most of the waiting jobs looks at: these jobs, and all nodes."""
+    """The part of the allocator for a round that leaves out most of the waiting jobs: some jobs, and all nodes."""
 
     def __init__(self, allocator: Allocator, uids: Collection[str]) -> None:
         self._allocator, self._uids = allocator, uids
@@ -99,7 +99,7 @@ class _Some(Mapping[str, JobView]):
 
 
 def log_each(events: Sequence[Event], actions: Sequence[Action]) -> None:  # noqa: ARG001
-    """What a loop does with what has happened, where nobody else wants to know."""
+    """What a loop does with what has happened, unless it is told otherwise."""
     for action in actions:
         log.info("%s %s: %s", type(action).__name__.lower(), action.job, action.reason.message)
 
@@ -160,8 +160,8 @@ class Loop:
     def step(self, *, whole: bool = True) -> bool:
         """One round; False while another leads. Raises Unanswered where the engine cannot be observed.
 
-        Without `whole` it looks only at `active` jobs and at those that the engine shows by itself. Then the service
-        has to tell of all else that changes (heed)."""
+        Without `whole` it looks only at `active` jobs and at those that the engine shows by itself. All other changes
+        have to be given to heed()."""
         asked = self.clock()
         term = self.engine.lead(self.holder, TERM)
         if term is None:
@@ -178,7 +178,7 @@ class Loop:
         return True
 
     def _numbered(self, said: Iterable[Command], term: int, asked: float) -> Iterator[tuple[Command, Token]]:
-        """As long as no other may lead."""
+        """The commands with their tokens, as long as no other loop may lead."""
         for command in said:
             if not asked <= self.clock() < asked + TERM:
                 break
@@ -191,7 +191,7 @@ class Loop:
         self.tell(events, actions)
 
     def hurry(self, uids: Collection[str]) -> None:
-        """Where tasks of these jobs are to stop, or do so already, they are killed."""
+        """Tasks of these jobs that are to stop, or are stopping already, are killed."""
         self.notes.hurry |= set(uids)
         self.notes.stops = {which: stop for which, stop in self.notes.stops.items() if which[0] not in uids}
 
@@ -240,13 +240,13 @@ class Loop:
                     self.notes.unfit.add(uid)
 
     def _append_each(self, batches: Sequence[list[Event]]) -> None:
-        """Decided on together, which costs a tenth; where the allocator refuses one of them, one by one."""
+        """Hand them in together, which costs a tenth; if the allocator refuses that, one by one."""
         if len(batches) == 1 or not self._append([event for batch in batches for event in batch], alone=False):
             for batch in batches:
                 self._append(batch)
 
     def _append(self, batch: list[Event], *, alone: bool = True) -> bool:
-        """Whether the allocator could take it. What it refuses is told of, if it is `alone`, and is in nobody's way."""
+        """Hand it in. False: the allocator refuses it. If it is `alone`, that is logged, and the round goes on."""
         now = self.clock()
         try:
             actions = self.ledger.append(batch, now)
