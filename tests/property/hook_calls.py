@@ -181,9 +181,13 @@ class HookCalls:
         world, job = self.world, self.world.node.jobs[victim]
         assert job.sleep is None or job.sleep.deadline is None, "its hook runs"
         claims = [one for one in world.node.gpus[gpu].asks.values() if one.claim]
-        failed = job.hook_failed is not None and world.now - job.hook_failed[0] < world.policy.hook_again
-        can = "hook" in job.spec.on_reclaim and job.hook and job.sleep is None and not failed and claims
-        if can and job.hooked_at < max(one.since for one in claims):
+        failed = (
+            job.hook_runner.failure is not None and world.now - job.hook_runner.failure[0] < world.policy.hook_again
+        )
+        can = (
+            "hook" in job.spec.on_reclaim and job.hook_runner.connected and job.sleep is None and not failed and claims
+        )
+        if can and job.hook_runner.called_at < max(one.since for one in claims):
             deadline = min(one.deadline for one in claims)
             left = deadline - world.now - world.policy.grace - world.policy.teardown - ANSWER_MARGIN
             assert left < hooks.LEAST, "its hook could be called"

@@ -788,8 +788,8 @@ class World:
 
     def _protected_until(self, job: Job) -> float:
         until = max(job.since + job.spec.min_run_time, job.resumed_at + self.policy.resume_runs)
-        lacks = "suspend" in job.spec.on_reclaim and not job.suspender
-        if lacks or ("hook" in job.spec.on_reclaim and not job.hook):
+        lacks = "suspend" in job.spec.on_reclaim and not job.suspender.connected
+        if lacks or ("hook" in job.spec.on_reclaim and not job.hook_runner.connected):
             until = max(until, max(job.since, job.restored_at) + self.policy.suspender_comes)
         return until
 
@@ -864,9 +864,9 @@ class World:
 
     def _could_be_suspended(self, victim: str, gpu: str) -> bool:
         job, mine = self.node.jobs[victim], self._of(victim)
-        failed = job.suspend_failed is not None and self.now - job.suspend_failed[0] < self.policy.suspend_again
+        failed = job.suspender.failure is not None and self.now - job.suspender.failure[0] < self.policy.suspend_again
         deadline = min((one.deadline for one in self.node.gpus[gpu].asks.values() if one.claim), default=0.0)
-        can = "suspend" in job.spec.on_reclaim and job.suspender and not failed and job.suspension is None
+        can = "suspend" in job.spec.on_reclaim and job.suspender.connected and not failed and job.suspension is None
         can = can and not (job.sleep is not None and job.sleep.deadline is not None)
         can = can and not any(one.pinned for one in mine) and all(set(one.words) <= {gpu} for one in mine)
         can = can and not any(where == victim for where, _, _ in self.unhooked.values())

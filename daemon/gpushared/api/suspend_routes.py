@@ -38,7 +38,7 @@ class SuspendRoutes(FollowerRoutes):
             self.shell.commits.soon()
         await self.shell.commits.done()
         shown = self.views.job(record, self.viewer(request))
-        there = job is not None and job.suspender
+        there = job is not None and job.suspender.connected
         note = self.viewer(request).words(answer.note)
         return web.json_response({"job": shown, "note": note, "suspender": there})
 

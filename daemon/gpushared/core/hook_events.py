@@ -23,10 +23,10 @@ def answered(tx: Transaction, event: HookAnswered) -> None:
 
 def _came(tx: Transaction, job: Job, event: HookAnswered) -> None:
     """It runs nothing now. What an earlier one ran has ended with that."""
-    job.hook, job.wakes = True, event.wakes
+    job.hook_runner.connected, job.hook_runner.wakes = True, event.wakes
     if job.sleep is not None:
         _over(tx, job, hook_steps.ENDED, tx.now - job.sleep.since)
-    if job.sleep is not None and not job.wakes:
+    if job.sleep is not None and not job.hook_runner.wakes:
         tx.state.set_sleep(job, None)
 
 
@@ -42,7 +42,7 @@ def gone(tx: Transaction, event: HookRunnerGone) -> None:
     """A call that is under way has time until its deadline: the wrapper starts another runner."""
     job = tx.state.jobs.get(event.job)
     if job is not None:
-        job.hook = False
+        job.hook_runner.connected = False
 
 
 def deadlines_over(tx: Transaction) -> None:

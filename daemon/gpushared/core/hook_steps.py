@@ -35,7 +35,7 @@ def relieve(tx: Transaction, job: Job, gpu: str, wish: Wish) -> None:
     sleep = Sleep(SleepState.ASKED, tx.now, tx.next_command(), had, allocated)
     sleep.deadline = tx.now + wish.within + ANSWER_MARGIN
     tx.state.set_sleep(job, sleep)
-    job.hooked_at = tx.now
+    job.hook_runner.called_at = tx.now
     tx.state.counters.hooks += 1
     tx.emit(CallHook(job.id, sleep.number, "relief", gpu, wish.size, wish.within))
     tx.emit(Persist())
@@ -54,7 +54,7 @@ def relieved(tx: Transaction, job: Job, problem: str, seconds: float) -> None:
         _gave(tx, job, given, problem, seconds)
     else:
         _gave_nothing(tx, job, problem or "it has ended well, and the job uses as much as before")
-    if not job.wakes:
+    if not job.hook_runner.wakes:
         tx.state.set_sleep(job, None)
     for id in job.bounds:
         tx.emit(Publish(id))
@@ -69,14 +69,14 @@ def _gave(tx: Transaction, job: Job, given: dict[str, int], problem: str, second
     facts = {"got": got, "seconds": seconds}
     tx.record("hook_gave", f"its hook has given {amounts} back{after}", job=job, gpu=next(iter(given)), **facts)
     hint = "it takes memory again when it needs some"
-    if job.wakes:
+    if job.hook_runner.wakes:
         hint = "its resume hook is called when there is room again; that memory is kept free for it then"
     reason = Reason(Code.HOOK, f"this job's hook has given {amounts} back", hint=hint, data={"got": got})
     tx.emit(Notify(job.id, "hook", reason))
 
 
 def _gave_nothing(tx: Transaction, job: Job, problem: str) -> None:
-    job.hook_failed = (tx.now, problem)
+    job.hook_runner.failure = (tx.now, problem)
     tx.state.counters.hook_failures["relief"] += 1
     tx.record("hook_failed", f"its hook has given nothing back: {problem}", job=job)
     reason = Reason(

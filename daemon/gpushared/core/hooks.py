@@ -43,11 +43,11 @@ def candidates(tx: Transaction, jobs: Sequence[Job], newest: float) -> Iterator[
     """Of these jobs, those whose relief hooks can be called when they are free for it. `newest`: when the last claim
     began, in seconds; a hook is called once for a claim."""
     for job in jobs if tx.policy.last_step >= ReclaimStep.HOOK else ():
-        failed = job.hook_failed is not None and tx.now - job.hook_failed[0] < tx.policy.hook_again
-        there = job.hook or tx.now < tx.policy.helper_due(job)
+        failed = job.hook_runner.failed_within(tx.policy.hook_again, tx.now)
+        there = job.hook_runner.connected or tx.now < tx.policy.helper_due(job)
         awake = (job.sleep is None or job.wakes_now) and job.suspension is None
         can = ReclaimStep.HOOK in job.spec.on_reclaim and there and awake
-        if can and not failed and job.hooked_at < newest:
+        if can and not failed and job.hook_runner.called_at < newest:
             yield job
 
 

@@ -17,6 +17,7 @@ from gpushared.core.events import TrimSeen
 from gpushared.core.health_issues import Health
 from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Record
+from gpushared.core.links import HookRunnerLink, SuspenderLink
 from gpushared.core.pressure import PressureClock
 from gpushared.core.sleep import Sleep, SleepState
 from gpushared.core.suspension import Parked, Suspension
@@ -170,22 +171,10 @@ class Job:
     hold: bool = False
     """Its user wanted it suspended, and an earlier daemon ended before that was done. Its suspender will say where the
     job is."""
-    suspender: bool = False
-    """The process that asks the driver to suspend it is connected."""
-    unsuspendable: str = ""
-    """Why that process says it cannot."""
-    suspend_failed: tuple[float, str] | None = None
-    """When it could not be suspended for the last time, and why."""
+    suspender: SuspenderLink = field(default_factory=SuspenderLink)
     resumed_at: float = float("-inf")
     sleep: Sleep | None = None
-    hook: bool = False
-    """The process that calls its hooks is connected."""
-    wakes: bool = False
-    """It has a resume hook."""
-    hooked_at: float = float("-inf")
-    """When its relief hook was last called."""
-    hook_failed: tuple[float, str] | None = None
-    """When its relief hook gave nothing for the last time, and why."""
+    hook_runner: HookRunnerLink = field(default_factory=HookRunnerLink)
     aside: Aside | None = None
     """It is idle for longer than its policy lets it."""
     restored_at: float = float("-inf")

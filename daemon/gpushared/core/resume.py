@@ -48,13 +48,13 @@ def resume_those_that_fit(tx: Transaction) -> None:
 
 def _resume(tx: Transaction, gpu: Gpu, job: Job, suspension: Suspension) -> None:
     size = footprint(tx.state, job)
-    if job.suspender and tx.now >= suspension.not_before and _has_room(tx, gpu, job, size):
+    if job.suspender.connected and tx.now >= suspension.not_before and _has_room(tx, gpu, job, size):
         suspend_steps.resume(tx, job, suspend.allowed(tx.state, gpu, size))
 
 
 def _wake(tx: Transaction, job: Job, sleep: Sleep) -> None:
     """On all its GPUs at once: it has to be the first on each."""
-    if not job.hook or not job.wakes or tx.now < sleep.not_before:
+    if not job.hook_runner.connected or not job.hook_runner.wakes or tx.now < sleep.not_before:
         return
     gpus = [tx.state.gpus[id] for id in gpus_of(tx.state, sleep)]
     if any(in_order(tx.state, gpu)[0] is not job for gpu in gpus):
@@ -94,7 +94,7 @@ def prospect(state: State, job: Job, now: float) -> Words:
         return f"it is {suspension.state}"
     if suspension.held:
         return words("it stays so until its user says `gpushare resume ", visibility.name(job.spec), "`")
-    if not job.suspender:
+    if not job.suspender.connected:
         return "its suspender has gone, and nobody else can bring it back: `gpushare resume` starts another"
     if now < suspension.not_before:
         return f"to resume has failed, and is tried again in {format_duration(round(suspension.not_before - now, 1))}"
@@ -114,7 +114,7 @@ def prospect_of_sleeper(state: State, job: Job, now: float) -> Words:
         return "it is suspended, too: its resume hook is called when it runs again"
     if sleep.state is SleepState.WAKING:
         return "its resume hook runs, and that memory is kept free for it"
-    if not job.hook:
+    if not job.hook_runner.connected:
         return "the process that calls its hooks has gone: `gpushare run` starts another"
     if now < sleep.not_before:
         return f"its resume hook has failed, and is called again in {format_duration(round(sleep.not_before - now, 1))}"

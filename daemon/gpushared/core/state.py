@@ -257,8 +257,8 @@ class State:
         """Until this time it is neither suspended nor stopped for others: it has just started or resumed, or the
         process that suspends it or calls its hooks is still on its way."""
         until = max(job.since + job.spec.min_run_time, job.resumed_at + self.policy.resume_runs)
-        lacks_suspender = ReclaimStep.SUSPEND in job.spec.on_reclaim and not job.suspender
-        if lacks_suspender or (ReclaimStep.HOOK in job.spec.on_reclaim and not job.hook):
+        lacks_suspender = ReclaimStep.SUSPEND in job.spec.on_reclaim and not job.suspender.connected
+        if lacks_suspender or (ReclaimStep.HOOK in job.spec.on_reclaim and not job.hook_runner.connected):
             until = max(until, self.policy.helper_due(job))
         return until
 

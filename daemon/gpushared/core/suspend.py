@@ -38,10 +38,11 @@ def obstacle(state: State, job: Job, now: float) -> str:
         return NOT_WANTED
     if job.suspension is not None:
         return UNDER_WAY.get(job.suspension.state, f"it is {job.suspension.state} already")
-    if job.unsuspendable:
-        return job.unsuspendable
-    if job.suspend_failed is not None and now - job.suspend_failed[0] < state.policy.suspend_again:
-        return f"that failed a moment ago: {job.suspend_failed[1]}"
+    if job.suspender.problem:
+        return job.suspender.problem
+    failure = job.suspender.failure
+    if failure is not None and job.suspender.failed_within(state.policy.suspend_again, now):
+        return f"that failed a moment ago: {failure[1]}"
     if job.sleep is not None and job.sleep.deadline is not None:
         return "a hook of it runs"
     on = [id for id in job.bounds if state.has_share(job, id)]
@@ -49,7 +50,7 @@ def obstacle(state: State, job: Job, now: float) -> str:
         return "it has no memory on a GPU"
     if len(on) > 1:
         return "it has memory on several GPUs"
-    return _of_its_memory(state, job, on[0]) or ("" if job.suspender else NO_SUSPENDER)
+    return _of_its_memory(state, job, on[0]) or ("" if job.suspender.connected else NO_SUSPENDER)
 
 
 def _of_its_memory(state: State, job: Job, gpu: str) -> str:

@@ -18,7 +18,7 @@ def answered(tx: Transaction, event: SuspenderAnswered) -> None:
     if job is None:
         return
     if event.number == 0:
-        job.suspender, job.unsuspendable = True, event.problem
+        job.suspender.connected, job.suspender.problem = True, event.problem
     suspension = job.suspension
     if suspension is None:
         _found(tx, job, event)
@@ -73,7 +73,7 @@ def gone(tx: Transaction, event: SuspenderGone) -> None:
     """A step that is under way has time until its deadline: the wrapper starts another suspender."""
     job = tx.state.jobs.get(event.job)
     if job is not None:
-        job.suspender = False
+        job.suspender.connected = False
 
 
 def suspend_wanted(tx: Transaction, event: SuspendWanted) -> None:

@@ -73,7 +73,7 @@ def not_suspended(tx: Transaction, job: Job, problem: str) -> None:
     _, gpu = _of(tx, job)
     tx.state.end_reclaim(job, gpu.id)
     tx.state.set_suspension(job, None)
-    job.suspend_failed = (tx.now, problem)
+    job.suspender.failure = (tx.now, problem)
     tx.state.counters.suspend_failures["suspend"] += 1
     tx.record("not_suspended", f"could not be suspended, and runs on: {problem}", job=job, gpu=gpu.id)
     reason = Reason(Code.NOT_SUSPENDED, f"this job could not be suspended, and runs on: {problem}")

@@ -101,5 +101,6 @@ def _own_of_others(state: State, gpu: Gpu, waiting: Job) -> int:
 def _can_go_on(job: Job) -> bool:
     """Who brings it back is there, and has not just failed."""
     if job.suspension is not None:
-        return job.suspender and not job.suspension.failures
-    return job.hook and job.wakes and job.sleep is not None and not job.sleep.failures
+        return job.suspender.connected and not job.suspension.failures
+    runner = job.hook_runner
+    return runner.connected and runner.wakes and job.sleep is not None and not job.sleep.failures
