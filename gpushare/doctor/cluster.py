@@ -61,6 +61,8 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
         "resource.k8s.io/deviceclasses": "list watch",
         "resource.k8s.io/resourceclaims": "get list watch patch update",
         "resource.k8s.io/resourceclaims/status": "patch",
+        "scheduling.k8s.io/podgroups": "list watch",
+        "scheduling.k8s.io/workloads": "list watch",
         "gpushare.dev/queues": "list watch",
         "gpushare.dev/queues/status": "patch",
     },

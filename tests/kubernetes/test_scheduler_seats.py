@@ -8,10 +8,12 @@ from itertools import count, permutations
 import pytest
 
 from gpushare.cluster.engines.kubernetes import mark as marks
+from gpushare.cluster.engines.kubernetes.groups import NONE, Group, line_of
+from gpushare.cluster.engines.kubernetes.groups import read as group_of
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import GROUP as GROUP_LABEL
 from gpushare.cluster.engines.kubernetes.names import SIZE
-from gpushare.cluster.engines.kubernetes.seats import KEPT_FREE, Seat, Seats, Sitter, group_size, lineage
+from gpushare.cluster.engines.kubernetes.seats import KEPT_FREE, Seat, Seats, Sitter
 from gpushare.errors import UsageError
 
 SET = ("owner", "a-replica-set")
@@ -21,7 +23,8 @@ numbers = count()
 
 def pod(uid, line=SET, *, job="", size=1, leaves=False, over=False, task=0):
     created = float(next(numbers))
-    return Sitter(uid, line, size, created, uid, Mark(job=job, task=task), leaves=leaves, over=over)
+    group = Group(line, size, size)
+    return Sitter(uid, group, created, uid, Mark(job=job, task=task), leaves=leaves, over=over)
 
 
 def jobs(seats):
@@ -168,18 +171,18 @@ def said(labels=(), annotations=(), owners=()):
 
 def test_pods_of_a_group_or_of_one_controller_take_each_others_seats():
     owners = [{"uid": "1"}, {"uid": "2", "controller": True}]
-    assert lineage(said(owners=owners)) == ("owner", "2")
-    assert lineage(said({GROUP_LABEL: "train"}, owners=owners)) == ("group", "lab", "train")
-    assert lineage(said(owners=owners[:1])) is None and lineage({"metadata": {"namespace": "lab"}}) is None
+    assert line_of(said(owners=owners), NONE) == ("owner", "2")
+    assert line_of(said({GROUP_LABEL: "train"}, owners=owners), NONE) == ("group", "lab", "train")
+    assert line_of(said(owners=owners[:1]), NONE) is None and line_of({"metadata": {"namespace": "lab"}}, NONE) is None
 
 
 @pytest.mark.parametrize(("size", "read"), [("1", 1), ("10000", 10_000)])
 def test_a_group_says_how_many_pods_start_together(size, read):
-    assert group_size(said({GROUP_LABEL: "train"}, {SIZE: size})) == read
-    assert group_size(said((), {SIZE: size})) == 1, "it is in no group"
+    assert group_of(said({GROUP_LABEL: "train"}, {SIZE: size}), NONE).size == read
+    assert group_of(said((), {SIZE: size}), NONE).size == 1, "it is in no group"
 
 
 @pytest.mark.parametrize("size", ["", "0", "-1", "2.5", "two", "10001"])
 def test_a_group_without_a_size_that_makes_sense_is_refused(size):
     with pytest.raises(UsageError, match="it is in a pod group, and its annotation"):
-        group_size(said({GROUP_LABEL: "train"}, {SIZE: size}))
+        group_of(said({GROUP_LABEL: "train"}, {SIZE: size}), NONE)

@@ -11,6 +11,7 @@ from typing import Any
 from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.board import Listed
 from gpushare.cluster.engines.kubernetes.cache import Watched
+from gpushare.cluster.engines.kubernetes.groups import Named
 from gpushare.cluster.engines.kubernetes.lease import Leadership
 from gpushare.cluster.engines.kubernetes.names import (
     CLAIMS,
@@ -19,9 +20,11 @@ from gpushare.cluster.engines.kubernetes.names import (
     DISK_CLASSES,
     DISKS,
     NODES,
+    POD_GROUPS,
     PODS,
     QUEUES,
     SLICES,
+    WORKLOADS,
     Key,
     Thing,
 )
@@ -58,10 +61,13 @@ class Api:
         """Raises UsageError where there is no way to the API server."""
         self._settings = settings
         access = Access.of_kubeconfig(Path(settings.kubeconfig)) if settings.kubeconfig else Access.of_pod()
-        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 3 + AT_ONCE)
+        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 5 + AT_ONCE)
         self._kept = {path: _keeps(path, settings.scheduler) for path in PATHS}
         self.watched = {path: Watched(self.server, path, changed, keep=self._kept[path]) for path in PATHS}
         self.watched[QUEUES] = Watched(self.server, QUEUES, changed, optional=True)
+        self.watched[WORKLOADS] = Watched(self.server, WORKLOADS, changed, optional=True)
+        first, *others = POD_GROUPS
+        self.watched[first] = Watched(self.server, first, changed, optional=True, others=others)
         self.write = Writer(self.server, self.watched[PODS], self.watched[CLAIMS], self.watched[DISK_CLAIMS])
         self.starter = Starter(self.write)
         self.threads = ThreadPoolExecutor(AT_ONCE, "start")
@@ -80,7 +86,18 @@ class Api:
         storage = Storage(*(found[path] for path in OF_STORAGE))
         queues = self.listed_queues()
         named = None if queues is None else {name: one for (_, name), one in queues.items()}
-        return Listed(*(found[path] for path in OF_PODS), storage=storage, queues=named)
+        groups = self._groups(max(0.0, deadline - time.monotonic()))
+        return Listed(*(found[path] for path in OF_PODS), storage=storage, queues=named, groups=groups)
+
+    def _groups(self, within: float) -> Named:
+        """Where they cannot be read, pods that name some wait, and the others do not."""
+        workloads, pod_groups = self.watched[WORKLOADS], self.watched[POD_GROUPS[0]]
+        found = [one.objects(within) for one in (workloads, pod_groups)]
+        return Named(
+            None if workloads.absent else found[0][0],
+            None if pod_groups.absent else found[1][0],
+            "; ".join(trouble for _, trouble in found if trouble),
+        )
 
     def listed_queues(self) -> dict[Key, Thing] | None:
         """None: the API server does not know the kind. Raises Unanswered."""

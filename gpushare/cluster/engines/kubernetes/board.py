@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.cluster.engines.kubernetes import bounds, needs, request, seen, sharing, volumes
+from gpushare.cluster.engines.kubernetes import bounds, groups, needs, request, seen, sharing, volumes
 from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
+from gpushare.cluster.engines.kubernetes.groups import Group, Line, Named
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing, key_of, of_pod
 from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
-from gpushare.cluster.engines.kubernetes.seats import Line, Seat, Seats, Sitter, group_least, group_size, lineage
+from gpushare.cluster.engines.kubernetes.seats import Seat, Seats, Sitter
 from gpushare.cluster.engines.kubernetes.seen import Held, Kept, Phase, Shape, is_over, is_replaced, phase_of, seconds
 from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
@@ -42,6 +43,7 @@ class Listed:
     nodes: Mapping[Key, Thing]
     slices: Mapping[Key, Thing]
     storage: Storage = field(default=NOTHING, kw_only=True)
+    groups: Named = field(default=groups.NONE, kw_only=True)
     queues: Mapping[str, Thing] | None = field(default=None, kw_only=True)
     """By name; None: it keeps none."""
 
@@ -56,9 +58,7 @@ class Member:
     asked: Asked | None
     wrong: str
     """Why it can never start as it is; "": nothing is wrong. None of `asked` and no word: its claims are not made."""
-    size: int = 1
-    least: int = 1
-    """Of so many pods that belong together, how many start together."""
+    group: Group
     lost: bool = False
     """Its node is."""
     ended: bool = False
@@ -73,13 +73,15 @@ class Member:
     """Its start is one of a claim that another pod has already."""
     keys: tuple[Key, ...] = field(init=False)
     """Of its claims."""
-    line: Line | None = field(init=False)
     created: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys = tuple(map(key_of, self.claims))
-        self.line = lineage(self.pod)
         self.created = seconds(self.pod["metadata"].get("creationTimestamp")) or 0.0
+
+    @property
+    def line(self) -> Line | None:
+        return self.group.line
 
     @property
     def troubled(self) -> str:
@@ -102,9 +104,7 @@ class Member:
 
     @property
     def sitter(self) -> Sitter:
-        return Sitter(
-            self.uid, self.line, self.size, self.created, self.title, self.mark, leaves=self.leaves, over=self.over
-        )
+        return Sitter(self.uid, self.group, self.created, self.title, self.mark, leaves=self.leaves, over=self.over)
 
     @property
     def uid(self) -> str:
@@ -250,19 +250,21 @@ class Board:
     def _member(self, pod: Thing, listed: Listed, classes: Mapping[str, Thing]) -> Member:
         uid, claims = pod["metadata"]["uid"], listed.claims
         theirs = tuple(claims[key] for key in claims_of(pod) or () if key in claims)
-        seen_by = (pod, *theirs, *classes.values(), *volumes.objects(pod, listed.storage))
+        more = (*volumes.objects(pod, listed.storage), *groups.objects(pod, listed.groups))
+        seen_by = (pod, *theirs, *classes.values(), *more)
         known = self._read.get(uid)
         if known is not None and len(known[0]) == len(seen_by) and all(map(_is, known[0], seen_by)):
             return known[1]
         mark = marks.read(of_pod(pod, "annotations", MARK))
-        asked, wrong, size, least = None, "", 1, 1
+        asked, wrong, size = None, "", mark.size or 1
+        group = Group(groups.line_of(pod, listed.groups), size, size, open=bool(mark.size))
         try:
-            asked, size = request.read(pod, claims, classes, listed.storage), group_size(pod)
-            least = group_least(pod)
+            asked = request.read(pod, claims, classes, listed.storage)
+            group = groups.read(pod, listed.groups)
         except UsageError as error:
             wrong = f"{error.message} ({error.hint})" if error.hint else error.message
         ended = known is not None and known[1].ended
-        member = Member(pod, theirs, mark, asked, "" if mark.node else wrong, size, least, ended=ended)
+        member = Member(pod, theirs, mark, asked, "" if mark.node else wrong, group, ended=ended)
         self._read[uid] = seen_by, member
         return member
 
@@ -354,7 +356,7 @@ class Board:
         asked = first.asked
         assert asked is not None
         tasks, size = asked.tasks, known.seat.size
-        least = min(first.least, size)
+        least = min(first.group.least, size)
         made = Job(
             id=id,
             queue=of_pod(first.pod, "labels", QUEUE),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpushare.cluster.engines.kubernetes.names import Key, Thing, key_of
@@ -30,6 +30,7 @@ FIRST, MOST = 0.1, 5.0
 ABSENT = 60.0
 """Seconds until an API server that does not know the collection is asked again."""
 GONE = 410
+UNLISTED = "it was not listed yet"
 
 
 class _Expired(Exception):
@@ -52,8 +53,11 @@ class Watched:
         *,
         keep: Callable[[dict[str, Any]], Thing] = lambda thing: thing,
         optional: bool = False,
+        others: Sequence[str] = (),
     ) -> None:
+        """`others`: where it is on other servers, if it is not there."""
         self.path = path
+        self._paths = (path, *others)
         self._server = server
         self._changed = changed
         self._keep = keep
@@ -62,7 +66,7 @@ class Watched:
         self._objects: dict[Key, Thing] = {}
         self._version = ""
         """Up to which everything was seen; "": list it."""
-        self._trouble = "it was not listed yet"
+        self._trouble = UNLISTED
         self._unknown = False
         """The API server does not know the collection."""
         self.lists = 0
@@ -92,10 +96,14 @@ class Watched:
             return self._trouble
 
     def objects(self, within: float) -> tuple[dict[Key, Thing], str]:
-        """All, and what is wrong with that ("": nothing). Waits so many seconds for the first list."""
+        """All, and what is wrong with that ("": nothing). Waits so many seconds for the first list; of what may be
+        absent, for the first answer."""
         with self._lock:
-            self._lock.wait_for(lambda: self._version or not self._trouble or self._over.is_set(), within)
+            self._lock.wait_for(lambda: self._version or self._over.is_set() or not self._is_awaited(), within)
             return dict(self._objects), self._trouble
+
+    def _is_awaited(self) -> bool:
+        return self._trouble == UNLISTED if self._optional else bool(self._trouble)
 
     def get(self, key: Key) -> Thing | None:
         with self._lock:
@@ -145,6 +153,10 @@ class Watched:
         if not self._optional:
             self._say(f"{self.path}: {error}")
             return MOST
+        place = self._paths.index(self.path) + 1
+        self.path = self._paths[place % len(self._paths)]
+        if place < len(self._paths):
+            return 0.0
         with self._lock:
             self._objects, self._version, self._trouble, self._unknown = {}, "", "", True
             self._lock.notify_all()
@@ -210,5 +222,6 @@ class Watched:
     def _say(self, trouble: str) -> None:
         with self._lock:
             told, self._trouble = self._trouble, trouble
+            self._lock.notify_all()
         if told != trouble and not self._over.is_set():
             log.warning("%s", trouble)

@@ -183,6 +183,8 @@ class Kubernetes(QueueKeeper):
 
     def _incomplete(self, member: Member) -> str:
         there, size = self._board.seats.short[member.uid]
+        if there == size:
+            return f"it starts when the first {size} pods of its group have started"
         return f"its pod group has {there} of {size} pods"
 
     # ---- start -----------------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ class Kubernetes(QueueKeeper):
             return Accepted()
         if command.attempt < seat.attempt:
             return Refused("a later attempt is known")
-        grows_back = seat.stopped and member.least < member.size
+        grows_back = seat.stopped and member.group.least < member.group.size
         if command.attempt == seat.attempt and not member.mark.attempt and not grows_back:
             return Refused(POD_GONE)
         due.append((member, place))
@@ -295,6 +297,7 @@ class Kubernetes(QueueKeeper):
             rung=command.rung,
             evictions=seat.evictions,
             since=seat.since,
+            size=seat.size if member.group.open else 0,
         )
 
     # ---- stop ------------------------------------------------------------------------------------------

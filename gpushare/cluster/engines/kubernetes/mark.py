@@ -37,6 +37,8 @@ class Mark:
     evictions: int = 0
     since: float = 0.0
     """When the job was submitted (seconds since 1970), if that was before this pod: it takes the place of another."""
+    size: int = 0
+    """Tasks of the job, where pods do not say how many these are; 0: they do."""
 
     def text(self) -> str:
         kept = {name: getattr(self, name) for name in self.__slots__}

@@ -22,12 +22,14 @@ __all__ = [
     "NODES",
     "POD",
     "PODS",
+    "POD_GROUPS",
     "PREEMPTIBLE",
     "QUEUE",
     "QUEUES",
     "SCHEDULER",
     "SIZE",
     "SLICES",
+    "WORKLOADS",
     "Key",
     "Thing",
     "key_of",
@@ -52,6 +54,10 @@ DISK_CLAIMS = "/api/v1/persistentvolumeclaims"
 DISKS = "/api/v1/persistentvolumes"
 DISK_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 QUEUES = "/apis/gpushare.dev/v1/queues"
+POD_GROUPS = ("/apis/scheduling.k8s.io/v1alpha3/podgroups", "/apis/scheduling.k8s.io/v1alpha2/podgroups")
+"""Of Kubernetes 1.37 and 1.36: a server has one of them, where it has the feature GenericWorkload at all."""
+WORKLOADS = "/apis/scheduling.k8s.io/v1alpha1/workloads"
+"""Of 1.35, the same. Later ones have their policy in PodGroups."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 
 SCHEDULER = "gpushare"

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
+from gpushare.cluster.engines.kubernetes.groups import Group, Line
 from gpushare.cluster.engines.kubernetes.mark import Mark
-from gpushare.cluster.engines.kubernetes.names import GROUP, LEAST, SIZE, Thing, of_pod
-from gpushare.errors import UsageError
 
-__all__ = ["Line", "Seat", "Seats", "Sitter", "group_least", "group_size", "lineage"]
+__all__ = ["Seat", "Seats", "Sitter"]
 
 KEPT_FREE = 60.0
 """Seconds."""
-MOST_OF_A_GROUP = 10_000
-
-Line = tuple[str, ...]
-"""Whose pods take each other's seats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +40,7 @@ class Sitter:
     """A pod that looks for its seat, or has one."""
 
     uid: str
-    line: Line | None
-    size: int
+    group: Group
     created: float
     name: str
     mark: Mark
@@ -55,6 +48,10 @@ class Sitter:
     """It is being deleted, or its node is lost."""
     over: bool
     """Its programs have ended by themselves."""
+
+    @property
+    def line(self) -> Line | None:
+        return self.group.line
 
     @property
     def order(self) -> tuple[float, str]:
@@ -67,38 +64,6 @@ class _Free:
     until: float
 
 
-def lineage(pod: Thing) -> Line | None:
-    """None: nobody takes its seat."""
-    namespace, group = pod["metadata"]["namespace"], of_pod(pod, "labels", GROUP)
-    if group:
-        return "group", namespace, group
-    owners: Iterable[Mapping[str, Any]] = pod["metadata"].get("ownerReferences") or ()
-    return next((("owner", str(one["uid"])) for one in owners if one.get("controller")), None)
-
-
-def group_size(pod: Thing) -> int:
-    """Tasks of the job that it belongs to. Raises UsageError."""
-    if not of_pod(pod, "labels", GROUP):
-        return 1
-    text = of_pod(pod, "annotations", SIZE)
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_OF_A_GROUP:
-        raise UsageError(
-            f"it is in a pod group, and its annotation {SIZE} is {text[:20]!r}",
-            hint="write how many pods start together",
-        )
-    return int(text)
-
-
-def group_least(pod: Thing) -> int:
-    """So many of these tasks start together; the others when there is room. Raises UsageError."""
-    size, text = group_size(pod), of_pod(pod, "annotations", LEAST)
-    if not text or not of_pod(pod, "labels", GROUP):
-        return size
-    if not text.isdecimal() or not 1 <= int(text) <= size:
-        raise UsageError(f"its annotation {LEAST} is {text[:20]!r}", hint=f"write a number from 1 to {SIZE}, {size}")
-    return int(text)
-
-
 class Seats:
     """Kept from look to look."""
 
@@ -106,7 +71,8 @@ class Seats:
         self.taken: dict[str, Seat] = {}
         """By the pod's uid."""
         self.short: dict[str, tuple[int, int]] = {}
-        """Pods whose group is not complete: how many it has, and how many it needs."""
+        """Pods whose group is not complete: how many it has, and how many it needs. If it has as many, these start
+        first."""
         self._lines: dict[str, Line] = {}
         self._free: dict[Line, list[_Free]] = {}
 
@@ -133,7 +99,7 @@ class Seats:
                 else:
                     self._sit(one, Seat(one.uid, 0, 1, since=one.created))
         for group in new.values():
-            self._seat_group(group)
+            self._seat_group(group, there)
 
     def _clear(self, now: float) -> None:
         """Off those that are free: what somebody has by now, whose mark may be read after the one who left; the old."""
@@ -148,8 +114,8 @@ class Seats:
         """What its mark says counts: it outlives this process."""
         mark, seat = one.mark, self.taken.get(one.uid)
         if mark.job:
-            since = mark.since or one.created
-            told = Seat(mark.job, mark.task, one.size, mark.attempt, mark.evictions, since, mark.token, mark.stop)
+            since, size = mark.since or one.created, mark.size or one.group.size
+            told = Seat(mark.job, mark.task, size, mark.attempt, mark.evictions, since, mark.token, mark.stop)
             if seat != told:
                 self._sit(one, told)
         if one.leaves and not one.over and one.uid in self.taken:
@@ -175,14 +141,26 @@ class Seats:
         self._sit(one, seats.pop(0).seat)
         return True
 
-    def _seat_group(self, group: list[Sitter]) -> None:
-        """So many as it needs become a job; those that are left over wait for others."""
-        size = group[0].size
-        while len(group) >= size:
+    def _seat_group(self, group: list[Sitter], there: Mapping[str, Sitter]) -> None:
+        """So many as it needs become a job; those that are left over wait for others. Of a group to which further pods
+        may belong they wait until that job has started."""
+        size, is_open = group[0].group.size, group[0].group.open
+        begun = self._begun(group[0].line, there) if is_open else None
+        while begun is None and len(group) >= size:
             first, group = group[:size], group[size:]
             for task, one in enumerate(first):
                 self._sit(one, Seat(first[0].uid, task, size, since=first[0].created))
-        self.short |= {one.uid: (len(group), size) for one in group}
+            begun = False if is_open else None
+        if begun:
+            for one in group:
+                self._sit(one, Seat(one.uid, 0, 1, since=one.created))
+        else:
+            self.short |= {one.uid: (len(group) if begun is None else size, size) for one in group}
+
+    def _begun(self, line: Line | None, there: Mapping[str, Sitter]) -> bool | None:
+        """Whether the pods of the line that start together have started. None: they are not complete yet."""
+        first = [there[uid] for uid, seat in self.taken.items() if seat.size > 1 and self._lines.get(uid) == line]
+        return any(one.mark.node for one in first) if first else None
 
     def evicted(self, uid: str, token: tuple[int, int]) -> None:
         """It counts, whether or not the pod is still there to be marked."""

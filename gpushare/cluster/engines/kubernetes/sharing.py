@@ -73,8 +73,8 @@ def _unlike(one: Member, leader: Member, title: str) -> str:
     shares = f"it shares claim {title} with pod {leader.title}, "
     if set(one.keys) != set(leader.keys):
         return f"{shares}but not all of its claims (give both the same claims)"
-    if any(of_pod(pod, "labels", GROUP) for pod in (one.pod, leader.pod)):
-        return f"{shares}and a pod group has a claim for each pod (leave out the label {GROUP}, or the sharing)"
+    if any(member.line is not None and member.line[0] == "group" for member in (one, leader)):
+        return f"{shares}and a pod group has a claim for each pod (leave out the group, {GROUP}, or the sharing)"
     if of_pod(one.pod, "labels", QUEUE) != of_pod(leader.pod, "labels", QUEUE):
         return f"{shares}which is in another queue (give both the same label {QUEUE})"
     return ""
