@@ -19,7 +19,7 @@ COLUMNS = [
     _output.Column("QUEUE", shrink=True),
     _output.Column("STATE"),
     _output.Column("GPUS", right=True),
-    _output.Column("TIME", right=True),
+    _output.Column("SINCE", right=True),
     _output.Column("WHERE, OR WHY NOT", wrap=True),
 ]
 SHARES = [
@@ -38,7 +38,8 @@ SHARES = [
 @click.option("-s", "--shares", is_flag=True, help="The queues instead: what each uses, and its fair share.")
 @_output.option("table", "json", "jsonl")
 def command(*, queue: str | None, user: str | None, mine: bool, ended: bool, shares: bool, output: str) -> None:
-    """List queued jobs: where they run, or what they wait for. TIME is since they were submitted, started or ended.
+    """List queued jobs: where they run, or what they wait for. SINCE is how long ago they were submitted, started
+    or ended.
 
     `gpushare cluster explain JOB` says why a job waits and what would start it.
     """
