@@ -32,6 +32,10 @@ STRATEGIC = "application/strategic-merge-patch+json"
 """Lists whose entries have names are merged by name. Only objects of Kubernetes itself take it."""
 PIECE = 2**16
 LONGEST_MESSAGE = 1000
+NOT_FOUND = 404
+CLAIMS = "/apis/resource.k8s.io/v1/"
+NO_KIND = ("404 page not found", "could not find the requested resource")
+"""What an API server says of a kind that it does not know, and not of an object."""
 
 
 class Unanswered(GpushareError):
@@ -186,7 +190,9 @@ def _compact(body: object) -> bytes:
 def _refusal(method: str, path: str, answer: Any, content: Mapping[str, Any] | None) -> GpushareError:
     words = answer.data.decode(errors="replace") if content is None else content.get("message")
     message = str(words or f"status {answer.status}").strip()[:LONGEST_MESSAGE]
-    if answer.status == 404:
+    if answer.status == NOT_FOUND:
+        if path.startswith(CLAIMS) and any(words in message for words in NO_KIND):
+            message = "the API server has no claims (resource.k8s.io/v1); these need Kubernetes 1.34 or later"
         return NoSuchJob(message, code="not_found")
     after = answer.headers.get("Retry-After", "")
     seconds = float(after) if after.isdecimal() else None

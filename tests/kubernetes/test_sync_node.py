@@ -232,6 +232,22 @@ def test_what_an_api_server_may_answer(node, server):
     assert server.ask("GET", f"/api/v1/nodes/{NODE}")["metadata"]["uid"] == "node-uid"
 
 
+@pytest.mark.parametrize("words", ["404 page not found", "the server could not find the requested resource"])
+def test_a_server_without_claims_is_told_with_the_version_that_has_them(node, server, monkeypatch, words):
+    handle = node.api.handle
+
+    def old(method, path, *more):
+        return (404, {"message": words}) if "resource.k8s.io" in path else handle(method, path, *more)
+
+    monkeypatch.setattr(node.api, "handle", old)
+    with pytest.raises(NoSuchJob, match=r"has no claims .*; these need Kubernetes 1.34 or later"):
+        server.ask("GET", SLICE)
+    before = node.log().count("1.34 or later")
+    until(lambda: node.log().count("1.34 or later") > before or before, "the plugin to say it")
+    with pytest.raises(NoSuchJob, match="not found"):
+        server.ask("GET", "/api/v1/nodes/n9")
+
+
 def test_a_token_is_read_again_for_each_request(node, tmp_path):
     (tmp_path / "token").write_text("old\n")
     content = json.loads(node.api.kubeconfig.read_text())
