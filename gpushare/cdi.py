@@ -45,12 +45,12 @@ def spec(
     inside: Inside,
     api: Path,
     *,
-    visible: str | None = None,
+    more: Mapping[str, str] = NONE,
     of_gpus: Edits = NONE,
 ) -> dict[str, Any]:
     """The file's content. `body`: of each container's placement, without what says where it runs; its name is the
-    device's. `api`: the daemon's socket. `of_gpus`: what brings the GPUs' own files."""
-    job = container.budget_variables(body) | ({"GPUSHARE_VISIBLE": visible} if visible else {})
+    device's. `more`: further variables. `api`: the daemon's socket. `of_gpus`: what brings the GPUs' own files."""
+    job = {**container.budget_variables(body), **more}
     ours = {**container.edits(job, inside), "hooks": [_hook(CREATED, api, body), _hook(OVER, api, body)]}
     both = {
         key: [*of_gpus.get(key, ()), *ours.get(key, ())]

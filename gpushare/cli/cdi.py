@@ -12,9 +12,13 @@ from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.job_options import JobOptions, flags_of
 from gpushare.cli.output import Column
+from gpushare.env import HOOKS, Settings
 from gpushare.errors import NotPermitted, UsageError
+from gpushare.reclaim_steps import ReclaimStep, parse_steps
 
 COLUMNS = [Column("DEVICE"), Column("GPU"), Column("REQUEST", right=True), Column("LIMIT", right=True)]
+OF_THE_WRAPPER = (ReclaimStep.HOOK, ReclaimStep.SUSPEND)
+ONLY_RUN = "is only for `gpushare run`, and not for a device"
 FOLDER = click.Path(path_type=Path)
 own = JobOptions()
 
@@ -33,6 +37,13 @@ own = JobOptions()
 )
 @own.options("priority", "grace", "on_reclaim", "min_run_time", "lend")
 @click.option("--visible", metavar="WHAT", help="What programs see as the GPU's size: limit or request.")
+@click.option(
+    "--for",
+    "framework",
+    metavar="NAME",
+    shell_complete=complete.choices("GPUSHARE_FOR"),
+    help="The programs' framework: vllm, sglang, ollama, jax, tensorflow, torch. Sets what it needs.",
+)
 @click.option("--remove", is_flag=True, help="Take the device away. Containers that run keep it.")
 @click.option("--folder", metavar="DIR", type=FOLDER, default="/etc/cdi", show_default=True, help="Of the files.")
 @_output.option("table", "json")
@@ -72,8 +83,10 @@ def _content(name: str, devices: tuple[str, ...], options: dict[str, Any]) -> di
     from gpushare.paths import library
     from gpushare.quantity import Kind
 
-    flags = {"GPUSHARE_PROFILE": options["profile"], "GPUSHARE_VISIBLE": options["visible"], **flags_of(options)}
+    own_names = {"GPUSHARE_PROFILE": "profile", "GPUSHARE_VISIBLE": "visible", "GPUSHARE_FOR": "framework"}
+    flags = {**{name: options[option] for name, option in own_names.items()}, **flags_of(options)}
     settings = load_settings(flags, os.environ)
+    _check(settings)
     budget, _, _ = settings.budget()
     if budget.request.kind is Kind.NONE:
         raise UsageError("a device has a request, or a limit for itself alone", hint="--request 4Gi --limit 16Gi")
@@ -89,10 +102,28 @@ def _content(name: str, devices: tuple[str, ...], options: dict[str, Any]) -> di
         "lend": options["lend"],
         **settings.options_of_job(),
     }
-    visible = settings.choice("GPUSHARE_VISIBLE") if settings.find("GPUSHARE_VISIBLE") else None
+    framework, visible = settings.framework(), settings.find("GPUSHARE_VISIBLE")
+    more = dict(framework.variables) if framework is not None else {}
+    if visible is not None:
+        more["GPUSHARE_VISIBLE"] = settings.choice("GPUSHARE_VISIBLE")
     inside = container.inside(node, library(), os.environ)
     of_gpus = cdi.described(gpus, container.DESCRIBED) if node.driver == "nvidia" else {}
-    return cdi.spec(body, inside, node.runtime.api_socket.resolve(), visible=visible, of_gpus=of_gpus)
+    return cdi.spec(body, inside, node.runtime.api_socket.resolve(), more=more, of_gpus=of_gpus)
+
+
+def _check(settings: Settings) -> None:
+    """No wrapper is beside a container, and none of its launches has a hook."""
+    steps = [one for one in parse_steps(settings.text("GPUSHARE_ON_RECLAIM") or "") if one in OF_THE_WRAPPER]
+    if steps:
+        raise UsageError(f"the reclaim step {steps[0]} {ONLY_RUN}", hint="write --on-reclaim trim,term")
+    hooks = [f"GPUSHARE_{hook}_{kind}".upper() for hook, kind, _ in HOOKS]
+    for what, names in (("a hook", hooks), ("a turn in computing", ["GPUSHARE_COMPUTE", "GPUSHARE_EXCLUSIVE"])):
+        found = [setting for name in names if (setting := settings.find(name))]
+        if found:
+            raise UsageError(f"{what} {ONLY_RUN}", hint=f"leave out {found[0].source}")
+    mode = settings.choice("GPUSHARE_MODE")
+    if mode != "enforce":
+        raise UsageError(f"the mode {mode} {ONLY_RUN}", hint="containers without the device have no limit")
 
 
 def _chosen(devices: tuple[str, ...], gpus: list[Any]) -> list[Any]:

@@ -245,7 +245,7 @@ def test_the_contentbrings_what_nvidias_toolkit_says_of_its_gpus(tmp_path: Path)
 
 
 def test_without_gpus_of_nvidia_there_is_nothing_but_what_the_job_needs() -> None:
-    edits = cdi.spec(BODY, REAL, Path("/a"), visible="request")["devices"][0]["containerEdits"]
+    edits = cdi.spec(BODY, REAL, Path("/a"), more={"GPUSHARE_VISIBLE": "request"})["devices"][0]["containerEdits"]
     assert set(edits) == {"env", "mounts", "hooks"} and "GPUSHARE_VISIBLE=request" in edits["env"]
     assert not any(line.startswith("GPUSHARE_JOB=") for line in edits["env"]), "each container is one of its own"
 
@@ -278,6 +278,10 @@ def test_devices_are_made_listed_and_removed(node: Node, tmp_path: Path) -> None
         ("small", "1Gi", "3Gi", True),
     ]
     assert listed[1]["grace"] == 7.0
+    for framework, said in (("jax", "XLA_PYTHON_CLIENT_PREALLOCATE=false"), ("vllm", "GPUSHARE_VISIBLE=request")):
+        assert shown(node, tmp_path, "of", "--limit", "4Gi", "--for", framework)[0] == 0
+        (device,) = json.loads((tmp_path / "gpushare.dev-gpu_of.json").read_text())["devices"]
+        assert said in device["containerEdits"]["env"]
     (tmp_path / "gpushare.dev-gpu_odd.json").write_text("{")
     table = shown(node, tmp_path)[1]
     assert "gpushare.dev/gpu=small" in table and "odd" not in table
@@ -304,6 +308,28 @@ def test_what_makes_no_contentis_refused_with_the_way_out(
     node.start_daemon()
     code, text = shown(node, tmp_path, *words)
     assert code == 2 and said in text and not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "what"),
+    [
+        ("GPUSHARE_ON_RECLAIM", "trim,suspend,term", "the reclaim step suspend"),
+        ("GPUSHARE_ON_RECLAIM", "hook,term", "the reclaim step hook"),
+        ("GPUSHARE_RELIEF_URL", "vllm+http://localhost:8000", "a hook"),
+        ("GPUSHARE_COMPUTE", "0.5", "a turn in computing"),
+        ("GPUSHARE_EXCLUSIVE", "10s", "a turn in computing"),
+        ("GPUSHARE_MODE", "observe", "the mode observe"),
+    ],
+)
+def test_what_only_the_wrapper_does_is_refused_when_the_device_is_made(
+    node: Node, tmp_path: Path, variable: str, value: str, what: str
+) -> None:
+    """And not when its containers start."""
+    node.start_daemon()
+    node.env[variable] = value
+    code, text = shown(node, tmp_path, "a", "--limit", "1Gi")
+    assert code == 2 and f"{what} is only for `gpushare run`" in text and "hint: " in text
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_of_several_gpus_one_has_to_be_named(tmp_path: Path, two_gpus: Node) -> None:
