@@ -3,7 +3,7 @@
  *
  * A process must be able to write its page, so it also holds a descriptor with which it can make the file shorter,
  * and then the daemon's next look at the page is a SIGBUS. Seals would forbid that, but only anonymous files have
- * them, and those do not outlive the daemon (credit.h, ARCHITECTURE.md). So the daemon maps all pages into one arena
+ * them, and those do not outlive the daemon (docs/restart.md). So the daemon maps all pages into one arena
  * and answers SIGBUS there by putting a page of zeros of its own in the place: the access goes on, the page is marked
  * as broken, and the daemon gives its process up. A SIGBUS anywhere else goes to the handler that was there before.
  *

@@ -134,7 +134,7 @@ class Memory:
         self._leader: tuple[str, float] | None = None
         self._obeyed = Obeyed()
 
-    # ---- people --------------------------------------------------------------------------------------
+    # ---- jobs and nodes ----------------------------------------------------------------------------
 
     def add(self, *nodes: Node) -> None:
         self.nodes |= {node.name: _Node(node) for node in nodes}
