@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from gpushare.paths import software_driver_dir
 MIB = 2**20
 PYTHONPATH = os.pathsep.join(str(Path(__file__).resolve().parents[2] / part) for part in ("", "daemon"))
 SCRIPT = """#!/bin/sh
-export GPUSHARE_SOCKET={root}/daemons/$SLURMD_NODENAME/api.sock GPUSHARE_DRIVER=sim
+export SLURM_CONF={root}/etc/slurm.conf GPUSHARE_SOCKET={root}/daemons/$SLURMD_NODENAME/api.sock GPUSHARE_DRIVER=sim
 export GPUSHARE_SIM=gpus=2,memory=4Gi,pool={pool}/$SLURMD_NODENAME
 exec >> {root}/log/hooks.log 2>&1
 PYTHONPATH={path} exec {python} -m gpushare.cluster.engines.slurm.node {what} {root}/budgets
@@ -70,8 +70,11 @@ class Site(Cluster):
 
 
 @contextlib.contextmanager
-def open_site(prolog: str = "prolog", files: Mapping[str, str] | None = None) -> Iterator[Site]:
-    """`prolog`: the words of the Prolog. `files`: beside slurm.conf, in place of those that others have."""
+def open_site(
+    prolog: str = "prolog", files: Mapping[str, str] | None = None, more: Sequence[str] = ()
+) -> Iterator[Site]:
+    """`prolog`: the words of the Prolog. `files`: beside slurm.conf, in place of those that others have. `more`: its
+    lines."""
     if not (software_driver_dir() / "libcuda.so.1").exists():
         pytest.skip("the software driver is not built")
     if not Path(PYTHON).exists():
@@ -83,8 +86,13 @@ def open_site(prolog: str = "prolog", files: Mapping[str, str] | None = None) ->
             root,
             SCRIPT.format(what=prolog, **said),
             kind=Site,
-            files={"epilog": SCRIPT.format(what="epilog", **said), "look.py": LOOK, **(files or {})},
-            more=["Epilog={root}/etc/epilog"],
+            files={
+                "epilog": SCRIPT.format(what="epilog", **said),
+                "check": SCRIPT.format(what="check", **said),
+                "look.py": LOOK,
+                **(files or {}),
+            },
+            more=["Epilog={root}/etc/epilog", *more],
             memory=3584,
         )
         assert isinstance(cluster, Site)
@@ -124,3 +132,9 @@ assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(%d << 20)) == 0
 print("has it", flush=True)
 time.sleep(%d)
 END"""
+TICKS = HUNGRY.replace(
+    "time.sleep(%d)",
+    """while True:
+    print("tick", flush=True)
+    time.sleep(0.02)""",
+)

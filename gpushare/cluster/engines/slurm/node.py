@@ -6,9 +6,10 @@ The Prolog finds in SLURM_JOB_COMMENT which GPUs the job has here and how much o
 (docs/placements.md), and writes two files for the SPANK plug-in: the variables of the job's tasks, and the request with
 which each step tells the daemon that its processes belong to the job. It fails where the daemon does not answer or
 refuses. Then Slurm holds the job and drains the node. The Epilog ends what the Prolog has begun. A job that the daemon
-has stopped for an owner waits again (stopped.py).
+has stopped for an owner waits again (stopped.py). `check` is a HealthCheckProgram: it sees to it that the programs of
+suspended jobs stand still (suspended.py).
 
-Both run as root, for jobs of all users. The GPUs of the node daemon in their order are GPU 0, 1, ... of the allocator.
+All run as root, for jobs of all users. The GPUs of the node daemon in their order are GPU 0, 1, ... of the allocator.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from gpushare.api import Gpu, Killed, Placement
 from gpushare.client import MAY_PASS, Client
 from gpushare.cluster.engines.seam import Unanswered
 from gpushare.cluster.engines.slurm import mark as marks
-from gpushare.cluster.engines.slurm import shards, stopped
+from gpushare.cluster.engines.slurm import shards, stopped, suspended
 from gpushare.cluster.engines.slurm.commands import Commands, NoJob, Refusal
 from gpushare.cluster.engines.slurm.mark import Mark, Spot
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, UsageError
 from gpushare.paths import library, software_driver_dir
 
-__all__ = ["DIRECTORY", "epilog", "main", "prolog"]
+__all__ = ["DIRECTORY", "check", "epilog", "main", "prolog"]
 
 DIRECTORY = Path("/run/gpushare-slurm")
 ENFORCE = "--enforce"
@@ -57,8 +58,10 @@ def main() -> None:
             prolog(os.environ, directory, enforce=enforce)
         elif what == "epilog":
             epilog(os.environ, directory)
+        elif what == "check":
+            check(os.environ)
         else:
-            raise UsageError(f"say prolog or epilog, and perhaps {ENFORCE} and a directory")
+            raise UsageError(f"say prolog, epilog or check, and perhaps {ENFORCE} and a directory")
     except GpushareError as error:
         print(error.render(), file=sys.stderr)
         sys.exit(1)
@@ -139,6 +142,17 @@ def epilog(environ: Mapping[str, str], directory: Path) -> None:
             path.replace(taken)
             if not _end(environ, taken):
                 taken.replace(over)
+
+
+def check(environ: Mapping[str, str]) -> None:
+    """Raises GpushareError where nobody can say what runs."""
+    commands = Commands(environ.get("SLURM_CONF"), COMMAND_WITHIN)
+    try:
+        names = suspended.check(commands, locate_node(environ).client(), environ.get("SLURMD_NODENAME", ""))
+    except (Unanswered, Refusal, NoJob) as error:
+        raise UsageError(f"Slurm does not say which jobs are suspended here: {error}") from None
+    for name in names:
+        print(f"gpushare: job {name} was suspended and ran: suspended again", file=sys.stderr)
 
 
 def _is_at_work(path: Path) -> bool:
