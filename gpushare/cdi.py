@@ -99,7 +99,7 @@ def described(gpus: Sequence[Mapping[str, Any]], folders: Iterable[Path]) -> dic
         if content is None or device is None:
             raise UsageError(
                 f"NVIDIA's toolkit has not described GPU {gpu['index']} for containers",
-                hint="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+                hint="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.json --format=json",
             )
         versions.append(str(content.get("cdiVersion", VERSION)))
         for part in (content.get("containerEdits") or {}, device.get("containerEdits") or {}):

@@ -8,7 +8,8 @@ the same as options of podman and docker.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,14 +168,26 @@ def nvidia_devices(gpus: Sequence[Mapping[str, Any]], folders: Iterable[Path]) -
 
 def nvidia_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
     """NVIDIA's CDI files there that can be read."""
+    readers = {"json": json.loads, **_yaml()}
+    for path in sorted(path for folder in folders for kind in readers for path in folder.glob(f"*.{kind}")):
+        if path.name.startswith("gpushare.dev-"):
+            continue
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError):
+            content = readers[path.suffix.removeprefix(".")](path.read_text())
+            if content["kind"] == NVIDIA and [device["name"] for device in content["devices"]]:
+                yield content
+
+
+def _yaml() -> dict[str, Callable[[str], Any]]:
     try:
         import yaml
     except ModuleNotFoundError:  # it comes with the extra `kubernetes`
-        return
-    for path in sorted(path for folder in folders for kind in ("json", "yaml") for path in folder.glob(f"*.{kind}")):
-        if path.name.startswith("gpushare.dev-"):
-            continue
-        with contextlib.suppress(OSError, ValueError, yaml.YAMLError, AttributeError, TypeError, KeyError):
-            content = yaml.safe_load(path.read_text())
-            if content["kind"] == NVIDIA and [device["name"] for device in content["devices"]]:
-                yield content
+        return {}
+
+    def read(text: str) -> Any:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
+
+    return {"yaml": read}

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,6 +243,16 @@ def test_the_contentbrings_what_nvidias_toolkit_says_of_its_gpus(tmp_path: Path)
     with pytest.raises(UsageError, match="has not described GPU 2") as refused:
         cdi.described([{"uuid": "GPU-3", "index": 2}], [tmp_path, tmp_path / "nowhere"])
     assert refused.value.hint is not None and refused.value.hint.startswith("nvidia-ctk cdi generate")
+
+
+def test_files_in_json_need_nothing_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    gpus = [{"uuid": GPU, "index": 0}]
+    (tmp_path / "nvidia.yaml").write_text(yaml.safe_dump(NVIDIA))
+    with pytest.raises(UsageError, match="has not described GPU 0"):
+        cdi.described(gpus, [tmp_path])
+    (tmp_path / "nvidia.json").write_text(json.dumps(NVIDIA))
+    assert cdi.described(gpus, [tmp_path])["cdiVersion"] == "0.7.0"
 
 
 def test_without_gpus_of_nvidia_there_is_nothing_but_what_the_job_needs() -> None:

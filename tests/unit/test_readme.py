@@ -58,7 +58,7 @@ def options_of(command: click.Command) -> set[str]:
 def test_options_exist() -> None:
     service = subprocess.run([sys.executable, "-m", "gpushared.cluster", "--help"], capture_output=True, text=True)
     known = options_of(cli) | set(re.findall(r"--[a-z-]+", service.stdout))  # serve's
-    known |= {"--check-config", "--device", "--env"}  # gpushared's, podman's
+    known |= {"--check-config", "--device", "--env", "--format"}  # of gpushared, podman, nvidia-ctk
     for option in set(re.findall(r"(?<![-|\w])(--[a-z][a-z-]*)", README)):
         assert option in known, option
 
