@@ -11,7 +11,8 @@ from allocator_stage import GIB, Stage
 
 from gpushare.cluster import clearing
 from gpushare.cluster.candidates import Bounds
-from gpushare.cluster.clearing import clear, cost
+from gpushare.cluster.clearing import clear, cost, fewest
+from gpushare.cluster.holders import least_of
 from gpushare.cluster.model import Node, Place
 from gpushare.cluster.space import BROKEN, Need, NodeState
 
@@ -101,3 +102,68 @@ def test_bytes_that_are_too_dear_on_small_gpus_are_taken_on_a_large_one() -> Non
     stage.job("q", memory=40 * GIB, count=2, name="high")
     assert stage.evicted == ["low"]
     assert {place.node for place in stage.allocator.jobs["high"].places} == {"large"}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_where_there_are_too_many_sets_to_compare_it_takes_enough_and_no_more(several, monkeypatch) -> None:
+    monkeypatch.setattr(clearing, "EXHAUSTIVE", 0)
+    compared = 0
+    for seed in range(CASES):
+        node, need, units = scene(seed, several=several)
+        if fits(node, need, ()):
+            continue
+        found = clear(node, need, list(units), Bounds())
+        assert (found is None) == (not fits(node, need, units)), seed
+        if found is None:
+            continue
+        compared += 1
+        chosen = found[1]
+        assert found[0] == cost(chosen, need, node)
+        assert fits(node, need, chosen) and len(chosen) == len({id(one) for one in chosen})
+        assert not any(fits(node, need, [one for one in chosen if one is not left]) for left in chosen), seed
+    assert compared > CASES // 5
+
+
+def test_a_set_that_is_not_permitted_is_not_chosen(monkeypatch) -> None:
+    """Whatever way is taken: of equal tasks, of one GPU, of several, and of too many to compare."""
+    for exhaustive in (10, 0):
+        monkeypatch.setattr(clearing, "EXHAUSTIVE", exhaustive)
+        for seed in range(60):
+            for several in (False, True):
+                node, need, units = scene(seed, several=several)
+                if units and not fits(node, need, ()):
+                    none = SimpleNamespace(permit=lambda chosen: False, could_free=lambda some: 2**60)
+                    assert clear(node, need, list(units), none) is None
+                    first = SimpleNamespace(
+                        permit=lambda chosen: all(one.rank for one in chosen), could_free=lambda some: 2**60
+                    )
+                    found = clear(node, need, list(units), first)
+                    sets = [one for n in range(1, len(units) + 1) for one in combinations(units, n)]
+                    best = min(
+                        (cost(one, need, node) for one in sets if first.permit(one) and fits(node, need, one)),
+                        default=None,
+                    )
+                    if exhaustive:
+                        assert (found[0] if found else None) == best, (seed, several)
+                    elif found:
+                        assert first.permit(found[1]) and fits(node, need, found[1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_that_a_node_costs_is_that_of_the_best_of_all_sets(seed) -> None:
+    random = Random(seed)
+    for _ in range(50):
+        sizes = tuple(sorted((random.randint(1, 4), random.randint(1, 9)) for _ in range(random.randint(0, 6))))
+        missing = random.randint(1, 9)
+        sets = [one for n in range(len(sizes) + 1) for one in combinations(sizes, n)]
+        enough = [(len(one), sum(paid for _, paid in one)) for one in sets if sum(gpus for gpus, _ in one) >= missing]
+        assert least_of(sizes, missing) == min(enough, default=None)
+        units = [Hashed(freed=gpus, places=[None], charge=paid, rank=rank) for rank, (gpus, paid) in enumerate(sizes)]
+        uneven = len({gpus for gpus, _ in sizes}) > 1
+        chosen = fewest(units, missing)
+        assert (chosen is None) == (not enough)
+        if chosen is not None and uneven:
+            assert (len(chosen), sum(one.charge for one in chosen)) == min(enough)
+        elif chosen is not None:
+            assert chosen == units[: len(chosen)] and len(chosen) == min(enough)[0], "of equal ones the best victims"
+    assert fewest([], 0) == []

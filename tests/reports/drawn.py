@@ -81,3 +81,17 @@ def in_a_dark_style(render: Callable[[], bytes]) -> bytes:
 
     with style.context("dark_background"):
         return render()
+
+
+def lines_explained(place: Any) -> set[tuple[str, float, bool]]:
+    """The lines beside the chart, as they look. Each is asserted to look so in the chart, too."""
+    from matplotlib.colors import to_hex
+    from matplotlib.lines import Line2D
+
+    def look(some: Sequence[Any]) -> set[tuple[str, float, bool]]:
+        lines = [one for one in some if isinstance(one, Line2D)]
+        return {(to_hex(one.get_color()), one.get_linewidth(), one.is_dashed()) for one in lines}
+
+    explained = look(place.get_legend().legend_handles)
+    assert explained <= look(place.lines)
+    return explained

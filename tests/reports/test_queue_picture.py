@@ -12,7 +12,7 @@ from gpushare.cluster.quantity import MICRO
 from gpushare.report import queue_picture
 from gpushare.report.drawing import STACKED
 from gpushare.report.queues import ALL, QueueReport
-from reports.drawn import colour, covered, dashed, in_a_dark_style, keys, laid_out, line
+from reports.drawn import colour, covered, dashed, in_a_dark_style, keys, laid_out, line, lines_explained
 from reports.recorded import SINCE, UNTIL
 
 pytest.importorskip("matplotlib")
@@ -54,6 +54,7 @@ def test_queues_are_stacked() -> None:
     assert covered(stack, UNTIL - 1) == covered(stack, AFTER)
     assert line(stack, "text", SINCE) == [(0, 6), (3600, 8), (7200, 8)], "all GPUs that there are"
     assert keys(stack) == [("lab", colour("job0")), ("web", colour("job1")), ("all GPUs", colour("text"))]
+    assert len(lines_explained(stack)) == 1
     assert stack.get_title("left") == "GPUs by queue"
 
 
@@ -67,6 +68,7 @@ def test_each_queue_has_a_chart_with_its_share_and_its_quota() -> None:
     assert line(web, "text", SINCE) == [(0, 0), (3600, 5), (7200, 5)], "of the time before nothing is known"
     explained = [("held", colour("job1")), ("fair share", colour("good")), ("quota", colour("text"))]
     assert keys(web) == explained
+    assert len(lines_explained(web)) == 2
     for lines in (web.lines, web.get_legend().legend_handles):
         assert dashed(lines) == [colour("text")], "a quota and a fair share are told apart without colours, too"
 
@@ -164,11 +166,12 @@ def test_its_colours_are_not_the_users() -> None:
 
 @pytest.mark.parametrize(
     ("queue", "title"),
-    [(None, "queues, 2026-09-2"), ("lab", "queue lab, 2026-09-2"), ("$x\n", "queue $x\\n, 2026-09-2")],
+    [(None, "queues, 2026-09-2"), ("lab", "queue lab, 2026-09-2"), ("$x\n$", "queue $x\\n$, 2026-09-2")],
 )
 def test_the_title_says_of_what_and_when(queue: str | None, title: str) -> None:
-    figure = drawn({"lab": LAB, "web": WEB, "$x\n": LAB}, queue=queue)
+    figure = drawn({"lab": LAB, "web": WEB, "$x\n$": LAB}, queue=queue)
     shown = figure.get_suptitle()
+    assert not figure._suptitle.get_parse_math(), "dollars are no formula"
     assert shown.startswith(title) and re.search(r" \d\d:\d4 to 2026-09-2\d \d\d:\d4 \(\S+\)$", shown)
     assert len(figure.axes) == (4 if queue is None else 2), "the one queue that it is about"
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.errors import GpushareError
 from gpushare.report import drawing, page, picture
-from reports.drawn import colour, covered, dashed, in_a_dark_style, laid_out, line
+from reports.drawn import colour, covered, dashed, in_a_dark_style, laid_out, line, lines_explained
 from reports.drawn import keys as keys_and_colours
 from reports.recorded import (
     GIB,
@@ -163,6 +163,7 @@ def test_a_job_against_its_request_and_limit() -> None:
     ]
     for lines in (place.lines, place.get_legend().legend_handles):
         assert colour("text") in dashed(lines) and colour("limit") not in dashed(lines)
+    assert len(lines_explained(place)) == 3
     borrowed, within = place.collections
     assert (reach(borrowed), reach(within)) == ((0, 6600, 11), (0, 6600, 4))
     lines = {to_hex(line.get_color()): line for line in place.lines}
