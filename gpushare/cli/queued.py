@@ -64,7 +64,7 @@ def exit_status(job: Job) -> int:
 
 
 def ending(job: Job) -> str:
-    """How it ended: job 17 (train) has failed after 5m 3s: exit status 3"""
+    """How it ended: job 17 (train) has failed after 5m3s: exit status 3"""
     return f"{title(job)} {how(job)}"
 
 

@@ -1,0 +1,225 @@
+"""Programs that `gpushare run` and container engines start beside a job, and a daemon that does not start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from gpushare import container_hook, follower, start_daemon
+from gpushare.cdi import CREATED, OVER
+from gpushare.errors import DaemonUnreachable, NoSuchJob
+
+
+class Follows(follower.Follower):
+    """One whose daemon answers as it is told: a job's state, or an error."""
+
+    def __init__(self, *answers):
+        self.answers, self.pauses, self.did = list(answers), [], []
+        super().__init__(SimpleNamespace(job=self.state), "j1")
+
+    def state(self, _job):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {"state": answer}
+
+    def commands(self):
+        reader, writer = os.pipe()
+        os.write(writer, b"x")
+        stream = SimpleNamespace(ended=False, fileno=lambda: reader, closed=False)
+
+        def read():
+            stream.ended = True
+            return [{"do": 1}, {"do": 2}]
+
+        def close():
+            os.close(reader)
+            os.close(writer)
+
+        stream.read, stream.close = read, close
+        return stream
+
+    def answer(self, command):
+        self.did.append(command["do"])
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(follower.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(follower.time, "sleep", sleep)
+    return pauses
+
+
+def test_a_follower_does_each_command_until_the_job_is_over(clock):
+    one = Follows("running", "running", "ended")
+    one.run()
+    assert one.did == [1, 2, 1, 2] and one.answers == [] and clock == [0.1, 0.1]
+
+
+def test_a_follower_ends_with_a_job_that_the_daemon_does_not_know(clock):
+    one = Follows(NoSuchJob("j1"), "running")
+    one.run()
+    assert one.did == [] and clock == []
+
+
+def test_a_follower_tries_again_more_and_more_seldom_and_from_the_start_after_an_answer(clock):
+    gone = DaemonUnreachable("gone")
+    one = Follows(*[gone] * 6, "running", OSError("gone"), "ended")
+    one.run()
+    assert clock == [0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 0.1, 0.2]
+
+
+def test_without_wrapper_and_daemon_a_follower_ends_after_ten_minutes(clock):
+    gone = DaemonUnreachable("gone")
+    one = Follows(*[gone] * 1000)
+    one.parent = 0
+    one.run()
+    assert 600 <= sum(clock) < 602
+    one = Follows(*[gone] * 1000, "ended")
+    one.run()
+    assert one.answers == [], "with its wrapper it waits on"
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("", []),
+        ("\n \n", []),
+        ("one\n", ["one"]),
+        ("one\ntwo\n\n", ["two"]),
+        (
+            "gpushared: no driver  \n  looked in: /x\nhint: install it\n\n",
+            ["no driver", "looked in: /x", "hint: install it"],
+        ),
+        ("gpushared: first\nINFO x\ngpushared: last\n", ["last"]),
+        ("gpushared: no driver\nTraceback\n", ["Traceback"]),
+        ("gpushared: many\n" + "  more\n" * 9, ["many", *["more"] * 5]),
+    ],
+)
+def test_what_a_daemon_said_last(log, said):
+    assert start_daemon.last_error(log) == said
+
+
+@pytest.mark.parametrize(
+    ("coming_up", "said", "why"),
+    [(True, [], "no answer within 2.5 s"), (False, ["no driver", "x"], "it ended at once")],
+)
+def test_why_a_daemon_did_not_start(coming_up, said, why):
+    starter = SimpleNamespace(coming_up=coming_up, last_error=lambda: said, runtime=SimpleNamespace(log="/run/log"))
+    error = start_daemon.did_not_start(starter, 2.5)
+    assert error.message == f"the daemon did not start: {why}" and error.code == "did_not_start"
+    assert list(error.facts) == [*([("it says", "no driver\nx")] if said else []), ("log", "/run/log")]
+    assert "gpushare doctor" in error.hint
+
+
+class Placing:
+    """A client with these placements; it notes what it is asked."""
+
+    def __init__(self, *placements):
+        self.there, self.did = list(placements), []
+
+    def placements(self):
+        return self.there
+
+    def place(self, id, body):
+        self.did.append(("place", id, body))
+
+    def displace(self, id, attempt):
+        self.did.append(("displace", id, attempt))
+        raise NoSuchJob(id)
+
+
+def placement(id, *, pids=(), sessions=(), cgroups=()):
+    return {"id": id, "attempt": 3, "pids": list(pids), "sessions": list(sessions), "cgroups": list(cgroups)}
+
+
+CONTAINER = "abcdef0123456789" * 4
+
+
+def test_a_container_is_over_by_its_own_id_alone():
+    client = Placing(
+        placement(f"container/{CONTAINER}/1"), placement("container/other/1"), placement(f"x/{CONTAINER}/1")
+    )
+    container_hook.leave(client, CONTAINER)
+    assert client.did == [("displace", f"container/{CONTAINER}/1", 3)]
+
+
+def test_a_container_is_placed_and_those_that_are_gone_are_displaced():
+    client = Placing(
+        placement("container/gone/1", sessions=[2**22 + 1], cgroups=["/no/such/group"]),
+        placement("container/here/1", sessions=[os.getpid()]),
+        placement("container/busy/1", pids=[1]),
+        placement("job/gone/1"),
+    )
+    container_hook.enter(client, {"name": "d", "request": 1}, CONTAINER, os.getpid())
+    displaced, (did, id, body) = client.did[:-1], client.did[-1]
+    assert displaced == [("displace", "container/gone/1", 3)]
+    assert did == "place" and id.startswith(f"container/{CONTAINER}/")
+    assert body == {"name": "d-abcdef012345", "request": 1, "session": os.getpid()}, "it has no cgroup of its own"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("0::/user.slice/x\n", []),
+        (f"0::/machine.slice/libpod-{CONTAINER}.scope/container/below\n", [f"/machine.slice/libpod-{CONTAINER}.scope"]),
+        (f"2:memory:/b/{CONTAINER}\n1:cpu:/a/{CONTAINER}\n0::/\n", [f"/a/{CONTAINER}", f"/b/{CONTAINER}"]),
+        (f"2:memory:/b/{CONTAINER}\n1:cpu:/b/{CONTAINER}/x\n", [f"/b/{CONTAINER}"]),
+    ],
+)
+def test_the_cgroups_of_a_container_itself(text, where):
+    assert container_hook.where_runs(text, CONTAINER) == where
+
+
+@pytest.mark.parametrize("when", [CREATED, OVER])
+def test_a_hook_without_a_daemon_fails_and_says_so(tmp_path, monkeypatch, capsys, when):
+    state = json.dumps({"id": CONTAINER, "pid": os.getpid()})
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(read=lambda: state))
+    assert container_hook.main([when, str(tmp_path / "api.sock"), '{"name": "d"}']) == 1
+    assert "gpushare: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "state"),
+    [([], "{}"), ([CREATED, "/x", "{}"], "no json"), ([CREATED, "/x", "{}"], "{}"), ([OVER, "/x", ""], '{"pid": 1}')],
+)
+def test_what_is_no_hook_of_a_container(monkeypatch, capsys, arguments, state):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(read=lambda: state))
+    assert container_hook.main(arguments) == 1
+    assert "this is no hook of a container" in capsys.readouterr().err
+
+
+def test_a_follower_that_is_killed_is_started_again_twenty_times_at_most(monkeypatch):
+    pids = iter(range(1001, 1100))
+    started, ended = [], []
+
+    def spawn(*arguments, **_more):
+        started.append(arguments)
+        return next(pids)
+
+    monkeypatch.setattr(follower.os, "posix_spawn", spawn)
+    monkeypatch.setattr(follower.os, "waitpid", lambda pid, _how: (pid, signal.SIGKILL))
+    monkeypatch.setattr(follower.os, "kill", lambda pid, number: ended.append((pid, number)))
+    environ = {"LD_PRELOAD": "x", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/h"}
+    kept = follower.KeptFollower(follower.SUSPENDER, environ, "j1", "/api", without=follower.OWN_GPUS)
+    assert started[0][1][-3:] == ["gpushare.suspender", "j1", "/api"] and started[0][2] == {"HOME": "/h"}
+    for _ in range(30):
+        kept.look_after()
+    assert len(started) == 21 and kept.pid == 0
+    kept.end()
+    assert ended == [], "there is none to end"
+    other = follower.KeptFollower(follower.HOOK_RUNNER, environ, "j1", "/api")
+    other.end()
+    assert ended == [(1022, signal.SIGKILL)] and other.pid == 0
+    assert started[-1][2] == {"CUDA_VISIBLE_DEVICES": "0", "HOME": "/h"}
