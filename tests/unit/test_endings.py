@@ -1,0 +1,171 @@
+"""How a program ended, and the report of that: a file, or a pipe that somebody reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from gpushare import exit_message, launch
+from gpushare.exit_message import Ending, write_report
+
+
+def killed_of(code: str = "reclaim"):
+    return {
+        "code": code,
+        "owner": "train",
+        "owner_user": "ada",
+        "time": 0.0,
+        "grace": 0.0,
+        "asked": 2**30,
+        "got": 0,
+        "usage": 2**31,
+        "request": 2**30,
+        "loan": 2**30,
+        "reason": "no room",
+    }
+
+
+def outcome(killed=None):
+    return {"killed": killed, "peak": {"GPU-a": 5}}
+
+
+def test_the_status_of_a_program_and_of_one_that_was_stopped():
+    plain, exited, by_signal = Ending(0, "p"), Ending(3 << 8, "p"), Ending(signal.SIGTERM, "p")
+    assert [(one.exit_code, one.child_exit_code, one.signal) for one in (plain, exited, by_signal)] == [
+        (0, 0, None),
+        (3, 3, None),
+        (128 + signal.SIGTERM, None, signal.SIGTERM),
+    ]
+    assert not Ending(0, "p", outcome()).reclaimed
+    for stopped in (Ending(0, "p", outcome(killed_of())), Ending(signal.SIGKILL, "p", killed_notice="x")):
+        assert stopped.reclaimed and stopped.exit_code == exit_message.KILLED
+
+
+@pytest.mark.parametrize(
+    ("ending", "says"),
+    [
+        (Ending(0, "p", outcome()), None),
+        (Ending(signal.SIGTERM, "p"), None),
+        (Ending(signal.SIGKILL, "p", stopped=True), None),
+        (Ending(signal.SIGKILL, "p"), "p was killed with SIGKILL, not by the daemon"),
+        (Ending(signal.SIGKILL, "p", outcome()), "p was killed with SIGKILL, not by the daemon"),
+        (Ending(signal.SIGKILL, "p", by_kernel=True), "p was killed by the kernel: host memory ran out"),
+        (Ending(0, "p", killed_notice="gave it back\nhint: x"), "gave it back"),
+        (Ending(0, "p", killed_notice=""), "no reason was given"),
+        (Ending(0, "p", outcome(killed_of())), "p was stopped to return borrowed memory"),
+        (Ending(0, "p", outcome(killed_of("breach"))), "it used more memory than its limit"),
+        (Ending(0, "p", outcome(killed_of("suspend_stuck"))), "it could not be brought back after a suspension"),
+    ],
+)
+def test_what_is_said_of_an_ending(ending, says):
+    said = exit_message.exit_message(ending)
+    assert said is None if says is None else says in said
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "told"), [("a", "b", "a (b)"), ("a", None, "a"), (None, "b", "b"), (None, None, "its owner")]
+)
+def test_the_owner_as_far_as_it_is_known(name, user, told):
+    assert exit_message.owner({**killed_of(), "owner": name, "owner_user": user}) == told
+
+
+def report(path, ending=None, job=None):
+    write_report(
+        path, ending=ending or Ending(3 << 8, "p"), command=["p"], job=job, duration=1.23456, recommended="2Gi"
+    )
+
+
+def test_a_report_replaces_the_file_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    report(path)
+    told = json.loads(path.read_text())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+    assert (told["mode"], told["job"], told["gpus"], told["exit_code"]) == ("standalone", None, [], 3)
+    assert (told["duration"], told["recommended_limit"], told["child_signal"]) == (1.235, "2Gi", None)
+
+
+def test_a_report_tells_the_peak_on_each_gpu(tmp_path):
+    gpu = dict.fromkeys(exit_message.REPORTED, 1) | {"uuid": "GPU-a", "secret": 1}
+    job = {"id": "1", "name": "n", "gpus": [gpu], "request_source": "r", "limit_source": "l"}
+    report(tmp_path / "a", Ending(0, "p", outcome()), job)
+    told = json.loads((tmp_path / "a").read_text())
+    assert told["mode"] == "daemon" and told["job"] == {"id": "1", "name": "n"}
+    assert [one["peak"] for one in told["gpus"]] == [5] and "secret" not in told["gpus"][0]
+    report(tmp_path / "b", Ending(0, "p"), job)
+    assert [one["peak"] for one in json.loads((tmp_path / "b").read_text())["gpus"]] == [None]
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "report.json").mkdir()
+
+    def is_there(_path):
+        return False
+
+    monkeypatch.setattr(exit_message.Path, "exists", is_there)
+    with pytest.raises(OSError):
+        report(tmp_path / "report.json")
+    monkeypatch.undo()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.fixture
+def signals():
+    """The writing sets what signals do."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+class TestPipe:
+    def test_a_reader_that_comes_late_gets_the_whole_report(self, tmp_path):
+        pipe, got = tmp_path / "pipe", []
+        os.mkfifo(pipe)
+
+        def read():
+            time.sleep(0.1)
+            got.append(pipe.read_bytes())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        exit_message._write_to_reader(pipe, b"x" * 200_000)
+        reader.join(10)
+        assert got == [b"x" * 200_000], "more than a pipe holds"
+
+    def test_without_a_reader_it_gives_up(self, tmp_path, monkeypatch):
+        os.mkfifo(tmp_path / "pipe")
+        monkeypatch.setattr(exit_message, "READ_WITHIN", 0.15)
+        with pytest.raises(TimeoutError, match="not opened for reading within"):
+            report(tmp_path / "pipe")
+
+    def test_with_a_reader_that_does_not_read_too(self, tmp_path, monkeypatch):
+        os.mkfifo(tmp_path / "pipe")
+        monkeypatch.setattr(exit_message, "READ_WITHIN", 0.3)
+        reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            with pytest.raises(TimeoutError, match="not read within"):
+                exit_message._write_to_reader(tmp_path / "pipe", b"x" * 1_000_000)
+        finally:
+            os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "-u", "train.py", "x.py"], "train"),
+        (["/usr/bin/python3.12", "/a/b/eval.py"], "eval"),
+        (["python", "-m", "pkg"], "python"),
+        (["/opt/server", "conf.py"], "server"),
+        (["train.py"], "train.py"),
+    ],
+)
+def test_the_name_of_a_job_that_was_given_none(command, name):
+    assert launch.default_name(command) == name
