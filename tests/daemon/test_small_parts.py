@@ -19,6 +19,7 @@ from gpushared.limits import byte_budget
 from gpushared.limits.backlog import UNREAD, Backlog
 from gpushared.limits.byte_budget import MOST, ByteBudget
 from gpushared.limits.user_limits import UserLimits
+from gpushared.runtime.followers import Followers
 from gpushared.shims import connection as shims
 
 ADA, BOB, CY, DAN, EVE = 70001, 70002, 70003, 70004, 70005
@@ -288,3 +289,42 @@ def test_how_far_each_process_is_with_a_trim():
     credit = CreditPages()
     credit.pages = {1: SimpleNamespace(trim_seen=lambda: None), 2: SimpleNamespace(trim_seen=lambda: "seen")}
     assert credit.trims_of([1, 2, 3]) == {2: "seen"}
+
+
+class Kind(Followers):
+    def first(self, job):
+        return {"ask": job}
+
+    def has_gone(self, job):
+        return ("gone", job)
+
+
+def test_the_process_that_follows_a_job_is_one_and_its_going_is_told():
+    fed, closed, watched = [], [], []
+
+    def process(pid):
+        return SimpleNamespace(
+            pid=pid, watch=lambda _epoll, call: watched.append(call), close=lambda: closed.append(pid)
+        )
+
+    followers = Kind(SimpleNamespace(feed=fed.append), SimpleNamespace())
+    first = followers.come("a", process(1))
+    followers.tell("a", {"do": 1})
+    followers.tell("b", {"do": 2})
+    assert [*first.commands._items] == [{"ask": "a"}, {"do": 1}] and len(followers) == 1
+    assert followers.of("a", 1) is first and followers.of("a", 2) is None and followers.of("b", 1) is None
+    first.known = "here"
+    assert followers.known("a") == "here" and followers.known("b") is None
+    second = followers.come("a", process(2))
+    assert closed == [1] and followers.of("a", 2) is second and followers.known("a") is None
+    watched[0]()
+    assert fed == [] and closed == [1], "the one before has been replaced"
+    watched[1]()
+    assert fed == [("gone", "a")] and closed == [1, 2] and len(followers) == 0
+    followers.come("a", process(3))
+    followers.come("b", process(4))
+    followers.end_job("a")
+    followers.end_job("a")
+    assert closed == [1, 2, 3] and followers.of("b", 4) is not None
+    followers.close()
+    assert closed == [1, 2, 3, 4] and fed == [("gone", "a")] and len(followers) == 0

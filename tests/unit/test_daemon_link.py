@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare import daemon_link
+from gpushare import daemon_link, follower
 from gpushare.daemon_link import Link
-from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 
 
 class Absent:
@@ -205,3 +205,157 @@ def test_a_stream_that_ends_is_closed_and_the_daemon_looked_for(clock, said, las
     assert said == ([] if isinstance(last, Exception) else [(0, "give it back")])
     assert stream.closed and one.retry_at == pytest.approx(clock.now + daemon_link.RETRY_FIRST)
     one.read()  # there is nothing to read from until then
+
+
+class Present:
+    """A node whose daemon answers as it is told, and has a stream of notices."""
+
+    starter = None
+    runtime = SimpleNamespace(log="daemon.log", api_socket="/api")
+
+    def __init__(self, *, state: str | None = "running", refuses: GpushareError | None = None) -> None:
+        self.state, self.refuses = state, refuses
+        self.did: list[object] = []
+        self.notices: list[dict[str, object]] = []
+        self.ended = False
+        self.pipe = os.pipe()
+
+    def client(self, _timeout: float):
+        return self
+
+    def job(self, _id: str):
+        if self.state is None:
+            raise NoSuchJob("no such job")
+        return {"state": self.state}
+
+    def register(self, body) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.did.append(("register", body))
+
+    def set_main(self, _id: str, child: int) -> None:
+        self.did.append(("main", child))
+
+    def end(self, _id: str, code: int | None, number: int | None):
+        self.did.append(("end", code, number))
+        return {"job": {"id": "later"}, "outcome": {"killed": None}}
+
+    def events(self, _id: str):
+        return self
+
+    def fileno(self) -> int:
+        return self.pipe[0]
+
+    def read(self):
+        now, self.notices = self.notices, []
+        return now
+
+    def close(self) -> None:
+        self.did.append("closed")
+
+
+@pytest.fixture
+def present(monkeypatch):
+    monkeypatch.setattr(daemon_link, "watch", lambda _events: None)
+    made = []
+
+    def make(**how) -> Present:
+        made.append(Present(**how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        os.close(one.pipe[0])
+        os.close(one.pipe[1])
+
+
+def test_a_stream_that_ends_is_opened_again_with_the_job_if_the_daemon_has_lost_it(present, clock, said) -> None:
+    node = present()
+    link = linked(node, said)
+    assert node.did == [("main", os.getpid())]
+    node.ended = True
+    link.read()
+    link.read()
+    assert node.did[1:] == ["closed"] and link.retry_at == clock.now + daemon_link.RETRY_FIRST
+    node.ended, node.state = False, None
+    link.retry()
+    assert node.did[2:] == [("register", {"job": "0" * 16}), ("main", os.getpid())] and link.retry_at is None
+    node.ended = True
+    link.read()
+    node.ended, node.state = False, "running"
+    link.retry()
+    assert node.did[4:] == ["closed", ("main", os.getpid())], "the daemon knows it"
+    node.ended = True
+    link.read()
+    assert link.retry_at == clock.now + daemon_link.RETRY_FIRST, "after an answer the pauses are short again"
+    node.state = "ended"
+    link.retry()
+    assert node.did[6:] == ["closed"], "the daemon was ended on purpose"
+
+
+def test_a_daemon_that_does_not_take_the_job_is_asked_seldom_and_said_once(present, clock, said) -> None:
+    node = present()
+    link = linked(node, said)
+    node.ended = True
+    link.read()
+    node.state, node.refuses = None, GpushareError("no room")
+    for _ in range(3):
+        link.retry()
+        assert link.retry_at == clock.now + daemon_link.RETRY_LAST
+    assert said == [(0, "the daemon does not take the job back: no room")]
+
+
+@pytest.mark.parametrize(("status", "told"), [(3 << 8, (3, None)), (15, (None, 15)), (0, (0, None))])
+def test_the_end_is_told_and_the_job_is_what_it_has_become(present, said, monkeypatch, status, told) -> None:
+    monkeypatch.setattr(daemon_link, "LAST_WORDS", 0.01)
+    node = present()
+    link = linked(node, said)
+    assert link.end(status) == {"killed": None}
+    assert node.did == [("main", os.getpid()), ("end", *told), "closed"] and link.job == {"id": "later"}
+
+
+def test_without_a_daemon_an_end_has_no_outcome(said, clock) -> None:
+    link = linked(Absent(), said)
+    assert link.end(0) is None and link.job == {"id": "0" * 16}
+
+
+@pytest.mark.parametrize(
+    ("steps", "hooks", "started"),
+    [
+        (["term", "kill"], {}, []),
+        (["term", "kill"], {"H": "x"}, []),
+        (["suspend"], {}, [("gpushare.suspender", {"A": "1"})]),
+        (["hook"], {}, []),
+        (["hook"], {"H": "x"}, [("gpushare.hook_runner", {"A": "1", "H": "x"})]),
+        (
+            ["hook", "suspend"],
+            {"H": "x"},
+            [("gpushare.suspender", {"A": "1"}), ("gpushare.hook_runner", {"A": "1", "H": "x"})],
+        ),
+    ],
+)
+def test_the_processes_beside_the_program(present, said, monkeypatch, steps, hooks, started) -> None:
+    made = []
+
+    class Kept:
+        def __init__(self, module, environ, job, socket, without) -> None:
+            made.append((module, environ))
+            assert (job, socket) == ("0" * 16, "/api")
+            assert without == (follower.OWN_GPUS if module == follower.SUSPENDER else ())
+
+    monkeypatch.setattr(follower, "KeptFollower", Kept)
+    link = linked(present(), said)
+    link.job["on_reclaim"] = steps
+    link.start_followers({"A": "1"}, hooks)
+    assert made == started
+
+
+def test_a_process_that_does_not_start_is_told(present, said, monkeypatch) -> None:
+    def fails(*_arguments):
+        raise OSError(12, "no memory")
+
+    monkeypatch.setattr(follower, "KeptFollower", fails)
+    link = linked(present(), said)
+    link.job["on_reclaim"] = ["suspend"]
+    link.start_followers({}, {})
+    assert said == [(0, "gpushare.suspender does not start, so its reclaim step is left out: no memory")]
