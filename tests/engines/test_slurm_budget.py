@@ -112,7 +112,7 @@ def test_a_borrower_that_its_node_stops_waits_again_and_keeps_its_id(stage, site
     site.until(lambda: "stopped on n0 to return" in comment(site, id), "it says why")
     assert "of borrowed memory to slurm-" in comment(site, id)
     stage.running(id)
-    assert (stage.engine._jobs[id].mark.evictions, stage.job(id)["attempt"]) == (1, 2)
+    assert (stage.engine._look.jobs[id].mark.evictions, stage.job(id)["attempt"]) == (1, 2)
     site.until(lambda: "has it" in site.output(id), "its program has begun again")
     assert site.state(after) == "PENDING"
 

@@ -88,7 +88,7 @@ def test_slurm_itself_refuses_what_would_not_fit(stage, cluster) -> None:
     """A job that an operator releases past the allocator."""
     id = cluster.sbatch(SLEEP, "--gpushare=request=75%")
     stage.running(id)
-    (spot,) = stage.engine._jobs[id].mark.place
+    (spot,) = stage.engine._look.jobs[id].mark.place
     past = cluster.sbatch(SLEEP, "--gpushare=request=75%")
     counter = f"Gres=gpumem:g{spot.gpus[0]}:{spot.request // MIB}"
     cluster.run("scontrol", "update", f"JobId={past}", f"ReqNodeList={spot.node}", counter, check=True)

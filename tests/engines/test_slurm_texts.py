@@ -10,10 +10,10 @@ import pytest
 
 from gpushare.cluster.engines import slurm as package
 from gpushare.cluster.engines.slurm import accounts, listing, mark, request, seen, shards, stopped
-from gpushare.cluster.engines.slurm.engine import gres_of
 from gpushare.cluster.engines.slurm.lease import Lease, found
 from gpushare.cluster.engines.slurm.listing import Listed, hosts
 from gpushare.cluster.engines.slurm.mark import Mark, Spot
+from gpushare.cluster.engines.slurm.starting import gres_of
 from gpushare.cluster.model import ANYWHERE, Selector, Tasks
 from gpushare.errors import UsageError
 

@@ -18,6 +18,7 @@ PYTHON = sorted(
     if (ROOT / "gpushare" / "cluster") not in path.parents
 )
 CLUSTER_PYTHON = sorted(path.relative_to(ROOT) for path in (ROOT / "gpushare" / "cluster").rglob("*.py"))
+SLURM = sorted(path.relative_to(ROOT) for path in (ROOT / "gpushare/cluster/engines/slurm").glob("*.py"))
 PRELOAD = sorted(path.relative_to(ROOT) for path in (ROOT / "shim" / "preload").glob("*.[ch]"))
 
 ALLOCATOR = [ROOT / "gpushare" / "cluster" / f"{name}.py" for name in CLUSTER]
