@@ -9,6 +9,7 @@ SEED   ?= 1
 CALLS  ?= 1000000
 SECONDS ?= 600
 SAMPLE ?= 100
+ENGINES ?= tests/engines
 
 C_FILES = $(shell git ls-files 'shim/*.c' 'shim/*.h' 'tests/*.c' 'benchmarks/*.c' 'gpushare/*.c')
 
@@ -36,7 +37,7 @@ pytest: $(VENV)/installed-test
 
 test-engines: $(VENV)/installed-test ## the engines on real servers: Slurm (root, Debian's packages of it) [SLURM_ROOT=FOLDER]
 	GPUSHARE_TEST_ENGINES=1 GPUSHARE_TEST_SLURM_ROOT=$(SLURM_ROOT) \
-		$(BIN)/pytest tests/engines -k slurm -n 2 --dist loadfile -q
+		$(BIN)/pytest $(ENGINES) -k slurm -n 2 --dist loadfile -q
 
 slurm-root: ## a newer Slurm for these tests, from Debian 13, in a folder: make slurm-root SLURM_ROOT=/var/tmp/slurm
 	tests/engines/make_slurm_root.sh $(SLURM_ROOT)
