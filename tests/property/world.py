@@ -124,7 +124,7 @@ class Program:
     computes: bool = False
     """NVML shows it compute, where it tells such things,"""
     computed_at: float = float("-inf")
-    """and when NVML has last shown that."""
+    """and when the core has last heard that."""
     slow: bool = False
     """Its calls take what they were granted some time after the answer: the kernel runs others first."""
 
@@ -247,6 +247,8 @@ class World:
             self.events += 1
             assert steps < 10_000, "the core and the shell talk without end"
             current = queue.popleft()
+            if isinstance(current, MemorySampled):
+                self._note_computing(current)
             before = self._worth_keeping()
             instructions = self._handle(current)
             if not isinstance(current, JobRestored | ReservationRestored) and self._worth_keeping() != before:
@@ -401,6 +403,12 @@ class World:
         assert not any(self.programs[asked.program].job == job.id for asked in self.waiting.values()), "it waits"
         assert job.suspension is None and not job.reclaims, "it is asked by others"
 
+    def _note_computing(self, sample: MemorySampled) -> None:
+        """As it reaches the core: words that were asked for before the sample are handled before it."""
+        for one in self._on(sample.gpu):
+            if one.pid in (sample.busy or ()):
+                one.computed_at = self.now
+
     def _act_on_trims(self) -> None:
         """Programs give their caches back, and say so."""
         due = [entry for entry in self.trims if entry[0] <= self.now]
@@ -439,8 +447,6 @@ class World:
             if where == gpu:
                 by_pid[pid] = by_pid.get(pid, 0) + amount
         computing = [one for one in self._on(gpu) if one.computes and not self.is_stopped(one.id)]
-        for one in computing:
-            one.computed_at = self.now
         busy = frozenset(one.pid for one in computing)
         return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked, busy if self.shows_busy else None)
 
