@@ -57,6 +57,7 @@ def test_it_gives_back_and_gets_it_again_when_there_is_room(world: World) -> Non
     assert state_of(world, a) == SleepState.ASKED
     world.wait(1.0)
     assert used(world, b) == 7 * GIB and used(world, a) == 0
+    assert world.node.counters.hook_bytes == 12 * GIB
     world.wait(60.0)
     assert state_of(world, a) == SleepState.ASLEEP, "there is no room yet"
     world.exit(b, lag=0.1)

@@ -101,6 +101,15 @@ def test_the_first_table_that_says_something_counts(said, user, rule, most):
         assert refused(rules.admit(said, user, spec("1Gi", f"{most}.5Gi"), TOTALS)) == [rule]
 
 
+@pytest.mark.parametrize("key", ["limit", "request", "max_limit"])
+def test_a_rule_whose_line_is_not_known_is_placed_at_the_top_of_its_file(key):
+    allowed = rules.Rules((rules.Table("$.policy", {key: Quantity.parse("2Gi")}),), "node.toml")
+    if key == "max_limit":
+        assert allowed.find(who("alice"), key).place == "node.toml:1"
+    else:
+        assert rules.budget(allowed, who("alice"), None, None)[1] == "node.toml:1"
+
+
 def test_projects_come_before_groups_and_have_both_kinds_of_members(said):
     for user in (who("bob", "staff"), who("carol", "cv", "staff")):
         assert said.find(user, "max_request").rule == "$.policy.projects.vision.max_request"

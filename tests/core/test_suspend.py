@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from core.tale import job_of, start, told, used
+from gpushare.reasons import Code
+from gpushared.core import suspend
 from gpushared.core.events import ResumeWanted, SuspendWanted
-from gpushared.core.instructions import SuspendNoted, SuspendRefused
+from gpushared.core.instructions import OpenGate, SuspendNoted, SuspendRefused
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.suspension import SuspendState
+from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
 
 GIB = 1024 * MIB
@@ -515,3 +518,51 @@ def test_an_allocation_of_a_suspended_job_waits(world: World) -> None:
     world.wait(2.0)
     assert used(world, a) == 13 * GIB
     assert b in world.programs
+
+
+@pytest.mark.parametrize("available", [None, 8 * GIB, 14 * GIB])
+def test_host_memory_counts_once_while_it_is_filled_and_not_again_when_it_is(available: int | None) -> None:
+    """What the host has available lacks already what suspended jobs have taken, not what is on its way."""
+    world = node(suspend_memory=20 * GIB)
+    a = borrow(world, "A", 6 * GIB)
+    world.node.state.host_available = available
+    before = suspend.host_room(world.node.state)
+    assert before == (20 * GIB if available is None else available)
+    b = start(world, "B", "14Gi", "14Gi")
+    world.allocate(b, "GPU-0", 10 * GIB)
+    assert state_of(world, a) == SuspendState.SUSPENDING
+    taken = job_of(world, a).suspension.host
+    assert taken >= 6 * GIB and suspend.host_room(world.node.state) == before - taken
+    world.wait(5.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED
+    world.node.state.host_available = available
+    assert suspend.host_room(world.node.state) == min(20 * GIB - taken, available or 20 * GIB)
+
+
+def test_its_gate_opens_for_each_of_its_programs_when_it_is_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[OpenGate] = []
+    obey = world._obey
+    monkeypatch.setattr(
+        world, "_obey", lambda one: (opened.append(one) if isinstance(one, OpenGate) else None, obey(one))[1]
+    )
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(5.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and not opened
+    world.exit(b, lag=0.1)
+    world.wait(3.0)
+    assert opened == [OpenGate(job_of(world, a).id, (a,))]
+
+
+def test_it_is_told_who_wants_its_memory_and_of_no_grace(world: World) -> None:
+    """Nobody stops it, so it has nothing to hurry for."""
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    job = job_of(world, a).id
+    reasons = [one.reason for one in world.told if one.job == job and one.reason.code is Code.SUSPENDED]
+    assert reasons
+    facts = {name: OPERATOR.words(said) for name, said in reasons[0].facts}
+    assert "grace" not in facts and any(" to B (" in said for said in facts.values())
