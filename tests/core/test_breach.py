@@ -237,3 +237,17 @@ def test_an_observed_job_is_no_borrower() -> None:
     assert [one.reason.code for one in world.refusals] == [Code.CLAIM_TIMED_OUT]
     assert not world.killed
     assert told(world, job) == ["admitted"]
+
+
+def test_overuse_that_ends_and_comes_again_is_another_one() -> None:
+    """It is counted and told once more, and has its second of patience again."""
+    world = node("kill")
+    a = start(world, "A", "4Gi", "8Gi")
+    job = world.programs[a].job
+    for times in (1, 2):
+        pid = world.escape(job, "GPU-0", 10 * GIB)
+        assert told(world, job).count("breach") == world.node.counters.breaches == times
+        assert not world.killed
+        del world.unhooked[pid]
+        world.wait(3.0)
+        assert world.node.jobs[job].breaches == {}
