@@ -120,6 +120,23 @@ def test_many_queues_are_drawn_together(tmp_path) -> None:
     plot.draw(run, tmp_path / "many.svg", "many")
 
 
+def test_a_picture_is_twice_as_wide_as_high_and_shows_no_more_than_there_is(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    figures = []
+    save = plot._save
+    monkeypatch.setattr(plot, "_save", lambda plt, figure, path: (figures.append(figure), save(plt, figure, path)))
+    run = line()
+    plot.draw(run, tmp_path / "one.png", "two queues")
+    (figure,) = figures
+    assert figure.get_figwidth() == 2 * figure.get_figheight()
+    (axes,) = figure.axes
+    most = max(run.capacity.at(moment) for moment in run.capacity.times) / MICRO
+    low, high = axes.get_ylim()
+    assert low == 0 and most < high < 1.1 * most
+    assert axes.lines[0].get_drawstyle() == "steps-post" and max(axes.lines[0].get_ydata()) == most
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [*run.queues, "all GPUs"]
+
+
 def test_what_is_no_picture_is_refused_before_the_run(tmp_path) -> None:
     with pytest.raises(UsageError, match="PNG or SVG"):
         plot.check(tmp_path / "x.jpeg")

@@ -44,3 +44,12 @@ def test_who_has_failed_with_the_file_leaves_it_to_others(store: Path) -> None:
     with pytest.raises(ZeroDivisionError), writing(store):
         raise ZeroDivisionError
     Lock(store, SOCKET).release()
+
+
+def test_the_service_that_has_the_file_is_named_whatever_one_before_it_has_left(store: Path) -> None:
+    """One that was killed has left its name, which may be longer."""
+    (store.parent / f"{store.name}.lock").write_text("x" * 60)
+    lock = Lock(store, SOCKET)
+    assert serving(store) == SOCKET
+    lock.release()
+    assert (store.parent / f"{store.name}.lock").read_text() == ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from engine_stage import SETTINGS, Stage
+from engine_stage import SETTINGS, Disk, Stage
 
+from gpushare.cluster.engines.loop import Loop
 from gpushare.cluster.engines.memory import Memory
 from gpushare.cluster.engines.reconcile import Notes, Round, commands, job_facts
 from gpushare.cluster.engines.seam import Evict, Observed, SeenJob, SeenNode, SeenTask
-from gpushare.cluster.model import Job, JobEnded, Node, Tasks
+from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Node, NodeAdded, Queue, QueueAdded, Tasks
 from gpushare.cluster.quantity import gpus
 
 
@@ -104,3 +105,18 @@ def test_a_job_has_ended_when_nothing_of_it_runs() -> None:
     running = SeenTask(1, 0, 0, "n1", (0,), 10, "running")
     for tasks, facts in (((running,), []), ((), [[JobEnded("j")]])):
         assert list(job_facts(Round(ours, seen(*tasks, ended=True), Notes(), 5.0, SETTINGS))) == facts
+
+
+def test_a_job_of_which_something_was_decided_is_looked_at_and_one_that_waits_is_not() -> None:
+    told: list[object] = []
+    disk = Disk()
+    loop = Loop(disk, Narrow(), lambda: 0.0, tell=lambda _, actions: told.extend(actions))
+    disk.append([NodeAdded(Node("n1", 2)), QueueAdded(Queue("a", quota=gpus(2)))], 0.0)
+    events = [JobSubmitted(Job(name, "a", (Tasks(gpus=size),))) for name, size in (("runs", 2), ("waits", 1))]
+    for event in events:
+        loop.heed([event], disk.append([event], 1.0))
+    assert {action.job for action in told} == {"runs", "waits"}
+    assert loop.active == {"runs"}
+    ended = [JobEnded("runs")]
+    loop.heed(ended, disk.append(ended, 2.0))
+    assert loop.active == {"runs", "waits"}, "it starts now"
