@@ -266,4 +266,6 @@ def test_the_page_has_its_types(dashboard, path, kind):
 @pytest.mark.parametrize("path", ["/LICENSES.txt", "/../server.py", "/%2e%2e/server.py", "/static/app.js"])
 def test_nothing_else_is_a_file(dashboard, path):
     dashboard.log_in()
-    assert dashboard.ask("GET", path).status == 404
+    answer = dashboard.ask("GET", path)
+    assert (answer.status, answer.code) == (404, "http_404")
+    assert answer.json["error"]["message"] == "not found"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from webhook_stage import (
 )
 
 from gpushare.kubernetes.server import Access, Answer, Server
+from gpushare.kubernetes.webhook import serve
 from gpushare.kubernetes.webhook.asked import ANNOTATIONS
 from gpushare.kubernetes.webhook.limits import Rules
 from gpushare.kubernetes.webhook.makers import Templates
@@ -331,3 +333,17 @@ def test_the_manifest_s_command_is_taken(api, tmp_path):
 
 def test_it_listens_on_this_machine_alone_by_default(webhook: Webhook):
     assert f"https://127.0.0.1:{webhook.port}/pods" in webhook.log
+
+
+def test_trouble_is_told_once_and_again_when_it_comes_back(caplog):
+    class Keeper:
+        def __init__(self):
+            self.told = iter(("away", "away", None, "away", "other"))
+
+        def look(self):
+            if (trouble := next(self.told)) is not None:
+                raise OSError(trouble)
+
+    one = serve.Webhook(Keeper(), None, None, None)
+    assert [asyncio.run(one._look()) for _ in range(5)] == [False, False, True, False, False]
+    assert caplog.messages == ["certificate: away", "certificate: away", "certificate: other"]
