@@ -10,6 +10,7 @@ from daemon_harness import GIB, GPU, GPU2
 from gpushare._layout import ffi, lib
 from gpushared.clients.credit import CreditPages
 from gpushared.clients.pages import UNIT, Pages
+from gpushared.clients.turn_words import TurnWords
 from gpushared.core.instructions import Published
 from gpushared.system.processes import Process
 
@@ -126,3 +127,24 @@ def test_a_process_whose_page_has_gone_is_passed_over(credit, page, asked, answe
     before = bytes(ffi.buffer(page.lines[GPU]))
     assert asked(credit) == answer
     assert bytes(ffi.buffer(page.lines[GPU])) == before
+
+
+def test_the_word_of_turns_tells_what_was_launched_since_it_was_written(credit, page):
+    words, line = TurnWords(credit), page.lines[GPU]
+    flags = lib.GS_TURN_HELD | lib.GS_TURN_QUIET | lib.GS_TURN_CLOSED | lib.GS_TURN_PROBE | lib.GS_TURN_WANTED
+    words.say(1, GPU, closed=True)
+    assert line.turn == 0, "launches of this process cannot be held back"
+    line.turn = lib.GS_TURN_HELD
+    assert words.read(1, GPU) == (True, False, False, True), "nobody has looked yet"
+    words.say(1, GPU, closed=True)
+    assert line.turn & flags == lib.GS_TURN_HELD | lib.GS_TURN_QUIET | lib.GS_TURN_CLOSED
+    assert words.read(1, GPU) == (True, False, False, True)
+    line.turn = lib.GS_TURN_HELD | lib.GS_TURN_CLOSED | lib.GS_TURN_WANTED
+    assert words.read(1, GPU) == (True, True, True, True), "it has launched, and waits"
+    words.say(1, GPU, closed=False, ask=True)
+    assert line.turn & flags == lib.GS_TURN_HELD | lib.GS_TURN_QUIET | lib.GS_TURN_PROBE
+    assert words.read(1, GPU) == (True, False, False, False), "it has not answered"
+    line.turn = lib.GS_TURN_HELD
+    words.release(1, GPU)
+    assert words.read(1, GPU) == (True, False, False, True), "it is not watched any more"
+    assert words.read(GONE, GPU) == (False, False, False, True)

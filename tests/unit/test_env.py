@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import config
-from gpushare.env import BY_NAME, VARIABLES, Settings, unknown_variables
+from gpushare.env import BY_KEY, BY_NAME, VARIABLES, Settings, unknown_variables
 from gpushare.errors import UsageError
 
 
@@ -168,3 +168,10 @@ def test_the_library_knows_all_variables():
     """shim/preload/known_names.def is made from the table."""
     text = (Path(__file__).parents[2] / "shim" / "preload" / "known_names.def").read_text()
     assert re.findall(r"^GS_NAME\((\w+)\)$", text, re.MULTILINE) == list(BY_NAME), "run `make man`"
+
+
+def test_what_gpushare_sets_itself_is_no_key_of_a_configuration_file():
+    """A file that named a hook's GPU would say the same to every hook."""
+    told = [one for one in VARIABLES if "set for" in one.help or "set by" in one.help]
+    assert len(told) >= 7
+    assert [one.name for one in told if one.in_file or one.key in BY_KEY] == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import DaemonUnreachable
-from gpushare.unixhttp import Parser
+from gpushare.unixhttp import Parser, garbage
 
 PLAIN = b"HTTP/1.1 409 Conflict\r\nContent-Length: 11\r\nX: y\r\n\r\nhello world"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nhello \r\n5;x=y\r\nworld\r\n0\r\n\r\n"
@@ -64,3 +64,8 @@ def test_any_bytes_are_read_or_refused(data):
         parser.feed(data)
     except DaemonUnreachable as error:
         assert error.code == "garbage"
+
+
+@pytest.mark.parametrize("size", [0, 39, 40, 41, 5000])
+def test_garbage_is_quoted_up_to_forty_bytes(size):
+    assert garbage(b"x" * size).message.endswith(f": {'x' * min(size, 40)!r}")
