@@ -117,6 +117,19 @@ def test_one_that_does_not_answer_is_left_alone(world: World) -> None:
     assert not world.terminated and not world.killed
 
 
+def test_one_that_asks_while_it_gives_back_is_not_idle(world: World) -> None:
+    a = holder(world, "A", 6 * GIB, cache=2 * GIB)
+    world.programs[a].dawdle = 1.0
+    world.wait(LONG - 1.0)
+    for _ in range(40):
+        if not is_aside(world, a):
+            world.wait(0.1)
+    assert is_aside(world, a) and world.trims, "the trim is under way"
+    world.allocate(a, "GPU-0", GIB)
+    world.wait(5.0)
+    assert not is_aside(world, a) and told(world, a)[-1] == "active"
+
+
 def test_its_own_trim_does_not_make_it_active(world: World) -> None:
     a = holder(world, "A", 6 * GIB, cache=2 * GIB)
     world.programs[a].dawdle = 1.5

@@ -110,9 +110,10 @@ def test_a_job_is_stopped_for_another_queue_while_it_is_suspended(stage, site) -
     stage.queues(a=2, b=2)
     borrowers = [site.sbatch(TICKS % 1000, "--gpushare=queue=a") for _ in range(4)]
     for id in borrowers:
-        stage.running(id)
+        stage.until(lambda id=id: "tick" in site.output(id), f"it runs: {site.output(id)}")
     for id in borrowers:
         site.run("scontrol", "suspend", id, check=True)
+        site.until(lambda id=id: not ticks(site, id), "it stands still")
     owner = site.sbatch("sleep 600", "--gpushare=queue=b")
     stage.running(owner)
     (stopped,) = [id for id in borrowers if site.state(id) == "PENDING"]
@@ -129,6 +130,9 @@ def test_an_owner_gets_back_what_a_suspended_job_has_borrowed(stage, site) -> No
     site.until(lambda: placed(site, id)["job"]["state"] == "stopped", "it stands still")
     owner = site.sbatch(HUNGRY % (2000, 0), "--gpushare=request=75%", "-w", "n0")
     stage.until(lambda: "has it" in site.output(owner), f"the owner has its memory: {site.output(owner)}")
+    rounds(stage)
+    assert site.state(id) == "SUSPENDED", "Slurm waits for whoever has suspended it"
+    site.run("scontrol", "resume", id, check=True)
     stage.until(lambda: site.show(id).get("Restarts") == "1", f"the borrower waits again: {site.show(id)}")
     stage.running(id)
     assert stage.job(id)["attempt"] == 2

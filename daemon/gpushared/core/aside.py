@@ -19,6 +19,8 @@ class Aside:
     """What is seen of it up to then was the work of a step."""
     step: ReclaimStep = ReclaimStep.REVOKE
     """The last that was taken. Unused credit need not be asked for: others have it when they want it."""
+    asked: bool = False
+    """Since then it has asked for memory, which no step does."""
     deadline: float | None = None
     """Of a trim under way."""
     under_way: bool = False

@@ -41,6 +41,8 @@ def credit(tx: Transaction, event: CreditAsked) -> None:
         return
     job = state.jobs[process.job]
     job.active_at = tx.now
+    if job.aside is not None:
+        job.aside.asked = True
     if event.again:
         _refuse_for_driver(tx, event, job)
         return

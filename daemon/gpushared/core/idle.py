@@ -108,7 +108,7 @@ def _go_on(tx: Transaction, job: Job, aside: Aside) -> None:
         if _is_under_way(tx, job, aside):
             return
         _step_over(tx, job, aside)
-    if job.active_at > aside.quiet_after:
+    if aside.asked or job.active_at > aside.quiet_after:
         job.aside = None
         span = format_duration(round(tx.now - aside.since, 1))
         tx.record("active", f"is no longer idle, {span} later", job=job, seconds=tx.now - aside.since)

@@ -57,6 +57,8 @@ def grant_plainly(state: State, event: CreditAsked, now: float) -> list[Instruct
         return None
     size = need + min(state.policy.chunk, in_limit - need, available - need) // UNIT * UNIT
     job.active_at = now
+    if job.aside is not None:
+        job.aside.asked = True
     state.counters.grants += 1
     share.granted.append(event.allocation or need)
     gpu.holds[share.process] = now
