@@ -7,13 +7,13 @@
 
 #define CHUNK_BLOCKS  1024
 #define MAX_CHUNKS    4096
-#define FREE_LISTS    16
+#define FREE_LISTS    64
 #define MOST_BINDINGS 4096
 
 struct block {
     struct gs_gpu *gpu;
-    uint64_t handle; /* that it was made with */
-    uint32_t units;  /* 0: a multicast object */
+    uint32_t list;  /* of the free ones: where it goes back to, whichever thread ends it */
+    uint32_t units; /* 0: a multicast object */
     uint32_t holds;
     uint32_t exports;
     uint32_t next_free; /* number + 1 */
@@ -27,7 +27,7 @@ static struct gs_table mappings; /* address -> detail; units: the mapping's size
 static struct block *chunks[MAX_CHUNKS];
 static uint32_t chunk_count;
 
-/* Several lists, so that threads seldom wait for each other. */
+/* Several lists. A thread takes from the same one each time, so that its blocks stay in the cache of its processor. */
 static struct free_list {
     struct gs_lock lock;
     uint32_t first;  /* number + 1 */
@@ -39,8 +39,9 @@ static struct block *block_at(uint32_t number) {
     return &chunks[number / CHUNK_BLOCKS][number % CHUNK_BLOCKS];
 }
 
-static struct free_list *list_of(uint64_t handle) {
-    return &free_lists[gs_table_hash(handle) >> 32 & (FREE_LISTS - 1)];
+/* The address of errno tells threads apart; how far they lie from each other does not matter to a hash. */
+static uint32_t list_of_thread(void) {
+    return (uint32_t)(gs_table_hash((uint64_t)(uintptr_t)&errno) >> 32) & (FREE_LISTS - 1);
 }
 
 /* Under the list's lock. false: no memory. */
@@ -91,7 +92,7 @@ void gs_block_let_go(uint32_t number) {
     }
     if (block->exports != 0)
         __atomic_fetch_sub(&line->vmm_export, block->exports, __ATOMIC_RELAXED);
-    struct free_list *list = list_of(block->handle);
+    struct free_list *list = &free_lists[block->list];
     gs_lock(&list->lock);
     block->next_free = list->first;
     list->first = number + 1;
@@ -116,13 +117,14 @@ GS_INLINE bool put(struct gs_table *table, uint64_t key, uint32_t number, uint32
 }
 
 bool gs_block_add(uint64_t handle, struct gs_gpu *gpu, uint32_t units) {
-    struct free_list *list = list_of(handle);
+    uint32_t mine = list_of_thread();
+    struct free_list *list = &free_lists[mine];
     gs_lock(&list->lock);
     uint32_t number = new_block(list);
     gs_unlock(&list->lock);
     if (number == UINT32_MAX)
         return false;
-    *block_at(number) = (struct block){.gpu = gpu, .handle = handle, .units = units, .holds = 1};
+    *block_at(number) = (struct block){.gpu = gpu, .list = mine, .units = units, .holds = 1};
     return put(&handles, handle, number, 1, GS_HANDLE);
 }
 
