@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 from kube_cluster import CLAIMS, NODES, SLICES, Program
+
+from gpushare.cluster.engines.kubernetes.names import MARK
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpushare/leases/gpushare-scheduler"
 KINDS = ("/pods/", "/resourceclaims/", "/binding")
@@ -32,6 +35,25 @@ def test_a_storm_of_conflicts_loses_and_doubles_nothing(cluster, ruled, seed):
     assert all(program.began == 1 for program in cluster.programs.values())
     ruled.go(lambda: not sum(ruled.engine._board.used.values()), rounds=100)
     assert not any(claim.get("status") for path, claim in cluster.api.objects.items() if path.startswith(CLAIMS))
+
+
+@pytest.mark.parametrize(("method", "kind"), [("POST", "/binding"), ("PATCH", "/pods/"), ("PATCH", "/resourceclaims/")])
+def test_a_start_whose_object_keeps_changing_has_not_failed(cluster, ruled, method, kind):
+    """It is tried again in the same attempt; only what the API server has an objection to counts as a failure."""
+    left = [20]
+
+    def refuses(asked, path, _):
+        if asked != method or kind not in path or not left[0]:
+            return None
+        left[0] -= 1
+        return 409, {"message": "the object has been modified"}
+
+    cluster.submit("p", Program(requeue=False), queue="a")
+    cluster.api.refuses = refuses
+    ruled.settle()
+    ruled.go(lambda: cluster.programs["p"].began)
+    assert left == [0]
+    assert json.loads(cluster.pod("p")["metadata"]["annotations"][MARK])["attempt"] == 1
 
 
 @pytest.mark.parametrize("renewed", ["1999-01-01T00:00:00.000000Z", "2199-01-01T00:00:00.000000Z"])

@@ -109,8 +109,10 @@ class Writer:
                 continue
             member.pod = {**member.pod, "spec": {**member.pod["spec"], "nodeName": member.mark.node}}
             self.pods.put(dict(member.pod))
+        if not member.bound:
+            raise Unanswered(f"pod {member.title} changes all the time")
         if member.bound != member.mark.node:
-            raise Refusal(f"it is bound to {member.bound or 'no node'}, not to {member.mark.node}")
+            raise Refusal(f"it is bound to {member.bound}, not to {member.mark.node}")
 
     def evict(self, member: Member, grace: float) -> None:
         """By the eviction API, which may refuse it: Refusal with the time to ask again. `grace`: seconds, at least 1,
