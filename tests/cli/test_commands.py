@@ -201,6 +201,23 @@ def test_explain(gpushare, busy):
     ]
 
 
+def record(text: str, name: str | None = None) -> dict:
+    return {"time": time.time(), "event": "e", "gpu": None, "job": None, "name": name, "text": text, "facts": {}}
+
+
+def test_explain_ends_with_the_latest_events(gpushare, busy):
+    busy.records = [record(f"event {number}", "train" if number % 2 else None) for number in range(25)]
+    busy.records.append(record("asked back\n  5.0 GiB\n  in 10 s", "nb-2"))
+    lines = gpushare("explain")[1].splitlines()
+    assert lines[2:5] == ["no job waits for memory", "", "latest events (`gpushare events -n 1000` lists more)"]
+    told = [line[8:] for line in lines[5:]]
+    assert told[:2] == ["  event 6", "  train: event 7"], "the last twenty, with the jobs' names"
+    assert told[-4:] == ["  event 24", "  nb-2: asked back", "    5.0 GiB", "    in 10 s"]
+    assert len(told) == 20 + 2
+    busy.records = []
+    assert gpushare("explain")[1].splitlines()[-1] == "no job waits for memory"
+
+
 def test_explain_a_job(gpushare, busy):
     busy.records = [
         {

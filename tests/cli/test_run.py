@@ -187,6 +187,51 @@ def test_budget(run, fake, monkeypatch, variables, arguments, request_, limit, s
         assert (body["request_source"], body["limit_source"]) == sources
 
 
+def kept(name: str, id: str, *amounts: int) -> dict:
+    gpus = [{"uuid": UUID.format(n), "index": n, "amount": one, "remainder": one} for n, one in enumerate(amounts)]
+    return {"id": id, "name": name, "user": "alice", "uid": 1001, "since": 0.0, "until": None, "jobs": [], "gpus": gpus}
+
+
+NO_REQUEST = ("none", "max", None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("mine", [], ("3Gi", "3Gi", "reservation mine", "reservation mine")),
+        ("e5f6000000000001", [], ("3Gi", "3Gi", *2 * ["reservation e5f6000000000001"])),
+        ("mine", ["--limit", "max"], ("3Gi", "max", "reservation mine", "--limit")),
+        ("mine", ["--request", "2Gi"], ("2Gi", "2Gi", "--request", "--request")),
+        ("mine", ["--request", "none", "--limit", "8Gi"], ("none", "8Gi", "--request", "--limit")),
+        ("mine", ["--limit", "4Gi"], ("4Gi", "4Gi", "--limit", "--limit")),
+        ("twice", [], NO_REQUEST),
+        ("e5f6", [], NO_REQUEST),
+        ("nobody's", [], NO_REQUEST),
+        ("empty", [], NO_REQUEST),
+    ],
+)
+def test_a_job_in_a_reservation_requests_what_is_reserved(run, fake, name, arguments, told):
+    """The least of its GPUs, unless the user says something else; the daemon judges a name that is not clear."""
+    fake.reserved = [
+        kept("other", "e5f6000000000000", 9 * GIB),
+        kept("mine", "e5f6000000000001", 5 * GIB, 3 * GIB, 4 * GIB),
+        kept("twice", "e5f6000000000002", GIB),
+        kept("twice", "e5f6000000000003", 2 * GIB),
+        kept("empty", "e5f6000000000004"),
+    ]
+    result = run("--reservation", name, *arguments, "true")
+    assert (result.returncode, result.stderr) == (0, "")
+    (body,) = fake.bodies("POST")
+    assert body["reservation"] == name
+    assert (body["request"], body["limit"], body["request_source"], body["limit_source"]) == told
+
+
+def test_reservations_are_not_asked_for_without_need(run, fake):
+    for words in ([], ["--reservation", "mine", "--request", "1Gi"]):
+        run(*words, "true")
+    assert [path for method, path, _ in fake.calls if path.endswith("reservations")] == []
+
+
 @pytest.mark.parametrize(
     ("command", "name"),
     [

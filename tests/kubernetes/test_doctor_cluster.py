@@ -269,6 +269,54 @@ def test_a_server_that_does_not_answer_is_asked_once(tmp_path):
     assert found.pop("GK01")[0] == "fail" and {state for state, _ in found.values()} == {"skip"}
 
 
+def test_each_right_is_asked_of_the_server_for_the_account_that_needs_it(installed):
+    """As kubectl auth can-i asks: with the groups that the account has."""
+    asked = []
+    answers = installed.api.refuses
+
+    def noted(method, path, body):
+        if path == REVIEWS:
+            asked.append(body)
+        return answers(method, path, body)
+
+    installed.api.refuses = noted
+    assert installed.found()["GK13"][0] == "ok"
+    assert {(one["apiVersion"], one["kind"]) for one in asked} == {("authorization.k8s.io/v1", "SubjectAccessReview")}
+    for account in (PLUGIN, SCHEDULER):
+        of_account = [one["spec"] for one in asked if one["spec"]["user"].endswith(f":{account}")]
+        assert len(of_account) == sum(len(verbs.split()) for verbs in RIGHTS[account].values())
+        assert all(
+            one["user"] == f"system:serviceaccount:gpushare:{account}"
+            and one["groups"] == ["system:serviceaccounts", "system:serviceaccounts:gpushare", "system:authenticated"]
+            for one in of_account
+        )
+    wanted = [one["spec"]["resourceAttributes"] for one in asked]
+    for attributes in (
+        {"verb": "get", "group": "", "resource": "nodes"},
+        {"verb": "create", "group": "", "resource": "pods", "subresource": "binding"},
+        {"verb": "watch", "group": "", "resource": "persistentvolumes"},
+        {"verb": "watch", "group": "storage.k8s.io", "resource": "storageclasses"},
+        {"verb": "create", "group": "resource.k8s.io", "resource": "resourceslices"},
+        {"verb": "patch", "group": "resource.k8s.io", "resource": "resourceclaims", "subresource": "status"},
+        {"verb": "patch", "group": "gpushare.dev", "resource": "queues", "subresource": "status"},
+    ):
+        assert attributes in wanted
+
+
+@pytest.mark.parametrize("status", [{}, {"allowed": False}, {"allowed": "true"}, {"allowed": 1}, None])
+def test_only_a_plain_yes_is_a_right(installed, status):
+    answers = installed.api.refuses
+
+    def says(method, path, body):
+        return (201, {"status": status}) if path == REVIEWS else answers(method, path, body)
+
+    installed.api.refuses = says
+    state, detail = installed.found()["GK13"]
+    assert state == "fail" and detail.startswith(f"{PLUGIN}: get nodes; {PLUGIN}: get resource.k8s.io/resourceslices;")
+    count = sum(len(verbs.split()) for account in (PLUGIN, SCHEDULER) for verbs in RIGHTS[account].values())
+    assert detail.endswith(f" and {count - 4} more")
+
+
 def test_the_rights_are_those_that_deploy_gives():
     for account, path in ((PLUGIN, "rbac.yaml"), (SCHEDULER, "scheduler/rbac.yaml")):
         objects = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / path).read_text())

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,52 @@ def test_what_is_said_of_an_ending(ending, says):
 )
 def test_the_owner_as_far_as_it_is_known(name, user, told):
     assert exit_message.owner({**killed_of(), "owner": name, "owner_user": user}) == told
+
+
+# ---- did the kernel kill? ------------------------------------------------------------------------------
+
+EVENTS = "low 0\nhigh 0\nmax 8\noom 5\noom_kill 3\noom_group_kill 2\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "events", "kills"),
+    [
+        ("0::/a/b\n", EVENTS, 3),
+        ("12:memory:/x\n1:name=systemd:/y\n0::/a/b\n", EVENTS, 3),
+        ("0::/a/b\n", EVENTS.replace("oom_kill 3", "oom_kill 0"), 0),
+        ("0::/a/b\n", "low 0\noom 5\n", 0),
+        ("0::/a/b\n", "oom_kill\n", 0),
+        ("0::/a/b\n", "oom_kill many\n", 0),
+        ("0::/another\n", EVENTS, 0),
+        ("12:memory:/a/b\n", EVENTS, 0),
+        ("", EVENTS, 0),
+        (None, EVENTS, 0),
+    ],
+)
+def test_what_the_kernel_has_killed_is_counted_where_it_says_so(tmp_path, monkeypatch, cgroup, events, kills):
+    group = tmp_path / "sys" / "fs" / "cgroup" / "a" / "b"
+    group.mkdir(parents=True)
+    (group / "memory.events").write_text(events)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    if cgroup is not None:
+        (tmp_path / "proc" / "self" / "cgroup").write_text(cgroup)
+    monkeypatch.setattr(exit_message, "Path", lambda first, *more: Path(tmp_path, first.lstrip("/"), *more))
+    assert exit_message.memory_kills() == kills
+
+
+@pytest.mark.parametrize(("counts", "by_kernel"), [((3, 3), False), ((3, 4), True), ((0, 1), True), ((1, 0), False)])
+def test_only_a_kill_during_the_run_is_the_programs(monkeypatch, counts, by_kernel):
+    told, left = [], list(counts)
+    monkeypatch.setattr(launch, "memory_kills", lambda: left.pop(0))
+    monkeypatch.setattr(launch.spawn, "spawn_program", lambda *_: 17)
+    monkeypatch.setattr(launch, "wait_for", lambda child, link: signal.SIGKILL)
+    monkeypatch.setattr(launch.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(launch, "write_stderr", told.append)
+    options = launch.Options(command=["/x/train"], flags={})
+    assert launch.Launch(options, {})._supervise("/x/train", {}) == 137
+    assert [("host memory ran out" in one, one.startswith("gpushare: train[17] was killed")) for one in told] == [
+        (by_kernel, True)
+    ]
 
 
 def report(path, ending=None, job=None):
