@@ -95,3 +95,83 @@ def lines_explained(place: Any) -> set[tuple[str, float, bool]]:
     explained = look(place.get_legend().legend_handles)
     assert explained <= look(place.lines)
     return explained
+
+
+def described(figure: Any, since: float) -> str:
+    """All that is drawn, with its sizes, widths, colours and places: a line for each thing. Times are seconds since
+    then. What matplotlib itself chooses (the marks along the time, where the layout puts a chart) is left out."""
+    told = [f"{_numbers(figure.get_size_inches())} inches, {figure.dpi:g} dpi, on {_named(figure.get_facecolor())}"]
+    head, _, span = figure.get_suptitle().partition(", ")
+    told.append(f"title {head!r}{' and a span of time' if span else ''}: {_look(figure._suptitle)}")
+    for place in figure.axes:
+        told += ["", *_described(place, since)]
+    return "\n".join(told)
+
+
+def _described(place: Any, since: float) -> list[str]:
+    title = next(text for text in (place.title, place._left_title, place._right_title) if text.get_text())
+    told = [f"chart {title.get_text()!r} {title.get_ha()}: {_look(title)}, on {_named(place.get_facecolor())}"]
+    told.append(f"  amounts from {_numbers(place.get_ylim())}; seconds {_numbers(_seconds(place.get_xlim(), since))}")
+    told.append(f"  spines {', '.join(f'{n} {_named(s.get_edgecolor())}' for n, s in _shown(place.spines))}")
+    for name, axis in (("time", place.xaxis), ("amount", place.yaxis)):
+        mark = axis.get_major_ticks()[0]
+        told.append(
+            f"  {name} axis: {_look(mark.label1)}, visible {mark.label1.get_visible()}, {mark.get_pad():g} off, marks of"
+            f" {mark.tick1line.get_markersize():g}, grid {_named(mark.gridline.get_color())}"
+            f" {mark.gridline.get_linewidth():g} {mark.gridline.get_visible()}, below {place.get_axisbelow()}"
+        )
+    told += [f"  amount {text.get_text()!r}" for text in place.get_yticklabels() if text.get_text()]
+    for area in place.collections:
+        box = area.get_paths()[0].get_extents()
+        reach = f"{_numbers(_seconds((box.x0, box.x1), since))} x {_numbers((box.y0, box.y1))}"
+        told.append(f"  area {_named(area.get_facecolor()[0])} {reach}")
+    for line in place.lines:
+        told.append(f"  line {_line(line)}: {_numbers(line.get_ydata())}")
+    for text in place.texts:
+        when = round(text.xy[0].timestamp() - since)
+        at = f"at {when}, {text.xy[1]:g} {text.xycoords} {_numbers(text.xyann)} {text.anncoords} {text.get_ha()}"
+        told.append(f"  text {text.get_text()!r} {at}: {_look(text)}")
+    legend = place.get_legend()
+    told.append(f"  keys at {_numbers(legend.get_bbox_to_anchor()._bbox.p0)}, frame {legend.get_frame_on()}")
+    for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
+        told.append(f"    {text.get_text()!r}: {_look(text)}; {_handle(handle)}")
+    return told
+
+
+def _seconds(days: Sequence[float], since: float) -> list[float]:
+    from matplotlib.dates import date2num
+
+    zero = date2num(datetime.fromtimestamp(since))
+    return [(one - zero) * 86400 for one in days]
+
+
+def _shown(spines: Any) -> list[tuple[str, Any]]:
+    return [(name, spine) for name, spine in spines.items() if spine.get_visible()]
+
+
+def _numbers(some: Sequence[float]) -> str:
+    return " ".join(f"{float(one):.4g}" for one in some)
+
+
+def _named(colour: Any) -> str:
+    from matplotlib.colors import to_hex
+
+    found: str = to_hex(colour, keep_alpha=True)
+    return found.removesuffix("ff") if len(found) == 9 else found
+
+
+def _look(text: Any) -> str:
+    return f"{text.get_fontsize():g} pt {_named(text.get_color())}{'' if text.get_parse_math() is False else ' math'}"
+
+
+def _line(line: Any) -> str:
+    dashes = _numbers(line._unscaled_dash_pattern[1]) if line.is_dashed() else "solid"
+    return f"{_named(line.get_color())} {line.get_linewidth():g} {dashes} {line.get_drawstyle()}"
+
+
+def _handle(handle: Any) -> str:
+    from matplotlib.lines import Line2D
+
+    if isinstance(handle, Line2D):
+        return f"line {_line(handle)}"
+    return f"area {_named(handle.get_facecolor())} edge {_named(handle.get_edgecolor())}"

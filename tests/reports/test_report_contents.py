@@ -85,6 +85,19 @@ def test_a_job_that_lived_at_the_end(points: list[list[float]], state: str) -> N
     assert one["gpus"][0]["limit"] == (14 * GIB if points else 0)
 
 
+@pytest.mark.parametrize(
+    ("used", "state"), [((6, 2), "borrowing"), ((2, 6), "borrowing"), ((6, 6), "borrowing"), ((2, 3), "running")]
+)
+def test_a_job_on_two_gpus_borrows_if_it_does_on_one(used: tuple[float, float], state: str) -> None:
+    both = job(TRAIN, "train")
+    both["gpus"] += job(TRAIN, "train", gpu=1)["gpus"]
+    kept = [series(TRAIN, [point(SINCE, amount)], "train", gpu=number) for number, amount in enumerate(used)]
+    (one,) = node_report(Client(jobs=[both], series=kept), now=LATER)["state"]["jobs"]
+    assert one["state"] == state
+    assert [gpu["usage"] // GIB for gpu in one["gpus"]] == list(used)
+    assert [gpu["loan"] // GIB for gpu in one["gpus"]] == [max(0, amount - 4) for amount in used]
+
+
 def test_a_job_that_had_ended_by_then_has_its_outcome() -> None:
     (one,) = [one for one in node_report(now=LATER)["state"]["jobs"] if one["id"] == TRAIN]
     assert one["state"] == "ended" and one["outcome"] is not None
