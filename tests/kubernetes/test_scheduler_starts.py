@@ -94,6 +94,31 @@ def test_a_start_that_is_repeated_writes_nothing_more(cluster, scheduler):
     assert writes(cluster) == before
 
 
+@pytest.mark.parametrize("status", [400, 403, 422])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PATCH", f"{PODS}/train"),
+        ("PATCH", CLAIMS + "/{}"),
+        ("PATCH", CLAIMS + "/{}/status"),
+        ("POST", f"{PODS}/train/binding"),
+    ],
+)
+def test_a_write_that_is_refused_is_answered_with_the_servers_own_words(cluster, scheduler, method, path, status):
+    """The pod's mark, the claim's finalizer, its allocation, the binding: nothing is left of the start."""
+    uid = cluster.submit("train")
+    path = path.format(cluster.claim_of("train")["metadata"]["name"])
+    scheduler.token()
+    cluster.api.refuses = lambda *asked: (
+        (status, {"message": "policy x forbids it"}) if asked[:2] == (method, path) else None
+    )
+    said = f"the API server refuses {method} {path}: policy x forbids it"
+    assert scheduler.start(uid) == Refused(said)
+    cluster.api.refuses = lambda *_: None
+    assert "nodeName" not in cluster.pod("train")["spec"]
+    assert not (cluster.claim_of("train").get("status") or {}).get("allocation")
+
+
 # ---- interrupted ---------------------------------------------------------------------------------------
 
 

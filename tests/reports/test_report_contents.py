@@ -118,10 +118,18 @@ def test_the_peak_of_a_job_is_that_of_the_time() -> None:
 def test_the_gpu_time_of_a_job_is_that_of_the_time() -> None:
     points = [[*point(SINCE, 1), 0.5], [*point(SINCE + 100, 1), 0.0], [*point(UNTIL - 60, 1), 1.0]]
     on = [series(TRAIN, points, "train")]
-    for since, ended, seconds in ((SINCE - 1, None, 110.0), (SINCE, UNTIL - 1, 7.0), (SINCE, UNTIL + 1, 110.0)):
+    older = [series(TRAIN, [point(SINCE, 1), point(SINCE + 100, 1)], "train")]
+    for kept, since, ended, seconds in (
+        (on, SINCE - 1, None, 110.0),
+        (on, SINCE, UNTIL - 1, 7.0),
+        (on, SINCE, UNTIL, 7.0),
+        (on, SINCE, UNTIL + 1, 110.0),
+        (older, SINCE - 1, None, 7.0),  # its history does not say
+        ([*older, *on], SINCE - 1, None, 110.0),
+    ):
         one = job(TRAIN, "train", since=since, ended=ended)
         one["gpus"][0]["gpu_time"] = 7.0  # of all its life, by the daemon
-        (found,) = node_report(Client(series=on, jobs=[one]))["state"]["jobs"]
+        (found,) = node_report(Client(series=kept, jobs=[one]))["state"]["jobs"]
         assert found["gpus"][0]["gpu_time"] == pytest.approx(seconds), (since, ended)
 
 
