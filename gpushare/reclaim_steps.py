@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from gpushare.errors import UsageError
 
-__all__ = ["JOB_STEPS", "STEP_BITS", "USUAL_STEPS", "ReclaimStep", "parse_steps"]
+__all__ = ["JOB_STEPS", "OF_THE_WRAPPER", "STEP_BITS", "USUAL_STEPS", "ReclaimStep", "parse_steps"]
 
 
 class ReclaimStep(StrEnum):
@@ -41,7 +41,9 @@ class ReclaimStep(StrEnum):
 _ORDER = tuple(ReclaimStep)
 JOB_STEPS = _ORDER[1:]
 """The steps that a job can choose: all but revoke, which costs it nothing."""
-USUAL_STEPS = tuple(step for step in JOB_STEPS if step not in (ReclaimStep.HOOK, ReclaimStep.SUSPEND))
+OF_THE_WRAPPER = (ReclaimStep.HOOK, ReclaimStep.SUSPEND)
+"""Those that need a process of `gpushare run` beside the job."""
+USUAL_STEPS = tuple(step for step in JOB_STEPS if step not in OF_THE_WRAPPER)
 """Those of a job that has not chosen."""
 STEP_BITS = {
     ReclaimStep.TRIM: 1,

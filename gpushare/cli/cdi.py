@@ -14,10 +14,9 @@ from gpushare.cli.job_options import JobOptions, flags_of
 from gpushare.cli.output import Column
 from gpushare.env import HOOKS, Settings
 from gpushare.errors import NotPermitted, UsageError
-from gpushare.reclaim_steps import ReclaimStep, parse_steps
+from gpushare.reclaim_steps import OF_THE_WRAPPER, parse_steps
 
 COLUMNS = [Column("DEVICE"), Column("GPU"), Column("REQUEST", right=True), Column("LIMIT", right=True)]
-OF_THE_WRAPPER = (ReclaimStep.HOOK, ReclaimStep.SUSPEND)
 ONLY_RUN = "is only for `gpushare run`, and not for a device"
 FOLDER = click.Path(path_type=Path)
 own = JobOptions()

@@ -30,7 +30,7 @@ from gpushare.job_spec import FOREVER, LONGEST_GRACE, OPTIONS
 from gpushare.kubernetes.names import API, BUDGET
 from gpushare.nearest import did_you_mean
 from gpushare.quantity import Quantity, parse_duration
-from gpushare.reclaim_steps import parse_steps
+from gpushare.reclaim_steps import OF_THE_WRAPPER, parse_steps
 
 __all__ = ["Budget", "merged", "read"]
 
@@ -146,7 +146,13 @@ def _steps(value: object) -> str:
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
         raise UsageError(f"{_shown(value)} is not a list of steps", hint="write [trim, term]")
-    return ",".join(parse_steps(",".join(words)))
+    steps = parse_steps(",".join(words))
+    for step in OF_THE_WRAPPER:
+        if step in steps:
+            raise UsageError(
+                f"the step {step} is done by `gpushare run`, which is not in a pod", hint="write [trim, term]"
+            )
+    return ",".join(steps)
 
 
 def _shown(value: object) -> str:

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,11 @@ class RealApiServer:
     """One server. `kubeconfig` is the administrator's, `plugins` is that of gpushare-dra and `schedulers` that of the
     scheduler, `webhooks` that of the webhook, with the rights that deploy/kubernetes gives them."""
 
-    def __init__(self, folder: Path, nodes: Sequence[str] = ()) -> None:
-        """`nodes`: those that have kubelets. Then pods have service accounts, and controllers are expected."""
+    def __init__(self, folder: Path, nodes: Sequence[str] = (), features: Mapping[str, str] | None = None) -> None:
+        """`nodes`: those that have kubelets. Then pods have service accounts, and controllers are expected.
+        `features`: options that switch on what is off by default, as `feature-gates` and `runtime-config`."""
         self.folder = folder
+        self.features = features or {}
         self.ports = free_ports(3)
         self.nodes = nodes
         self.kubeconfig = folder / "admin"
@@ -141,6 +143,7 @@ class RealApiServer:
             "service-cluster-ip-range": "10.96.0.0/24",
             "endpoint-reconciler-type": "none",
             **(WITH_NODES if self.nodes else {"disable-admission-plugins": "ServiceAccount"}),
+            **self.features,
         }
         self._start("kube-apiserver", *(f"--{name}={value}" for name, value in said.items()))
         deadline = time.monotonic() + WITHIN

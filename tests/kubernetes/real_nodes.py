@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -289,14 +289,23 @@ class RealNode:
 class RealNodes:
     """Controllers, kube-scheduler, and nodes. `gpus`: of each node, as GPUSHARE_SIM has them."""
 
-    def __init__(self, folder: Path, names: Iterable[str] = ("k1", "k2"), gpus: str = "gpus=2,memory=4Gi") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Iterable[str] = ("k1", "k2"),
+        gpus: str = "gpus=2,memory=4Gi",
+        features: Mapping[str, str] | None = None,
+    ) -> None:
+        """`features`: as RealApiServer has them; controllers have their gates, too."""
+        names = list(names)
         self.folder = folder
+        self.features = features or {}
         self.gpus = gpus
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.nodes: dict[str, RealNode] = {}
         self.sysctls = {name: Path("/proc/sys", name).read_text() for name in SYSCTLS}
         self.cni = folder / "cni"
-        self.api = RealApiServer(folder, nodes=list(names))
+        self.api = RealApiServer(folder, nodes=names, features=self.features)
         try:
             self._network()
             self.images = images(folder)
@@ -350,6 +359,7 @@ class RealNodes:
         if name == CONTROLLERS:
             line += [f"--service-account-private-key-file={self.folder}/sa.key"]
             line += [f"--root-ca-file={self.folder}/certs/apiserver.crt", *PACE]
+            line += [f"--{name}={value}" for name, value in self.features.items() if name == "feature-gates"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(line, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 

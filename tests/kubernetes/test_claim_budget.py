@@ -139,6 +139,11 @@ def test_what_is_of_others_is_left_alone():
         ({"grace": -1}, "Budget.grace: -1 is not a time from 0 to 86400 seconds"),
         ({"grace": float("nan")}, "Budget.grace: nan is not a time from 0 to 86400 seconds"),
         ({"onReclaim": ["beg"]}, "Budget.onReclaim: 'beg' is no reclaim step"),
+        (
+            {"onReclaim": ["trim", "suspend"]},
+            "Budget.onReclaim: the step suspend is done by `gpushare run`, which is not in a pod",
+        ),
+        ({"onReclaim": "hook"}, "Budget.onReclaim: the step hook is done by `gpushare run`, which is not in a pod"),
         ({"onReclaim": []}, "Budget.onReclaim: [] is not a list of steps"),
         ({"onReclaim": 5}, "Budget.onReclaim: 5 is not a list of steps"),
         ({"onReclaim": {"trim": 1}}, "Budget.onReclaim: {'trim': 1} is not a list of steps"),

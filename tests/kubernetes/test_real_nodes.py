@@ -4,226 +4,37 @@ node daemon on software GPUs. GPUSHARE_TEST_KUBE_BIN names the binaries."""
 from __future__ import annotations
 
 import json
-import os
-import select
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from enforced_stage import PROGRAM
-from kube_stage import PYTHONPATH, until
-from real_api_server import binary
-from real_api_server import missing as no_server
-from real_nodes import RealNode, RealNodes, missing, too_old
-from real_pods import NAMESPACE, Pods, deploy, devices, pod_spec
+from kube_stage import until
+from real_pods import devices, pod_spec
 from real_pods import template as make_template
+from real_stage import ON_NODE, OUT_OF_MEMORY, RECLAIM, WHY, WITHIN, Stage, empty, programs, stage_of
 
-pytestmark = [
-    pytest.mark.skipif(bool(no_server() or missing() or too_old()), reason=no_server() or missing() or too_old()),
-    pytest.mark.timeout(400),
-]
+pytestmark = [pytest.mark.skipif(bool(WHY), reason=WHY), pytest.mark.timeout(400)]
 
-OUT_OF_MEMORY = 2
-WITHIN = 60.0
-RECLAIM = {"grace": "1s", "onReclaim": ["term"]}
-QUEUES = 'engine = "kubernetes"\n[kubernetes]\nkubeconfig = "{kubeconfig}"\n'
-ON_NODE = ("kubelet", "containerd", "daemon", "plugin")
 ELSEWHERE = ("API server", "kube-controller-manager", "kube-scheduler", "gpushare's scheduler")
-
-
 SCHEDULERS = ("default-scheduler", "gpushare")
-
-
-class Stage:
-    """One node with one GPU of 3.75 GiB, and gpushare's scheduler beside kube-scheduler."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = RealNodes(folder, ["k1"], "gpus=1,memory=4Gi")
-        self.service: subprocess.Popen[bytes] | None = None
-        try:
-            deploy(self.cluster)
-            self.node.start("daemon")
-            self.node.start("plugin")
-            self.pods = Pods(self.cluster.server)
-            queue = {"metadata": {"name": NAMESPACE}, "spec": {"quota": 1}}
-            head = {"apiVersion": "gpushare.dev/v1", "kind": "Queue"}
-            self.cluster.server.ask("POST", "/apis/gpushare.dev/v1/queues", {**head, **queue})
-            self.start_service()
-        except BaseException:
-            self.end()
-            raise
-
-    @property
-    def node(self) -> RealNode:
-        return self.cluster.nodes["k1"]
-
-    def start_service(self) -> None:
-        config = self.folder / "cluster.toml"
-        config.write_text(QUEUES.format(kubeconfig=self.cluster.api.schedulers))
-        words = ["--config", config, "--store", self.folder / "cluster.db", "--socket", self.folder / "cluster.sock"]
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE", "KUBE"))}
-        with (self.folder / "service.log").open("ab") as log:
-            self.service = subprocess.Popen(
-                [sys.executable, "-P", "-m", "gpushared.cluster", *map(str, words)],
-                env={**environ, "PYTHONPATH": PYTHONPATH},
-                stderr=log,
-                stdout=log,
-            )
-
-    def stop_service(self) -> None:
-        if self.service is not None:
-            self.service.kill()
-            self.service.wait()
-
-    def end(self) -> None:
-        self.stop_service()
-        self.cluster.end()
-
-    def kill(self, part: str) -> None:
-        if part in ON_NODE:
-            self.node.kill(part)
-        elif part == "API server":
-            self.cluster.api.kill()
-        elif part in self.cluster.processes:
-            self.cluster.kill(part)
-        else:
-            self.stop_service()
-
-    def start(self, part: str) -> None:
-        if part in ON_NODE:
-            self.node.start(part)
-        elif part == "API server":
-            self.cluster.api.start()
-        elif part in self.cluster.processes:
-            self.cluster.start(part)
-        else:
-            self.start_service()
-        until(lambda: self.cluster.is_ready("k1"), "the node to be ready", WITHIN)
-
-    # ---- claims and pods -------------------------------------------------------------------------------
-
-    def claims(self) -> list[dict[str, Any]]:
-        return self.pods.all("resourceclaims")
-
-    def borrowing(self, of: str) -> dict[str, Any]:
-        """What the claim of a pod says about its use."""
-        for one in self.claims():
-            if one["metadata"]["name"].startswith(f"{of}-gpu"):
-                for device in (one.get("status") or {}).get("devices") or ():
-                    return {**device["conditions"][0], **device["data"]}
-        return {}
-
-    def told(self) -> str:
-        return f"{[one.get('status') for one in self.claims()]} {self.node.log('plugin')}"
-
-    def phase(self, name: str) -> str:
-        return str(self.pods.get("pods", name)["status"].get("phase"))
-
-    def events(self, name: str) -> str:
-        found = [one for one in self.pods.all("events") if one["involvedObject"]["name"] == name]
-        return "\n".join(f"{one['reason']}: {one['message']}" for one in found)
-
-    def kubectl(self, *words: str) -> str:
-        line = [str(binary("kubectl")), f"--kubeconfig={self.cluster.api.kubeconfig}", "-n", NAMESPACE, *words]
-        return subprocess.run(line, capture_output=True, text=True, check=True, timeout=WITHIN).stdout
-
-    def clear(self) -> None:
-        self.pods.clear()
-        until(lambda: not self._left(), lambda: f"nothing to be left: {self._left()}", WITHIN)
-
-    def _left(self) -> list[str]:
-        """Objects, what of claims is on the node, and control groups of pods."""
-        groups = [str(path) for path in Path("/sys/fs/cgroup/memory", self.node.cgroup).glob("kubepods/**/pod*")]
-        return [*self.pods.names(), *self.node.leftovers(), *groups]
-
-
-class PodProgram:
-    """A program in a pod, which does what it is told."""
-
-    def __init__(
-        self,
-        stage: Stage,
-        name: str,
-        memory: str,
-        *,
-        scheduler: str = "default-scheduler",
-        claim: str = "",
-        template: str = "",
-        env: Mapping[str, str] | None = None,
-        **said: Any,
-    ) -> None:
-        """`claim`, `template`: of one that is there already. `said`: by the Budget of its own."""
-        self.stage, self.name = stage, name
-        self.folder = stage.folder / "programs" / f"{name}-{time.monotonic_ns()}"
-        self.folder.mkdir(parents=True)
-        for one in ("orders", "answers"):
-            os.mkfifo(self.folder / one)
-        self.orders = os.open(self.folder / "orders", os.O_RDWR)
-        self.answers = os.open(self.folder / "answers", os.O_RDWR)
-        (self.folder / "program.py").write_text(PROGRAM)
-        script = f"exec {sys.executable} {self.folder}/program.py < {self.folder}/orders > {self.folder}/answers"
-        if memory:
-            stage.pods.make("resourceclaimtemplates", make_template(name, memory, **said))
-            template = name
-        spec = pod_spec(["sh", "-c", script], template=template, claim=claim, folders=[self.folder])
-        spec["containers"][0]["env"] = [{"name": one, "value": value} for one, value in (env or {}).items()]
-        spec["schedulerName"] = scheduler
-        stage.pods.make("pods", {"metadata": {"name": name, "labels": {"test": name}}, "spec": spec})
-
-    def running(self) -> PodProgram:
-        def runs() -> bool:
-            return self.stage.phase(self.name) == "Running"
-
-        until(runs, lambda: "\n".join(self.stage.pods.picture()) + self.stage.node.log("plugin"), WITHIN)
-        return self
-
-    def do(self, order: object, within: float = WITHIN) -> int:
-        os.write(self.orders, f"{order}\n".encode())
-        line = b""
-        while not line.endswith(b"\n"):
-            ready, _, _ = select.select([self.answers], [], [], within)
-            assert ready, f"{self.name} does not answer: {self.stage.events(self.name)}"
-            line += os.read(self.answers, 1)
-        return int(line)
-
-    def close(self) -> None:
-        os.close(self.orders)
-        os.close(self.answers)
 
 
 @pytest.fixture(scope="module")
 def _stage():
-    with tempfile.TemporaryDirectory(prefix="gs-kn-") as folder:
-        Path(folder).chmod(0o755)
-        made = Stage(Path(folder))
+    with stage_of() as made:
         yield made
-        made.end()
 
 
 @pytest.fixture
 def stage(_stage):
-    _stage.pods = Pods(_stage.cluster.server)
-    yield _stage
-    _stage.clear()
+    with empty(_stage) as made:
+        yield made
 
 
 @pytest.fixture
 def program(stage):
-    made: list[PodProgram] = []
-
-    def start(*arguments: Any, **more: Any) -> PodProgram:
-        made.append(PodProgram(stage, *arguments, **more))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.close()
+    with programs(stage) as start:
+        yield start
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -361,8 +172,3 @@ def test_claims_are_prepared_in_time_and_the_plugin_stays_small(stage):
         f"{len(times)} claims: p50 {times[len(times) // 2]:.0f} ms, p99 {times[-1]:.0f} ms; plugin {resident:.0f} MiB"
     )
     assert len(times) == count
-
-
-def resident_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))

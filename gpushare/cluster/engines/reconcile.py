@@ -321,6 +321,9 @@ def job_facts(now: Round) -> Iterator[list[Event]]:
         elif known.ended:
             if not any(task.holds for task in known.tasks):
                 yield [JobEnded(uid)]
+        elif _asks_otherwise(view, known):
+            yield [JobEnded(uid)]
+            yield _submitted(known, max(view.attempt, known.attempt))
         else:
             for event in _attempt(view, known, now.ready):
                 all_lost = isinstance(event, TasksLost) and len(event.tasks) == len(view.places)
@@ -335,8 +338,21 @@ def job_facts(now: Round) -> Iterator[list[Event]]:
         if uid in now.ours.jobs or job.ended or now.now < now.notes.wrong.get(uid, ("", now.now))[1]:
             continue
         if _attempt_of(job) is None or uid in now.notes.unfit:
-            held: list[Event] = [JobHeld(uid, BY_ITS_USER)] if job.held else []
-            yield [JobSubmitted(job.job, job.submitted, job.attempt, job.evictions), *held]
+            yield _submitted(job, job.attempt)
+
+
+def _submitted(job: SeenJob, attempt: int) -> list[Event]:
+    held: list[Event] = [JobHeld(job.job.id, BY_ITS_USER)] if job.held else []
+    return [JobSubmitted(job.job, job.submitted, attempt, job.evictions), *held]
+
+
+def _asks_otherwise(view: JobView, job: SeenJob) -> bool:
+    """Nothing of it runs, and it asks for something else than the allocator knows. Its priority an administrator may
+    have changed."""
+    if not job.changes or any(task.holds for task in job.tasks):
+        return False
+    mine = replace(job.job, name=view.job.name, priority=view.job.priority, preemptible=view.job.preemptible)
+    return mine != view.job
 
 
 def _gone(now: Round, uid: str, attempt: int, places: Iterable[Place]) -> Iterator[Task]:

@@ -95,6 +95,8 @@ class SeenJob:
     rung: int = 0
     held: bool = False
     """Its user does not want it to start yet."""
+    changes: bool = False
+    """What it asks for may be another thing from look to look while it waits: then the newest counts."""
     tasks: tuple[SeenTask, ...] = ()
     ended: bool = False
     """It has its result and does not run again."""

@@ -147,7 +147,7 @@ class QueueRounds(Driver):
         for event in events:
             if isinstance(event, Started):
                 self.notices.add("running", event.job, f"job {event.job} runs")
-            elif isinstance(event, JobEnded | JobWithdrawn):
+            elif isinstance(event, JobEnded | JobWithdrawn) and event.job not in self.store.allocator.jobs:
                 self.notices.add("ended", event.job, f"job {event.job} has ended")
         super()._tell(events, actions)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.cluster.engines.kubernetes import bounds, groups, needs, request, seen, sharing, volumes
+from gpushare.cluster.engines.kubernetes import alike, bounds, groups, needs, request, seen, sharing, volumes
 from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
@@ -68,7 +68,7 @@ class Member:
     waits: str = field(default="", init=False)
     """Why it does not join that one yet."""
     taken: str = field(default="", init=False)
-    """Why it cannot have its claims."""
+    """Why it cannot have its claims, or is no part of its group."""
     joins: bool = field(default=False, init=False)
     """Its start is one of a claim that another pod has already."""
     keys: tuple[Key, ...] = field(init=False)
@@ -213,6 +213,7 @@ class Board:
         sharing.tie(self.members.values(), self.nodes)
         for one in self.members.values():
             one.taken = "" if one.mark.node or one.follows else _taken(one.claims)
+        alike.compare(self.members.values())
         seated = [one for one in self.members.values() if not one.troubled and one.follows is None]
         self.seats.look((one.sitter for one in seated), now)
         self.jobs = {}
@@ -342,6 +343,7 @@ class Board:
             tasks=tasks,
             ended=ended and not any(task.holds for task in tasks),
             note=next((one.told for one in waiting if one.told), ""),
+            changes=bool(members),
             user=namespace,
             account=namespace,
             started=min(starts, default=None) if any(task.phase == "running" for task in tasks) else None,
