@@ -1,17 +1,20 @@
 """How fast the scheduler starts pods of a large cluster, with a real API server.
 
-GPUSHARE_TEST_KUBE_BIN=FOLDER python benchmarks/kubernetes.py [--nodes 1000] [--pods 5000]
+GPUSHARE_TEST_KUBE_BIN=FOLDER python benchmarks/kubernetes.py [--nodes 1000] [--pods 5000] [--beside 500]
 
 Nodes of 8 GPUs and pods that wait are objects of a kube-apiserver and an etcd of their own, which share this machine's
 cores with the scheduler. Nodes have no kubelets: a pod counts as started when it is bound. First the floor: the same
-requests for other pods, by the same client and as many threads, with nothing decided or observed.
+requests for other pods, by the same client and as many threads, with nothing decided or observed. Where the API server
+has claims of its own (Kubernetes 1.34), kube-scheduler then starts some in the same cluster.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,7 +29,7 @@ sys.path[:0] = [str(ROOT / "tests" / "kubernetes"), str(ROOT), str(ROOT / "daemo
 
 from call_times import around  # noqa: E402
 from claims import GIB, gpu  # noqa: E402
-from real_api_server import HAS, RealApiServer, missing, with_claims  # noqa: E402
+from real_api_server import HAS, RealApiServer, binary, free_ports, missing, with_claims  # noqa: E402
 
 from gpushare.cluster.engines.kubernetes import api as engine_api  # noqa: E402
 from gpushare.cluster.engines.kubernetes.engine import Kubernetes  # noqa: E402
@@ -44,6 +47,8 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 NODES = "/api/v1/nodes"
 MAKERS = 8
+SCHEDULERS = {"floor": "nobody", "pod": "gpushare", "beside": "default-scheduler"}
+"""By the names of pods."""
 LONGEST = 900.0
 """Seconds."""
 
@@ -53,6 +58,7 @@ def main() -> None:
     made.add_argument("--nodes", type=int, default=1000)
     made.add_argument("--pods", type=int, default=5000)
     made.add_argument("--floor", type=int, default=500, help="pods of the floor")
+    made.add_argument("--beside", type=int, default=500, help="pods of kube-scheduler")
     options = made.parse_args()
     if missing():
         sys.exit(f"not here: {missing()}")
@@ -66,7 +72,10 @@ def main() -> None:
             print(f"{cluster.version()}, claims {'its own' if cluster.own else 'as custom resources'}; {load()}")
             floors = [floor(cluster, options.floor, threads) for threads in (1, engine_api.AT_ONCE)]
             rate = scheduler(cluster, options, Path(folder))
-            print(f"of the floor with {engine_api.AT_ONCE} threads: {rate / floors[-1]:.2f}; {load()}")
+            print(f"of the floor with {engine_api.AT_ONCE} threads: {rate / floors[-1]:.2f}; {load()}", flush=True)
+            if cluster.own and options.beside:
+                beside = kube_scheduler(cluster, options.beside, Path(folder))
+                print(f"gpushare's scheduler does {rate / beside:.1f} times as many; {load()}")
         finally:
             cluster.end()
 
@@ -93,7 +102,7 @@ def fill(cluster: RealApiServer, options: argparse.Namespace) -> None:
     def node(number: int) -> None:
         name = f"n{number}"
         made = server.ask("POST", NODES, {"metadata": {"name": name}})
-        said = {"conditions": [{"type": "Ready", "status": "True"}]}
+        said = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "110"}}
         server.ask("PUT", f"{NODES}/{name}/status", {**made, "status": said})
         devices = [gpu(f"GPU-{name}-{index}", index, capacity=80 * GIB) for index in range(GPUS)]
         server.ask("POST", SLICES, resource_slice(name, devices, "sim"))
@@ -105,13 +114,14 @@ def fill(cluster: RealApiServer, options: argparse.Namespace) -> None:
         head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
         server.ask("POST", CLAIMS, {**head, "metadata": meta, "spec": spec})
         spec = {
-            "schedulerName": "gpushare" if name.startswith("pod") else "nobody",
+            "schedulerName": SCHEDULERS[name.rstrip("0123456789")],
             "containers": [{"name": "main", "image": "x"}],
             "resourceClaims": [{"name": "gpu", "resourceClaimName": f"{name}-gpu"}],
         }
         server.ask("POST", PODS, {"metadata": {"name": name, "annotations": {HAS: f"{name}-gpu"}}, "spec": spec})
 
-    names = [*(f"floor{number}" for number in range(2 * options.floor)), *(f"pod{n}" for n in range(options.pods))]
+    counts = {"floor": 2 * options.floor, "pod": options.pods, "beside": options.beside if cluster.own else 0}
+    names = [f"{kind}{number}" for kind, count in counts.items() for number in range(count)]
     took = each(node, range(options.nodes)) + each(pod, names)
     print(f"{options.nodes} nodes of {GPUS} GPUs and {len(names)} pods were made in {took:.0f} s", flush=True)
 
@@ -129,7 +139,8 @@ def floor(cluster: RealApiServer, count: int, threads: int) -> float:
         pod, claim = f"{PODS}/{name}", f"{CLAIMS}/{name}-gpu"
         server.ask("PATCH", pod, {"metadata": {"annotations": {"gpushare.dev/start": "x" * 200}}}, MERGE)
         server.ask("PATCH", claim, {"metadata": {"finalizers": ["gpushare.dev/floor"]}}, MERGE)
-        status = {"allocation": {"devices": {"results": [{"driver": "floor", "device": "x" * 200}]}}}
+        device = {"request": "gpu", "driver": "floor.example.com", "pool": "n0", "device": "x" * 60}
+        status = {"allocation": {"devices": {"results": [device]}}}
         server.ask("PATCH", f"{claim}/status", {"status": status}, MERGE)
         target = {"apiVersion": "v1", "kind": "Node", "name": "n0"}
         server.ask("POST", f"{pod}/binding", {"metadata": {"name": name, "namespace": "team-a"}, "target": target})
@@ -183,6 +194,37 @@ def scheduler(cluster: RealApiServer, options: argparse.Namespace, folder: Path)
     engine.close()
     store.close()
     return bound / took
+
+
+def kube_scheduler(cluster: RealApiServer, count: int, folder: Path) -> float:
+    """Pods a second, from its first binding to the last. It asks as often as it likes."""
+    connection = {"kubeconfig": str(cluster.kubeconfig), "qps": 5000, "burst": 10000}
+    said = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    said |= {"clientConnection": connection, "leaderElection": {"leaderElect": False}}
+    config = folder / "kube-scheduler.json"
+    config.write_text(json.dumps(said))
+    (port,) = free_ports(1)
+    line = [str(binary("kube-scheduler")), f"--config={config}", f"--secure-port={port}", f"--cert-dir={folder}/kube"]
+    server = Server(Access.of_kubeconfig(cluster.kubeconfig))
+    mine = f"{PODS}?fieldSelector=spec.schedulerName=default-scheduler,spec.nodeName!="
+    with (folder / "kube-scheduler.log").open("wb") as log:
+        process = subprocess.Popen([*line, "--bind-address=127.0.0.1"], stdout=log, stderr=log)
+    try:
+        began, started, bound = time.monotonic(), None, 0
+        while bound < count and time.monotonic() < began + LONGEST:
+            time.sleep(0.5)
+            bound = len(server.ask("GET", mine)["items"])
+            if started is None and bound:
+                started = time.monotonic(), bound
+    finally:
+        process.kill()
+        process.wait()
+        server.close()
+    if started is None or bound == started[1]:
+        sys.exit(f"kube-scheduler bound {bound}: {(folder / 'kube-scheduler.log').read_text()[-2000:]}")
+    rate = (bound - started[1]) / (time.monotonic() - started[0])
+    print(f"kube-scheduler: {bound} of {count} pods, {rate:.0f} a second", flush=True)
+    return rate
 
 
 def timed(work: QueueRounds) -> dict[str, float]:

@@ -93,7 +93,9 @@ def test_what_others_have_counts_until_it_is_over(others, ruled):
     for _ in range(4):
         ruled.round()
     assert "nodeName" not in others.pod("train")["spec"]
-    assert "what its pod says of nodes" in others.pod("train")["status"]["conditions"][0]["message"]
+    message = others.pod("train")["status"]["conditions"][0]["message"]
+    assert message.startswith("no node that is there matches what its pod says of nodes: 1 GPU of 8.0 GiB needed")
+    assert message.endswith("; 2 nodes lack the 8 CPUs that it needs")
     others.api.change(path, lambda one: one["status"].update(phase="Succeeded"))
     ruled.go(lambda: others.programs["train"].began)
     assert others.pod("train")["spec"]["nodeName"] == "n2"

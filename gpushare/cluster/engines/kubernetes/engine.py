@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import gpushare_installation
 from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed, Member
+from gpushare.cluster.engines.kubernetes.fitting import told
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.kubernetes.queue_keeper import QueueKeeper
@@ -351,7 +352,13 @@ class Kubernetes(QueueKeeper):
         for member in known.members if known is not None and text else ():
             if not member.bound and not member.leaves:
                 with contextlib.suppress(*self._api.FAILURES):
-                    self._tell(member, text)
+                    self._tell(member, self._in_full(member, text))
+
+    def _in_full(self, member: Member, text: str) -> str:
+        if member.asked is None:
+            return text
+        needs = member.asked.wants.needs
+        return told(text, needs, self._room.short(needs))
 
     def _tell(self, member: Member, text: str) -> None:
         """Only what its users have not been told yet."""

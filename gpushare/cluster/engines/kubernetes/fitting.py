@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,12 +18,14 @@ from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.kubernetes.needs import PLENTY, Needs
 
-__all__ = ["LOST", "Wants", "fits", "of"]
+__all__ = ["LOST", "Wants", "fits", "of", "told"]
 
 LABEL = "what its pod says of nodes"
 """How the label begins where the allocator says that no node has it."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 KEEPS_OUT = ("NoSchedule", "NoExecute")
+NAMED = re.compile(rf"(?:label )?{LABEL} [0-9a-f]{{8}}=")
+"""It, as the allocator writes it."""
 OF_STATE = "node.kubernetes.io/"
 """Taints of nodes that are closed or do not answer: the engine shows these by themselves."""
 LOST = "node.kubernetes.io/out-of-service"
@@ -85,6 +88,12 @@ def fits(node: Thing, wants: Wants, left: Needs = PLENTY) -> bool:
         if not any(_tolerates(one, taint) for one in wants.tolerations):
             return False
     return wants.matches(node["metadata"]["name"], node["metadata"].get("labels") or {})
+
+
+def told(text: str, needs: Needs, short: int) -> str:
+    """Why it waits, in the allocator's words, which knows no CPUs. `short`: nodes that have less left of these."""
+    lack = f"{short} nodes lack" if short != 1 else "1 node lacks"
+    return NAMED.sub(LABEL, text) + (f"; {lack} the {needs} that it needs" if short else "")
 
 
 def _tolerates(toleration: Thing, taint: Thing) -> bool:

@@ -13,6 +13,7 @@ from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.errors import UsageError
 from gpushare.kubernetes import fields
 from gpushare.kubernetes.amounts import milli, parse
+from gpushare.quantity import format_bytes
 
 __all__ = ["NONE", "PLENTY", "Needs", "left", "of_pod"]
 
@@ -22,6 +23,10 @@ class Needs(NamedTuple):
     """Thousandths."""
     memory: int
     """Bytes."""
+
+    def __str__(self) -> str:
+        said = [f"{self.cpu / 1000:g} CPUs"] if self.cpu else []
+        return " and ".join([*said, f"{format_bytes(self.memory)} of memory"] if self.memory else said)
 
     def plus(self, other: Needs) -> Needs:
         return Needs(self.cpu + other.cpu, self.memory + other.memory)

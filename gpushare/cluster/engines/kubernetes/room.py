@@ -24,11 +24,20 @@ class Room:
         """CPUs and memory of each node that starts since the last look take."""
         self._crowded: set[str] = set()
         """Nodes whose CPUs or memory were too small for a start since then."""
+        self._short: dict[Needs, int] = {}
 
     def look(self) -> None:
         """The board has just looked: it counts what was begun before."""
         self._begun.clear()
         self._crowded.clear()
+        self._short.clear()
+
+    def short(self, needs: Needs) -> int:
+        """How many nodes had less of these left at the last look."""
+        if needs not in self._short:
+            rooms = [kept.room for kept in self._board.nodes.values()] if needs != NONE else []
+            self._short[needs] = sum(not needs.within(one) for one in rooms)
+        return self._short[needs]
 
     def take(self, due: Sequence[tuple[Member, Place]]) -> Refused | Busy | None:
         """Room for all of them, or for none. Refused names the node that is too small: the allocator leaves it alone
