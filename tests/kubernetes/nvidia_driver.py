@@ -34,7 +34,8 @@ WITHIN = 90.0
 
 
 class NvidiaDriver:
-    """On one node. `memory`: of each of its GPUs, all of which it gives out."""
+    """On one node, with a MIG device that nothing stands behind. `memory`: of each of its GPUs, all of which it gives
+    out."""
 
     def __init__(self, node: RealNode, memory: str) -> None:
         self.node, self.memory = node, memory
@@ -97,6 +98,7 @@ class NvidiaDriver:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": found["uid"], "controller": True}
         pool = {"name": node.name, "generation": 1, "resourceSliceCount": 1}
         devices = [self._device(f"gpu-{gpu['index']}", gpu["uuid"]) for gpu in gpus]
+        devices.append(self._device("gpu-0-mig-1", f"MIG-{gpus[0]['uuid']}", "mig"))
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
@@ -104,11 +106,11 @@ class NvidiaDriver:
             "spec": {"driver": NVIDIA, "nodeName": node.name, "pool": pool, "devices": devices},
         }
 
-    def _device(self, name: str, uuid: str) -> dict[str, Any]:
+    def _device(self, name: str, uuid: str, kind: str = "gpu") -> dict[str, Any]:
         step = {"default": self.memory, "validRange": {"min": "1Mi", "step": "1Mi"}}
         return {
             "name": name,
-            "attributes": {"uuid": {"string": uuid}, "type": {"string": "gpu"}},
+            "attributes": {"uuid": {"string": uuid}, "type": {"string": kind}},
             "capacity": {"memory": {"value": self.memory, "requestPolicy": step}},
             "allowMultipleAllocations": True,
         }

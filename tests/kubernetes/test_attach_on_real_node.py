@@ -30,7 +30,7 @@ def attach(cluster):
 
 @pytest.fixture(scope="module")
 def _stage():
-    with stage_of(before=attach) as made:
+    with stage_of(gpus=2, before=attach) as made:
         driver = NvidiaDriver(made.node, "4Gi")
         try:
             made.nvidia = driver
@@ -51,9 +51,10 @@ def program(stage):
         yield start
 
 
-def template(stage, name, memory=None, *, budget=True, **said):
+def template(stage, name, memory=None, *, budget=True, kind="gpu", count=1, **said):
     """A claim of NVIDIA's class, with a budget beside it."""
-    gpu = {"deviceClassName": "gpu.nvidia.com"}
+    of_kind = {"cel": {"expression": f'device.attributes["gpu.nvidia.com"].type == "{kind}"'}}
+    gpu = {"deviceClassName": "gpu.nvidia.com", "count": count, "selectors": [of_kind]}
     if memory is not None:
         gpu["capacity"] = {"requests": {"memory": memory}}
     requests = [{"name": "gpu", "exactly": gpu}]
@@ -81,7 +82,7 @@ def test_such_a_node_publishes_no_second_inventory(stage, record_property):
     record_property("kubernetes", f"attach mode: {stage.cluster.about()}")
     slices = stage.cluster.server.ask("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
     found = {one["spec"]["driver"]: [device["name"] for device in one["spec"]["devices"]] for one in slices}
-    assert found == {"gpu.nvidia.com": ["gpu-0"], "gpushare.dev": ["attach"]}
+    assert found == {"gpu.nvidia.com": ["gpu-0", "gpu-1", "gpu-0-mig-1"], "gpushare.dev": ["attach"]}
 
 
 def test_claims_that_nvidias_driver_has_booked_lend_and_the_owner_gets_its_memory_back(stage, program):
@@ -121,6 +122,22 @@ def test_a_claim_that_says_no_memory_has_the_whole_gpu(stage, program):
     assert booked(stage, "whole") == (["4Gi"], 1)
     capacity = stage.node.client.status()["gpus"][0]["capacity"]
     assert one.do("total") == capacity >> 20
+
+
+def test_all_gpus_of_a_claim_are_one_jobs(stage, program):
+    template(stage, "two", "1Gi", count=2, limit="2Gi")
+    one = program("two", "", template="two").running()
+    assert booked(stage, "two") == (["1Gi", "1Gi"], 1)
+    (placed,) = stage.node.client.placements()
+    assert [(gpu["request"] >> 20, gpu["limit"] >> 20) for gpu in placed["job"]["gpus"]] == [(1024, 2048)] * 2
+    assert one.do("total") == 2048
+
+
+def test_a_mig_device_is_refused_with_the_way_out(stage, program):
+    template(stage, "mig", "1Gi", kind="mig")
+    program("mig", "", template="mig")
+    until(lambda: "of type mig, and the node daemon has no such GPU" in stage.events("mig"), stage.told, WITHIN)
+    assert '.type == "gpu"' in stage.events("mig")
 
 
 def test_a_claim_without_our_request_is_not_limited(stage, program):
