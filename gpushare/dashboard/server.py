@@ -134,12 +134,7 @@ async def listen(server: Server, port: int) -> tuple[web.AppRunner, int]:
     """Serve on this port of 127.0.0.1; 0: a free one. Returns the port. OSError if it is taken."""
     runner = web.AppRunner(server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", port)
-        await site.start()
-    except BaseException:
-        await runner.cleanup()
-        raise
+    await web.TCPSite(runner, "127.0.0.1", port).start()
     return runner, runner.addresses[0][1]
 
 
