@@ -188,3 +188,27 @@ def test_a_socket_without_a_service_is_no_service(tmp_path, monkeypatch) -> None
 
 def test_who_leads_asks_again_before_its_term_is_over():
     assert writing.POLL < loop.TERM
+
+
+def test_the_engine_is_watched_again_when_a_round_has_looked_and_not_before(stage) -> None:
+    """However long the thread is busy: what has changed meanwhile is one change."""
+    asked, busy = [], threading.Event()
+    stage.runner.watch = asked.append  # something changes all the time
+    writer = Writer(stage.service)
+    writer.start()
+    try:
+        until(lambda: len(asked) > 3)
+        working = threading.Event()
+        blocked = writer.call(lambda: working.set() or busy.wait(PATIENCE))
+        assert working.wait(PATIENCE)
+        before = len(asked)
+        time.sleep(0.15)
+        assert len(asked) - before <= 2
+        busy.set()
+        assert blocked.result(PATIENCE)
+        until(lambda: len(asked) > before + 2)
+        assert set(asked) == {PATIENCE * 10}
+    finally:
+        busy.set()
+        writer.stop()
+        stage.store.close()

@@ -24,6 +24,7 @@ GIB = 2**30
 DAEMON: Any = SimpleNamespace(runtime=SimpleNamespace(api_socket=Path("/run/gpushare/api.sock")), driver="sim")
 ENV = {"HOME": "/home/ada", "A": "1", "GPUSHARE_JOB": "x", "GPUSHARE_PROFILE": "p", "CUDA_VISIBLE_DEVICES": "3"}
 RUN = {"command": ["python", "train.py"], "cwd": "/work", "env": ENV, "umask": 0o027, "time": 90.0, "grace": 20.0}
+KEY = Key("17", 2, 0, 0)
 PLACE = Place(0, 0, "here", (1, 0), 2 * GIB, 0)
 OWN = {"GPUSHARE_SOCKET": "/run/gpushare/api.sock", "GPUSHARE_DRIVER": "sim", "GPUSHARE_QUEUE_JOB": "17"}
 
@@ -38,7 +39,7 @@ def site(*, system: bool = False) -> Site:
     return Site(DAEMON, 8 * GIB, Path("/var/lib/queue"), 5 * 2**20, system)
 
 
-def start(one: Record, place: Place = PLACE, key: Key = Key("17", 2, 0, 0), *, system: bool = False) -> dict[str, Any]:
+def start(one: Record, place: Place = PLACE, key: Key = KEY, *, system: bool = False) -> dict[str, Any]:
     return start_of(one, key, place, ("GPU-b", "GPU-a"), site(system=system))
 
 

@@ -115,10 +115,11 @@ def _described(place: Any, since: float) -> list[str]:
     told.append(f"  spines {', '.join(f'{n} {_named(s.get_edgecolor())}' for n, s in _shown(place.spines))}")
     for name, axis in (("time", place.xaxis), ("amount", place.yaxis)):
         mark = axis.get_major_ticks()[0]
+        grid = mark.gridline
         told.append(
-            f"  {name} axis: {_look(mark.label1)}, visible {mark.label1.get_visible()}, {mark.get_pad():g} off, marks of"
-            f" {mark.tick1line.get_markersize():g}, grid {_named(mark.gridline.get_color())}"
-            f" {mark.gridline.get_linewidth():g} {mark.gridline.get_visible()}, below {place.get_axisbelow()}"
+            f"  {name} axis: {_look(mark.label1)}, visible {mark.label1.get_visible()}, {mark.get_pad():g} off, "
+            f"marks of {mark.tick1line.get_markersize():g}, grid {_named(grid.get_color())} {grid.get_linewidth():g} "
+            f"{grid.get_visible()}, below {place.get_axisbelow()}"
         )
     told += [f"  amount {text.get_text()!r}" for text in place.get_yticklabels() if text.get_text()]
     for area in place.collections:
