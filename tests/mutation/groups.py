@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,14 @@ OF_COMMANDS = (
 """Tests of commands that lie beside the tests of what the commands show."""
 
 
+CORE_PROGRAMS = tuple(
+    f"shim/preload/{name}.{kind}"
+    for name in ("message", "quantity", "options", "table", "packet", "client", "account")
+    for kind in "ch"
+)
+"""What tests/shim/test_shim_core.py compiles into programs of its own. That they run a line is not measured."""
+
+
 OF_PAGES = ("tests/daemon/test_admin_dashboard.py",)
 """Tests of a page that the daemon serves."""
 
@@ -36,6 +45,8 @@ class Group:
     """Globs of sources that belong to another group."""
     pure: bool = False
     """Its tests compute and nothing else, and nearly every one of them runs nearly every line."""
+    compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By test file: the sources that it compiles itself. Its tests may run any line of them."""
 
     def files(self, root: Path = ROOT) -> list[str]:
         """The paths of its sources, relative to `root`, sorted."""
@@ -53,7 +64,13 @@ GROUPS = (
         ("tests/cluster", "tests/cluster/engines", "tests/conformance"),
         pure=True,
     ),
-    Group("library", ("shim/preload/*.[ch]", "shim/*.h"), ("tests/shim", SANITIZERS), ("shim/*_abi.h",)),
+    Group(
+        "library",
+        ("shim/preload/*.[ch]", "shim/*.h"),
+        ("tests/shim", SANITIZERS),
+        ("shim/*_abi.h",),
+        compiled={"tests/shim/test_shim_core.py": CORE_PROGRAMS},
+    ),
     Group(
         "commandline",
         ("gpushare/*.py", "gpushare/cli/*.py", "gpushare/doctor/*.py", "gpushare/notebook/*.py"),

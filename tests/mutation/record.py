@@ -71,11 +71,17 @@ class Records:
         return [test for some in ranked for test in some]
 
     def _covering(self, record: Record, path: str, lines: range) -> list[str]:
-        """In a pure group all: nothing is measured, and they may run anything."""
+        """Those of which it is measured, and those of which it is not and that may run anything."""
         if path not in self._now:
             self._now[path] = (ROOT / path).read_text().splitlines()
         wanted = _earlier(record.sources.get(path, []), self._now[path], lines)
-        return [test for test in record.seconds if self.group.pure or wanted & set(record.lines[test].get(path, ()))]
+        return [
+            test
+            for test in record.seconds
+            if self.group.pure
+            or path in self.group.compiled.get(test.partition("::")[0], ())
+            or wanted & set(record.lines[test].get(path, ()))
+        ]
 
 
 def _earlier(before: list[str], now: list[str], lines: range) -> set[int]:

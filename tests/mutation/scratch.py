@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mutation.groups import ROOT
 
-BUILT = ("gpushare/_layout*.so", "gpushare/lib/*", "gpushare/sim/*")
+BUILT = ("gpushare/_layout*.so", "gpushare/lib/**/*", "gpushare/sim/*")
 """What git ignores and the tests need."""
 
 COVERAGE = "import os; 'COVERAGE_PROCESS_START' in os.environ and __import__('coverage').process_startup()\n"

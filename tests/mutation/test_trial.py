@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,13 @@ def test_a_test_that_is_not_known_to_run_the_line_has_to_fail_more_often(
     assert one.run(change).verdict == verdict
 
 
+def test_a_copy_has_all_that_is_built_so_that_no_test_builds_it_in_its_own_time(tmp_path) -> None:
+    libraries = [path.relative_to(ROOT) for path in (ROOT / "gpushare").rglob("*.so*")]
+    copied = Scratch.make(tmp_path / "copy").root
+    assert libraries
+    assert [path for path in libraries if not (copied / path).exists()] == []
+
+
 def test_what_is_no_program_is_not_tried(tmp_path) -> None:
     assert bench(tmp_path).run(Change(PATH, 0, 0, b"(", "sign")).verdict == "no program"
 
@@ -148,6 +156,12 @@ def test_of_a_pure_group_every_test_may_run_the_line() -> None:
         ["b::fast", "a::slow"],
         [],
     )
+
+
+def test_a_test_that_compiles_a_source_itself_may_run_any_line_of_it() -> None:
+    compiling = replace(GROUP, compiled={"a": (PATH,)})
+    record = Record({"a::one": 1.0, "b::two": 1.0}, {"a::one": {}, "b::two": {}}, {PATH: []})
+    assert Records(compiling, [record]).order(PATH, range(8, 9)) == (["a::one"], ["b::two"])
 
 
 def test_a_line_is_found_again_after_lines_were_added_before_it() -> None:
