@@ -27,8 +27,7 @@
 #define LOOK_MS     2000         /* between two looks of the thread whether it is the last */
 #define LEAVE_MS    200
 
-enum { NONE, THERE, FAILED };
-static uint32_t state; /* of the thread */
+static uint32_t begun; /* the thread is there, or none can be started */
 
 static void act(uint64_t until) {
     gs_trim_pools();
@@ -90,7 +89,7 @@ static void *serve(void *unused) {
 /* The driver is about to be torn down: it was loaded before this was registered, so its own end comes after. */
 static void at_exit(void) {
     struct gs_page *page = gs_client_page();
-    if (__atomic_load_n(&state, __ATOMIC_RELAXED) != THERE)
+    if (!__atomic_load_n(&begun, __ATOMIC_RELAXED))
         return;
     __atomic_store_n(&page->trim_ready, 0, __ATOMIC_RELEASE);
     gs_trim_stop(gs_now_ms() + LEAVE_MS);
@@ -99,9 +98,8 @@ static void at_exit(void) {
 /* This process may borrow. Cheap when that was seen before. */
 GS_AT(borrow) {
     static uint32_t registered;
-    uint32_t none = NONE;
-    if (__builtin_expect(__atomic_load_n(&state, __ATOMIC_RELAXED) != NONE, 1) || gs_client_page() == NULL ||
-        !__atomic_compare_exchange_n(&state, &none, THERE, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    if (__builtin_expect(__atomic_load_n(&begun, __ATOMIC_RELAXED), 1) || gs_client_page() == NULL ||
+        __atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL))
         return;
     if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
         atexit(at_exit);
@@ -109,12 +107,10 @@ GS_AT(borrow) {
      * program that can trim. */
     struct gs_page *page = gs_client_page();
     __atomic_store_n(&page->trim_ready, 1, __ATOMIC_RELEASE);
-    if (!gs_thread_start(serve, STACK_BYTES) && !gs_thread_start(serve, 0)) {
+    if (!gs_thread_start(serve, STACK_BYTES) && !gs_thread_start(serve, 0))
         __atomic_store_n(&page->trim_ready, 0, __ATOMIC_RELEASE); /* the daemon sees that this process cannot trim */
-        __atomic_store_n(&state, FAILED, __ATOMIC_RELAXED);
-    }
 }
 
 GS_AT(fork) {
-    state = NONE;
+    begun = 0;
 }

@@ -273,6 +273,11 @@ def test_table(compile_c, flags):
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
 
 
+def test_a_table_stays_in_its_arrays_and_lives_without_more(compile_c):
+    done = run(compile_c("core_pages.c", *ADDRESS))
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+
+
 @pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["address", "thread"])
 def test_account_against_a_daemon_that_revokes(compile_c, daemon, tmp_path, flags):
     """Unused credit is taken back all the time: the word stays right, and every thread gets its own answers."""

@@ -239,6 +239,53 @@ def test_each_way_to_end_a_capture(host, daemon, way):
     finish(child)
 
 
+THREADS = """
+def in_a_thread(work):
+    def run():
+        check(cuda.cuCtxSetCurrent(context))
+        work()
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+context = c_void_p()
+check(cuda.cuCtxGetCurrent(byref(context)))
+keep(GiB)
+"""
+
+
+def test_a_capture_that_another_thread_ends(host, daemon):
+    """As a relaxed one may be."""
+    child = host.start(
+        POOLS
+        + THREADS
+        + """
+in_a_thread(lambda: check(cuda.cuStreamBeginCapture_v2(stream, 2))).join()
+graph = c_void_p(); check(cuda.cuStreamEndCapture(stream, byref(graph))); say(1); hear()
+""",
+        **BORROWS,
+    )
+    assert heard(child) == "1"
+    daemon.page.await_ready()
+    daemon.page.trim(GIB, within_ms=400)
+    assert daemon.page.trimmed() == GIB
+    tell(child)
+    finish(child)
+
+
+def test_a_process_that_may_start_no_thread_does_not_say_that_it_trims(host, daemon, compile_c):
+    """The daemon then takes its next step at once; the program does what it did without us."""
+    none = compile_c("no_threads.c", "-shared", "-fPIC", target="no_threads.so")
+    preload = f"{host.libraries.shim}:{none}"
+    child = host.start(
+        POOLS + "keep(GiB); say(threads()); hear(); say(cuda.alloc(MiB)[0])", **BORROWS, LD_PRELOAD=preload
+    )
+    assert heard(child) == "1"
+    assert daemon.page.trim_ready == 0
+    tell(child)
+    out, err = finish(child)
+    assert (out, err) == ("0\n", "")
+
+
 def test_a_capture_that_could_not_begin_is_none(host, daemon):
     child = host.start(POOLS + "keep(GiB); say(cuda.cuStreamBeginCapture_v2(None, 0)); hear()", **BORROWS)
     assert int(heard(child)) != 0
