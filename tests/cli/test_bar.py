@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli.status import bar
+from gpushare.cli.top import _strip
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,20 @@ def test_each_kind_of_memory_has_its_marks_and_never_more_than_the_strip(
     gpu: Any = {"usage": usage, "lent": lent, "unmanaged": unmanaged, "total": total}
     assert bar(gpu, 8) == strip
     assert len(bar(gpu)) == 26
+
+
+@pytest.mark.parametrize(
+    ("requested", "total", "strip"),
+    [
+        (0, 16, "[|#++!...]"),
+        (2, 16, "[#|++!...]"),
+        (8, 16, "[##++|...]"),
+        (14, 16, "[##++!..|]"),
+        (16, 16, "[##++!..|]"),
+        (99, 16, "[##++!..|]"),
+        (0, 0, "[........]"),
+    ],
+)
+def test_the_strip_of_top_has_a_mark_where_the_requests_end(requested: int, total: int, strip: str) -> None:
+    gpu: Any = {"usage": 8, "lent": 4, "unmanaged": 2, "total": total, "requested": requested}
+    assert _strip(gpu, 8) == strip

@@ -83,3 +83,20 @@ def test_without_notes_and_terms_a_job_keeps_what_its_pages_say(node, program, g
     shown = {gpu["uuid"]: gpu for gpu in node.client.job(f"{welcome['job_id']:016x}")["gpus"]}
     assert {(gpu["request"], gpu["limit"]) for gpu in shown.values()} == {(2 * GIB, 6 * GIB)}
     assert set(shown) == set(gpus)
+
+
+def test_without_notes_a_job_keeps_what_it_was_changed_to(node, program):
+    """Its budget and its reclaim options are in the ledger as soon as the change is answered."""
+    node.start()
+    body = {"name": "a", "command": ["a"], "request": "4Gi", "limit": "8Gi", "gpus": 1, "on_reclaim": "term,kill"}
+    job = node.client.register(body)["id"]
+    one = program(node.shim)
+    assert one.call("hello", job, request=4 * GIB, limit=8 * GIB)["status"] == lib.GS_OK
+    assert one.call("attach", GPU)["status"] == lib.GS_OK
+    node.client.change(job, {"request": "2Gi", "limit": "5Gi"})
+    node.kill()
+    (node.directory / "state.json").unlink()
+    node.start()
+    found = node.client.job(job)
+    assert (found["gpus"][0]["request"], found["gpus"][0]["limit"]) == (2 * GIB, 5 * GIB)
+    assert found["on_reclaim"] == ["term", "kill"]

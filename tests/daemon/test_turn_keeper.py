@@ -1,4 +1,4 @@
-"""Turns in computing as the daemon keeps them: which words are closed, opened and left alone, and how often it looks."""
+"""Turns in computing as the daemon keeps them: which words are closed and opened, and how often it looks."""
 
 from __future__ import annotations
 
