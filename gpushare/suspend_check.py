@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 from gpushare import checkpoint
 
@@ -50,22 +50,28 @@ def result_file(environ: Mapping[str, str]) -> Path:
 
 def kept(file: Path, driver: int) -> Checked | None:
     """The result for this version of the driver, if there is one."""
-    try:
-        found: dict[str, Checked] = json.loads(file.read_text())
-        one = found[str(driver)]
-        return one if one["driver"] == driver else None
-    except (OSError, ValueError, KeyError, TypeError):
+    one = _results(file).get(str(driver))
+    if not isinstance(one, dict) or not one.keys() >= Checked.__annotations__.keys() or one["driver"] != driver:
         return None
+    return cast(Checked, one)
+
+
+def _results(file: Path) -> dict[str, Any]:
+    """By the driver's version. Nothing where the file cannot be read, or is not what it should be."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def check(driver: checkpoint.DriverCheckpoints, file: Path) -> Checked:
     """Do it, and keep the result. Takes some seconds."""
     result = _try(driver)
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = json.loads(file.read_text()) if file.exists() else {}
         fresh = file.with_name(f".{file.name}.{os.getpid()}")
-        fresh.write_text(json.dumps({**found, str(result["driver"]): result}))
+        fresh.write_text(json.dumps({**_results(file), str(result["driver"]): result}))
         fresh.replace(file)
     return result
 
