@@ -15,8 +15,11 @@ SANITIZERS = "tests/portability/test_sanitizers.py"
 
 OF_COMMANDS = (
     "tests/cluster/test_cluster_cli.py",
+    "tests/driver/test_suspend_check.py",
+    "tests/engines/test_demo_queue.py",
     "tests/engines/test_queue_commands.py",
     "tests/kubernetes/test_doctor_cluster.py",
+    "tests/kubernetes/test_kubectl_plugin.py",
     "tests/reports/test_report_command.py",
 )
 """Tests of commands that lie beside the tests of what the commands show."""

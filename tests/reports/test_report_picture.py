@@ -311,3 +311,8 @@ def test_the_marked_events_are_those_of_the_page() -> None:
     found = re.search(r"const MARKED = \[(.*?)\]", text)
     assert found is not None and set(re.findall(r'"(\w+)"', found[1])) == set(picture.MARKS)
     assert {one["event"] for one in RECORDS[1:]} <= set(picture.MARKS)
+
+
+def test_a_job_that_used_anything_is_drawn_and_one_that_used_nothing_is_not() -> None:
+    found = [TOTAL, series(TRAIN, [point(SINCE, 1 / GIB)], "train"), series(SERVER, [point(SINCE, 0)], "server")]
+    assert keys(picture.draw(node_report(Client(series=found))).axes[0]) == ["train, at most 1 B"]
