@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from gpushare.errors import GpushareError, NoSuchJob, NotPermitted, UsageError
+from gpushared.api.answers import unix_socket
 from gpushared.api.guard import Guard
 from gpushared.api.http_listener import REQUEST_WITHIN, HttpConnection
 
@@ -182,6 +183,11 @@ def test_which_bodies_are_taken(method, body, encoding, status):
     assert stand.ask(answers, method, body=body, **headers).status == status
     assert (status == 200) == bool(stand.met), "what is refused costs its user nothing"
     assert stand.guard.active == 0
+
+
+@pytest.mark.parametrize("transport", [None, SimpleNamespace(get_extra_info=lambda _: None)], ids=["gone", "closed"])
+def test_a_connection_that_is_gone_has_no_socket(transport):
+    assert unix_socket(SimpleNamespace(transport=transport)) is None
 
 
 # ---- what the count is for -----------------------------------------------------------------------------

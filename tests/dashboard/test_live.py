@@ -15,7 +15,7 @@ from dashboard.conftest import told
 from gpushare.dashboard import live
 from gpushare.dashboard.daemon import Daemon
 from gpushare.dashboard.feed import difference, jobs_of, joined
-from gpushare.dashboard.live import Page, event
+from gpushare.dashboard.live import Live, Page, event
 
 JOB = {"name": "train", "command": ["train.py"], "request": "4Gi", "limit": "14Gi"}
 
@@ -194,5 +194,79 @@ def test_a_page_that_waits_in_vain_is_told_nothing():
         started = time.monotonic()
         assert await Page().take(0.05) == b""
         assert time.monotonic() - started >= 0.04
+
+    asyncio.run(story())
+
+
+class Still(Live):
+    """Its task asks no daemon: what is told is what a test tells."""
+
+    def __init__(self) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.watching = 0
+
+    async def _watch(self) -> None:
+        self.watching += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.watching -= 1
+
+
+STATE = {"gpus": [], "jobs": []}
+
+
+def test_a_page_that_fell_behind_gets_the_whole_state_and_then_what_comes():
+    async def story():
+        one = Still()
+        one._state = STATE
+        page = one.follow()
+        assert await anext(page) == b": welcome\n\n"
+        assert await anext(page) == event("state", STATE)
+        for number in range(live.UNREAD + 1):
+            one._tell(b"%d;" % number)
+        assert await anext(page) == event("state", STATE), "what it has missed is of no use to it"
+        one._tell(b"next;")
+        assert await anext(page) == b"next;"
+        await page.aclose()
+
+    asyncio.run(story())
+
+
+def test_a_page_that_fell_behind_while_no_daemon_answers_is_told_that():
+    async def story():
+        one = Still()
+        page = one.follow()
+        assert await anext(page) == b": welcome\n\n"
+        one._away = live.DaemonUnreachable("no daemon", hint="start one")
+        for _ in range(live.UNREAD + 1):
+            one._tell(b"x")
+        assert json.loads((await anext(page)).split(b"data: ")[1]) == {"message": "no daemon", "hint": "start one"}
+        await page.aclose()
+
+    asyncio.run(story())
+
+
+def test_the_daemon_is_watched_once_for_all_pages_and_no_longer_than_one_looks(monkeypatch):
+    monkeypatch.setattr(live, "HEARTBEAT", 0.05)
+
+    async def story():
+        one = Still()
+        first, second = one.follow(), one.follow()
+        assert [await anext(first), await anext(second)] == [b": welcome\n\n"] * 2
+        assert await anext(first) == b": nothing new\n\n" and one.watching == 1
+        one._state = STATE
+        one._tell(b"told")
+        assert await anext(first) == await anext(second) == b"told"
+        await first.aclose()
+        await asyncio.sleep(0)
+        assert one.watching == 1 and one._state is not None
+        await second.aclose()
+        await asyncio.sleep(0)
+        assert one.watching == 0 and one._state is None, "it will be old when the next page comes"
+        third = one.follow()
+        assert await anext(third) == b": welcome\n\n"
+        assert await anext(third) == b": nothing new\n\n" and one.watching == 1
+        await third.aclose()
 
     asyncio.run(story())
