@@ -104,6 +104,7 @@ def fill(cluster: RealApiServer, options: argparse.Namespace) -> None:
         made = server.ask("POST", NODES, {"metadata": {"name": name}})
         said = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "110"}}
         server.ask("PUT", f"{NODES}/{name}/status", {**made, "status": said})
+        server.ask("PATCH", f"{NODES}/{name}", {"spec": {"taints": None}}, MERGE)  # there are no controllers to do it
         devices = [gpu(f"GPU-{name}-{index}", index, capacity=80 * GIB) for index in range(GPUS)]
         server.ask("POST", SLICES, resource_slice(name, devices, "sim"))
 

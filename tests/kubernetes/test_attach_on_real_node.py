@@ -3,11 +3,15 @@ drivers. NVIDIA's driver is a stand-in: there is no GPU here."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from kube_stage import until
+from kube_stage import PYTHONPATH, until
 from nvidia_driver import CLASS, NvidiaDriver
 from real_api_server import DEPLOY
 from real_stage import OUT_OF_MEMORY, RECLAIM, WHY, WITHIN, empty, programs, stage_of
@@ -83,6 +87,16 @@ def test_such_a_node_publishes_no_second_inventory(stage, record_property):
     slices = stage.cluster.server.ask("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
     found = {one["spec"]["driver"]: [device["name"] for device in one["spec"]["devices"]] for one in slices}
     assert found == {"gpu.nvidia.com": ["gpu-0", "gpu-1", "gpu-0-mig-1"], "gpushare.dev": ["attach"]}
+
+
+def test_doctor_knows_whose_gpus_these_are(stage):
+    """There is no DaemonSet here: the plugin is a process."""
+    line = [sys.executable, "-m", "gpushare", "doctor", "--cluster", "-o", "json"]
+    environ = {**os.environ, "KUBECONFIG": str(stage.cluster.api.kubeconfig), "PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=WITHIN)
+    found = {one["id"]: one for one in json.loads(done.stdout)["checks"]}
+    assert found["GK04"]["detail"] == "DeviceClass gpushare.dev, attach.gpushare.dev"
+    assert found["GK07"]["detail"].endswith("k1: gpu.nvidia.com's"), found["GK07"]
 
 
 def test_claims_that_nvidias_driver_has_booked_lend_and_the_owner_gets_its_memory_back(stage, program):

@@ -47,7 +47,7 @@ def node(cluster):
         Path(folder).chmod(0o755)
         with node_in(Path(folder)) as made:
             made.start_daemon()
-            made.start_plugin(cluster.plugins)
+            made.start_plugin(cluster.plugin_of(NODE) if cluster.own else cluster.plugins)
             made.kubelet.register()
             yield made
 
@@ -56,6 +56,10 @@ def allocate(server: Server, node: KubeNode, memory: str = "1Gi") -> str:
     """A claim that is allocated and reserved, and its uid."""
     made = claim(result(node.uuids[0], memory, shareID="11111111-2222-4333-8444-555555555555"), name="claim-c-1")
     status, made["metadata"] = made.pop("status"), {"name": "claim-c-1", "namespace": "team-a"}
+    exactly = {"deviceClassName": "gpushare.dev", "capacity": {"requests": {"memory": memory}}}
+    made["spec"] = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    here = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+    status["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [here]}]}
     with contextlib.suppress(NoSuchJob):
         server.ask("DELETE", CLAIM)
     found = server.ask("POST", CLAIM.rpartition("/")[0], made)
@@ -95,7 +99,7 @@ def test_a_claim_is_prepared_and_says_how_it_is_used_while_the_server_is_killed(
     uid = allocate(server, node)
     answer = prepare(node, uid)
     assert answer.error == "", answer.error
-    (said,) = until(lambda: server.ask("GET", CLAIM)["status"].get("devices"), "its status")
+    (said,) = until(lambda: server.ask("GET", CLAIM)["status"].get("devices"), node.log)
     assert said["conditions"][0]["message"] == "uses 0 B of 1.0 GiB requested"
     cluster.kill()
     assert prepare(node, uid) == answer, "from its record"
