@@ -154,6 +154,28 @@ say([code, cuda.used() - GiB + 96 * MiB, physical() - GiB + 96 * MiB])
     assert charged == taken == 96 * 2**20
 
 
+def test_what_another_pool_gives_back_is_taken_without_a_word(host):
+    """A step for one small allocation takes just what the other pool has kept: nothing is refused."""
+    host.switches = "pool_step=32Mi,pool_drop=trim"
+    child = host.python(
+        """
+        cuda, stream, other, pointer = Cuda().start(), None, None, c_ulonglong()
+        other = cuda.pool()
+        check(cuda.cuMemPoolSetAttribute(other, ATTR_RELEASE_THRESHOLD, byref(c_uint64(2**60))))
+        check(cuda.cuMemAllocFromPoolAsync(byref(pointer), c_size_t(MiB), other, stream))
+        check(cuda.cuMemFreeAsync(pointer, stream))
+        check(cuda.cuStreamSynchronize(stream))
+        kept = cuda.used()
+        room = cuda.must_alloc(GiB - 36 * MiB)
+        code = cuda.cuMemAllocAsync(byref(pointer), c_size_t(MiB), stream)
+        say([kept, code, cuda.used()])
+        """,
+        GPUSHARE_LIMIT="1Gi",
+    )
+    assert child.said == [32 * 2**20, 0, 2**30 - 4 * 2**20]
+    assert "cannot allocate" not in child.err
+
+
 def test_a_pool_that_is_destroyed_is_charged_for_what_it_keeps(host):
     """One small allocation keeps a whole step of it."""
     before, destroyed, taken, after = run(
