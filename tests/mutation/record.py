@@ -79,7 +79,7 @@ class Records:
             test
             for test in record.seconds
             if self.group.pure
-            or path in self.group.compiled.get(test.partition("::")[0], ())
+            or path in self.group.unmeasured.get(test.partition("::")[0], ())
             or wanted & set(record.lines[test].get(path, ()))
         ]
 

@@ -159,7 +159,7 @@ def test_of_a_pure_group_every_test_may_run_the_line() -> None:
 
 
 def test_a_test_that_compiles_a_source_itself_may_run_any_line_of_it() -> None:
-    compiling = replace(GROUP, compiled={"a": (PATH,)})
+    compiling = replace(GROUP, unmeasured={"a": (PATH,)})
     record = Record({"a::one": 1.0, "b::two": 1.0}, {"a::one": {}, "b::two": {}}, {PATH: []})
     assert Records(compiling, [record]).order(PATH, range(8, 9)) == (["a::one"], ["b::two"])
 
