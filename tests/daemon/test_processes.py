@@ -14,6 +14,7 @@ from daemon_harness import until
 from gpushared.system.processes import (
     Process,
     _in_exit,
+    _is_exiting,
     command_of,
     has_mapped,
     parent_of,
@@ -88,3 +89,25 @@ def test_the_peer_of_a_socket(directory):
 
 def test_names_go_to_terminals():
     assert printable("a\x1b[31mb\n", 20) == "a?[31mb?" and printable("abc", 2) == "ab"
+
+
+def test_whether_a_process_is_in_its_exit_is_told_of_each():
+    """Of many: by chance another field of the kernel's line may say the same of some."""
+    living = [subprocess.Popen(["sleep", "60"]) for _ in range(8)]
+    try:
+        assert not any(_in_exit(one.pid) for one in living) and not _in_exit(os.getpid())
+        for one in living:
+            one.kill()
+            os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+        assert all(_in_exit(one.pid) for one in living), "nobody has reaped them yet"
+    finally:
+        for one in living:
+            one.kill()
+            one.wait()
+    assert not any(_in_exit(one.pid) for one in living)
+
+
+def test_a_line_of_the_kernel_that_is_too_short_says_nothing():
+    fields = [b"S", b"1", b"2", b"3", b"4", b"5", b"4"]
+    assert _is_exiting(fields) and not _is_exiting([*fields[:6], b"3"])
+    assert not _is_exiting(fields[:6]) and not _is_exiting(None)
