@@ -21,9 +21,9 @@ def start(world: World, name: str, request: str, limit: str, **more: object) -> 
     return process
 
 
-def siblings(world: World, name: str, request: str, limit: str) -> tuple[int, int]:
+def siblings(world: World, name: str, request: str, limit: str, **more: object) -> tuple[int, int]:
     """A job with two programs that have a context each."""
-    job = world.submit(spec(name, request, limit))
+    job = world.submit(spec(name, request, limit, **more))
     first, second = world.join(job), world.join(job)
     for process in (first, second):
         world.attach(process, "GPU-0")

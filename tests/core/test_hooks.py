@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from core.tale import job_of, start, told, used
+from core.tale import job_of, siblings, start, told, used
 from gpushare.quantity import format_bytes
 from gpushared.core import planner, reclaim, wait_report
 from gpushared.core.events import SuspendWanted
@@ -95,6 +95,26 @@ def test_unused_credit_of_its_own_counts_as_room(world: World) -> None:
     world.exit(b)
     world.wait(3.0)
     assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+
+
+def test_a_program_that_wakes_takes_unused_credit_of_another_of_its_job(world: World) -> None:
+    """All that the job had is kept for it, wherever the credit for it is."""
+    a, b = siblings(world, "A", "1Gi", "max", on_reclaim=HOOKED)
+    world.hooks.come(job_of(world, a).id, "ok")
+    world.allocate(a, "GPU-0", 14 * GIB)
+    world.allocate(b, "GPU-0", GIB // 2)
+    world.wait(3.0)
+    c = owner(world)
+    world.wait(3.0)
+    assert state_of(world, a) == SleepState.ASLEEP
+    world.free(c, "GPU-0", 7 * GIB)
+    world.hooks.takes = 2.0
+    world.wait(1.2)
+    assert state_of(world, a) == SleepState.WAKING
+    world.allocate(b, "GPU-0", mib(300))
+    world.free(b, "GPU-0", mib(300))
+    world.allocate(a, "GPU-0", mib(14.5 * 1024))
+    assert used(world, a) == mib(14.5 * 1024) and not world.refusals
 
 
 def test_the_claim_is_counted_for_its_step(world: World) -> None:
@@ -322,6 +342,24 @@ def test_a_restart_forgets_no_call(world: World, when: float) -> None:
     assert used(world, b) == 7 * GIB and state_of(world, a) == SleepState.ASLEEP
     world.exit(b, lag=0.1)
     world.wait(4.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_what_is_kept_for_a_resume_hook_that_runs_stays_kept_after_a_restart(world: World, restarts: int) -> None:
+    world.hooks.takes = 2.0
+    a, c = server(world, "A", 12 * GIB), start(world, "C", "none", "15Gi")
+    b = owner(world)
+    world.wait(3.0)
+    world.exit(b, lag=0.1)
+    world.wait(1.2)
+    assert state_of(world, a) == SleepState.WAKING
+    for _ in range(restarts):
+        world.restart()
+    assert state_of(world, a) == SleepState.WAKING
+    world.allocate(c, "GPU-0", 6 * GIB)
+    assert world.refusals
+    world.wait(30.0)
     assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
 
 

@@ -469,6 +469,32 @@ def test_a_restart_while_its_memory_comes_back_counts_it_once(size: int) -> None
     world.node.validate()
 
 
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_memory_on_its_way_back_is_lent_to_nobody_after_a_restart(world: World, restarts: int) -> None:
+    """The driver may have put none of it back yet, so NVML does not show it."""
+    a = borrow(world, "A", 10 * GIB)
+    c = start(world, "C", "none", "15Gi")
+    begin_to_resume(world, a)
+    for _ in range(restarts):
+        world.restart()
+    assert state_of(world, a) == SuspendState.RESUMING
+    world.allocate(c, "GPU-0", 6 * GIB)
+    assert world.refusals
+    world.wait(10.0)
+    assert state_of(world, a) == "running" and used(world, a) == 10 * GIB
+    assert not world.terminated
+
+
+def test_after_a_restart_one_whose_suspender_says_nothing_ends(world: World) -> None:
+    """As without a restart: it would hang, with its memory."""
+    a = borrow(world, "A", 10 * GIB, "ok", "silent")
+    begin_to_resume(world, a)
+    world.restart()
+    job = job_of(world, a).id
+    world.wait(120.0)
+    assert [one.job for one in world.killed] == [job]
+
+
 def test_after_a_restart_nobody_is_stopped_before_its_suspender_could_come(world: World) -> None:
     a = borrow(world, "A", 12 * GIB)
     job = job_of(world, a).id

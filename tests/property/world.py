@@ -271,8 +271,8 @@ class World:
                 job.spec,
                 tuple(job.bounds),
                 job.saved_at,
-                job.suspension is not None and job.suspension.held,
-                job.sleep is not None and dict(job.sleep.had),
+                job.suspension and (job.suspension.held, job.suspension.state is SuspendState.RESUMING),
+                job.sleep and (dict(job.sleep.had), job.sleep.state is SleepState.WAKING),
             )
             for job in state.jobs.values()
         }
@@ -582,7 +582,7 @@ class World:
         living += sum(
             one.words[gpu].credit + one.contexts.get(gpu, 0)
             for work in self.work
-            if not work.suspends and work.heard and work.how != "failed"
+            if not work.suspends and work.how != "failed"
             for one in self._of(work.job)
             if one.away and gpu in one.words
         )

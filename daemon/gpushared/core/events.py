@@ -75,6 +75,8 @@ class SuspendedBefore(NamedTuple):
     age: float
     """Seconds since it was suspended."""
     held: bool
+    command: int = 0
+    """The number of a command that was under way: its memory may be on the GPU. 0: it was in host memory."""
 
 
 class AsleepBefore(NamedTuple):
@@ -88,6 +90,8 @@ class AsleepBefore(NamedTuple):
     """By GPU: the part of these bytes that were allocations."""
     gave: Mapping[str, int] | None = None
     """By GPU: bytes that its relief hook gave back; None: it had not ended."""
+    command: int = 0
+    """The number of the call of its resume hook that was under way; 0: none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,13 +361,18 @@ class SuspenderGone(Event):
     job: str
 
 
+THERE = -1
+"""No number of a command."""
+
+
 @dataclass(frozen=True, slots=True)
 class HookAnswered(Event):
     """The process that calls a job's hooks says how a call has ended."""
 
     job: str
     number: int
-    """The number of the CallHook that it answers; 0: it has just come, and runs nothing."""
+    """The number of the CallHook that it answers; 0: it has just come, and runs nothing; THERE: it is there, and what
+    it runs is not known."""
     problem: str = ""
     """Why the hook failed, as far as it knows; empty: it ended well. How much it gave is read from the account."""
     seconds: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpushared.core import hook_steps, lending
-from gpushared.core.events import HookAnswered, HookRunnerGone
+from gpushared.core.events import THERE, HookAnswered, HookRunnerGone
 from gpushared.core.model import Job
 from gpushared.core.sleep import SleepState
 from gpushared.core.transaction import Transaction
@@ -13,7 +13,7 @@ def answered(tx: Transaction, event: HookAnswered) -> None:
     job = tx.state.jobs.get(event.job)
     if job is None:
         return
-    if event.number == 0:
+    if event.number in (0, THERE):
         _came(tx, job, event)
     elif job.sleep is not None and job.sleep.number == event.number:
         _over(tx, job, event.problem, event.seconds)
@@ -22,9 +22,9 @@ def answered(tx: Transaction, event: HookAnswered) -> None:
 
 
 def _came(tx: Transaction, job: Job, event: HookAnswered) -> None:
-    """It runs nothing now. What an earlier one ran has ended with that."""
+    """What an earlier one ran has ended with that."""
     job.hook_runner.connected, job.hook_runner.wakes = True, event.wakes
-    if job.sleep is not None:
+    if job.sleep is not None and event.number != THERE:
         _over(tx, job, hook_steps.ENDED, tx.now - job.sleep.since)
     if job.sleep is not None and not job.hook_runner.wakes:
         tx.state.set_sleep(job, None)

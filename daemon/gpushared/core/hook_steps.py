@@ -8,6 +8,7 @@ from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import hooks
+from gpushared.core.events import AsleepBefore
 from gpushared.core.instructions import CallHook, Notify, Persist, Publish
 from gpushared.core.model import Job
 from gpushared.core.sleep import Sleep, SleepState
@@ -39,6 +40,21 @@ def relieve(tx: Transaction, job: Job, gpu: str, wish: Wish) -> None:
     tx.state.counters.hooks += 1
     tx.emit(CallHook(job.id, sleep.number, "relief", gpu, wish.size, wish.within))
     tx.emit(Persist())
+
+
+def restore(tx: Transaction, job: Job, before: AsleepBefore) -> None:
+    """As an earlier daemon has noted it. A resume hook that was called then may still run: what is kept for it stays
+    kept."""
+    had, allocated, gave = (
+        {gpu: amount for gpu, amount in (noted or {}).items() if gpu in job.bounds}
+        for noted in (before.had, before.allocated, before.gave)
+    )
+    sleep = Sleep(SleepState.ASLEEP, tx.now - before.age, 0, had, allocated, None if before.gave is None else gave)
+    if before.command:
+        sleep.state, sleep.number = SleepState.WAKING, before.command
+        sleep.deadline = tx.now + tx.policy.hook_resume + ANSWER_MARGIN
+        tx.note_command(before.command)
+    tx.state.set_sleep(job, sleep)
 
 
 def relieved(tx: Transaction, job: Job, problem: str, seconds: float) -> None:
@@ -97,6 +113,7 @@ def wake(tx: Transaction, job: Job) -> None:
     sleep.deadline = tx.now + tx.policy.hook_resume + ANSWER_MARGIN
     gpu = next(iter(given), next(iter(sleep.had), next(iter(job.bounds), "")))
     tx.emit(CallHook(job.id, sleep.number, "resume", gpu, sum(given.values()), tx.policy.hook_resume))
+    tx.emit(Persist())
     for id in sleep.had:
         tx.emit(Publish(id))
 
@@ -127,6 +144,7 @@ def _not_woken(tx: Transaction, job: Job, sleep: Sleep, problem: str) -> None:
     tx.state.counters.hook_failures["resume"] += 1
     what = f"its resume hook has failed, and is called again in {format_duration(pause)}: {problem}"
     tx.record("not_awake", what, job=job)
+    tx.emit(Persist())
     if sleep.failures == 1:
         reason = Reason(Code.HOOK_FAILED, f"this job's {what[4:]}", data={"hook": "resume"})
         tx.emit(Notify(job.id, "hook_failed", reason))

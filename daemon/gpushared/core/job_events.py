@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from gpushare.reasons import Reason
-from gpushared.core import admission, admission_queue, budget_change, lending, reclaim
+from gpushared.core import admission, admission_queue, budget_change, hook_steps, lending, reclaim, suspend_steps
 from gpushared.core.events import BudgetChanged, Checkpointed, JobEnded, JobRestored, JobWithdrawn, LeftAlone
 from gpushared.core.instructions import BudgetRefused, JobClosed, Persist, Publish
 from gpushared.core.model import Bounds, Job
-from gpushared.core.sleep import Sleep, SleepState
-from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
 
 
@@ -34,17 +32,10 @@ def restored(tx: Transaction, event: JobRestored) -> None:
     if event.saved is not None:
         job.saved_at = tx.now - event.saved
     state.add_job(job)
-    before = event.suspended
-    if before is not None and before.gpu in bounds:
-        since = tx.now - before.age
-        state.set_suspension(job, Suspension(before.gpu, SuspendState.SUSPENDED, since, 0, 0, held=before.held))
+    if event.suspended is not None and event.suspended.gpu in bounds:
+        suspend_steps.restore(tx, job, event.suspended)
     if event.asleep is not None:
-        had, allocated, gave = (
-            {gpu: amount for gpu, amount in (of_old or {}).items() if gpu in bounds}
-            for of_old in (event.asleep.had, event.asleep.allocated, event.asleep.gave)
-        )
-        known = None if event.asleep.gave is None else gave
-        state.set_sleep(job, Sleep(SleepState.ASLEEP, tx.now - event.asleep.age, 0, had, allocated, known))
+        hook_steps.restore(tx, job, event.asleep)
     tx.record("restored", "restored by a daemon that started again", job=job)
     for id in bounds:
         tx.emit(Publish(id))

@@ -181,7 +181,7 @@ def _make_room_on_gpu(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> bool:
         return False  # it may turn out to be a claim
     held = tx.state.held(gpu, against_claims=ask.claim)
     others = [share for share in gpu.shares.values() if claims.is_anothers(ask, share)]
-    takeable = _takeable(tx.state, gpu, _idle_first(tx, gpu, ask, others), held)
+    takeable = _takeable(tx.state, gpu, _idle_first(tx, gpu, ask, others), held, ask.job)
     idle = sum(amount for _, amount in takeable)
     missing = room.need - room.available
     if not ask.claim and idle < missing <= idle + claims.about_to_be_used(tx, gpu, ask):
@@ -214,10 +214,13 @@ def _idle_first(tx: Transaction, gpu: Gpu, ask: Ask, others: list[Share]) -> lis
     return sorted(others, key=order)
 
 
-def _takeable(state: State, gpu: Gpu, shares: Iterable[Share], held: Mapping[int, int]) -> list[tuple[Share, int]]:
-    """What an ask may take of the idle credit of each of these shares now. The shares of a job that lends nothing give
-    together what is above its request."""
-    above = {job.id: job.above_own(gpu.id) for job in state.non_lending.values() if gpu.id in job.bounds}
+def _takeable(
+    state: State, gpu: Gpu, shares: Iterable[Share], held: Mapping[int, int], taker: str
+) -> list[tuple[Share, int]]:
+    """What this job may take of the idle credit of each of these shares now. The shares of another job that lends
+    nothing give together what is above its request."""
+    lends_nothing = [job for job in state.non_lending.values() if gpu.id in job.bounds and job.id != taker]
+    above = {job.id: job.above_own(gpu.id) for job in lends_nothing}
     found = []
     for share in shares:
         most = max(0, share.idle - held.get(share.process, 0))
@@ -307,7 +310,7 @@ def take_idle(tx: Transaction, gpu: Gpu, job: Job, missing: int) -> None:
 def idle_of_others(state: State, gpu: Gpu, job: Job) -> list[tuple[Share, int]]:
     """The idle credit of each other share that no call is about to use: bytes that the job may take to resume."""
     others = [share for share in gpu.shares.values() if share.job != job.id]
-    return _takeable(state, gpu, others, state.held(gpu, against_claims=False))
+    return _takeable(state, gpu, others, state.held(gpu, against_claims=False), job.id)
 
 
 def _deny(tx: Transaction, gpu: Gpu, ask: Ask, reason: Reason) -> bool:

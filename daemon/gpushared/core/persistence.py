@@ -69,7 +69,8 @@ def suspended_before(job: Job, now: float) -> SuspendedBefore | None:
     one = job.suspension
     if one is None or one.state is SuspendState.SUSPENDING:
         return None
-    return SuspendedBefore(one.gpu, now - one.since, one.held)
+    command = 0 if one.state is SuspendState.SUSPENDED else one.number
+    return SuspendedBefore(one.gpu, now - one.since, one.held, command)
 
 
 def hold_of(job: Job) -> bool:
@@ -80,7 +81,7 @@ def hold_of(job: Job) -> bool:
 
 def _take_suspension(job: Job) -> dict[str, Any] | None:
     one = suspended_before(job, 0.0)
-    return None if one is None else {"gpu": one.gpu, "since": -one.age, "held": one.held}
+    return None if one is None else {"gpu": one.gpu, "since": -one.age, "held": one.held, "command": one.command}
 
 
 def asleep_before(job: Job, now: float) -> AsleepBefore | None:
@@ -88,14 +89,14 @@ def asleep_before(job: Job, now: float) -> AsleepBefore | None:
     if one is None:
         return None
     gave = None if one.gave is None else dict(one.gave)
-    return AsleepBefore(now - one.since, dict(one.had), dict(one.allocated), gave)
+    return AsleepBefore(now - one.since, dict(one.had), dict(one.allocated), gave, one.number if job.wakes_now else 0)
 
 
 def _take_sleep(job: Job) -> dict[str, Any] | None:
     one = asleep_before(job, 0.0)
     if one is None:
         return None
-    return {"since": -one.age, "had": one.had, "allocated": one.allocated, "gave": one.gave}
+    return {"since": -one.age, **{name: value for name, value in one._asdict().items() if name != "age"}}
 
 
 def spec_to_note(spec: JobSpec) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def _suspended_before(note: object, now: float) -> SuspendedBefore | None:
         return None
     found = mapping(note)
     age = max(0.0, now - number(found.get("since")))
-    return SuspendedBefore(text(found.get("gpu")), age, flag(found.get("held")))
+    return SuspendedBefore(text(found.get("gpu")), age, flag(found.get("held")), count(found.get("command", 0)))
 
 
 def _asleep_before(note: object, now: float) -> AsleepBefore | None:
@@ -183,7 +184,8 @@ def _asleep_before(note: object, now: float) -> AsleepBefore | None:
         for name in ("had", "allocated", "gave")
     )
     known = found.get("gave") is not None  # older daemons have not noted it
-    return AsleepBefore(max(0.0, now - number(found.get("since"))), had, allocated, gave if known else None)
+    age, command = max(0.0, now - number(found.get("since"))), count(found.get("command", 0))
+    return AsleepBefore(age, had, allocated, gave if known else None, command)
 
 
 def restore_reservations(notes: Mapping[str, Any], since: float, odd: Odd = refuse) -> list[ReservationRestored]:

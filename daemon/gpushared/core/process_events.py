@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpushare.reasons import Mention, words
-from gpushared.core import job_events, lending, measure, reclaim_steps, visibility
+from gpushared.core import job_events, lending, measure, reclaim_steps, suspend_steps, visibility
 from gpushared.core.events import Detached, ProcessGone, ProcessJoined, ProcessRestored, Unmet
 from gpushared.core.instructions import Kill, Persist, Publish
 from gpushared.core.model import Bounds, Gpu, Job, Process, Returning, Share
@@ -39,8 +39,7 @@ def restored(tx: Transaction, event: ProcessRestored) -> None:
         share = Share(event.process, job.id, gpu.id, tx.now, credit, seen.used, seen.overhead, attached)
         state.add_share(share)
         if job.suspension is not None and job.suspension.gpu == gpu.id:
-            job.suspension.host += share.usage
-            state.park(share)
+            suspend_steps.restore_share(tx, job, share)
         state.note_excess(job, gpu.id)
         tx.emit(Publish(gpu.id))
 

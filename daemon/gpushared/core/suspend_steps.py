@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason, words
+from gpushared.core.events import SuspendedBefore
 from gpushared.core.instructions import (
     Kill,
     Notify,
@@ -16,7 +17,7 @@ from gpushared.core.instructions import (
     Terminate,
 )
 from gpushared.core.model import Gpu, Job, Returning, Share
-from gpushared.core.suspend import ANSWER_MARGIN, grace_left
+from gpushared.core.suspend import ANSWER_MARGIN, allowed, grace_left
 from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
 
@@ -41,6 +42,26 @@ def begin(tx: Transaction, gpu: Gpu, job: Job, within: float, reason: Reason, *,
             ask.claim = ask.short = False
     tx.emit(Suspend(job.id, number, _processes(tx, job), usage, within))
     tx.emit(Persist())
+
+
+def restore(tx: Transaction, job: Job, before: SuspendedBefore) -> None:
+    """As an earlier daemon has noted it. If its memory was on the way back, it may be on the GPU, or be put there just
+    now: it is charged until its suspender says where it is."""
+    state = SuspendState.RESUMING if before.command else SuspendState.SUSPENDED
+    suspension = Suspension(before.gpu, state, tx.now - before.age, before.command, 0, held=before.held)
+    tx.note_command(before.command)
+    tx.state.set_suspension(job, suspension)
+
+
+def restore_share(tx: Transaction, job: Job, share: Share) -> None:
+    """Of such a job: its page says what it had."""
+    suspension, gpu = _of(tx, job)
+    suspension.host += share.usage
+    if suspension.state is SuspendState.SUSPENDED:
+        tx.state.park(share)
+    else:
+        within = allowed(tx.state, gpu, suspension.host)
+        suspension.deadline = tx.policy.helper_due(job) + within + ANSWER_MARGIN
 
 
 def suspended(tx: Transaction, job: Job, seconds: float) -> None:
@@ -88,6 +109,7 @@ def resume(tx: Transaction, job: Job, within: float) -> None:
     suspension.state, suspension.number = SuspendState.RESUMING, tx.next_command()
     suspension.deadline = tx.now + within + ANSWER_MARGIN
     tx.emit(Resume(job.id, suspension.number, _processes(tx, job), suspension.host, within))
+    tx.emit(Persist())
     tx.emit(Publish(gpu.id))
 
 
@@ -118,6 +140,7 @@ def not_resumed(tx: Transaction, job: Job, problem: str) -> None:
     tx.state.counters.suspend_failures["resume"] += 1
     text = f"could not resume, and is tried again in {format_duration(pause)}: {problem}"
     tx.record("not_resumed", text, job=job, gpu=gpu.id)
+    tx.emit(Persist())
     tx.emit(Publish(gpu.id))
 
 
@@ -138,6 +161,7 @@ def stuck(tx: Transaction, job: Job, problem: str) -> None:
     )
     tx.emit(Terminate(job.id, tuple(sorted(job.processes)), grace, suspension.reason))
     tx.record_reason("stuck", suspension.reason, job=job, gpu=gpu.id)
+    tx.emit(Persist())
 
 
 def kill_stuck(tx: Transaction, job: Job) -> None:

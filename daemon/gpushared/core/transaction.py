@@ -39,6 +39,10 @@ class Transaction:
         self.state.commands += 1
         return self.state.commands
 
+    def note_command(self, number: int) -> None:
+        """An earlier core gave this number: the answer to it may still come, so no other command gets it."""
+        self.state.commands = max(self.state.commands, number)
+
     def look(self, gpu: Gpu) -> None:
         """Have the words of this GPU's processes read, unless that is under way."""
         if not gpu.looking:

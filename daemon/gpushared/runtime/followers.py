@@ -8,7 +8,7 @@ only as far as its own job goes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpushared.core.events import Event
@@ -34,8 +34,11 @@ class Follower:
 class Followers(ABC):
     """The connected followers of one kind, by job."""
 
-    def __init__(self, core_loop: CoreLoop, epoll: Epoll) -> None:
+    def __init__(self, core_loop: CoreLoop, epoll: Epoll, note: Callable[[], None]) -> None:
+        """`note` writes down what a later daemon has to know; where that fails, it is tried again. Call it before a
+        command that moves memory: if this daemon dies then, the next one has to know what is under way."""
         self.core_loop = core_loop
+        self.note = note
         self._epoll = epoll
         self._by_job: dict[str, Follower] = {}
 

@@ -10,26 +10,17 @@ What a hook has done is read from the job's account.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 
-from gpushare.errors import NotNoted
 from gpushared.core import instructions as do
-from gpushared.core.events import HookAnswered, HookRunnerGone
-from gpushared.runtime.core_loop import CoreLoop, Effect
+from gpushared.core.events import THERE, HookAnswered, HookRunnerGone
+from gpushared.runtime.core_loop import Effect
 from gpushared.runtime.followers import Command, Followers
-from gpushared.system.epoll import Epoll
 from gpushared.system.logs import facts, log
 
 
 class HookRunners(Followers):
     """The connected runners of hooks, by job, and the instruction for them."""
-
-    def __init__(self, core_loop: CoreLoop, epoll: Epoll, note: Callable[[], None]) -> None:
-        """`note` writes down what a later daemon has to know. Raises NotNoted."""
-        super().__init__(core_loop, epoll)
-        self._note = note
 
     def effects(self) -> dict[type, Effect]:
         return {do.CallHook: self._call}
@@ -45,16 +36,14 @@ class HookRunners(Followers):
         one = self.of(answer.job, pid)
         if one is None:
             return False
-        one.known = replace(answer, number=0, problem="", seconds=0.0)
+        one.known = replace(answer, number=THERE, problem="", seconds=0.0)
         if answer.number == 0:
             log.info("a runner of hooks is ready", extra=facts(job=answer.job, resume=answer.wakes))
         self.core_loop.feed(answer)
         return True
 
     def _call(self, wish: do.CallHook) -> None:
-        if wish.hook == "relief":
-            with contextlib.suppress(NotNoted):  # it is logged, and tried again
-                self._note()  # first: if this daemon dies now, the next one has to call the resume hook
+        self.note()
         log.info("hook", extra=facts(job=wish.job, hook=wish.hook, bytes=wish.size, seconds=round(wish.within, 1)))
         command = {"command": wish.hook, "number": wish.number, "gpu": wish.gpu, "bytes": wish.size}
         self.tell(wish.job, {**command, "within": wish.within})

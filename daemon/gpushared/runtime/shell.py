@@ -80,12 +80,12 @@ class Shell:
             epoll=self.epoll,
         )
         self._credit_effects = CreditEffects(self.core_loop, self.credit, self.clients)
-        self._suspenders = Suspenders(self.core_loop, self.credit, self.clients, self.epoll)
+        self._suspenders = Suspenders(self.core_loop, self.credit, self.clients, self.epoll, self.commits.quietly)
         self._credit_effects.host_available = self._suspenders.host_available
         self._turns = TurnKeeper(lambda: self.core, TurnWords(self.credit), self.clients)
         self.stopper = Stopper(self.jobs, self.clients)
         self.records = RecordEffects(self.historian)
-        self._hook_runners = HookRunners(self.core_loop, self.epoll, self.commits.now)
+        self._hook_runners = HookRunners(self.core_loop, self.epoll, self.commits.quietly)
         self._outside = Outside(gpus, self.jobs, self.clients, self._suspenders, self._hook_runners)
         self.core_loop.effects |= {
             **self._credit_effects.effects(),

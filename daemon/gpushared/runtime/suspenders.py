@@ -13,7 +13,7 @@ What a suspender says is believed only as far as its own job goes: memory is fre
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpushared.clients.clients import Clients
@@ -35,8 +35,15 @@ FRESH = 0.2
 class Suspenders(Followers):
     """The connected suspenders, by job, and the instructions for them."""
 
-    def __init__(self, core_loop: CoreLoop, credit: CreditPages, clients: Clients, epoll: Epoll) -> None:
-        super().__init__(core_loop, epoll)
+    def __init__(
+        self,
+        core_loop: CoreLoop,
+        credit: CreditPages,
+        clients: Clients,
+        epoll: Epoll,
+        note: Callable[[], None],
+    ) -> None:
+        super().__init__(core_loop, epoll, note)
         self._credit = credit
         self._clients = clients
         self._host: tuple[float, int | None] = (float("-inf"), None)
@@ -78,6 +85,7 @@ class Suspenders(Followers):
         self._tell("suspend", wish)
 
     def _resume(self, wish: do.Resume) -> None:
+        self.note()
         self._tell("resume", wish)
 
     def _tell(self, command: str, wish: do.Suspend | do.Resume) -> None:
