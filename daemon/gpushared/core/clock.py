@@ -25,8 +25,8 @@ def next_wake(state: State) -> float | None:
             continue  # no memory of it comes back, and no ask waits for it
         if any(not suspend.is_held_back(state, ask) for ask in gpu.asks.values()):
             times.append(state.polled_at + state.policy.poll)
-        if _is_watched(state, gpu):
-            times.append(max(state.polled_at, gpu.seen_at) + state.policy.shrink)
+        if (pause := _pause(state, gpu)) is not None:
+            times.append(max(state.polled_at, gpu.seen_at) + pause)
         if gpu.returning:
             times.append(_sample_at(state, gpu))
         if gpu.guessed:
@@ -39,7 +39,7 @@ def time_passed(tx: Transaction, _event: TimePassed) -> None:
     for gpu in tx.state.gpus.values():
         if gpu.health.lost:
             continue
-        if gpu.asks or gpu.under_reclaim or _is_watched(tx.state, gpu):
+        if gpu.asks or gpu.under_reclaim or _pause(tx.state, gpu) is not None:
             tx.look(gpu)
         # The same sums as in next_wake: an event at exactly the time that it named must be enough.
         overdue = gpu.asks or tx.now >= _sample_at(tx.state, gpu)
@@ -51,10 +51,14 @@ def time_passed(tx: Transaction, _event: TimePassed) -> None:
     admission_queue.admit_waiting(tx)
 
 
-def _is_watched(state: State, gpu: Gpu) -> bool:
-    """Its pages are read often: what a job over its limit frees is taken from its credit at once, and a job that waits
-    to go on gets what others free."""
-    return any(gpu.id in state.jobs[job].excess for job in state.over_limit) or waiters.first(state, gpu) is not None
+def _pause(state: State, gpu: Gpu) -> float | None:
+    """Seconds between two looks at its words although nobody asks. A job that waits to go on gets what others free, and
+    what a job over its limit frees is taken from its credit. None: nobody needs that."""
+    if waiters.first(state, gpu) is not None:
+        return state.policy.resume_poll
+    if any(gpu.id in state.jobs[job].excess for job in state.over_limit):
+        return state.policy.shrink
+    return None
 
 
 def _sample_at(state: State, gpu: Gpu) -> float:

@@ -59,7 +59,10 @@ class Policy:
     poll: float = 0.02
     """The time between two looks at words and NVML while a claim waits."""
     shrink: float = 0.1
-    """The time between two looks at words while a job is above a lowered limit, or waits to go on."""
+    """The time between two looks at words while a job is above a lowered limit."""
+    resume_poll: float = 0.04
+    """The time between two looks at words while a suspended job waits for room: programs free memory without a word to
+    the daemon."""
     unkillable_after: float = 5.0
     """Memory of a killed job whose processes still live after this time is no longer expected back."""
     settling: float = 2.0
