@@ -33,7 +33,7 @@ class KubernetesStand(Queued):
 
     def __init__(self, directory: Path, environ: object) -> None:
         self.directory = directory
-        self.cluster = KubeCluster(directory)
+        self.cluster = self.make_cluster()
         config = [{"opaque": {"driver": "gpushare.dev", "parameters": ANY_PRIORITY}}]
         self.cluster.api.change(f"{CLASSES}/gpushare.dev", lambda one: one["spec"].update(config=config))
         self.ended: dict[str, tuple[str, int | None]] = {}
@@ -42,6 +42,9 @@ class KubernetesStand(Queued):
         self.count = 0
         self.open_engine()
         self.open_ledger()
+
+    def make_cluster(self) -> KubeCluster:
+        return KubeCluster(self.directory)
 
     def open_engine(self) -> None:
         self.scheduler = Scheduler(self.cluster)
@@ -55,7 +58,17 @@ class KubernetesStand(Queued):
         return uid
 
     def _submit(
-        self, work: Work = RUNS, *, queue="a", gpus=1, tasks=1, share=None, limit=None, priority=50, held=False
+        self,
+        work: Work = RUNS,
+        *,
+        queue="a",
+        gpus=1,
+        tasks=1,
+        share=None,
+        limit=None,
+        priority=50,
+        held=False,
+        preemptible=True,
     ) -> str:
         self.count += 1
         owner = f"j{self.count}"
@@ -66,9 +79,11 @@ class KubernetesStand(Queued):
         gates = [{"name": "wait"}] if held else []
         program = Program(seconds=work.seconds, exit=work.exit, stubborn=work.stubborn)
         more = {"memory": memory, "count": gpus, "queue": queue, "said": said, "gates": gates}
+        annotations = {} if preemptible else {"gpushare.dev/preemptible": "false"}
         if tasks > 1:
             more |= {"labels": {"gpushare.dev/pod-group": owner}}
-            more |= {"annotations": {"gpushare.dev/pod-group-size": str(tasks)}}
+            annotations |= {"gpushare.dev/pod-group-size": str(tasks)}
+        more |= {"annotations": annotations}
         uid = self.cluster.submit(owner, program, **more)
         for number in range(1, tasks):
             program.make(f"{owner}-{number}")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,13 @@ NEVER = {
 
 
 class Ground:
-    """One cluster of two nodes for one stand after the other."""
+    """One cluster for one stand after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str] = ("k1", "k2"), gpus: int = 2) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gs-kn-")
         folder = Path(self._folder.name)
         folder.chmod(0o755)
-        self.cluster = RealNodes(folder)
+        self.cluster = RealNodes(folder, names, f"gpus={gpus},memory=4Gi")
         try:
             deploy(self.cluster)
             server = self.cluster.server
@@ -154,10 +154,21 @@ class KubernetesServerStand(Queued):
     # ---- jobs ------------------------------------------------------------------------------------------
 
     def submit(
-        self, work: Work = RUNS, *, queue="a", gpus=1, tasks=1, share=None, limit=None, priority=50, held=False
+        self,
+        work: Work = RUNS,
+        *,
+        queue="a",
+        gpus=1,
+        tasks=1,
+        share=None,
+        limit=None,
+        priority=50,
+        held=False,
+        preemptible=True,
     ) -> str:
         key = self._template(gpus, share, limit, priority)
-        labels, annotations = {"gpushare.dev/queue": queue, "test": key}, {}
+        labels = {"gpushare.dev/queue": queue, "test": key}
+        annotations = {} if preemptible else {"gpushare.dev/preemptible": "false"}
         if tasks > 1:
             labels["gpushare.dev/pod-group"] = key
             annotations["gpushare.dev/pod-group-size"] = str(tasks)

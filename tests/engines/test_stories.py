@@ -9,18 +9,24 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import kubernetes_server_conformance
 import pytest
 import slurm_conformance
 import slurm_stage
 import yaml
 from conformance_stand import RUNS, Stand, Work
+from kube_cluster import KubeCluster
+from kubernetes_conformance import KubernetesStand
+from kubernetes_server_conformance import KubernetesServerStand
 from local_conformance import LocalStand, ground
 from memory_stand import PacedStand
+from real_api_server import missing as no_server
+from real_nodes import missing, too_old
 from slurm_conformance import SlurmStand
 
 from gpushare.cluster.engines.seam import SeenJob
@@ -37,6 +43,9 @@ PLAYED = [(engine, name) for engine in ("paced", "local") for name in STORIES]
 NODES = ("a3-packed", "a3-one-move", "a3-nothing-movable")
 """Stories of several nodes, so not of one machine."""
 PLAYED += [("paced", name) for name in NODES] + [("slurm", name) for name in STORIES + NODES]
+STAY = ("a3-packed", "a3-nothing-movable")
+"""Of these, those in which nothing moves: pods do not."""
+PLAYED += [(engine, name) for engine in ("kubernetes", "server") for name in STORIES + STAY]
 MOST_GPUS = 16
 """Of the software driver."""
 KNOWN = {"held", "running", "queued", "evicted", "started", "shares", "evicted_in_all"}
@@ -170,6 +179,62 @@ class OfSlurm(SlurmStand):
     def evictions_of(self, uids: Iterable[str]) -> dict[str, int]:
         seen = {one.job.id: one.evictions for one in self.look().jobs}
         return {uid: seen.get(uid, 0) for uid in uids}
+
+
+class OfKubernetes(KubernetesStand):
+    """On the stand-in for the API server."""
+
+    def __init__(self, directory: Path, ground: Any, story: Story) -> None:
+        self.story = story
+        super().__init__(directory, ground)
+
+    def make_cluster(self) -> KubeCluster:
+        names = tuple(node.name for node in self.story.nodes())
+        return KubeCluster(self.directory, names, self.story.nodes()[0].gpus)
+
+    def queues(self) -> list[QueueAdded]:
+        return self.story.queues()
+
+    def begin(self, **asks: Any) -> str:
+        uid = self.submit(RUNS, **of_claims(asks))
+        self.round()
+        return uid
+
+    def end(self, uid: str) -> None:
+        self.cluster.programs[self.owners[uid]].seconds = 0.0
+
+    evictions_of = OfSlurm.evictions_of
+
+
+class OfServer(KubernetesServerStand):
+    """On a real API server with as many nodes as the story has."""
+
+    within = 300.0
+
+    def __init__(self, directory: Path, ground: kubernetes_server_conformance.Ground, story: Story) -> None:
+        self.story = story
+        self.ends: dict[str, Path] = {}
+        super().__init__(directory, ground)
+
+    def queues(self) -> list[QueueAdded]:
+        return self.story.queues()
+
+    def begin(self, **asks: Any) -> str:
+        end = self.marks / f"end{self.count}"
+        os.mkfifo(end)
+        end.chmod(0o666)
+        uid = self.submit(Work(script=f"read line < {end}"), **of_claims(asks))
+        self.ends[uid] = end
+        self.round()
+        return uid
+
+    end = OfLocal.end
+    evictions_of = OfSlurm.evictions_of
+
+
+def of_claims(asks: dict[str, Any]) -> dict[str, Any]:
+    """A part of a GPU is one of its memory."""
+    return asks if asks["gpus"] >= 1 else {**asks, "gpus": 1, "share": asks["gpus"]}
 
 
 class OfMemory(PacedStand):
@@ -326,6 +391,14 @@ def play(request, tmp_path, tmp_path_factory):
             yield Play(stand)
             stand.clear()
             return
+        if engine == "kubernetes":
+            stand = OfKubernetes(tmp_path, None, story)
+            yield Play(stand)
+            stand.clear()
+            return
+        if engine == "server":
+            yield from on_server(tmp_path, story)
+            return
         if engine == "slurm":
             if slurm_stage.missing():
                 pytest.skip(slurm_stage.missing())
@@ -344,6 +417,20 @@ def play(request, tmp_path, tmp_path_factory):
         finally:
             stand.clear()
             made.stop()
+
+
+def on_server(directory: Path, story: Story) -> Iterator[Play]:
+    why = no_server() or missing() or too_old()
+    if why:
+        pytest.skip(why)
+    nodes = story.nodes()
+    made = kubernetes_server_conformance.Ground([node.name for node in nodes], nodes[0].gpus)
+    try:
+        stand = OfServer(directory, made, story)
+        yield Play(stand)
+        stand.clear()
+    finally:
+        made.stop()
 
 
 @pytest.mark.timeout(900)
