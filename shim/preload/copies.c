@@ -134,9 +134,9 @@ static bool first_mapping(char *line, uint64_t *start, const char **file) {
     return strncmp(offset + 1, "00000000 ", 9) == 0;
 }
 
+/* `file` begins with a slash. */
 static bool has_drivers_name(const char *file) {
-    const char *name = strrchr(file, '/');
-    return name != NULL && strncmp(name + 1, FIRST_NAME, sizeof FIRST_NAME - 1) == 0;
+    return strncmp(strrchr(file, '/') + 1, FIRST_NAME, sizeof FIRST_NAME - 1) == 0;
 }
 
 static void look_at_line(char *line, const void *ours) {

@@ -145,6 +145,30 @@ def test_a_plugin_in_a_namespace_with_the_driver_is_said(host, compile_c, tmp_pa
     assert child.err.count(PAST) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("libcuda.so", True),
+        ("libcuda.so.535.54.03", True),
+        ("with space/libcuda.so.1", True),
+        ("libcuda.sox/libother.so", False),
+        ("libcuda.static.so", False),
+        ("libcudart.so.12", False),
+        ("xlibcuda.so.1", False),
+        ("libcuda", False),
+    ],
+)
+def test_which_files_are_taken_for_another_copy_of_the_driver(host, compile_c, tmp_path, name, is_one):
+    """By the name alone: what is in them nobody can know."""
+    (tmp_path / "nothing.c").write_text("int nothing;\n")
+    library = tmp_path / name
+    library.parent.mkdir(exist_ok=True)
+    shutil.copy(compile_c(tmp_path / "nothing.c", "-shared", "-fPIC", target="nothing.so"), library)
+    err = host.python(f"ctypes.CDLL({str(library)!r}); Cuda().start()", **LIMIT).err
+    assert err.count(PAST) == is_one
+    assert not is_one or f"gpushare: {library} {PAST}" in err
+
+
 @pytest.mark.parametrize("way", ["used", "namespace"])
 def test_copies_are_left_alone_without_a_budget(host, ways, copied, way):
     child = host.run([ways, way, copied])

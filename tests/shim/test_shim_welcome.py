@@ -105,3 +105,24 @@ def test_a_daemon_that_is_about_to_end_is_asked_again(host, daemon) -> None:
     assert len(turned_away) == 3
     assert daemon.page.word()[0] == 64 * MIB
     assert turned_away[1] - turned_away[0] >= 0.045 and turned_away[2] - turned_away[1] >= 0.09
+
+
+@pytest.mark.parametrize("text", ["", "GPU 0 is not one of mine"])
+@pytest.mark.parametrize("status", [wire.UNKNOWN, wire.BAD_FRAME])
+def test_a_gpu_that_the_daemon_does_not_have_has_the_limit_for_itself(host, daemon, status, text) -> None:
+    daemon.policy.attach, daemon.policy.text = status, text
+    child = host.python("cuda = Cuda().start(); say([cuda.alloc(8 * GiB)[0], cuda.alloc(MiB)[0]])", **LIMIT)
+    assert child.said == [2, 0]
+    assert child.err.splitlines()[0] == f"gpushare: {text or 'the gpushare daemon has no such GPU'}"
+    assert "over this process's limit" in child.err
+    assert daemon.asks() == []
+
+
+@pytest.mark.parametrize("text", ["", "GPU 0 is full"])
+@pytest.mark.parametrize("status", [wire.NOT_FREE, wire.TIMED_OUT, wire.NOT_ADMITTED, wire.OVER_LIMIT])
+def test_a_context_that_the_daemon_refuses(host, daemon, status, text) -> None:
+    daemon.policy.attach, daemon.policy.text = status, text
+    child = host.python("cuda = Cuda(); cuda.cuInit(0); say(cuda.cuCtxCreate_v2(byref(c_void_p()), 0, 1))", **LIMIT)
+    assert child.said == 2
+    ours = "cannot open a context on CUDA device 1: no room for a context"
+    assert child.err == f"gpushare: {text or ours}\n"
