@@ -123,3 +123,14 @@ def test_context_that_is_closed_at_a_restart_is_charged_when_it_opens_again() ->
     assert world.node.state.usage(job, GPU) == 0
     world.attach(process, GPU)
     assert world.node.state.usage(job, GPU) == mib(300)
+
+
+def test_what_a_context_costs_is_still_learned_from_one_that_opened_just_before_a_restart() -> None:
+    """The page has the guess, and nothing says in it whether it was measured."""
+    world = World([16 * GIB], [mib(300)], Policy(overhead_guess=mib(500)))
+    process = start(world, "one", "2Gi", "8Gi")
+    assert world.node.state.overheads == {}
+    world.restart()
+    world.wait(10.0)
+    assert world.node.state.overheads == {"software GPU": mib(300)}
+    assert world.node.state.usage(world.node.jobs[world.programs[process].job], GPU) == mib(300)

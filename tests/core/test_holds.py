@@ -185,6 +185,7 @@ def test_several_processes_that_lend_nothing_keep_their_request_together(world: 
     assert [credit(world, process) for process in keepers] == [GIB] * 3
     taker = start(world, "taker", "none", "max")
     free = world.node.gpus[GPU].free
+    assert world.node.published(GPU)[taker].grantable == free + GIB, "its programs are told the same"
     world.allocate(taker, GPU, free + 3 * GIB)
     assert used(world, taker) == 0 and [one.reason.code for one in world.refusals] == [Code.NOT_FREE]
     world.allocate(taker, GPU, free + GIB)

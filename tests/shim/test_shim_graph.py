@@ -164,6 +164,41 @@ say([code, seen])
     assert said == [0, [0, 0, pool(900), 0]]
 
 
+@pytest.mark.parametrize(
+    "instantiate",
+    [
+        "cuGraphInstantiate(byref(graph.exec), graph.handle, None, None, c_size_t(0))",
+        "cuGraphInstantiate_v2(byref(graph.exec), graph.handle, None, None, c_size_t(0))",
+        "cuGraphInstantiateWithFlags(byref(graph.exec), graph.handle, c_ulonglong(0))",
+        "cuGraphInstantiateWithParams(byref(graph.exec), graph.handle, byref(InstantiateParams()))",
+        "cuGraphInstantiateWithParams_ptsz(byref(graph.exec), graph.handle, byref(InstantiateParams()))",
+    ],
+)
+def test_however_a_graph_becomes_one_that_runs_its_memory_is_asked_for(host, instantiate):
+    """Of many nodes. Launched again before its memory is free it would take as much once more, which does not fit."""
+    said = host.python(
+        GRAPHS
+        + f"""
+graph = Graph(cuda)
+pointers = [graph.alloc(4 * MiB) for _ in range(150)]
+check(cuda.{instantiate})
+codes = [graph.launch(stream), graph.launch(stream)]; both()
+for pointer in pointers:
+    check(cuda.free(pointer))
+check(cuda.cuStreamSynchronize(stream))
+codes += [graph.launch(stream)]; both()
+other = Graph(cuda); other.alloc(600 * MiB)
+check(cuda.{instantiate.replace("graph.", "other.")})
+codes += [other.launch(stream)]
+check(cuda.cuGraphExecDestroy(graph.exec))
+codes += [other.launch(stream)]
+say([codes, seen])
+""",
+        **LIMIT,
+    ).said
+    assert said == [[0, 2, 0, 2, 2], [pool(600), pool(600)]]
+
+
 def test_auto_free_and_child_graphs_and_two_gpus(host):
     said = host.python(
         GRAPHS
